@@ -1,0 +1,44 @@
+# make run: the main job · make test: every quick test · make test-all: the long ones too · make bench: speed
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PYTHONSAFEPATH := 1
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: setup run test test-all bench lint
+setup: $(VENV)/.made
+
+$(VENV)/.made: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --upgrade pip setuptools wheel
+	# torch by itself first: its version alone decides which build is taken
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,jax,dev]'
+	touch $@
+
+run: setup
+	OMP_NUM_THREADS= $(BIN)/suite +task=resnet50 optimizer=kfac
+
+test: setup lint
+	$(BIN)/python -m pytest tests -m "not slow and not bench" --numprocesses 2 --dist loadgroup
+
+test-all: setup lint
+	$(BIN)/python -m pytest tests -m "not bench" --numprocesses 2 --dist loadgroup
+
+bench: setup
+	$(BIN)/python -m pytest tests/bench -m bench --benchmark-storage=file://.benchmarks --benchmark-autosave $(BENCH)
+
+lint: setup .pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+# the package as pyright can read it: the member folders stand beside suite/, not in it
+.pyright:
+	mkdir -p .pyright/suite
+	ln -sfn ../../tasks .pyright/suite/tasks
+	ln -sfn ../../optimizers .pyright/suite/optimizers
+	ln -sfn ../../comm .pyright/suite/comm
+	ln -sfn ../../conf .pyright/suite/conf
+	ln -sfn ../../results .pyright/suite/results
+	for entry in suite/*; do ln -sfn ../../$$entry .pyright/$$entry; done

@@ -1,0 +1,1 @@
+"""What jax optimizers are made of."""

@@ -1,0 +1,50 @@
+"""The shape of a jax optimizer: an optax transformation that may offer more than `init` and `update`.
+
+Its state is a dictionary. `state["hyper"]` holds the hyper-parameters that may change while it runs, as scalars: edit
+them as you would torch's `param_groups`. Whatever lies below a key `owned` is split among the ranks by its leading
+axis.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from suite.contract import Plan
+
+
+class Optimizer(optax.GradientTransformationExtraArgs):
+    """An optax transformation with the further parts of `suite.contract`: plan, observe, absorb, program, host.
+
+    Still the two-field tuple that `optax.chain` takes; a chain keeps the extra arguments but loses the further parts.
+    """
+
+    plan: Plan
+    observe: Callable[..., Any]
+    absorb: Callable[..., Any]
+    program: Callable[..., Any]
+    host: Callable[..., Any]
+    drain: Callable[[], None]
+    forward_params: Callable[..., Any]
+
+    def __new__(cls, init: Callable[..., Any], update: Callable[..., Any], **offers: Any) -> "Optimizer":
+        """Take the two optax functions, and by name whatever the optimizer lists in NEEDS."""
+        self = super().__new__(cls, init, update)
+        self.plan = Plan()
+        self.__dict__.update(offers)
+        return self
+
+
+def hyper(**values: float) -> dict[str, Array]:
+    """Hyper-parameters as state: scalars of the default floating-point type."""
+    return {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
+
+
+def decayed(grads: dict[str, Array], params: dict[str, Array], weight_decay: Array | float) -> dict[str, Array]:
+    """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) are left alone.
+
+    Goyal et al. 2017, §5.3: no decay on batch normalisation's coefficients.
+    """
+    return {name: grad + weight_decay * params[name] if grad.ndim > 1 else grad for name, grad in grads.items()}

@@ -1,0 +1,72 @@
+"""Inverse roots in jax."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from suite.optimizers._linalg import CAP, FAILURE, GROWTH
+
+
+def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: str = "auto") -> Array:
+    """The inverse root of each damped matrix; not finite where there is none.
+
+    Arguments as in `suite.optimizers._linalg.torch.inverse_root`; `epsilon` may be traced.
+    """
+    mean = jnp.trace(stack, axis1=-2, axis2=-1)[:, None, None] / stack.shape[-1]
+    usable = jnp.isfinite(stack).all((-2, -1), keepdims=True) & (mean >= jnp.finfo(stack.dtype).tiny)
+    safe = jnp.where(usable, stack, jnp.eye(stack.shape[-1], dtype=stack.dtype))
+    mean = jnp.where(usable, mean, 1.0)
+    epsilon = jnp.asarray(epsilon, stack.dtype)
+    eigh, newton = partial(_eigh, order=order), partial(_newton, order=order)
+    if method == "auto":
+        root = lax.platform_dependent(safe, mean, epsilon, cpu=eigh, default=newton)
+    else:
+        root = {"eigh": eigh, "newton": newton}[method](safe, mean, epsilon)
+    return jnp.where(usable, root, jnp.nan)
+
+
+def _eigh(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
+    # Neither a callback to NumPy nor a batched call: with several CPU devices in a process, jaxlib 0.10.2 hangs in both
+    # once in some hundred times, because each waits on a thread of the pool for work that needs another one.
+    with jax.enable_x64(True):
+        vectors, values = lax.map(lax.linalg.eigh, stack.astype(jnp.float64))
+        values = jnp.maximum(values, 0.0)
+        values = values + epsilon.astype(jnp.float64) * values[:, -1:]
+        root = jnp.matmul(vectors * values[:, None] ** (-1.0 / order), vectors.mT, precision=lax.Precision.HIGHEST)
+        return root.astype(stack.dtype)
+
+
+def _newton(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
+    """The coupled iteration on A / mean; see the torch twin."""
+    with jax.default_matmul_precision("highest"):
+        top, identity = largest(stack / mean), jnp.eye(stack.shape[-1], dtype=stack.dtype)
+        tolerance = 8.0 * jnp.finfo(stack.dtype).eps
+        scale = (1.0 + order) / (2.0 * (1.0 + epsilon))
+        x = jnp.broadcast_to(scale ** (1.0 / order) * identity, stack.shape)
+        m = scale * (stack / mean / top + epsilon * identity)
+
+        def going(loop: tuple[Array, ...]) -> Array:
+            return (loop[0] < CAP) & loop[-1].any()
+
+        def iterate(loop: tuple[Array, ...]) -> tuple[Array, ...]:
+            iteration, x, m, error, active = loop
+            t = ((order + 1.0) * identity - m) / order
+            x_next, m_next = x @ t, jnp.linalg.matrix_power(t, order) @ m
+            error_next = jnp.abs(m_next - identity).max((-2, -1), keepdims=True)
+            active = active & (error_next < GROWTH * error)
+            x, m = jnp.where(active, x_next, x), jnp.where(active, m_next, m)
+            error = jnp.where(active, error_next, error)
+            return iteration + 1, x, m, error, active & (error > tolerance)
+
+        start = (jnp.zeros((), int), x, m, jnp.full_like(top, jnp.inf), jnp.ones_like(top, bool))
+        _, x, _, error, _ = lax.while_loop(going, iterate, start)
+        return jnp.where(error <= FAILURE, x * (top * mean) ** (-1.0 / order), jnp.nan)
+
+
+def largest(stack: Array) -> Array:
+    """The largest eigenvalue, from above; see the torch twin."""
+    norm = jnp.linalg.norm(stack, axis=(-2, -1), keepdims=True)
+    power = jnp.linalg.matrix_power(stack / norm, 16)
+    return norm * jnp.linalg.norm(power, axis=(-2, -1), keepdims=True) ** (1.0 / 16.0)

@@ -1,0 +1,90 @@
+"""Inverse roots in torch."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from suite.optimizers._linalg import CAP, FAILURE, GROWTH
+
+
+@torch.no_grad()
+def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "auto") -> Tensor:
+    """The inverse root of each damped matrix; not finite where there is none.
+
+    Args:
+        stack: symmetric positive semidefinite matrices (count, n, n).
+        order: p of A^(-1/p).
+        epsilon: ridge, relative to the largest eigenvalue.
+        method: auto | eigh | newton.
+
+    Returns:
+        (count, n, n), row-major, in the type of the stack.
+    """
+    mean = stack.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    usable = stack.isfinite().all(-1).all(-1)[:, None, None] & (mean >= torch.finfo(stack.dtype).tiny)
+    identity = torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device)
+    safe = torch.where(usable, stack, identity)
+    mean = torch.where(usable, mean, 1.0)
+    eigenvalues = method == "eigh" or (method == "auto" and stack.device.type == "cpu")
+    root = _eigh(safe, order, epsilon) if eigenvalues else _newton(safe / mean, order, epsilon) * mean ** (-1.0 / order)
+    return torch.where(usable, root, torch.nan).contiguous()
+
+
+def _eigh(stack: Tensor, order: int, epsilon: float) -> Tensor:
+    try:
+        values, vectors = torch.linalg.eigh(stack.double())
+    except torch.linalg.LinAlgError:  # one matrix that does not converge fails the whole call
+        return torch.full_like(stack, torch.nan)
+    values = values.clamp(min=0.0)
+    values = values + epsilon * values[:, -1:]
+    return ((vectors * values[:, None] ** (-1.0 / order)) @ vectors.mT).to(stack.dtype)
+
+
+def _newton(stack: Tensor, order: int, epsilon: float) -> Tensor:
+    """X ← X T, M ← Tᵖ M with T = ((p + 1) I - M) / p: M = Xᵖ D goes to I, X to D^(-1/p) (Iannazzo 2006).
+
+    Each matrix stops by itself, when it has converged or would get worse; a worse iterate is not taken.
+    """
+    with _full_precision():
+        top = largest(stack)
+        identity = torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device)
+        scale = (1.0 + order) / (2.0 * (1.0 + epsilon))
+        m = scale * (stack / top + epsilon * identity)
+        x = (scale ** (1.0 / order) * identity).expand_as(stack)
+        error, active = torch.full_like(top, torch.inf), torch.ones_like(top, dtype=torch.bool)
+        tolerance = 8.0 * torch.finfo(stack.dtype).eps  # 1e-6 in float32, as in the official code
+        for iteration in range(CAP):
+            t = ((order + 1.0) * identity - m) / order
+            x_next, m_next = x @ t, torch.linalg.matrix_power(t, order) @ m
+            error_next = (m_next - identity).abs().amax((-2, -1), keepdim=True)
+            active = active & (error_next < GROWTH * error)
+            x, m = torch.where(active, x_next, x), torch.where(active, m_next, m)
+            error = torch.where(active, error_next, error)
+            active = active & (error > tolerance)
+            if iteration % 4 == 3 and not active.any():  # the one question a GPU has to answer, so asked rarely
+                break
+        return torch.where(error <= FAILURE, x * top ** (-1.0 / order), torch.nan)
+
+
+def largest(stack: Tensor) -> Tensor:
+    """The largest eigenvalue λ (count, 1, 1), from above: λ ≤ ‖A¹⁶‖^(1/16) ≤ λ n^(1/32) in the Frobenius norm.
+
+    Power iteration needs a vector to start from, and a gradient may be orthogonal to any fixed one: that of a softmax
+    layer is orthogonal to the vector of ones. Repeated squaring needs none.
+    """
+    norm = torch.linalg.matrix_norm(stack, keepdim=True)
+    power = torch.linalg.matrix_power(stack / norm, 16)
+    return norm * torch.linalg.matrix_norm(power, keepdim=True) ** (1.0 / 16.0)
+
+
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """No TF32 inside: its 10 bits do not converge."""
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed

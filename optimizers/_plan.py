@@ -1,0 +1,34 @@
+"""Buckets of equal blocks: the part of a curvature method's plan that both backends share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Blocks of the same key stand in one stack, so that one batched call treats them all.
+
+    Each stack is padded to a multiple of the number of ranks, and rank r owns the r-th slice of it.
+    Keys are strings, because they name state in checkpoints.
+    """
+
+    members: dict[str, tuple[Any, ...]]  # blocks of each bucket, in order
+    padded: dict[str, int]  # rows of its stack
+    place: dict[Any, tuple[str, int]]  # bucket and row of each block
+
+    def filler(self, key: str) -> int:
+        """Rows of padding at the end of a stack."""
+        return self.padded[key] - len(self.members[key])
+
+
+def bucket(keys: Mapping[Any, str], world: int) -> Buckets:
+    """Group blocks by key, in the order given."""
+    members: dict[str, list[Any]] = {}
+    for block, key in keys.items():
+        members.setdefault(key, []).append(block)
+    return Buckets(
+        members={key: tuple(blocks) for key, blocks in members.items()},
+        padded={key: -(-len(blocks) // world) * world for key, blocks in members.items()},
+        place={block: (key, row) for key, blocks in members.items() for row, block in enumerate(blocks)},
+    )

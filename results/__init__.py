@@ -1,0 +1,1 @@
+"""Published tables, recorded runs and the leaderboard made of them."""

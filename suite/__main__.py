@@ -1,0 +1,7 @@
+"""What `python -m suite` runs."""
+
+import sys
+
+from suite.cli import main
+
+sys.exit(main())

@@ -1,0 +1,364 @@
+"""The engine in jax: one jitted `shard_map` over the mesh axis `data`, on one process or several.
+
+A step is one program, or three where the optimizer's plan names programs of its own: gradient, each program, update.
+Everything a step changes is one tree, `run`; whatever lies below a key `owned` is split by rank, the rest is equal on
+all. `check_vma` is off because gradients must reach `reduce` as local shares; replicas are compared in tests instead.
+The maths is in `jax_step.py`; here are devices, programs and state.
+"""
+
+import functools
+import os
+import resource
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from suite import load
+from suite.backend.jax_step import Maths
+from suite.comm.transport import Entry, Ledger
+from suite.comm.transport.jax import AXIS, Transport
+from suite.contract import Plan, Task, UserError
+
+Tree = dict[str, Any]
+Batch = dict[str, np.ndarray]
+CACHE_EVENTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
+SIGNALS = [None, "SIGINT", "SIGTERM"]
+MATMUL = {"float32": "float32", "float64": "float32", "tf32": "tensorfloat32", "bfloat16": "bfloat16"}
+
+
+def connect(rank: int, world: int, address: str, deadline: float) -> None:
+    """Join the other processes; `address` is host:port, `deadline` in seconds."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, world, rank, initialization_timeout=int(deadline))
+
+
+def disconnect() -> None:
+    """Leave the other processes."""
+    jax.distributed.shutdown()
+
+
+def devices_for(name: str, world: int) -> list[Any]:
+    """The devices that `device=auto|cpu|cuda` and `world` mean here.
+
+    Raises:
+        UserError: where there are too few.
+    """
+    try:
+        found = jax.devices() if name == "auto" else jax.devices(name)
+    except RuntimeError as error:
+        raise UserError(f"device={name}: jax has no such device here; type device=cpu, or install its build") from error
+    if len(found) < world:
+        raise UserError(f"world={world}: jax sees {len(found)} device(s) of kind {found[0].platform}")
+    return found[:world]
+
+
+class Engine:
+    """A model, its optimizer and their communication on this process's share of the mesh.
+
+    Args:
+        task: data and model description.
+        config: the whole run's configuration, resolved.
+    """
+
+    def __init__(self, task: Task, config: Mapping[str, Any]):
+        self.task, self.seed, self.world = task, config["seed"], config["world"]
+        self.precision, self.share = config["precision"], (jax.process_index(), jax.process_count())
+        self.devices = devices_for(config["device"], self.world)
+        self.mesh = Mesh(np.array(self.devices), (AXIS,))
+        self.programs: dict[Any, tuple[Any, list[Entry]]] = {}
+        self.compile_seconds, self.cache_events = 0.0, []
+        jax.monitoring.register_event_listener(self._heard)
+        comm, node = config["comm"], config["optimizer"]
+        mode = {
+            "codec": load.half(comm["codec"]["module"], "jax"),
+            "algorithm": load.half(comm["algorithm"]["module"], "jax"),
+            "feedback": comm["feedback"],
+        }
+        self.ledger = Ledger()
+        model = load.half(config["task"]["module"], "jax").make(task)
+        with self._mode():
+            kind = jnp.result_type(float)
+            shapes = task.shapes()
+            made = {name: jnp.asarray(task.init(self.seed, name), kind) for name in shapes}
+            params = {name: value for name, value in made.items() if shapes[name].kind == "parameter"}
+            self.needs = load.common(node["module"]).NEEDS
+            offers = {
+                "layers": task.layers(),
+                "shapes": {name: value.shape for name, value in params.items()},
+                "world": self.world,
+            }
+            asked = {name: value for name, value in offers.items() if name in self.needs}
+            self.optimizer = load.half(node["module"], "jax").make(**asked, **load.arguments(node))
+            self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
+            narrow = self.precision == "bfloat16"
+            self.maths = Maths(model, self.optimizer, self.needs, mode, config["accumulate"], narrow)
+            carry = {
+                n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in task.carry(task.batch_size).items()
+            }
+            run = {
+                "params": params,
+                "buffers": {name: value for name, value in made.items() if name not in params},
+                "carry": {"owned": carry},
+                "opt": self.optimizer.init(params),
+                "comm": {"owned": {}},
+            }
+            self.run = self._place(run)
+            if mode["feedback"]:
+                self._open_slots()
+
+    def _open_slots(self) -> None:
+        """A zero residual for every name that any step's communication will use, found by tracing each kind of step."""
+        batch, key, hyper = self._inputs(self.task.batch("train", self.seed, 0, *self.share), 0, {})
+        abstract = jax.tree.map(_abstract, (self.run, batch, key, hyper))
+        state = {"params": P(), "buffers": P(), "carry": P(AXIS), "opt": _spec(self.run["opt"]), "comm": P(AXIS)}
+        slots: Tree = {}
+        for phase in {self.plan.phase(step) for step in range(1000)}:
+
+            def body(*arguments: Any, phase: Any = phase) -> Tree:
+                run = self.maths.body(*arguments, transport=Transport(self.world), half="both", phase=phase)
+                return run["comm"]["owned"]
+
+            specs = (state, P(AXIS), P(), P())
+            mapped = jax.shard_map(body, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
+            slots |= jax.eval_shape(mapped, *abstract)
+        zeros = {"owned": {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in slots.items()}}
+        self.run["comm"] = self._place({"comm": zeros})["comm"]
+
+    # ------------------------------------------------------------------------------------------- programs
+    def _lower(
+        self, body: Any, arguments: tuple[Any, ...], specs: tuple[Any, ...], out: Any
+    ) -> tuple[Any, list[Entry]]:
+        transport = Transport(self.world)
+        mapped = jax.shard_map(
+            functools.partial(body, transport=transport), mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
+        )
+        with warnings.catch_warnings():  # the update half returns no gradients, so theirs are not reused
+            warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+            return jax.jit(mapped, donate_argnums=0).lower(*arguments), transport.entries
+
+    def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
+        """What step `step` runs, by key: (body, arguments, their specs, the result's spec)."""
+        phase, programs = self.plan.phase(step), self.plan.programs(step)
+        state = {"params": P(), "buffers": P(), "carry": P(AXIS), "opt": _spec(run["opt"]), "comm": P(AXIS)}
+        between = state | {"grads": P(), "loss": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
+        rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
+        body = functools.partial(self.maths.body, phase=phase)
+        kind = phase, tuple(sorted(hyper))
+        if not programs:
+            return {
+                ("both", *kind): (
+                    functools.partial(body, half="both"),
+                    (run, *rest),
+                    (state, *rest_specs),
+                    state | {"loss": P()},
+                )
+            }
+        middle = run | {
+            "grads": run["params"],
+            "loss": jax.eval_shape(lambda: jnp.zeros((), jnp.result_type(float))),
+            "next": {"buffers": run["buffers"], "owned": run["carry"]["owned"]},
+        }
+        stages: dict[Any, Any] = {
+            ("gradient", *kind): (functools.partial(body, half="gradient"), (run, *rest), (state, *rest_specs), between)
+        }
+        for name in programs:
+            spec = _spec(run["opt"])
+            stages["program", name] = (functools.partial(self.maths.refresh, name=name), (run["opt"],), (spec,), spec)
+        stages["update", *kind] = (
+            functools.partial(body, half="update"),
+            (middle, *rest),
+            (between, *rest_specs),
+            state | {"loss": P()},
+        )
+        return stages
+
+    def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
+        """Compile every program that these steps will run, two at a time, so that none is compiled in a step."""
+        with self._mode():
+            self._compile(steps, *self._inputs(batch, 0, hyper))
+
+    def _compile(self, steps: Iterable[int], batch: Any, key: Any, hyper: Any) -> None:
+        began, lowered, seen = time.perf_counter(), {}, set()
+        abstract = jax.tree.map(_abstract, (self.run, batch, key, hyper))
+        for step in steps:
+            kind = self.plan.phase(step), self.plan.programs(step)
+            if kind not in seen:
+                seen.add(kind)
+                for name, stage in self._stages(step, *abstract).items():
+                    if name not in self.programs and name not in lowered:
+                        lowered[name] = self._lower(*stage)
+        with ThreadPoolExecutor(2) as pool:
+            compiled = pool.map(_in_mode(self._mode, lambda item: item[0].compile()), lowered.values())
+            for (name, (_, entries)), program in zip(lowered.items(), compiled, strict=True):
+                self.programs[name] = program, entries
+        self.compile_seconds += time.perf_counter() - began
+
+    def _call(self, name: Any, *arguments: Any) -> Any:
+        program, entries = self.programs[name]
+        self.ledger.add(entries)
+        return program(*arguments)
+
+    def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
+        """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
+        with self._mode():
+            phase, programs = self.plan.phase(step), self.plan.programs(step)
+            if "host" in self.needs:
+                self.run["opt"] = self.optimizer.host(self.run["opt"], step)
+            rest = self._inputs(batch, step, hyper)
+            kind = phase, tuple(sorted(hyper))
+            if ("update" if programs else "both", *kind) not in self.programs:
+                self._compile([step], *rest)
+            if programs:
+                run = self._call(("gradient", *kind), self.run, *rest)
+                for name in programs:
+                    run["opt"] = self._call(("program", name), run["opt"])
+                run = self._call(("update", *kind), run, *rest)
+            else:
+                run = self._call(("both", *kind), self.run, *rest)
+            loss = run.pop("loss")
+            self.run = run
+            return loss
+
+    # --------------------------------------------------------------------------------- everything around it
+    def _inputs(self, batch: Batch, step: int, hyper: Mapping[str, float]) -> tuple[Tree, Array, Tree]:
+        kind = jnp.result_type(float)
+        cast = {n: v.astype(kind) if v.dtype.kind == "f" else v for n, v in batch.items()}
+        whole = NamedSharding(self.mesh, P())
+        key = jax.device_put(np.array([self.seed, step], np.uint32), whole)
+        values = {name: jax.device_put(np.asarray(value, kind), whole) for name, value in hyper.items()}
+        return {name: self._shard(value) for name, value in cast.items()}, key, values
+
+    def _shard(self, value: np.ndarray) -> Array:
+        """This process's samples as its part of a global array; 64-bit integers as jax's own width."""
+        value = value.astype(jax.dtypes.canonicalize_dtype(value.dtype))
+        return jax.make_array_from_process_local_data(NamedSharding(self.mesh, P(AXIS)), value)
+
+    def _place(self, run: Any) -> Any:
+        return jax.tree.map(lambda v, s: jax.device_put(v, NamedSharding(self.mesh, s)), run, _spec(run))
+
+    def losses(self, pending: list[Array]) -> list[float]:
+        """Losses that `step` returned, on the host; waits for the device once."""
+        return [float(value) for value in jax.device_get(pending)]
+
+    def evaluate(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The model's outputs for each batch in evaluation mode, over all ranks, as NumPy arrays."""
+        for batch in batches:
+            with self._mode():
+                inputs, key, _ = self._inputs(batch, 0, {})
+                outputs = self._evaluation(
+                    self.run["params"], self.run["buffers"], self.run["carry"]["owned"], inputs, key
+                )
+                yield {name: self._host(value) for name, value in outputs.items()}
+
+    @functools.cached_property
+    def _evaluation(self) -> Any:
+        specs = (P(), P(), P(AXIS), P(AXIS), P())
+        return jax.jit(
+            jax.shard_map(self.maths.predict, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
+        )
+
+    def _host(self, value: Array) -> np.ndarray:
+        if not value.is_fully_addressable and not value.is_fully_replicated:
+            value = multihost_utils.process_allgather(value, tiled=True)
+        host = np.asarray(value)
+        return host.astype(np.float32) if host.dtype == jnp.bfloat16 else host
+
+    def agree(self, signal: str | None) -> str | None:
+        """A signal that any process has received, on all of them."""
+        if jax.process_count() == 1:
+            return signal
+        heard = multihost_utils.process_allgather(np.asarray(SIGNALS.index(signal)))
+        return SIGNALS[int(heard.max())]
+
+    def synchronize(self) -> None:
+        """Wait until the device, and work the optimizer has under way on the host, is done."""
+        if "host" in self.needs:
+            self.optimizer.drain()
+        jax.block_until_ready(self.run)
+
+    def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Everything a restored run needs, as (arrays, JSON); views, good until the next step. All ranks call it."""
+        leaves, _ = jax.tree_util.tree_flatten_with_path(self.run)
+        return {f"run{jax.tree_util.keystr(path)}": self._host(leaf) for path, leaf in leaves}, {}
+
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+        """Go back to a snapshot."""
+        with self._mode():
+            leaves, structure = jax.tree_util.tree_flatten_with_path(self.run)
+            values = [arrays[f"run{jax.tree_util.keystr(path)}"] for path, _ in leaves]
+            self.run = self._place(jax.tree_util.tree_unflatten(structure, values))
+
+    def facts(self) -> dict[str, Any]:
+        """What the result says of the engine."""
+        stats = self.mesh.local_devices[0].memory_stats() or {}
+        kinds = set(self.cache_events)
+        return {
+            "device": self.devices[0].device_kind,
+            "parameters": sum(value.size for value in self.run["params"].values()),
+            "compile_seconds": self.compile_seconds,
+            "compile_cache": "miss" if "miss" in kinds else "hit" if kinds else None,
+            "peak_memory_bytes": stats.get(
+                "peak_bytes_in_use", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            ),
+            "bytes": {"sent": self.ledger.total, "by_name": dict(self.ledger.sent)},
+        }
+
+    def _heard(self, event: str, **_: Any) -> None:
+        if event in CACHE_EVENTS:
+            self.cache_events.append(CACHE_EVENTS[event])
+
+    def _mode(self) -> Any:
+        return _Mode(self.precision)
+
+
+class _Mode:
+    """Sets jax's thread-local switches for the run's own calls only."""
+
+    def __init__(self, precision: str):
+        self.contexts = jax.enable_x64(precision == "float64"), jax.default_matmul_precision(MATMUL[precision])
+
+    def __enter__(self) -> None:
+        for context in self.contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self.contexts):
+            context.__exit__(*error)
+
+
+def _in_mode(mode: Any, function: Any) -> Any:
+    """Switches are thread-local: a worker thread must set them itself."""
+
+    def inside(item: Any) -> Any:
+        with mode():
+            return function(item)
+
+    return inside
+
+
+def _abstract(value: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=value.sharding)
+
+
+def _spec(value: Any) -> Any:
+    """Sharding of a tree: leaves below a key `owned` are split by rank."""
+    owned = lambda path: any(getattr(key, "key", None) == "owned" for key in path)  # noqa: E731
+    return jax.tree_util.tree_map_with_path(lambda path, _: P(AXIS) if owned(path) else P(), value)
+
+
+def enable_cache() -> None:
+    """Keep compiled programs between processes, where the user has not said otherwise."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "suite" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -1,0 +1,171 @@
+"""A step's maths in jax, seen from one device inside `shard_map`: pure functions of the run's state."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from suite.comm.reduce.jax import Reduce
+from suite.comm.transport.jax import Transport
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Maths:
+    """Loss, gradients, statistics and update.
+
+    Attributes:
+        model: the task's model.
+        optimizer: its optimizer.
+        needs: what the optimizer asks for.
+        mode: codec, algorithm and feedback of the communication.
+        accumulate: micro-batches a step.
+        narrow: compute in bfloat16.
+    """
+
+    model: Any
+    optimizer: Any
+    needs: tuple[str, ...]
+    mode: Mapping[str, Any]
+    accumulate: int
+    narrow: bool
+
+    def _tapped(self, params: Tree, run: Tree, batch: Tree, carry: Tree, key: Array, labels: str, observe: bool) -> Any:
+        """((loss sum, weight, gradients, statistics), new buffers), new carry: of one micro-batch."""
+        model = self.model
+
+        def forward(params: Tree, tap: Any) -> Any:
+            params, inputs = self._cast(params, batch)
+            return model.apply(params, run["buffers"], carry, inputs, train=True, key=key, tap=tap)
+
+        probes: dict[Any, Any] = {}
+        if observe:
+            found = _Calls()
+            jax.eval_shape(lambda p: forward(p, lambda name, x, y: found.add(name, y))[0], params)
+            probes = {at: jnp.zeros(value.shape, value.dtype) for at, value in found.values.items()}
+
+        def objective(params: Tree, probes: dict[Any, Any]) -> Any:
+            calls = _Calls()
+            tap = (lambda name, x, y: y + probes[calls.note(name, x)]) if observe else (lambda name, x, y: y)
+            outputs, buffers, after = forward(params, tap)
+            if labels == "sampled":
+                outputs = model.sample(outputs, key, batch)
+            total, weight = model.loss(outputs, batch)
+            return total, (weight, buffers, after, calls.values)
+
+        gradient = jax.value_and_grad(objective, (0, 1), has_aux=True)
+        (total, (weight, buffers, after, inputs)), (grads, dy) = gradient(params, probes)
+        taps = {at: (inputs[at], dy[at]) for at in dy}
+        statistics = self.optimizer.observe(taps, batch["weight"]) if observe else {}
+        return ((total, weight, grads, statistics), buffers), after
+
+    def _evaluate(
+        self, params: Tree, run: Tree, batch: Tree, key: Array, reduce: Reduce, *, labels: str, observe: bool
+    ) -> Any:
+        """Loss, gradients, statistics, buffers and carry; means over ranks are sums divided by summed weights."""
+        count = self.accumulate
+        split = jax.tree.map(lambda v: v.reshape(count, -1, *v.shape[1:]), (batch, run["carry"]["owned"]))
+
+        def one(micro: Any) -> Any:
+            return self._tapped(params, run, micro[0], micro[1], key, labels, observe)
+
+        if count == 1:
+            sums, after = one(jax.tree.map(lambda v: v[0], split))
+            after = jax.tree.map(lambda v: v[None], after)
+        else:
+            shape = jax.eval_shape(lambda m: one(m)[0], jax.tree.map(lambda v: v[0], split))
+            zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
+
+            def body(total: Any, micro: Any) -> Any:
+                sums, after = one(micro)
+                return jax.tree.map(jnp.add, total, sums), after
+
+            sums, after = lax.scan(body, zero, split)
+        (total, weight, grads, statistics), buffers = sums
+        weight = reduce.exact(weight)
+        loss, grads, statistics = jax.tree.map(lambda v: v / weight, (total, grads, statistics))
+        buffers = jax.tree.map(lambda v: v / count, buffers)
+        return loss, grads, statistics, buffers, jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), after)
+
+    def body(
+        self, run: Tree, batch: Tree, key: Array, hyper: Tree, *, transport: Transport, half: str, phase: Any
+    ) -> Any:
+        """The step, or its gradient or update half; returns the new run."""
+        optimizer, run = self.optimizer, dict(run)
+        reduce = Reduce(transport, **self.mode, state=run["comm"]["owned"])
+
+        def evaluate(params: Tree, labels: str = "given") -> tuple[Array, Tree, Tree]:
+            again = self._evaluate(params, run, batch, key, reduce, labels=labels, observe="observe" in self.needs)
+            return again[:3]
+
+        if half != "update":
+            at = (
+                optimizer.forward_params(run["params"], run["opt"], key)
+                if "forward_params" in self.needs
+                else run["params"]
+            )
+            observe = "statistics" in phase
+            loss, grads, statistics, buffers, after = self._evaluate(
+                at, run, batch, key, reduce, labels="given", observe=observe
+            )
+            run["grads"], run["loss"] = reduce.mean("gradients", grads), reduce.exact(loss)
+            # kept aside until the step ends: a further evaluation starts from the step's old buffers and carry
+            run["next"] = {"buffers": reduce.exact(buffers), "owned": after}
+            if observe:
+                run["opt"] = optimizer.absorb(statistics, run["opt"], reduce=reduce)
+            if "sampled" in phase:
+                run["opt"] = optimizer.absorb(evaluate(run["params"], "sampled")[2], run["opt"], reduce=reduce)
+        if half != "gradient":
+            grads, after = run.pop("grads"), run.pop("next")
+            state = run["opt"] | {"hyper": run["opt"]["hyper"] | hyper}
+            offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
+            asked = {name: value for name, value in offers.items() if name in self.needs}
+            updates, run["opt"] = optimizer.update(grads, state, run["params"], **asked)
+            run["params"] = optax.apply_updates(run["params"], updates)
+            run["buffers"], run["carry"] = after["buffers"], {"owned": after["owned"]}
+        run["comm"] = {"owned": reduce.state}
+        return run
+
+    def refresh(self, state: Tree, *, transport: Transport, name: str) -> Tree:
+        """Run one of the optimizer's programs on its state."""
+        return self.optimizer.program(name, state, reduce=Reduce(transport, **self.mode, state={}))
+
+    def predict(self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, key: Array) -> Tree:
+        """The model's outputs in evaluation mode."""
+        params, batch = self._cast(params, batch)
+        return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=lambda name, x, y: y)[0]
+
+    def _cast(self, params: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        """Parameters and inputs as the model computes with them; the samples' weights stay wide."""
+        if not self.narrow:
+            return params, batch
+        return jax.tree.map(_bfloat16, params), {n: v if n == "weight" else _bfloat16(v) for n, v in batch.items()}
+
+
+class _Calls:
+    """Counts how often each layer is called in one trace."""
+
+    def __init__(self) -> None:
+        self.count: dict[str, int] = {}
+        self.values: dict[tuple[str, int], Any] = {}
+
+    def note(self, name: str, value: Any) -> tuple[str, int]:
+        """The key of this call, under which `value` is kept."""
+        at = name, self.count.get(name, 0)
+        self.count[name] = at[1] + 1
+        self.values[at] = value
+        return at
+
+    def add(self, name: str, value: Any) -> Any:
+        """Keep `value` and hand it on."""
+        self.note(name, value)
+        return value
+
+
+def _bfloat16(value: Array) -> Array:
+    return value.astype(jnp.bfloat16) if jnp.issubdtype(value.dtype, jnp.floating) else value

@@ -1,0 +1,329 @@
+"""The engine in torch: one process a device, gradients reduced by `suite.comm`, no DistributedDataParallel."""
+
+import contextlib
+import resource
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from suite import load, tree
+from suite.comm.reduce.torch import Reduce
+from suite.comm.transport import Ledger
+from suite.comm.transport.torch import Transport
+from suite.contract import Layer, Plan, Task, UserError
+
+Tree = dict[str, Tensor]
+Batch = dict[str, np.ndarray]
+
+
+def connect(rank: int, world: int, address: str, deadline: float) -> None:
+    """Join the process group; `address` is host:port, `deadline` in seconds."""
+    kind = "nccl" if torch.cuda.is_available() else "gloo"
+    options = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=deadline)}
+    dist.init_process_group(kind, init_method=f"tcp://{address}", **options)
+
+
+def disconnect() -> None:
+    """Leave the process group."""
+    dist.destroy_process_group()
+
+
+def device_for(name: str) -> torch.device:
+    """The device that `device=auto|cpu|cuda` means here.
+
+    Raises:
+        UserError: where there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda: torch sees no GPU here; type device=cpu, or install a CUDA build of torch")
+    kind = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    if kind == "cpu":
+        return torch.device("cpu")
+    local = (dist.get_rank() if dist.is_initialized() else 0) % torch.cuda.device_count()
+    return torch.device("cuda", local)
+
+
+@dataclass
+class Share:
+    """What one evaluation yields on one rank; over ranks, means of these are sums divided by summed weights."""
+
+    loss: Tensor
+    grads: Tree
+    statistics: Tree
+    buffers: Tree
+    carry: list[Tree]
+
+
+class Engine:
+    """A model, its optimizer and their communication on this process's device.
+
+    Args:
+        task: data and model description.
+        config: the whole run's configuration, resolved.
+    """
+
+    def __init__(self, task: Task, config: Mapping[str, Any]):
+        self.task, self.seed = task, config["seed"]
+        self.accumulate, self.precision = config["accumulate"], config["precision"]
+        self.deterministic = config["deterministic"]
+        self.device = device_for(config["device"])
+        self.dtype = torch.float64 if self.precision == "float64" else torch.float32
+        self.ledger = Ledger()
+        transport = Transport(self.ledger)
+        self.world, self.share = transport.world, (transport.rank, transport.world)
+        comm, node = config["comm"], config["optimizer"]
+        self.reduce = Reduce(
+            transport,
+            codec=load.half(comm["codec"]["module"], "torch"),
+            algorithm=load.half(comm["algorithm"]["module"], "torch"),
+            feedback=comm["feedback"],
+        )
+        with torch.device("meta"):  # no memory and no random numbers are used up by torch's own initial values
+            self.model = load.half(config["task"]["module"], "torch").make(task)
+        initial = {name: torch.from_numpy(task.init(self.seed, name)) for name in task.shapes()}
+        self.model.load_state_dict(initial, assign=True)
+        self.model.to(self.device, self.dtype)
+        self.forward = torch.compile(self.model) if config["compile"] else self.model
+        self.named = dict(self.model.named_parameters())
+        self.buffers = dict(self.model.named_buffers())
+        self.layers = task.layers()
+        self.needs = load.common(node["module"]).NEEDS
+        offers = {
+            "layers": self.layers,
+            "shapes": {name: tuple(parameter.shape) for name, parameter in self.named.items()},
+            "world": self.world,
+        }
+        asked = {name: value for name, value in offers.items() if name in self.needs}
+        make = load.half(node["module"], "torch").make
+        self.optimizer = make(self.named.items(), **asked, **load.arguments(node))
+        self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
+        self.carry = self._carry(task.carry(task.batch_size // self.world))
+
+    # ------------------------------------------------------------------------------------------- one update
+    def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
+        """Run forward and backward once and discard everything, so that no first-call cost is billed to a step."""
+        with self._mode():
+            self._evaluate(
+                self._micro(batch), (self.seed, 0), labels="given", observe="statistics" in self.plan.phase(0)
+            )
+
+    def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Tensor:
+        """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
+        optimizer, reduce, needs = self.optimizer, self.reduce, self.needs
+        for group in optimizer.param_groups:
+            group.update(hyper)
+        if "host" in needs:
+            optimizer.host(step)
+        phase, key = self.plan.phase(step), (self.seed, step)
+        micro = self._micro(batch)
+
+        def evaluate(labels: str = "given") -> tuple[Tensor, Tree, Tree]:
+            again = self._evaluate(micro, key, labels=labels, observe="observe" in needs)
+            return again.loss, again.grads, again.statistics
+
+        with self._mode():
+            with optimizer.forward_params(key) if "forward_params" in needs else contextlib.nullcontext():
+                share = self._evaluate(micro, key, labels="given", observe="statistics" in phase)
+            for name, grad in reduce.mean("gradients", share.grads).items():
+                self.named[name].grad = grad
+            with torch.no_grad():
+                if "statistics" in phase:
+                    optimizer.absorb(share.statistics, reduce=reduce)
+                if "sampled" in phase:
+                    optimizer.absorb(evaluate("sampled")[2], reduce=reduce)
+                for name in self.plan.programs(step):
+                    optimizer.program(name, reduce=reduce)
+            offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
+            optimizer.step(**{name: value for name, value in offers.items() if name in needs})
+            for name, value in reduce.exact(share.buffers).items():
+                self.buffers[name].copy_(value)
+            self.carry = share.carry
+            return reduce.exact({"loss": share.loss})["loss"]
+
+    def _micro(self, batch: Batch) -> list[Tree]:
+        """The batch on the device, cut into `accumulate` parts."""
+        values = {name: self._tensor(value) for name, value in batch.items()}
+        parts = {name: value.chunk(self.accumulate) for name, value in values.items()}
+        return [{name: part[i] for name, part in parts.items()} for i in range(self.accumulate)]
+
+    def _tensor(self, value: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(value).to(self.device, non_blocking=True)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def _carry(self, values: Batch) -> list[Tree]:
+        return self._micro(values) if values else [{} for _ in range(self.accumulate)]
+
+    def _evaluate(self, micro: list[Tree], key: tuple[int, int], *, labels: str, observe: bool) -> Share:
+        """Loss, gradients and statistics at the current weights; `.grad`, buffers and carry are left as they were."""
+        self.model.train()
+        kept = {name: parameter.grad for name, parameter in self.named.items()}
+        before = {name: value.clone() for name, value in self.buffers.items()}
+        total = weight = torch.zeros((), device=self.device, dtype=self.dtype)
+        statistics: Tree = {}
+        buffers = {name: torch.zeros_like(value) for name, value in before.items()}
+        carry = []
+        self._clear()
+        for part, state in zip(micro, self.carry, strict=True):
+            for name, value in before.items():
+                self.buffers[name].copy_(value)
+            with self._taps(observe) as seen, torch.enable_grad():
+                with self._autocast():
+                    outputs, after = (self.model if observe else self.forward)(part, state, key)
+                if labels == "sampled":
+                    outputs = self.model.sample(outputs, key, part)
+                loss, count = self.model.loss(outputs, part)
+                loss.backward()
+            total, weight = total + loss.detach(), weight + count
+            carry.append({name: value.detach() for name, value in after.items()})
+            with torch.no_grad():
+                sums = self.optimizer.observe(seen, part["weight"]) if observe else {}
+            for name, value in sums.items():
+                statistics[name] = statistics[name] + value if name in statistics else value
+            for name, value in self.buffers.items():
+                buffers[name] += value / len(micro)
+        grads = {name: parameter.grad for name, parameter in self.named.items()}
+        for name, value in before.items():
+            self.buffers[name].copy_(value)
+        for name, grad in kept.items():
+            self.named[name].grad = grad
+        weight = self.reduce.exact({"weight": weight})["weight"]  # mean over ranks: mean of shares = Σ / Σ
+        torch._foreach_div_(list(grads.values()), weight)
+        statistics = {name: value / weight for name, value in statistics.items()}
+        return Share(total / weight, grads, statistics, buffers, carry)
+
+    def _clear(self) -> None:
+        for parameter in self.named.values():
+            parameter.grad = None
+
+    @contextlib.contextmanager
+    def _taps(self, observe: bool) -> Iterator[dict[tuple[str, int], tuple[Tensor, Tensor]]]:
+        """Inputs and output gradients of every layer, keyed by name and by how often it has been called."""
+        seen: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+        handles = []
+        for name, layer in self.layers.items() if observe else ():
+            handles.append(self.model.get_submodule(name).register_forward_hook(_tap(name, layer, seen)))
+        try:
+            yield seen
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    # -------------------------------------------------------------------------------- everything around it
+    def losses(self, pending: list[Tensor]) -> list[float]:
+        """Losses that `step` returned, on the host; waits for the device once."""
+        return torch.stack(pending).tolist() if pending else []
+
+    def evaluate(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The model's outputs for each batch in evaluation mode, over all ranks, as NumPy arrays."""
+        self.model.eval()
+        for batch in batches:
+            with self._mode(), torch.no_grad(), self._autocast():
+                outputs, _ = self.model({name: self._tensor(value) for name, value in batch.items()})
+            if self.world > 1:
+                transport = self.reduce.transport
+                outputs = {name: transport.all_gather("evaluation", value) for name, value in outputs.items()}
+            wide = {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in outputs.items()}
+            yield {name: value.cpu().numpy() for name, value in wide.items()}
+
+    def agree(self, signal: str | None) -> str | None:
+        """A signal that any rank has received, on all ranks."""
+        if self.world == 1:
+            return signal
+        heard: list[str | None] = [None] * self.world
+        dist.all_gather_object(heard, signal)
+        return next((name for name in heard if name), None)
+
+    def synchronize(self) -> None:
+        """Wait until the device, and work the optimizer has under way on the host, is done."""
+        if "host" in self.needs:
+            self.optimizer.drain()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Everything a restored run needs, as (arrays, JSON); views, good until the next step. All ranks call it."""
+        arrays: dict[str, np.ndarray] = {}
+        state = {
+            "model": dict(self.model.state_dict()),
+            "optimizer": _owned(self.optimizer.state_dict(), lambda value: self.reduce.gather("snapshot", value)),
+            "carry": [{n: self.reduce.gather("snapshot", v) for n, v in part.items()} for part in self.carry],
+            "residuals": {n: self.reduce.gather("snapshot", v[None]) for n, v in self.reduce.state.items()},
+        }
+        return arrays, tree.pack(state, arrays, "run", _host)
+
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+        """Go back to a snapshot."""
+        state = tree.unpack(skeleton, arrays, lambda value: torch.from_numpy(value.copy()).to(self.device))
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(_owned(state["optimizer"], self.reduce.mine))
+        self.carry = [{name: self.reduce.mine(value) for name, value in part.items()} for part in state["carry"]]
+        self.reduce.state = {name: self.reduce.mine(value)[0] for name, value in state["residuals"].items()}
+
+    def facts(self) -> dict[str, Any]:
+        """What the result says of the engine."""
+        cuda = self.device.type == "cuda"
+        peak = (
+            torch.cuda.max_memory_allocated(self.device)
+            if cuda
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        )
+        return {
+            "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
+            "parameters": sum(parameter.numel() for parameter in self.named.values()),
+            "compile_seconds": 0.0,
+            "compile_cache": None,
+            "peak_memory_bytes": peak,
+            "bytes": {"sent": self.ledger.total, "by_name": dict(self.ledger.sent)},
+        }
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    @contextlib.contextmanager
+    def _mode(self) -> Iterator[None]:
+        """Set torch's global switches for the run's own calls only."""
+        matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
+        torch.use_deterministic_algorithms(self.deterministic)
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+            torch.use_deterministic_algorithms(deterministic)
+
+
+def _tap(name: str, layer: Layer, seen: dict[tuple[str, int], tuple[Tensor, Tensor]]) -> Callable[..., None]:
+    calls = 0
+
+    def forward(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal calls
+        call, calls = calls, calls + 1
+        x = inputs[0].detach()
+
+        def backward(dy: Tensor) -> None:
+            with torch.no_grad():
+                seen[name, call] = (module.normalize(x) if layer.kind == "batchnorm" else x, dy)
+
+        output.register_hook(backward)
+
+    return forward
+
+
+def _host(value: Any) -> np.ndarray | None:
+    return value.detach().cpu().contiguous().numpy() if isinstance(value, Tensor) else None
+
+
+def _owned(value: Any, change: Callable[[Tensor], Tensor], inside: bool = False) -> Any:
+    """A copy of nested state in which every tensor below a key `owned` has been changed."""
+    if isinstance(value, dict):
+        return {key: _owned(item, change, inside or key == "owned") for key, item in value.items()}
+    if isinstance(value, list):
+        return [_owned(item, change, inside) for item in value]
+    return change(value) if inside and isinstance(value, Tensor) else value

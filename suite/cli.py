@@ -1,0 +1,123 @@
+"""The command line: `suite <overrides>` runs; `suite <verb>` does the rest."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from suite.contract import UserError
+from suite.load import nearest
+
+VERBS = {
+    "list": "suite.verbs.list",
+    "plan": "suite.verbs.plan",
+    "data": "suite.verbs.data",
+    "tune": "suite.verbs.tune",
+    "verify": "suite.verbs.verify",
+    "sync": "suite.verbs.sync",
+    "board": "suite.board",
+}
+HYDRA = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--resolve", "-sc", "--shell-completion")
+SWEEP = ("-m", "--multirun")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the `suite` script; returns the exit code.
+
+    0 completed and recorded, 1 failed, 2 bad usage, 3 target missed under require=target, 130 and 143 interrupted.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(arguments)
+    except UserError as error:
+        print(f"suite: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read our output has read enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else ""
+    if first in VERBS:
+        return importlib.import_module(VERBS[first]).main(arguments[1:])
+    if any(argument in HYDRA or argument.startswith("--cfg=") for argument in arguments):
+        return _hydra(arguments)
+    from suite import configure
+
+    if first and "=" not in first and not first.startswith("-"):
+        raise UserError(f"{first}: no such verb; {nearest(first, VERBS)} (or write key=value)")
+    directory, overrides = _directory(arguments)
+    sweep = any(argument in SWEEP for argument in overrides)
+    runs = configure.expand([argument for argument in overrides if argument not in SWEEP])
+    if len(runs) > 1 and not sweep:
+        raise UserError("several values for one key: put -m first to run them all")
+    configs = [configure.compose(run, directory) for run in runs]  # every run is checked before the first one starts
+    return _all(runs, configs, apart=sweep)
+
+
+def _directory(arguments: list[str]) -> tuple[Path | None, list[str]]:
+    """Take `--config-dir DIR` out of the arguments: the user's own configuration groups."""
+    rest = list(arguments)
+    for index, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name in ("--config-dir", "-cd"):
+            del rest[index : index + (1 if value else 2)]
+            directory = Path(value or (arguments[index + 1] if index + 1 < len(arguments) else ""))
+            if not directory.is_dir() or (not value and index + 1 == len(arguments)):
+                raise UserError(f"--config-dir {directory}: no such directory")
+            return directory, rest
+    return None, rest
+
+
+def _all(runs: list[list[str]], configs: list[dict[str, Any]], *, apart: bool) -> int:
+    """Run one after another; a failed run does not stop the others. The worst exit code counts."""
+    from suite.launch import launch
+
+    parent = _sweep_in_mlflow(configs[0]) if apart and configs else None
+    codes = []
+    for overrides, config in zip(runs, configs, strict=True):
+        for replicate in range(config["repeat"]):
+            repeated = config | {"force": config["force"] or replicate > 0}
+            try:
+                alone = not apart and config["repeat"] == 1
+                codes.append(launch(repeated, overrides, apart=not alone, parent=parent))
+            except UserError as error:
+                if len(configs) == 1:
+                    raise
+                print(f"suite: {error}", file=sys.stderr)
+                codes.append(2)
+            if codes[-1] in (130, 143):
+                return codes[-1]
+    return max(codes, key=lambda code: (code == 1, code == 2, code))
+
+
+def _sweep_in_mlflow(config: dict[str, Any]) -> str | None:
+    """The MLflow run that a sweep's runs are shown under; None where there is no tracking."""
+    if config["track"]["name"] == "none":
+        return None
+    from suite.track import mlflow
+
+    try:
+        return mlflow.parent_run("sweep", config=config)
+    except UserError as error:
+        print(f"suite: {error}", file=sys.stderr)
+        return None
+
+
+def _hydra(arguments: list[str]) -> int:
+    """Help, configuration printing and completion are Hydra's own."""
+    import hydra
+
+    from suite.configure import clean
+
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    sys.argv = ["suite", *clean(arguments)]
+    hydra.main(version_base="1.3", config_path="pkg://suite.conf", config_name="config")(lambda config: None)()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

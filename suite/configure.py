@@ -1,0 +1,167 @@
+"""From overrides to one resolved configuration, with errors for people.
+
+Hydra composes; what it cannot say well is checked here: unknown choices and keys answer with the nearest valid ones,
+values must have the type of the default they replace, numbers must lie in range.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from suite.contract import UserError
+from suite.load import nearest, options
+
+CHOICES = ("task", "optimizer", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
+AT_LEAST = {"world": 1, "accumulate": 1, "repeat": 1, "max_steps": 1, "eval_every": 1, "log_every": 1, "seed": 0}
+AT_LEAST |= {"checkpoint_every": 0, "prefetch": 0, "task.batch_size": 1, "task.eval_batch_size": 1, "task.bn_group": 1}
+ONE_OF = {
+    "device": ("auto", "cpu", "cuda"),
+    "precision": ("float32", "float64", "tf32", "bfloat16"),
+    "require": (None, "target"),
+}
+TUNED = ("optimizer.", "schedule.", "task.batch_size", "accumulate", "max_steps")  # overriding these leaves the recipe
+NOT_RUN = {"task": ("scales", "sources"), "optimizer": ("search",)}  # what a run chooses from, not what it is
+FREE = ("data_dir", "run_dir", "require", "launch.processes", "threads", "task.module", "optimizer.module")
+
+
+def clean(overrides: Iterable[str]) -> list[str]:
+    """Overrides as Hydra takes them: choices already stand in the defaults list, and `recipe=null` takes one out."""
+    chosen = [re.sub(rf"^\+({'|'.join(CHOICES)})=", r"\1=", override) for override in overrides]
+    return [re.sub(r"^(recipe|experiment)=null$", r"~\1", override) for override in chosen]
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """The runs of a sweep: every combination of comma-separated values and `range(…)`, first key slowest.
+
+    Raises:
+        UserError: for text that is not an override.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_overrides(clean(overrides))
+    except HydraException as error:
+        raise UserError(f"{str(error).splitlines()[0]}; write key=value") from error
+    axes = []
+    for override in parsed:
+        if override.is_sweep_override():
+            axes.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
+        else:
+            axes.append([override.input_line or ""])
+    return [list(run) for run in itertools.product(*axes)]
+
+
+def compose(overrides: Sequence[str], directory: Path | None = None) -> dict[str, Any]:
+    """The resolved configuration of one run, as plain dictionaries and numbers.
+
+    Args:
+        overrides: `key=value`, as typed.
+        directory: the user's own configuration groups, beside the suite's.
+
+    Raises:
+        UserError: for an unknown choice or key, a value of the wrong type or out of range, or no task.
+    """
+    config = whole(overrides, directory)
+    for group, names in NOT_RUN.items():
+        config[group] = {name: value for name, value in config[group].items() if name not in names}
+    config.pop("tuned", None)
+    return config
+
+
+def whole(overrides: Sequence[str], directory: Path | None = None) -> dict[str, Any]:
+    """What `compose` returns, together with the alternatives that stand in the YAML files: NOT_RUN and `tuned`."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    overrides = clean(overrides)
+    chosen = [override for override in overrides if override.partition("=")[0].lstrip("+~") in CHOICES]
+    _known_choices(chosen, directory)
+    path = [f"hydra.searchpath=[file://{directory.resolve()}]"] if directory else []
+    with initialize_config_module("suite.conf", version_base="1.3"):
+        try:
+            plain = hydra_compose("config", path + chosen)
+            keys = flat(OmegaConf.to_container(plain))
+            for override in overrides:
+                _known_key(override, keys)
+            node = hydra_compose("config", path + overrides)
+            config = OmegaConf.to_container(node, resolve=True)
+            defaults = flat(OmegaConf.to_container(plain, resolve=True))
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(_first_line(error)) from error
+    assert isinstance(config, dict)
+    if config.get("task") is None:
+        raise UserError(f"no task; type +task=<name>: {', '.join(options('task', directory))}")
+    _check_types(flat(config), defaults, overrides)
+    _check_ranges(flat(config))
+    changed = [override for override in overrides if override.lstrip("+").startswith(TUNED)]
+    if changed:
+        config["tuning"] = {
+            "source": "command line",
+            "trials": 0,
+            "from": config["tuning"]["source"],
+            "changed": changed,
+        }
+    return {str(name): value for name, value in config.items()}
+
+
+def _known_choices(chosen: Iterable[str], directory: Path | None) -> None:
+    for override in chosen:
+        group, _, name = override.lstrip("+~").partition("=")
+        known = options(group, directory)
+        if name not in known and not override.startswith("~"):
+            raise UserError(f"{group}={name}: unknown; {nearest(name, known)}")
+
+
+def _known_key(override: str, keys: Mapping[str, Any]) -> None:
+    key = override.partition("=")[0]
+    if override in ("~recipe", "~experiment"):
+        return
+    if "=" not in override:
+        raise UserError(f"{override}: not understood; write key=value, or suite --help")
+    if key.startswith(("+", "~", "hydra.")) or key in CHOICES:
+        return
+    if key not in keys and not any(known.startswith(f"{key}.") for known in keys):
+        raise UserError(f"{key}: unknown; {nearest(key, keys)} (to add a new key: +{key}=…)")
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as dotted keys."""
+    if not isinstance(value, dict) or not value:
+        return {prefix.rstrip("."): value}
+    return {k: v for name, item in value.items() for k, v in flat(item, f"{prefix}{name}.").items()}
+
+
+def _check_types(values: Mapping[str, Any], defaults: Mapping[str, Any], overrides: Iterable[str]) -> None:
+    for override in overrides:
+        key = override.partition("=")[0]
+        if key in FREE or key not in defaults or key not in values or defaults[key] is None:
+            continue
+        value, default = values[key], defaults[key]
+        number = isinstance(default, float | int) and not isinstance(default, bool)
+        fits = (
+            isinstance(value, float | int) and not isinstance(value, bool) if number else type(value) is type(default)
+        )
+        if number and isinstance(default, int) and isinstance(value, float):
+            fits = False
+        if not fits:
+            raise UserError(f"{key}={value}: must be of type {type(default).__name__}, like its default {default}")
+
+
+def _check_ranges(values: Mapping[str, Any]) -> None:
+    for key, least in AT_LEAST.items():
+        if key in values and values[key] < least:
+            raise UserError(f"{key}={values[key]}: must be at least {least}")
+    for key, allowed in ONE_OF.items():
+        if values[key] not in allowed:
+            raise UserError(f"{key}={values[key]}: must be one of {', '.join(map(str, allowed))}")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,218 @@
+"""The types that every member speaks: what a task, an optimizer and a run are to each other.
+
+Standard library only, so that any room of the suite and any module outside it may import this file.
+Arrays are `numpy.ndarray` on the host, `torch.Tensor` or `jax.Array` on a device; trees of them are flat
+dictionaries with dotted names (`layer1.0.conv1.weight`) and torch's shapes in both backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class UserError(Exception):
+    """Something the user can mend. The message says what is wrong, where, and what to type; exit code 2."""
+
+
+# --------------------------------------------------------------------------------------------------- tasks
+@dataclass(frozen=True)
+class Spec:
+    """One parameter or buffer of a model, known before anything is allocated.
+
+    `placement="rows"` marks a table whose rows may live on different devices.
+    """
+
+    shape: tuple[int, ...]
+    initializer: str
+    kind: str = "parameter"  # or "buffer"
+    placement: str = "replicated"  # or "rows"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a curvature method must know of one layer, and what its tap carries.
+
+    `parameters` are names in `shapes()`, weight first. With N samples, a tap is the pair (x, dy) of
+
+    - `linear`: x (N, …, in), dy (N, …, out)
+    - `conv2d`: x and dy in the backend's native layout, NCHW in torch and NHWC in jax
+    - `batchnorm`: x is the *normalised* input, before scale and shift; layouts as for conv2d, or (N, C)
+    - `embedding`: x (N, …) integer rows, dy (N, …, width)
+
+    where dy is the gradient of the *summed* loss, so that it does not depend on the batch size.
+    """
+
+    kind: str
+    parameters: tuple[str, ...]
+    kernel: int = 1
+    stride: int = 1
+    padding: int = 0
+
+
+@dataclass(frozen=True)
+class Target:
+    """One rung of a task's ladder: `metric` at least (or at most) `value` on the validation split."""
+
+    metric: str
+    value: float
+    higher_is_better: bool = True
+
+    def met(self, metrics: Mapping[str, float]) -> bool:
+        """Whether these validation metrics reach the target."""
+        measured = metrics[self.metric]
+        return measured >= self.value if self.higher_is_better else measured <= self.value
+
+    def __str__(self) -> str:
+        return f"{self.metric}{'>=' if self.higher_is_better else '<='}{self.value:g}"
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where a task's samples come from. A generated source has a version, a real one a checksum."""
+
+    kind: str  # "real" or "generated"
+    name: str
+    identity: str  # sha256 of the real data, or the version of the generator
+    samples: Mapping[str, int]  # by split
+    note: str = ""  # what may be concluded from it, one sentence
+    unit: str = "samples"  # what a sample is, in the plural
+    skipped: tuple[str, ...] = ()  # files left out under task.on_error=skip
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}@{self.identity[:12]}"
+
+
+class Task(Protocol):
+    """Data, metric and targets of one task; NumPy only. `tasks/<name>/__init__.py` offers `make(**config)`."""
+
+    name: str
+    version: str
+    batch_size: int  # global, over all devices and micro-batches
+    eval_batch_size: int  # global, in a validation pass
+    group: int  # consecutive samples that must lie on one device, 1 where any split will do
+    targets: tuple[Target, ...]  # easiest first; the run stops at the last
+    data: Data
+
+    def shapes(self) -> dict[str, Spec]:
+        """Every parameter and buffer, in the model's order."""
+        ...
+
+    def layers(self) -> dict[str, Layer]:
+        """The layers a curvature method can treat, by module name."""
+        ...
+
+    def init(self, seed: int, name: str, rows: slice | None = None) -> Any:
+        """The initial value of one entry of `shapes()`, or some of its rows; float32, a pure function."""
+        ...
+
+    def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> dict[str, Any]:
+        """Rank's share of batch `index`: a pure function of its arguments.
+
+        Always holds `weight` (n,) float32, 0 for padding, and `index` (n,) int64, the sample's number in the run.
+        """
+        ...
+
+    def batches(self, split: str) -> int:
+        """How many batches one pass over an evaluation split takes, the last one padded with weight 0."""
+        ...
+
+    def carry(self, samples: int) -> dict[str, Any]:
+        """What lives from batch to batch, for `samples` samples (leading axis); {} where nothing does."""
+        ...
+
+    def score(self, parts: Iterable[dict[str, Any]]) -> dict[str, float]:
+        """Metrics of a whole split, from what the model puts out in evaluation mode, batch after batch, in NumPy."""
+        ...
+
+
+# ---------------------------------------------------------------------------------------------- optimizers
+class Plan:
+    """When an optimizer does what; pure Python, shared by both backends. This one does nothing special.
+
+    `phase(step)` is a sorted tuple of words, part of a compiled step's key. Two words mean something to the engine:
+    `statistics` (observe the ordinary backward pass and absorb it) and `sampled` (the same from labels drawn from
+    the model: one more pass). `programs(step)` names what runs between absorption and update, each a compiled
+    program of its own.
+    """
+
+    def phase(self, step: int) -> tuple[str, ...]:
+        """Words that are true of this step."""
+        return ()
+
+    def programs(self, step: int) -> tuple[str, ...]:
+        """Names of the programs to run in this step, in order."""
+        return ()
+
+
+# What an optimizer may ask for by name in NEEDS (`optimizers/<name>/__init__.py`), beside its gradient.
+# Asked at construction and given as keyword arguments:
+CONSTRUCTION = ("layers", "shapes", "world")
+# Asked of each update and given as keyword arguments to torch's `step` or jax's `update`:
+#   evaluate(labels="given" | "sampled") -> (loss, gradients, statistics)   (jax: evaluate(params, labels=…))
+#       once more at the current weights: same randomness, buffers untouched, local shares that
+#       reduce.mean turns into sums over samples divided by summed weights
+#   reduce   exact(values), mean(name, values), to_owners(name, stack), gather(name, slices), mine(stack)
+#   phase    the plan's words for this step;   key (seed, step), for suite.stream
+UPDATE = ("evaluate", "reduce", "phase", "key")
+# Offered by the optimizer, and used by the engine where named:
+#   observe(taps, weight) -> sums over samples, additive over micro-batches
+#   absorb(statistics, reduce=…) after the engine divided the sums by the summed weight (jax: returns the state)
+#   program(name, reduce=…)      one of plan.programs(step) (jax: program(name, state, reduce=…) -> state)
+#   host(step)                   before the step, outside compiled code (jax: host(state, step) -> state); drain()
+#   forward_params(key)          the weights to run forward with (torch: a context manager)
+OFFERED = ("observe", "absorb", "program", "host", "forward_params")
+
+
+# -------------------------------------------------------------------------------------------------- events
+@dataclass(frozen=True)
+class Started:
+    """The run begins, or goes on from `step` after a restore."""
+
+    step: int
+    resumed: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)  # parameters, compile_seconds, compile_cache, device
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update has been made and its loss is on the host. `step` counts updates, from 1."""
+
+    step: int
+    samples: int
+    loss: float
+    hyper: Mapping[str, float]
+    train_seconds: float
+    step_seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The validation split has been scored after `step` updates."""
+
+    step: int
+    samples: int
+    train_seconds: float
+    wall_seconds: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Checkpointed:
+    """A snapshot of the whole run after `step` updates lies on disk."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last event. `outcome["kind"]` is reached, exhausted, diverged, interrupted or failed."""
+
+    step: int
+    outcome: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)  # clock, memory, bytes
+
+
+Event = Started | Step | Evaluated | Checkpointed | Finished

@@ -1,0 +1,139 @@
+"""From events to the result: a pure function of the event log, the configuration and the environment.
+
+`events.jsonl` holds one event a line, flushed as it happens; `result.json` is written last, atomically, and never
+changed. `suite verify` folds the log again and compares.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from suite.contract import Data, Event, Target
+
+SCHEMA = 1
+UNHASHED = ("run_dir", "track", "launch", "force", "repeat", "require")  # do not change what a run computes
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Names the run directory: sha256 of everything in the configuration that can change a number."""
+    kept = {name: value for name, value in config.items() if name not in UNHASHED}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def as_line(event: Event) -> str:
+    """One event as a line of the log."""
+    return json.dumps({"event": type(event).__name__.lower(), **asdict(event)})
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The log's events; a last line that was cut off by a crash is left out."""
+    lines = path.read_text().split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def crossings(curve: list[dict[str, Any]], targets: Iterable[Target]) -> list[dict[str, Any]]:
+    """For each target the first evaluation that meets it, and its bracket: the last miss before, the first hit."""
+    found = []
+    for target in targets:
+        hit = next((point for point in curve if target.met(point["metrics"])), None)
+        misses = [point["step"] for point in curve if hit is None or point["step"] < hit["step"]]
+        place = {name: hit[name] if hit else None for name in ("step", "samples", "train_seconds", "wall_seconds")}
+        bracket = [misses[-1] if misses else None, place["step"]]
+        found.append(
+            {**asdict(target), "label": label(target), "reached": hit is not None, **place, "bracket": bracket}
+        )
+    return found
+
+
+def label(target: Target) -> str:
+    """A target's name where `>=` may not stand, as in MLflow's metrics: top1_97."""
+    return f"{target.metric}_{target.value:g}"
+
+
+def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, Any]:
+    """Everything a result derives from its events."""
+    curve = [
+        {name: event[name] for name in ("step", "samples", "train_seconds", "wall_seconds", "metrics")}
+        for event in events
+        if event["event"] == "evaluated"
+    ]
+    steps = [event for event in events if event["event"] == "step"]
+    segments = [event for event in events if event["event"] == "started"]
+    last = events[-1] if events and events[-1]["event"] == "finished" else None
+    facts = last["facts"] if last else segments[-1]["facts"]
+    return {
+        "parameters": facts["parameters"],
+        "curve": curve,
+        "targets": crossings(curve, targets),
+        "outcome": last["outcome"] if last else {"kind": "failed"},
+        "steps": steps[-1]["step"] if steps else 0,
+        "samples": steps[-1]["samples"] if steps else 0,
+        "step_seconds": _quantiles([event["step_seconds"] for event in steps]),
+        "train_seconds": facts.get("train_seconds"),
+        "wall_seconds": facts.get("wall_seconds"),
+        "compile_seconds": sum(segment["facts"]["compile_seconds"] for segment in segments),
+        "compile_cache": facts["compile_cache"],
+        "excluded_seconds": facts.get("excluded_seconds", {}),
+        "segments": [{"step": s["step"], "resumed": s["resumed"], "device": s["facts"]["device"]} for s in segments],
+        "peak_memory_bytes": facts["peak_memory_bytes"],
+        "bytes": facts["bytes"],
+    }
+
+
+def _quantiles(seconds: list[float]) -> dict[str, float | None]:
+    """Median and 99th percentile by the nearest rank."""
+    ordered = sorted(seconds)
+    pick = lambda q: ordered[min(math.ceil(q * len(ordered)) - 1, len(ordered) - 1)] if ordered else None  # noqa: E731
+    return {"p50": pick(0.50), "p99": pick(0.99)}
+
+
+def data_record(data: Data) -> dict[str, Any]:
+    """A task's data as the result holds it."""
+    return {**asdict(data), "samples": dict(data.samples), "skipped": list(data.skipped), "label": str(data)}
+
+
+def result(
+    events: list[dict[str, Any]],
+    *,
+    config: Mapping[str, Any],
+    targets: Iterable[Target],
+    header: Mapping[str, Any],
+    published: Iterable[str],
+) -> dict[str, Any]:
+    """The whole result. `header` holds execution_id, task_version, data, environment, fingerprint and command."""
+    task, optimizer = config["task"], config["optimizer"]
+    spec = {
+        "task": task["name"],
+        "variant": task["variant"],
+        "scale": config["scale"],
+        "recipe": config["tuning"]["source"],
+        "optimizer": optimizer["name"],
+        "comm": config["comm"]["name"],
+        "backend": config["backend"],
+        "world": config["world"],
+        "batch_size": task["batch_size"],
+        "seed": config["seed"],
+        "config": dict(config),
+    }
+    return {
+        "schema": SCHEMA,
+        "hash": config_hash(config),
+        **header,
+        "spec": spec,
+        "tuning": dict(config["tuning"]),
+        "precision": config["precision"],
+        "deterministic": config["deterministic"],
+        **fold(events, targets),
+        "published": sorted(published),
+    }
+
+
+def write(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON so that a reader sees the whole file or none."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=1, sort_keys=False) + "\n")
+    partial.replace(path)

@@ -1,0 +1,232 @@
+"""One run, from its configuration to its result, on one rank."""
+
+import errno
+import json
+import os
+import shlex
+import signal
+import sys
+import traceback
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from suite import checkpoint, environment, load, record
+from suite.contract import Event, Finished, Task, UserError
+from suite.log import Log
+from suite.track.console import Console
+from suite.train import train
+
+EXIT = {"reached": 0, "exhausted": 0, "diverged": 0, "failed": 1}
+SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
+MISSED = 3
+
+
+def make_task(config: Mapping[str, Any]) -> Task:
+    """The task of a configuration, checked against the number of devices.
+
+    Raises:
+        UserError: for missing data, or a batch that cannot be shared out.
+    """
+    node = config["task"]
+    task = load.common(node["module"]).make(**load.arguments(node))
+    unit = config["world"] * config["accumulate"] * task.group
+    if task.batch_size % unit:
+        raise UserError(
+            f"task.batch_size={task.batch_size}: not divisible by world × accumulate × samples that stay together = "
+            f"{config['world']} × {config['accumulate']} × {task.group} = {unit}; try task.batch_size="
+            f"{max(1, task.batch_size // unit) * unit}, or a smaller group"
+        )
+    if task.eval_batch_size % config["world"]:
+        raise UserError(
+            f"task.eval_batch_size={task.eval_batch_size}: not divisible by world={config['world']}; "
+            f"try task.eval_batch_size={-(-task.eval_batch_size // config['world']) * config['world']}"
+        )
+    return task
+
+
+def threads_for(config: Mapping[str, Any]) -> int:
+    """Threads of one process: `threads=auto` shares the cores out among the processes."""
+    if config["threads"] != "auto":
+        return int(config["threads"])
+    return max(1, len(os.sched_getaffinity(0)) // processes(config))
+
+
+def processes(config: Mapping[str, Any]) -> int:
+    """Processes of one run: one a device in torch, one in all in jax unless `launch.processes` says otherwise."""
+    asked = config["launch"]["processes"]
+    return (config["world"] if config["backend"] == "torch" else 1) if asked == "auto" else int(asked)
+
+
+class Directory:
+    """Where a run writes; a finished equal run is found again, an unfinished one goes on, nothing is overwritten.
+
+    Attributes:
+        path: `run_dir`, or `run_dir.2`, `run_dir.3`, … for further executions.
+        state: `new`, `resumed` or `finished`.
+    """
+
+    def __init__(self, config: Mapping[str, Any], fingerprint: str):
+        name = record.config_hash(config)
+        base = Path(config["run_dir"] or Path("runs") / config["task"]["name"] / name)
+        number = 1
+        while True:
+            self.path = base if number == 1 else base.with_name(f"{base.name}.{number}")
+            self.state = self._state(name, fingerprint, force=config["force"])
+            if self.state != "taken":
+                return
+            number += 1
+
+    def _state(self, name: str, fingerprint: str, *, force: bool) -> str:
+        header_path = self.path / "header.json"
+        if not header_path.exists():
+            return "new"
+        header = json.loads(header_path.read_text())
+        if header["hash"] != name:
+            raise UserError(
+                f"{self.path}: holds a run of another configuration ({header['hash']}); choose another run_dir="
+            )
+        same = header["fingerprint"] == fingerprint
+        result = self.path / "result.json"
+        if result.exists():
+            usable = json.loads(result.read_text())["outcome"]["kind"] != "failed"
+            return "finished" if same and usable and not force else "taken"
+        return "resumed" if same else "taken"
+
+
+def execute(config: dict[str, Any], task: Task, directory: Path, header: dict[str, Any], *, rank: int = 0) -> int:
+    """Run to the end, or on from a checkpoint; returns the exit code.
+
+    Every rank calls this; rank 0 writes and prints.
+    """
+    from suite import published
+
+    writes = rank == 0
+    console = Console(config, task) if writes else None
+    if console:
+        console.opening()
+    prepare_backend(config)
+    backend = load.half("suite.backend", config["backend"])
+    engine = backend.Engine(task, config)
+    name = record.config_hash(config)
+    restored = checkpoint.load(directory, name)
+    log = Log(directory / "events.jsonl", restored[1]["log_bytes"] if restored else 0) if writes else None
+
+    def save(step: int, clock: dict[str, Any], snapshot: Any) -> str:
+        arrays, skeleton = snapshot
+        if not log:
+            return ""
+        meta = {"config_hash": name, "step": step, "clock": clock, "skeleton": skeleton, "log_bytes": log.size}
+        return str(checkpoint.save(directory, arrays, meta))
+
+    listeners: list[Callable[[Event], None]] = [listener for listener in (log, console) if listener]
+    start = (
+        ({"step": restored[1]["step"], "clock": restored[1]["clock"]}, (restored[0], restored[1]["skeleton"]))
+        if restored
+        else None
+    )
+    last: Finished | None = None
+    with _signals() as asked:
+        try:
+            for event in train(
+                task, engine, config, save=save, restored=start, stop=lambda: asked[0] if asked else None
+            ):
+                for listen in listeners:
+                    listen(event)
+                last = event if isinstance(event, Finished) else last
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise UserError(f"{directory}: the disk is full; make room and type the same command to go on") from error
+        except UserError:
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            last = Finished(0, {"kind": "failed", "error": f"{type(error).__name__}: {error}"}, engine.facts())
+            for listen in listeners:
+                listen(last)
+    assert last is not None
+    kind = last.outcome["kind"]
+    if log:
+        log.close()
+    if kind == "interrupted":
+        if console:
+            console.interrupted(directory, last)
+        return SIGNALS[last.outcome["signal"]]
+    if not console:
+        return EXIT[kind]
+    rows = published.rows_for(config["task"]["name"])
+    header |= {"data": record.data_record(task.data)}
+    result = record.result(
+        record.read_events(directory / "events.jsonl"),
+        config=config,
+        targets=task.targets,
+        header=header,
+        published=[row.id for row in rows],
+    )
+    record.write(directory / "result.json", result)
+    (directory / checkpoint.NAME).unlink(missing_ok=True)
+    console.closing(result, directory / "result.json", rows)
+    return exit_code(config, result)
+
+
+def exit_code(config: Mapping[str, Any], result: Mapping[str, Any]) -> int:
+    """0, 1 or 3 for a finished run's result."""
+    if config["require"] == "target" and not all(target["reached"] for target in result["targets"]):
+        return MISSED
+    return EXIT[result["outcome"]["kind"]]
+
+
+def make_header(config: Mapping[str, Any], command: list[str]) -> dict[str, Any]:
+    """What is known of an execution before it starts."""
+    facts = environment.capture()
+    threads = threads_for(config)
+    return {
+        "hash": record.config_hash(config),
+        "execution_id": uuid.uuid4().hex,
+        "fingerprint": environment.fingerprint(facts, device=config["device"], threads=threads),
+        "task_version": load.common(config["task"]["module"]).VERSION,
+        "environment": facts | {"threads": threads},
+        "command": shlex.join(["suite", *command]),
+    }
+
+
+def prepare_backend(config: Mapping[str, Any]) -> None:
+    """Process-wide settings that must precede the framework's first use."""
+    if config["backend"] == "torch":
+        import torch
+
+        torch.set_num_threads(threads_for(config))
+        return
+    flags = os.environ.get("XLA_FLAGS", "")
+    local = config["world"] // processes(config)
+    if local > 1 and config["device"] != "cuda" and "host_platform_device_count" not in flags:
+        flags += f" --xla_force_host_platform_device_count={local}"
+        # XLA's pool has a thread a core; devices that wait for one another in a collective can take them all while a
+        # factorisation still needs one (jaxlib 0.10.2, two devices on two cores: 2 of 6 processes hung; with 8
+        # threads 0 of 8)
+        os.environ.setdefault("NPROC", str(4 * local))
+    if config["deterministic"] and config["device"] != "cpu":
+        flags += " --xla_gpu_deterministic_ops=true"
+    os.environ["XLA_FLAGS"] = flags.strip()
+    load.half("suite.backend", "jax").enable_cache()
+
+
+@contextmanager
+def _signals() -> Iterator[list[str]]:
+    """Collect the names of Ctrl-C and SIGTERM instead of dying from them; a second one ends the process at once."""
+    heard: list[str] = []
+
+    def handler(number: int, frame: Any) -> None:
+        if heard:
+            sys.exit(SIGNALS[signal.Signals(number).name])
+        heard.append(signal.Signals(number).name)
+
+    before = {name: signal.signal(signal.Signals[name], handler) for name in SIGNALS}
+    try:
+        yield heard
+    finally:
+        for name, old in before.items():
+            signal.signal(signal.Signals[name], old)

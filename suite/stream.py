@@ -1,0 +1,43 @@
+"""Counter-based random numbers, one text for NumPy and jax.numpy, so that both backends draw the same values.
+
+A draw is a pure function of (seed, step), a name and an index; nothing is consumed, so order, batch size and the
+number of devices do not matter. Torch draws in NumPy and copies. The mixer is the 32-bit finalizer of MurmurHash3
+(Appleby, public domain), applied once per word of the key.
+"""
+
+import math
+import zlib
+from typing import Any
+
+
+def _mix(xp: Any, word: Any) -> Any:
+    word = (word ^ (word >> xp.uint32(16))) * xp.uint32(0x85EBCA6B)
+    word = (word ^ (word >> xp.uint32(13))) * xp.uint32(0xC2B2AE35)
+    return word ^ (word >> xp.uint32(16))
+
+
+def bits(xp: Any, key: Any, name: str, index: Any) -> Any:
+    """Uniform 32-bit words, shaped like `index`.
+
+    Args:
+        xp: `numpy` or `jax.numpy`.
+        key: (seed, step), two unsigned integers; may be traced.
+        name: what is being drawn, for example a layer's name.
+        index: integers, one draw each; taken modulo 2**32.
+    """
+    word = xp.asarray(index).astype(xp.uint32)
+    for part in (zlib.crc32(name.encode()), key[0], key[1]):
+        word = _mix(xp, word ^ xp.asarray(part, xp.uint32)) + xp.uint32(0x9E3779B9)
+    return _mix(xp, word)
+
+
+def uniform(xp: Any, key: Any, name: str, index: Any) -> Any:
+    """Uniform draws strictly between 0 and 1, float32, from the 23 upper bits of `bits`."""
+    upper = (bits(xp, key, name, index) >> xp.uint32(9)).astype(xp.float32)
+    return (upper + xp.float32(0.5)) * xp.float32(2.0**-23)
+
+
+def normal(xp: Any, key: Any, name: str, index: Any) -> Any:
+    """Standard normal draws, float32, by Box and Muller (1958)."""
+    radius = xp.sqrt(-2.0 * xp.log(uniform(xp, key, name + "/radius", index)))
+    return radius * xp.cos(xp.float32(2.0 * math.pi) * uniform(xp, key, name + "/angle", index))

@@ -1,0 +1,1 @@
+"""Listeners: the console while a run goes on, MLflow afterwards."""

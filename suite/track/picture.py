@@ -1,0 +1,40 @@
+"""The curve of one run as an SVG whose bytes depend on nothing but the run."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
+    """Training loss and validation metric against updates and against training seconds, targets as lines.
+
+    Args:
+        result: of the run, or what it would be if the run ended now.
+        events: of the run.
+        title: printed above.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    steps = [event for event in events if event["event"] == "step"]
+    points, targets = result["curve"], result["targets"]
+    metric = (
+        targets[-1]["metric"] if targets else next((name for point in points for name in point["metrics"]), "metric")
+    )
+    lines = [target["value"] for target in targets if target["metric"] == metric]
+    with matplotlib.rc_context({"svg.hashsalt": result["execution_id"], "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        figure.suptitle(f"{result['spec']['task']} · {title} · {result['data']['label']}")
+        panels = figure.subplots(2, 2, sharex="col", sharey="row")
+        for column, (key, label) in enumerate((("step", "steps"), ("train_seconds", "training seconds"))):
+            upper, lower = panels[0][column], panels[1][column]
+            upper.plot([step[key] for step in steps], [step["loss"] for step in steps], linewidth=1)
+            lower.plot([point[key] for point in points], [point["metrics"][metric] for point in points], marker=".")
+            for line in lines:
+                lower.axhline(line, color="grey", linestyle=":", linewidth=1)
+            lower.set_xlabel(label)
+        panels[0][0].set_ylabel("training loss")
+        panels[1][0].set_ylabel(f"validation {metric}")
+        file = io.BytesIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+        return file.getvalue()

@@ -1,0 +1,62 @@
+"""Every metric point of a run, as MLflow keeps them: key, value, time and step."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Point(NamedTuple):
+    """One value of one metric; `time` is in training milliseconds, which are MLflow's time axis here."""
+
+    key: str
+    value: float
+    time: int
+    step: int
+
+
+Points = dict[tuple[str, int], Point]
+
+
+def points(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, finished: bool) -> Points:
+    """Points by (key, step).
+
+    `train/…`, `valid/…` and `hyper/…` have the number of updates as their step; `by_millisecond/…` the training
+    milliseconds; `time_to/<target>/seconds|steps|samples` the update that met the target; totals the last update.
+
+    Args:
+        result: of the run, or what it would be if the run ended now.
+        events: of the run.
+        finished: whether the totals are final. A point that has been sent is never changed, so others are not made.
+    """
+    found: Points = {}
+
+    def add(key: str, value: float | None, time: float, step: int) -> None:
+        if value is not None:
+            found[key, step] = Point(key, float(value), round(1000 * time), step)
+
+    for event in events:
+        for name, value in _series(event).items():
+            time = event["train_seconds"]
+            add(name, value, time, event["step"])
+            add(f"by_millisecond/{name}", value, time, round(1000 * time))
+        for name, value in event.get("hyper", {}).items():
+            add(f"hyper/{name}", value, event["train_seconds"], event["step"])
+    for target in result["targets"]:
+        if target["reached"]:
+            for name, key in (("seconds", "train_seconds"), ("steps", "step"), ("samples", "samples")):
+                add(f"time_to/{target['label']}/{name}", target[key], target["train_seconds"], target["step"])
+    if finished:
+        for name, value in _totals(result).items():
+            add(name, value, result["train_seconds"] or 0.0, result["steps"])
+    return found
+
+
+def _series(event: Mapping[str, Any]) -> dict[str, float]:
+    if event["event"] == "step":
+        return {"train/loss": event["loss"]}
+    return {f"valid/{name}": value for name, value in event.get("metrics", {}).items()}
+
+
+def _totals(result: Mapping[str, Any]) -> dict[str, float | None]:
+    quantiles = {f"step_seconds/{name}": value for name, value in result["step_seconds"].items()}
+    names = ("train_seconds", "wall_seconds", "compile_seconds", "peak_memory_bytes", "parameters", "steps", "samples")
+    return quantiles | {name: result[name] for name in names}

@@ -1,0 +1,91 @@
+"""`suite list`: every member and preset in one line each, and what runs here."""
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from suite import load
+from suite.contract import UserError
+
+Entry = dict[str, Any]  # backends, summary, citation
+
+FILES = {"comm": "comm", "scales": "scale", "recipes": "recipe", "experiments": "experiment"}  # groups of YAML files
+GROUPS = ("tasks", "optimizers", "comm", "codecs", "algorithms", "scales", "recipes", "experiments")
+HELP = """List what this suite holds: a name, the backends it is written for, and a summary. Nothing is loaded but each
+member's description, no framework in particular; the last line says which frameworks are installed here."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Always 0; 2 for an unknown group."""
+    parser = argparse.ArgumentParser(prog="suite list", description=HELP)
+    parser.add_argument("group", nargs="?", metavar="GROUP", help=f"one of {', '.join(GROUPS)}; all if not given")
+    parser.add_argument("--cite", action="store_true", help="print citations too")
+    parser.add_argument("--json", action="store_true", help="the same for scripts: {group: {name: {…}}, here: {…}}")
+    chosen = parser.parse_intermixed_args(arguments)
+    if chosen.group and chosen.group not in GROUPS:
+        raise UserError(f"{chosen.group}: no such group; {load.nearest(chosen.group, GROUPS)}")
+    found = {group: entries(group) for group in ([chosen.group] if chosen.group else GROUPS)}
+    if chosen.json:
+        print(json.dumps({**found, "here": here()}, indent=1))
+        return 0
+    width = max((len(name) for named in found.values() for name in named), default=0)
+    for group, named in found.items():
+        print(f"{group}")
+        for name, entry in named.items():
+            print(f"  {name:{width}}  {','.join(entry['backends']):9}  {entry['summary']}")
+            if chosen.cite and entry["citation"]:
+                print(f"  {'':{width}}  {'':9}  {entry['citation']}")
+    print("here: " + ", ".join(f"{name} {version or 'not installed'}" for name, version in here().items()))
+    return 0
+
+
+def entries(group: str) -> dict[str, Entry]:
+    """Everything in a group, by name."""
+    if group in FILES:
+        package = importlib.import_module("suite.conf")
+        files = [path for root in package.__path__ for path in Path(root, FILES[group]).glob("*.yaml")]
+        described = _comm if group == "comm" else _preset
+        return {path.stem: described(path) for path in sorted(files)}
+    return {
+        name: _member(f"{load.GROUPS[group]}.{name}", load.backends(folder))
+        for name, folder in load.members(group).items()
+    }
+
+
+def _member(module: str, backends: list[str]) -> Entry:
+    member = load.common(module)
+    return {"backends": backends, "summary": member.SUMMARY, "citation": member.CITATION}
+
+
+def _preset(path: Path) -> Entry:
+    """A file that sets values: for every backend, summarised by its first comment, which names its source."""
+    lines = [line.lstrip("# ") for line in path.read_text().splitlines() if line.startswith("#")]
+    summary = next((line for line in lines if not line.startswith("@package")), "")
+    return {"backends": list(load.BACKENDS), "summary": summary, "citation": ""}
+
+
+def _comm(path: Path) -> Entry:
+    """A communication preset: for the backends that all its parts are written for, with their citations."""
+    import yaml
+
+    parts = [part["module"] for part in yaml.safe_load(path.read_text()).values() if isinstance(part, dict)]
+    folders = [Path(next(iter(load.common(module).__path__))) for module in parts]
+    backends = [name for name in load.BACKENDS if all(name in load.backends(folder) for folder in folders)]
+    citations = dict.fromkeys(load.common(module).CITATION for module in parts)
+    return _preset(path) | {"backends": backends, "citation": "; ".join(filter(None, citations))}
+
+
+def here() -> dict[str, str | None]:
+    """Versions of the frameworks that are installed; None for a backend that cannot run."""
+    found: dict[str, str | None] = {}
+    for backend in load.BACKENDS:
+        try:
+            load.framework(backend)
+            found[backend] = importlib.metadata.version(backend)
+        except UserError:
+            found[backend] = None
+    return found

@@ -1,0 +1,194 @@
+"""`suite plan`: what a command would run, and what is missing for it, without running anything."""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from suite import configure, load, record, run
+from suite.comm.transport import entry
+from suite.contract import Task, UserError
+
+RANKS_PER_CORE = 4  # ranks that may share a core: slow, but their numbers hold
+ITEMSIZE = {"float64": 8}  # bytes of a gradient's value; 4 in every other precision
+HELP = """Say what the same words would run without `plan`: parameters, steps, samples and epochs, what each device
+gets and sends, and how long a step took in the most similar run found under runs/. Everything that is missing here
+(data, devices, a framework) is one line. Nothing is trained or allocated, and no framework is loaded. Exit code 0
+whatever is missing, 2 for a command that could not run anywhere."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0, whatever is missing."""
+    parser = argparse.ArgumentParser(prog="suite plan", description=HELP)
+    parser.add_argument("overrides", nargs="+", metavar="key=value", help="as for a run")
+    parser.add_argument("--json", action="store_true", help="one object, the whole configuration included")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
+    chosen = parser.parse_intermixed_args(arguments)
+    found = plan(configure.compose(chosen.overrides, chosen.config_dir))
+    if chosen.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print("\n".join(lines(found)))
+    return 0
+
+
+def plan(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the configuration would run.
+
+    Raises:
+        UserError: where it could not run anywhere, for example because the batch cannot be shared out.
+    """
+    task, absent = describe(config)
+    shapes, layers = task.shapes(), task.layers()
+    counts = {name: math.prod(spec.shape) for name, spec in shapes.items()}
+    kinds = {kind: {name for name, spec in shapes.items() if spec.kind == kind} for kind in ("parameter", "buffer")}
+    parameters = sum(counts[name] for name in kinds["parameter"])
+    steps, samples = config["max_steps"], config["max_steps"] * task.batch_size
+    return {
+        "task": task.name,
+        "data": str(task.data) if not absent else task.data.name,
+        "parameters": parameters,
+        "buffers": sum(counts[name] for name in kinds["buffer"]),
+        "layers": dict(Counter(layer.kind for layer in layers.values())),
+        "covered_parameters": sum(counts[name] for layer in layers.values() for name in layer.parameters),
+        "targets": [str(target) for target in task.targets],
+        "steps": steps,
+        "samples": samples,
+        "epochs": samples / task.data.samples["train"],
+        "batch_size": task.batch_size,
+        "batch_per_device": task.batch_size // config["world"],
+        "micro_batch": task.batch_size // config["world"] // config["accumulate"],
+        "gradient_bytes_per_step": gradient_bytes(config, parameters),
+        "measured": measured(config),
+        "missing": [*absent, *missing(config)],
+        "hash": record.config_hash(config),
+        "config": dict(config),
+    }
+
+
+def describe(config: Mapping[str, Any]) -> tuple[Task, list[str]]:
+    """The task, and what is missing of its data. A task that reads a directory can describe itself without it.
+
+    Raises:
+        UserError: for a configuration that no data would mend.
+    """
+    node = config["task"]
+    try:
+        return run.make_task(config), []
+    except UserError as error:
+        if "data_dir" not in node.get("source", {}):
+            raise
+        reason, _, _ = str(error).partition(". ")
+        return run.make_task({**config, "task": {**node, "absent": True}}), [f"data: {reason}; type data_dir=DIRECTORY"]
+
+
+def missing(config: Mapping[str, Any]) -> list[str]:
+    """What the machine lacks, framework and devices, one line each."""
+    found = []
+    try:
+        load.framework(config["backend"])
+    except UserError as error:
+        found.append(f"framework: {error}")
+    world, cores, visible = config["world"], len(os.sched_getaffinity(0)), gpus()
+    if config["device"] == "cuda" or (config["device"] == "auto" and visible):
+        if visible < world:
+            found.append(f"{_count(world, 'GPU')}; here: {visible or 'none'}")
+    elif world > cores * RANKS_PER_CORE:
+        found.append(f"{_count(world, 'device')}; here: {_count(cores, 'CPU core')}")
+    return found
+
+
+def gpus() -> int:
+    """NVIDIA GPUs that a run here could use, asked of the driver."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    present = sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return present if named is None else min(present, len([name for name in named.split(",") if name.strip()]))
+
+
+def gradient_bytes(config: Mapping[str, Any], parameters: int) -> dict[str, int]:
+    """Bytes that reducing the gradients once puts on the wire, by the ledger's formulas.
+
+    A codec that is closed under addition is summed on the way; any other has its chunks scattered, and their encoded
+    means gathered.
+    """
+    world, comm = config["world"], config["comm"]
+    codec, algorithm = load.common(comm["codec"]["module"]), load.common(comm["algorithm"]["module"])
+    itemsize = ITEMSIZE.get(config["precision"], 4)
+    if "closed" in algorithm.NEEDS:
+        sends = [entry("all_reduce", "gradients", "uint8", codec.nbytes(parameters, itemsize), world)]
+    else:
+        chunk = codec.nbytes(-(-parameters // world), itemsize)
+        sends = [
+            entry("all_to_all", "gradients/scatter", "uint8", world * chunk, world),
+            entry("all_gather", "gradients/gather", "uint8", chunk, world),
+        ]
+    each = sum(send.sent for send in sends)
+    return {"each": each, "all": each * world}
+
+
+def measured(config: Mapping[str, Any], folder: Path = Path("runs")) -> dict[str, Any] | None:
+    """The step time of the result in `folder` that is most like this run; None where none does the same work.
+
+    The same work is the same task (targets apart), optimizer, backend and number of devices.
+    """
+    wanted, work = _settings(config), _work(config)
+    found = []
+    for path in sorted(folder.glob("*/*/result.json")):
+        result = json.loads(path.read_text())
+        its, seconds = result["spec"]["config"], result["step_seconds"]["p50"]
+        if seconds is not None and _work(its) == work:
+            theirs = _settings(its)
+            differs = sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
+            found.append({"result": str(path), "step_seconds": seconds, "differs": differs})
+    return min(found, key=lambda one: len(one["differs"]), default=None)
+
+
+def _work(config: Mapping[str, Any]) -> list[Any]:
+    task = {name: value for name, value in config["task"].items() if name != "targets"}
+    return [task, config["optimizer"]["name"], config["backend"], config["world"]]
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys of what can change the time of a step."""
+    spared = (*record.UNHASHED, "tuning", "seed", "task")
+    return configure.flat({name: value for name, value in config.items() if name not in spared})
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'s' if number != 1 else ''}"
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """A plan for people."""
+    config, sent, near = found["config"], found["gradient_bytes_per_step"], found["measured"]
+    head = [found["task"], config["scale"], found["data"], config["optimizer"]["name"], config["backend"]]
+    layers = ", ".join(f"{count} {kind}" for kind, count in found["layers"].items())
+    wire = f"{sent['each']:,} bytes a step and device for the gradients, {sent['all']:,} over all"
+    time = "unknown: no run of the same task, optimizer, backend and number of devices lies under runs/"
+    if near:
+        also = f"; other values there: {', '.join(near['differs'])}" if near["differs"] else ""
+        total = found["steps"] * near["step_seconds"]
+        time = (
+            f"{total:,.0f} s of training, at {1000 * near['step_seconds']:.1f} ms a step as in {near['result']}{also}"
+        )
+    return [
+        " · ".join([*head, _count(config["world"], "device"), f"comm {config['comm']['name']}"]),
+        f"parameters  {found['parameters']:,}, and {found['buffers']:,} numbers in buffers",
+        f"layers      {layers}: {found['covered_parameters']:,} parameters that a curvature method can cover",
+        f"steps       {found['steps']:,} at most, of {found['batch_size']:,} samples: {found['epochs']:.3g} epochs",
+        f"targets     {', '.join(found['targets']) or 'none'}",
+        f"tuning      {config['tuning']['source']}, {_count(config['tuning']['trials'], 'trial')}",
+        f"device      {found['batch_per_device']:,} samples a step, in micro-batches of {found['micro_batch']:,}",
+        f"sent        {wire if config['world'] > 1 else 'nothing: one device'}",
+        f"time        {time}",
+        *(f"missing: {what}" for what in found["missing"]),
+    ]

@@ -1,0 +1,96 @@
+"""A frozen quasi-random list of hyper-parameters, and how the runs made from it are ranked.
+
+The list is Halton's sequence (Halton 1960) in the ranges of `optimizer.search`, unscrambled and without its first
+point, the corner: the same points everywhere, and a longer list begins with a shorter one.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from suite.contract import UserError
+
+DIGITS = 2  # significant digits of a value: a recipe holds exactly what was run
+PREFIX = "optimizer."
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of the list and what came of it; `result` is None where the run failed."""
+
+    number: int
+    values: dict[str, float]  # by dotted key
+    result: dict[str, Any] | None
+
+    @property
+    def rungs(self) -> list[dict[str, Any]]:
+        """The targets that were reached."""
+        return [target for target in self.result["targets"] if target["reached"]] if self.result else []
+
+    @property
+    def steps(self) -> int | None:
+        """Updates to the last target reached; None where there is none."""
+        return max((rung["step"] for rung in self.rungs), default=None)
+
+    @property
+    def outcome(self) -> str:
+        """How the run ended."""
+        return self.result["outcome"]["kind"] if self.result else "failed"
+
+    @property
+    def place(self) -> tuple[int, float, int]:
+        """Sorts trials, best first: more targets, then fewer steps, then the earlier trial."""
+        return -len(self.rungs), self.steps or math.inf, self.number
+
+
+def propose(optimizer: Mapping[str, Any], *, fixed: Collection[str], trials: int) -> list[dict[str, float]]:
+    """The trials' values by dotted key, first trial first.
+
+    Args:
+        optimizer: its composed configuration, `search: {name: [low, high, log | linear]}` included.
+        fixed: dotted keys that are not searched.
+        trials: how many.
+
+    Raises:
+        UserError: for ranges that are missing or not understood.
+    """
+    from scipy.stats import qmc
+
+    ranges = {name: limits for name, limits in optimizer.get("search", {}).items() if PREFIX + name not in fixed}
+    if not ranges:
+        example = "'+optimizer.search={lr: [0.003, 0.3, log]}'"
+        raise UserError(f"optimizer={optimizer['name']}: nothing to search; type {example}, or write it into its YAML")
+    for name, limits in ranges.items():
+        _check(name, limits, optimizer)
+    unit = qmc.Halton(len(ranges), scramble=False).random(trials + 1)[1:].tolist()
+    points = [dict(zip(ranges, row, strict=True)) for row in unit]
+    return [{PREFIX + name: _scaled(u, *ranges[name], like=optimizer[name]) for name, u in p.items()} for p in points]
+
+
+def _check(name: str, limits: Any, optimizer: Mapping[str, Any]) -> None:
+    if name not in optimizer:
+        raise UserError(f"optimizer.search.{name}: {optimizer['name']} has no hyper-parameter of that name")
+    match limits:
+        case [float() | int() as low, float() | int() as high, "log"] if 0 < low < high:
+            return
+        case [float() | int() as low, float() | int() as high, "linear"] if low < high:
+            return
+    raise UserError(f"optimizer.search.{name}={limits}: not understood; write [low, high, log] or [low, high, linear]")
+
+
+def _scaled(u: float, low: float, high: float, scale: str, *, like: float) -> float:
+    """A point of the unit interval in its range; a whole number where the default is one."""
+    value = low * (high / low) ** u if scale == "log" else low + (high - low) * u
+    return round(value) if isinstance(like, int) else float(f"{value:.{DIGITS}g}")
+
+
+def table(ranked: Sequence[Trial]) -> str:
+    """Trials as lines of text, in the order given."""
+    rows = [["trial", *(key.removeprefix(PREFIX) for key in ranked[0].values), "reached", "steps", "outcome"]]
+    for trial in ranked:
+        reached = trial.rungs[-1]["label"] if trial.rungs else "none"
+        values = [f"{value:g}" for value in trial.values.values()]
+        rows.append([str(trial.number), *values, reached, str(trial.steps or ""), trial.outcome])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in rows)

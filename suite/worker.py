@@ -1,0 +1,39 @@
+"""One rank of a run: `python -m suite.worker CONFIG DIRECTORY RANKS ADDRESS RANK`, started by `suite.launch`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from suite import load, run
+from suite.contract import UserError
+
+
+def main(arguments: list[str]) -> int:
+    """Join the other ranks, if there are any, and run; returns the exit code."""
+    config_path, directory, ranks, address, rank = arguments
+    config = json.loads(Path(config_path).read_text())
+    header = json.loads((Path(directory) / "header.json").read_text())
+    alone = int(ranks) == 1
+    try:
+        load.framework(config["backend"])
+        run.prepare_backend(config)
+        backend = load.half("suite.backend", config["backend"])
+        if not alone:
+            backend.connect(int(rank), int(ranks), address, config["launch"]["deadline"])
+        code = run.execute(config, run.make_task(config), Path(directory), header, rank=int(rank))
+        if not alone and code != 1:
+            backend.disconnect()
+        return code
+    except UserError as error:
+        print(f"suite: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # without the frameworks' own clean-up: a rank that failed would wait in it for ranks that wait for it, and gloo's
+    # threads abort in it now and then
+    os._exit(code)
