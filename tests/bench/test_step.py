@@ -1,0 +1,76 @@
+"""K-FAC and Shampoo against SGD per step, at intervals 1, 10 and 100, beside the peers' stored ratios.
+
+Steps with and without statistics and refresh are measured apart; an interval's ratio is computed from these parts.
+"""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import engines
+import pytest
+import yaml
+
+from suite import load
+
+from .measure import interleaved
+
+pytestmark = pytest.mark.bench
+PEERS = yaml.safe_load((Path(__file__).parents[2] / "results/baselines/peers.yaml").read_text())
+MODELS = {"conv": "resnet18", "xf": "encoder"}
+ROUNDS = {"conv": 3, "xf": 4}
+# step numbers at which each kind of step happens, for these intervals
+KFAC = ({"factor_interval": 2, "inverse_interval": 4, "lr": 1e-5}, {"full": 4, "statistics": 2, "plain": 1})
+SHAMPOO = (
+    {"inverse_interval": 2, "start_preconditioning": 1, "block_size": 128, "lr": 1e-5},
+    {"full": 2, "statistics": 1},
+)
+
+
+def made(optimizer: str, backend: str, model: str, hyper: dict[str, Any]) -> Any:
+    settings = engines.config(optimizer, backend, precision="float32", hyper=hyper)
+    return engines.engine(settings | {"task": {"module": f"mylab.{MODELS[model]}"}})
+
+
+def stepper(engine: Any, number: int) -> Any:
+    batch = engine.task.batch("train", 0, 0)
+
+    def call() -> None:
+        engine.step(number, batch, {})
+        engine.synchronize()
+
+    return call
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("backend", load.BACKENDS)
+@pytest.mark.parametrize("optimizer", ["kfac", "shampoo"])
+def test_step_against_sgd(optimizer: str, backend: str, model: str, benchmark: Any, capsys: Any) -> None:
+    hyper, kinds = KFAC if optimizer == "kfac" else SHAMPOO
+    base, ours = made("sgd", backend, model, {"lr": 1e-5}), made(optimizer, backend, model, hyper)
+    candidates = {"sgd": stepper(base, 1), **{kind: stepper(ours, number) for kind, number in kinds.items()}}
+    stepper(ours, 0)()  # state exists after the first refresh
+    seconds = interleaved(candidates, ROUNDS[model])
+    benchmark.pedantic(candidates["full"], rounds=ROUNDS[model])
+    middle = {name: statistics.median(values) for name, values in seconds.items()}
+    part = {name: value / middle["sgd"] for name, value in middle.items()}
+    rows = {"every": part["statistics"]} | ({"refresh": part["plain"]} if "plain" in part else {})
+    found = {kind: {f"i{k}": (part["full"] + (k - 1) * rest) / k for k in (1, 10, 100)} for kind, rest in rows.items()}
+    spread = {name: [min(values), max(values)] for name, values in seconds.items()}
+    benchmark.extra_info |= {"ratios": found, "parts": part, "seconds": spread}
+    if backend == "jax":
+        compile_seconds = [engine.facts()["compile_seconds"] for engine in (base, ours)]
+        benchmark.extra_info["compile_seconds"] = dict(zip(("sgd", optimizer), compile_seconds, strict=True))
+    with capsys.disabled():
+        least, most = spread["sgd"]
+        print(f"\n{optimizer} · {backend} · {model} · sgd {1e3 * middle['sgd']:.0f} ms ({least:.3f} to {most:.3f} s)")
+        for kind, ratios in found.items():
+            print(f"  factors {kind:<8} ours " + "  ".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+            for row in PEERS:
+                if (row["backend"], row["model"], row["method"], row["factors"]) == (backend, model, optimizer, kind):
+                    print(
+                        f"  {'':16} peer "
+                        + "  ".join(f"{i} {row[i]:.2f}" for i in ("i1", "i10", "i100") if i in row)
+                        + f"  {row['peer']}"
+                    )
+    assert part["full"] >= 0.9, "a refresh cannot cost less than a step without one"

@@ -1,0 +1,167 @@
+"""Every optimizer in both backends, in the tree and outside it: found by folder, held to the same questions."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import BACKENDS, OPTIMIZERS, advance, config, engine, gap, weights
+
+pytestmark = pytest.mark.filterwarnings("error")
+# one worker for all questions to an optimizer, so that its uninterrupted run is made once
+every = pytest.mark.parametrize(
+    "optimizer", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in sorted(OPTIMIZERS)]
+)
+both = pytest.mark.parametrize("backend", BACKENDS)
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> Any:
+    """Weights after STEPS updates, run once for each optimizer, backend and precision."""
+    cache: dict[Any, Any] = {}
+
+    def run(optimizer: str, backend: str, precision: str = "float64") -> tuple[list[float], dict[str, np.ndarray]]:
+        key = optimizer, backend, precision
+        if key not in cache:
+            made = engine(config(optimizer, backend, precision=precision))
+            cache[key] = advance(made, range(STEPS)), weights(made)
+        return cache[key]
+
+    return run
+
+
+@every
+@both
+def test_same_run_same_bits(optimizer: str, backend: str, uninterrupted: Any) -> None:
+    made = engine(config(optimizer, backend, precision="float32"))
+    losses = advance(made, range(STEPS))
+    first = uninterrupted(optimizer, backend, "float32")
+    assert losses == first[0]
+    assert gap(weights(made), first[1]) == 0.0
+
+
+@every
+@both
+def test_restored_at_any_step_goes_on_bit_for_bit(optimizer: str, backend: str, uninterrupted: Any) -> None:
+    expected = uninterrupted(optimizer, backend, "float32")[1]
+    made = engine(config(optimizer, backend, precision="float32"))
+    for step in range(STEPS - 1):
+        advance(made, range(step, step + 1))
+        arrays, skeleton = made.snapshot()
+        assert all(array.flags.c_contiguous for array in arrays.values()), "state must be row-major to be restored"
+        again = engine(config(optimizer, backend, precision="float32"))
+        again.restore({name: array.copy() for name, array in arrays.items()}, skeleton)
+        advance(again, range(step + 1, STEPS))
+        assert gap(weights(again), expected) == 0.0, f"restored after step {step + 1}"
+
+
+@every
+@both
+def test_micro_batches_equal_one_large_batch(optimizer: str, backend: str, uninterrupted: Any) -> None:
+    made = engine(config(optimizer, backend, accumulate=4))
+    advance(made, range(STEPS))
+    assert gap(weights(made), uninterrupted(optimizer, backend)[1]) <= 1e-12
+
+
+@every
+def test_backends_agree(optimizer: str, uninterrupted: Any) -> None:
+    bound = 1e-7 if optimizer == "noisy" else 1e-10  # its noise is float32, whose cosine differs in the last bit
+    assert gap(uninterrupted(optimizer, "torch")[1], uninterrupted(optimizer, "jax")[1]) <= bound
+
+
+@every
+def test_backends_agree_in_float32(optimizer: str, uninterrupted: Any) -> None:
+    assert gap(uninterrupted(optimizer, "torch", "float32")[1], uninterrupted(optimizer, "jax", "float32")[1]) <= 2e-4
+
+
+@every
+def test_two_jax_devices_equal_one(optimizer: str, uninterrupted: Any) -> None:
+    made = engine(config(optimizer, "jax", world=2, accumulate=2))
+    advance(made, range(STEPS))
+    assert gap(weights(made), uninterrupted(optimizer, "jax")[1]) <= 1e-10
+
+
+@every
+@both
+def test_loss_falls(optimizer: str, backend: str) -> None:
+    losses = advance(engine(config(optimizer, backend, precision="float32")), range(60))
+    assert np.mean(losses[-5:]) < 0.98 * np.mean(losses[:5])
+
+
+@every
+def test_torch_state_loads_with_weights_only(optimizer: str) -> None:
+    import torch
+
+    made = engine(config(optimizer, "torch"))
+    advance(made, range(3))
+    file = io.BytesIO()
+    torch.save(made.optimizer.state_dict(), file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    made.optimizer.load_state_dict(loaded)
+
+
+@every
+def test_jax_state_is_arrays_only(optimizer: str) -> None:
+    import jax
+
+    made = engine(config(optimizer, "jax"))
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(made.run["opt"]))
+
+
+@every
+@both
+def test_learning_rate_is_read_each_step(optimizer: str, backend: str, uninterrupted: Any) -> None:
+    """At lr 0 a first step moves nothing; edited in mid-run it changes what follows."""
+    made = engine(config(optimizer, backend, precision="float32"))
+    before = weights(made)
+    advance(made, range(1), lr=0.0)
+    after = weights(made)
+    assert all(np.array_equal(before[name], after[name]) for name in after if "running" not in name)
+    made = engine(config(optimizer, backend, precision="float32"))
+    advance(made, range(2))
+    advance(made, range(2, 3), lr=1e-5)
+    advance(made, range(3, STEPS))
+    assert gap(weights(made), uninterrupted(optimizer, backend, "float32")[1]) > 1e-5
+
+
+@every
+@both
+def test_global_switches_are_left_as_found(optimizer: str, backend: str) -> None:
+    import jax
+    import torch
+
+    def switches() -> tuple[Any, ...]:
+        return (
+            jax.config.jax_enable_x64,
+            jax.config.jax_default_matmul_precision,
+            torch.get_default_dtype(),
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_rng_state().sum().item(),
+            str(np.random.get_state()[1][:5]),  # type: ignore[index]
+            str(torch._tensor_str.PRINT_OPTS),
+            str(np.get_printoptions()),
+        )
+
+    before = switches()
+    advance(engine(config(optimizer, backend, deterministic=True)), range(2))
+    assert switches() == before
+
+
+@both
+def test_tasks_own_randomness_is_pure(backend: str) -> None:
+    """`labels="sampled"` draws the same labels in both backends, on any number of micro-batches."""
+    hyper = {"fisher": "sampled"}
+    one = engine(config("kfac", backend, hyper=hyper))
+    advance(one, range(STEPS))
+    four = engine(config("kfac", backend, hyper=hyper, accumulate=4))
+    advance(four, range(STEPS))
+    assert gap(weights(one), weights(four)) <= 1e-12
+    given = engine(config("kfac", backend))
+    advance(given, range(STEPS))
+    assert gap(weights(one), weights(given)) > 1e-6
+    other = engine(config("kfac", "jax" if backend == "torch" else "torch", hyper=hyper))
+    advance(other, range(STEPS))
+    assert gap(weights(one), weights(other)) <= 1e-10

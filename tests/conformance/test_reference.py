@@ -1,0 +1,74 @@
+"""Every optimizer against its specification: ten updates of the tiny task in float64."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import OPTIMIZERS, SETTINGS, advance, config, engine, gap, weights
+
+from suite import load
+
+STEPS = 10
+# optimizers that change the weights of the forward pass by a draw have nothing of their own to specify
+SPECIFIED = sorted(set(OPTIMIZERS) - {"noisy"})
+
+
+class Oracle:
+    """Gradients, taps and further evaluations of the tiny task at given weights, in float64."""
+
+    def __init__(self) -> None:
+        self.engine = engine(config("sgd", "torch"))
+        self.shapes = self.engine.task.shapes()
+        self.params = {n: v for n, v in weights(self.engine).items() if self.shapes[n].kind == "parameter"}
+
+    def evaluate(
+        self, params: dict[str, np.ndarray], step: int, *, keep: bool
+    ) -> tuple[dict[str, np.ndarray], Any, Any]:
+        """Gradients, taps and sample weights; `keep` moves buffers and carry on as a step would."""
+        import torch
+
+        made, taps = self.engine, {}
+
+        def observe(seen: Any, weight: Any) -> dict[str, Any]:
+            taps.update({name: (x.numpy(), dy.numpy()) for (name, _), (x, dy) in seen.items()})
+            return {}
+
+        made.optimizer.observe = observe
+        for name, value in params.items():
+            made.named[name].data.copy_(torch.from_numpy(value))
+        batch = made.task.batch("train", 0, step)
+        share = made._evaluate(made._micro(batch), (0, step), labels="given", observe=True)
+        if keep:
+            made.carry = share.carry
+            for name, value in share.buffers.items():
+                made.buffers[name].copy_(value)
+        return {n: g.numpy().copy() for n, g in share.grads.items()}, taps, batch["weight"].astype(np.float64)
+
+
+def specified(optimizer: str) -> dict[str, np.ndarray]:
+    """Parameters after STEPS updates by the reference."""
+    node = OPTIMIZERS[optimizer] | SETTINGS.get(optimizer, {})
+    reference = importlib.import_module(f"{node['module']}.reference")
+    oracle = Oracle()
+    params = oracle.params
+    state = reference.init(params)
+    for step in range(STEPS):
+        # a second evaluation starts from the same buffers and carry, so they move on only after the update
+        grads, taps, weight = oracle.evaluate(params, step, keep=False)
+        again = lambda at, step=step: oracle.evaluate(at, step, keep=False)[0]  # noqa: E731
+        extra = {"taps": taps, "weight": weight, "layers": oracle.engine.task.layers(), "evaluate": again}
+        new, state = reference.update(params, grads, state, step=step, **extra, **load.arguments(node))
+        oracle.evaluate(params, step, keep=True)
+        params = new
+    return params
+
+
+@pytest.mark.parametrize("optimizer", SPECIFIED)
+def test_both_backends_follow_the_reference(optimizer: str) -> None:
+    expected = specified(optimizer)
+    for backend in ("torch", "jax"):
+        made = engine(config(optimizer, backend))
+        advance(made, range(STEPS))
+        found = {name: value for name, value in weights(made).items() if name in expected}
+        assert gap(found, expected) <= 1e-10, backend

@@ -1,0 +1,48 @@
+"""What every test shares: two host devices for jax, one thread a framework, the members outside the tree."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+OUTSIDE = TESTS / "outside"
+CACHE = Path.home() / ".cache" / "suite" / "jax-tests"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+if "jax" not in sys.modules:
+    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    os.environ.setdefault("NPROC", "8")  # as suite.run does for several host devices, and for the reason given there
+sys.path[:0] = [str(OUTSIDE), str(TESTS)]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Small real data beside the checkout; tests that need it are skipped without it."""
+    folder = TESTS.parent.parent / "shared" / "data"
+    if not folder.exists():
+        pytest.skip("no ../shared/data beside the checkout")
+    return folder
+
+
+@pytest.fixture
+def suite_command(tmp_path: Path):
+    """Run `suite` in a folder of its own; returns the finished process."""
+
+    def call(*arguments: str, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(OUTSIDE), os.environ.get("PYTHONPATH", "")])
+        variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+        return subprocess.run(
+            [sys.executable, "-m", "suite", *arguments],
+            cwd=tmp_path,
+            env=variables | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "COLUMNS": "120", **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return call

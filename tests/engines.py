@@ -1,0 +1,83 @@
+"""Small runs of either engine, in this process or as two torch processes."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from suite import load
+
+BACKENDS = load.BACKENDS
+INSIDE = {name: {"module": f"suite.optimizers.{name}"} for name in load.members("optimizers")}
+OUTSIDE = {name: {"module": f"mylab.{name}", "lr": 0.1} for name in ("secant", "noisy")}
+OPTIMIZERS = INSIDE | OUTSIDE
+# hyper-parameters at which ten steps of the tiny task are well conditioned
+SETTINGS: dict[str, dict[str, Any]] = {
+    "kfac": {"lr": 0.05, "damping": 0.3, "factor_interval": 2, "inverse_interval": 4, "weight_decay": 1e-3},
+    "shampoo": {"lr": 0.05, "block_size": 3, "inverse_interval": 3},
+    "adamw": {"lr": 0.01},
+    "lars": {"lr": 0.2, "weight_decay": 1e-3, "trust": 0.2},
+}
+
+
+def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
+    """An engine's configuration on the tiny task; keys of `changes` that the optimizer has go to it."""
+    node = {**OPTIMIZERS[optimizer], **SETTINGS.get(optimizer, {}), **changes.pop("hyper", {})}
+    base = {
+        "seed": 0,
+        "world": 1,
+        "accumulate": 1,
+        "precision": "float64",
+        "deterministic": False,
+        "device": "cpu",
+        "compile": False,
+        "backend": backend,
+        "optimizer": node,
+        "task": {"module": "mylab.tinytask"},
+        "comm": {
+            "codec": {"module": "suite.comm.codecs.float32"},
+            "algorithm": {"module": "suite.comm.algorithms.native"},
+            "feedback": False,
+        },
+    }
+    return base | changes
+
+
+def engine(settings: dict[str, Any], task: Any = None) -> Any:
+    """A fresh engine."""
+    if settings["backend"] == "torch":
+        import torch
+
+        torch.set_num_threads(1)
+    task = task or load.common(settings["task"]["module"]).make()
+    return importlib.import_module(f"suite.backend.{settings['backend']}").Engine(task, settings)
+
+
+def weights(made: Any) -> dict[str, np.ndarray]:
+    """Parameters and buffers by name, as NumPy copies."""
+    found = {}
+    for name, value in made.snapshot()[0].items():
+        if name.startswith(("run['params']", "run['buffers']")):  # jax
+            found[name.split("'")[3]] = value.copy()
+        if name.startswith("run.model."):  # torch
+            found[name.removeprefix("run.model.")] = value.copy()
+    return found
+
+
+def advance(made: Any, steps: range, lr: float | None = None) -> list[float]:
+    """Make some updates; returns their losses."""
+    rank, world = made.share
+    batch = lambda step: made.task.batch("train", 0, step, rank, world)  # noqa: E731
+    hyper = {} if lr is None else {"lr": lr}
+    made.warm(batch(steps[0]), steps, hyper)
+    return made.losses([made.step(step, batch(step), hyper) for step in steps])
+
+
+def gap(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """Largest absolute difference over everything."""
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+TESTS = Path(__file__).parent

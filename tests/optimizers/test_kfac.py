@@ -1,0 +1,139 @@
+"""K-FAC's mathematics: exact where theory says so, and the same whatever the batch size."""
+
+import numpy as np
+import pytest
+import torch
+
+from suite.contract import Layer
+from suite.optimizers.kfac import reference
+from suite.optimizers.kfac.torch import KFAC, _factors
+
+LINEAR = {"fc": Layer("linear", ("fc.weight", "fc.bias"))}
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def linear_statistics(x: np.ndarray, dy: np.ndarray, weight: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    params = {"fc.weight": np.zeros((dy.shape[-1], x.shape[-1])), "fc.bias": np.zeros(dy.shape[-1])}
+    weight = np.ones(len(x)) if weight is None else weight
+    return reference.statistics({"fc": (x, dy)}, weight, LINEAR, params)
+
+
+class Alone:
+    """A reduction over one rank."""
+
+    exact = staticmethod(lambda values: values)
+    to_owners = staticmethod(lambda name, stack: stack)
+    gather = staticmethod(lambda name, slices: slices)
+    mine = staticmethod(lambda stack: stack)
+
+
+def test_one_sample_gives_the_exact_fisher_block() -> None:
+    """With one sample E[a aᵀ ⊗ g gᵀ] = E[a aᵀ] ⊗ E[g gᵀ]: the Kronecker block is the empirical Fisher itself."""
+    x, dy = draw(1, 3), draw(1, 2, seed=1)
+    factors = linear_statistics(x, dy)
+    gradient = np.outer(np.append(x[0], 1.0), dy[0]).ravel()
+    assert np.allclose(np.kron(factors["fc/in"], factors["fc/out"]), np.outer(gradient, gradient))
+
+
+def test_independent_inputs_and_gradients_give_the_exact_fisher_block() -> None:
+    """Every input with every gradient: the two are independent, and the approximation becomes an equality."""
+    inputs, gradients = draw(4, 3), draw(5, 2, seed=1)
+    x, dy = np.repeat(inputs, 5, 0), np.tile(gradients, (4, 1))
+    factors = linear_statistics(x, dy)
+    rows = [np.outer(np.append(a, 1.0), g).ravel() for a, g in zip(x, dy, strict=True)]
+    exact = np.mean([np.outer(row, row) for row in rows], 0)
+    assert np.allclose(np.kron(factors["fc/in"], factors["fc/out"]), exact)
+
+
+def test_step_is_the_damped_fisher_solve() -> None:
+    """(Ā + π√λ) ⊗ (Ḡ + √λ/π) solved against the gradient, as one dense system."""
+    x, dy = draw(6, 3), draw(6, 2, seed=1)
+    layer = torch.nn.Linear(3, 2).double()
+    named = [(f"fc.{name}", parameter) for name, parameter in layer.named_parameters()]
+    optimizer = KFAC(named, layers=LINEAR, lr=1.0, momentum=0.0, damping=0.2)
+    before = {name: parameter.detach().numpy().copy() for name, parameter in named}
+    gradient = {"fc.weight": dy.T @ x / 6, "fc.bias": dy.mean(0)}
+    for name, parameter in named:
+        parameter.grad = torch.from_numpy(gradient[name])
+    taps = {("fc", 0): (torch.from_numpy(x), torch.from_numpy(dy))}
+    sums = optimizer.observe(taps, torch.ones(6, dtype=torch.float64))
+    optimizer.absorb({name: value / 6 for name, value in sums.items()}, reduce=Alone())
+    for name in optimizer.plan.programs(0):
+        optimizer.program(name, reduce=Alone())
+    optimizer.step()
+    factors = linear_statistics(x, dy)
+    a, g = factors["fc/in"], factors["fc/out"]
+    pi = np.sqrt((np.trace(a) / 4) / (np.trace(g) / 2))
+    fisher = np.kron(g + np.sqrt(0.2) / pi * np.eye(2), a + np.sqrt(0.2) * pi * np.eye(4))
+    full = np.hstack([gradient["fc.weight"], gradient["fc.bias"][:, None]])  # (out, in + 1), row-major
+    expected = np.linalg.solve(fisher, full.ravel()).reshape(2, 4)
+    moved = {name: before[name] - parameter.detach().numpy() for name, parameter in named}
+    assert np.allclose(moved["fc.weight"], expected[:, :3], atol=1e-12)
+    assert np.allclose(moved["fc.bias"], expected[:, 3], atol=1e-12)
+
+
+@pytest.mark.parametrize("copies", [2, 8])
+def test_damping_does_not_depend_on_the_batch_size(copies: int) -> None:
+    """The same samples more often: the same factors, so the same λ means the same thing."""
+    x, dy = draw(4, 3), draw(4, 2, seed=1)
+    one, many = linear_statistics(x, dy), linear_statistics(np.tile(x, (copies, 1)), np.tile(dy, (copies, 1)))
+    assert all(np.allclose(one[name], many[name]) for name in one)
+
+
+def test_a_sample_of_weight_two_counts_as_two_samples() -> None:
+    x, dy = draw(3, 3), draw(3, 2, seed=1)
+    weight = np.array([1.0, 2.0, 0.0])
+    twice = [0, 1, 1]
+    by_weight = linear_statistics(x, dy * weight[:, None], weight)
+    by_copies = linear_statistics(x[twice], dy[twice])
+    assert all(np.allclose(by_weight[name], by_copies[name]) for name in by_weight)
+
+
+@pytest.mark.parametrize("kernel, stride, padding", [(1, 1, 0), (1, 2, 0), (3, 1, 1), (3, 2, 1), (7, 2, 3)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolution_factors(kernel: int, stride: int, padding: int, bias: bool) -> None:
+    """Torch and jax against windows cut out one by one; the weight gradient is the sum of g aᵀ over the same rows."""
+    import jax
+    import jax.numpy as jnp
+
+    from suite.optimizers.kfac import jax as in_jax
+
+    names = ("c.weight", "c.bias") if bias else ("c.weight",)
+    layer = Layer("conv2d", names, kernel, stride, padding)
+    conv = torch.nn.Conv2d(2, 3, kernel, stride, padding, bias=bias).double()
+    x = torch.from_numpy(draw(4, 2, 9, 9))
+    y = conv(x)
+    dy = torch.from_numpy(draw(*y.shape, seed=1))
+    y.backward(dy)
+    assert conv.weight.grad is not None
+    weight = np.array([1.0, 0.5, 0.0, 2.0])
+    taps = {"c": (x.numpy(), dy.numpy() * weight[:, None, None, None])}
+    expected = reference.statistics(taps, weight, {"c": layer}, {"c.weight": conv.weight.detach().numpy()})
+    root = torch.from_numpy(weight).sqrt()
+    scaled = dy * root[:, None, None, None]
+    ours = _factors(layer, x, scaled, root, 3)
+    with jax.enable_x64(True):
+        nhwc = [jnp.asarray(value.numpy().transpose(0, 2, 3, 1)) for value in (x, scaled)]
+        theirs = in_jax._factors(layer, nhwc[0], nhwc[1], jnp.asarray(root.numpy()), 3)
+    for side in ("/in", "/out"):
+        assert np.allclose(ours[side].numpy() / weight.sum(), expected["c" + side])
+        assert np.allclose(np.asarray(theirs[side]) / weight.sum(), expected["c" + side])
+    rows = np.concatenate([reference.rows(sample, layer) for sample in x.numpy()])
+    flat = dy.numpy().transpose(0, 2, 3, 1).reshape(-1, 3)
+    assert np.allclose((flat.T @ rows)[:, : conv.weight[0].numel()], conv.weight.grad.flatten(1).numpy())
+
+
+def test_unusable_factors_keep_the_previous_inverse() -> None:
+    layer = torch.nn.Linear(3, 2)
+    optimizer = KFAC([(f"fc.{n}", p) for n, p in layer.named_parameters()], layers=LINEAR)
+    state = optimizer.state["kfac"]
+    state["mass"].fill_(1.0)
+    state["trace"].fill_(1.0)
+    before = {key: value.clone() for key, value in state["inverse"].items()}
+    for key in state["owned"]:
+        state["owned"][key].fill_(float("nan"))
+        optimizer.program(key, reduce=Alone())
+        assert torch.equal(state["inverse"][key], before[key])

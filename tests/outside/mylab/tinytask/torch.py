@@ -1,0 +1,33 @@
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from suite import stream
+from suite.tasks._nn.torch import BatchNorm2d
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, 2, 1, bias=False), BatchNorm2d(4, group=4)
+        self.embed, self.fc = nn.Embedding(7, 4), nn.Linear(4, 4)
+
+    def forward(self, batch, carry=None, key=None):
+        x = torch.tanh(self.norm(self.conv(batch["image"]))).mean((2, 3)) + self.embed(batch["token"]).mean(1)
+        if not self.training:
+            return {"logits": self.fc(x), "label": batch["label"], "weight": batch["weight"]}, carry
+        memory = 0.5 * carry["memory"] + 0.1 * x
+        return {"logits": self.fc(x + memory.detach()), "label": batch["label"]}, {"memory": memory}
+
+    def loss(self, outputs, batch):
+        losses = functional.cross_entropy(outputs["logits"], outputs["label"].long(), reduction="none")
+        return (losses * batch["weight"]).sum(), batch["weight"].sum()
+
+    def sample(self, outputs, key, batch):
+        draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].numpy()))
+        return outputs | {"label": (outputs["logits"].softmax(1).cumsum(1) < draws[:, None]).sum(1).clamp(max=3)}
+
+
+def make(task):
+    return Net()

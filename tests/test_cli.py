@@ -1,0 +1,131 @@
+"""Bad input gets one clear line and exit code 2."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import conftest
+import pytest
+
+from suite import configure
+from suite.contract import UserError
+
+TASK = "+task=resnet50"
+
+
+@pytest.mark.parametrize(
+    "overrides, says",
+    [
+        (["+task=resnet5"], "task=resnet5: unknown; did you mean resnet50?"),
+        ([TASK, "optimizer=kfak"], "optimizer=kfak: unknown; did you mean kfac?"),
+        ([TASK, "backend=tensorflow"], "backend=tensorflow: unknown; there are jax, torch"),
+        ([TASK, "comm=float23"], "comm=float23: unknown; did you mean float32?"),
+        ([TASK, "scale=lapto"], "scale=lapto: unknown; did you mean laptop?"),
+        ([TASK, "recipe=spngd-32"], "recipe=spngd-32: unknown; did you mean spngd-32k"),
+        (["experiment=A1-15"], "experiment=A1-15: unknown; did you mean A1-1"),
+        ([TASK, "optimizer.lrr=1"], "optimizer.lrr: unknown; did you mean optimizer.lr"),
+        ([TASK, "max_step=1"], "max_step: unknown; did you mean max_steps"),
+        ([TASK, "optimizer.lr=fast"], "optimizer.lr=fast: must be of type float"),
+        ([TASK, "max_steps=1.5"], "max_steps=1.5: must be of type int"),
+        ([TASK, "task.batch_size=sixty"], "task.batch_size=sixty: must be of type int"),
+        ([TASK, "deterministic=1"], "deterministic=1: must be of type bool"),
+        ([TASK, "world=0"], "world=0: must be at least 1"),
+        ([TASK, "seed=-1"], "seed=-1: must be at least 0"),
+        ([TASK, "precision=half"], "precision=half: must be one of float32"),
+        ([TASK, "device=tpu"], "device=tpu: must be one of auto, cpu, cuda"),
+        ([TASK, "optimizer.damping=1"], "optimizer.damping: unknown"),
+        ([], "no task; type +task=<name>: resnet50"),
+        ([TASK, "seed"], "seed"),
+    ],
+)
+def test_composition_says_what_is_wrong(overrides: list[str], says: str) -> None:
+    with pytest.raises(UserError) as error:
+        for run in configure.expand(overrides):
+            configure.compose(run)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_task_with_and_without_plus_are_the_same_run() -> None:
+    assert configure.compose(["+task=resnet50"]) == configure.compose(["task=resnet50"])
+
+
+def test_a_sweep_is_every_combination() -> None:
+    runs = configure.expand(["+task=resnet50", "optimizer=sgd,kfac", "seed=range(2)"])
+    assert [run[1:] for run in runs] == [[f"optimizer={o}", f"seed={s}"] for o in ("sgd", "kfac") for s in (0, 1)]
+
+
+def test_overriding_a_tuned_value_leaves_the_recipe() -> None:
+    tuned = configure.compose(["task=resnet50", "optimizer=kfac"])["tuning"]
+    other = configure.compose(["task=resnet50", "optimizer=kfac", "optimizer.lr=0.5"])["tuning"]
+    assert other["source"] == "command line" and other["trials"] == 0
+    assert other["from"] == tuned["source"] and other["changed"] == ["optimizer.lr=0.5"]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (conftest.TESTS.parent / "conf/experiment").glob("*.yaml"))
+)
+def test_every_experiment_is_its_published_row(name: str) -> None:
+    """Batch and steps equal the row that names it; its recipe names the row its values come from."""
+    from suite import published
+
+    config, row = configure.compose([f"experiment={name}"]), published.row(name)
+    assert config["task"]["batch_size"] == row.batch_size
+    assert config["max_steps"] == row.steps
+    assert config["scale"] == "paper"
+    published.row(config["tuning"]["source"])
+    if row.devices:
+        assert config["world"] == row.devices
+
+
+def call(suite_command: Any, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    done = suite_command(*arguments, **environment)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_errors_end_with_exit_code_2_and_one_line(suite_command: Any) -> None:
+    for arguments, says in (
+        ((TASK, "optimizer=kfak"), "did you mean kfac?"),
+        (("lst",), "lst: no such verb; did you mean list?"),
+        ((TASK, "seed=0,1"), "put -m first"),
+        ((TASK, "world=3"), "task.batch_size=64: not divisible by world"),
+        ((TASK, "accumulate=4"), "task.batch_size=64: not divisible"),
+        ((TASK, "scale=gpu"), "data_dir="),
+        ((TASK, "task.data=folder", "data_dir=/nowhere"), "/nowhere"),
+        ((TASK, "device=cuda", "max_steps=1"), "device=cuda"),
+        ((TASK, "backend=jax", "device=cuda", "max_steps=1"), "device=cuda"),
+        (("--config-dir", "/nowhere", TASK), "/nowhere: no such directory"),
+        ((TASK, "task.erase=0.5"), "task.erase=0.5"),
+    ):
+        done = call(suite_command, *arguments)
+        assert done.returncode == 2, (arguments, done.stdout, done.stderr)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("suite: ")]
+        assert len(lines) == 1 and says in lines[0], (arguments, done.stderr)
+
+
+def test_an_unreadable_image_is_named_or_counted(suite_command: Any, tmp_path: Path) -> None:
+    from suite.tasks._data.shapes import write_jpeg
+
+    write_jpeg(tmp_path / "images", train=128, valid=32)
+    bad = sorted((tmp_path / "images" / "train").rglob("*.JPEG"))[0]
+    bad.write_bytes(bad.read_bytes()[:200])
+    run = (TASK, "task.data=folder", "data_dir=images", "task.image_size=32", "max_steps=2", "track=none", "threads=1")
+    stopped = call(suite_command, *run, "task.targets=[99]")
+    assert stopped.returncode == 2 and bad.name in stopped.stderr
+    import json
+
+    skipped = call(suite_command, *run, "task.targets=[99]", "task.on_error=skip", "run_dir=skipped")
+    assert skipped.returncode == 0, skipped.stderr
+    result = json.loads((tmp_path / "skipped" / "result.json").read_text())
+    assert [Path(name).name for name in result["data"]["skipped"]] == [bad.name]
+
+
+SCALES = [("laptop", "auto", None), ("gpu", "cuda", 90_000), ("paper", "cuda", 28_000)]
+
+
+@pytest.mark.parametrize("scale, device, steps", SCALES)
+def test_a_scale_sets_what_it_says(scale: str, device: str, steps: int | None) -> None:
+    config = configure.compose(["task=resnet50", f"scale={scale}", "recipe=null"])
+    assert (config["scale"], config["device"]) == (scale, device)
+    assert steps is None or config["max_steps"] == steps

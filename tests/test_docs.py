@@ -1,0 +1,82 @@
+"""Every command in README, run; every file it names, there."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import conftest
+import pytest
+
+ROOT = conftest.TESTS.parent
+pytestmark = pytest.mark.xdist_group("docs")  # later commands find the runs of earlier ones
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^\$ (.+)$", README, re.MULTILINE)
+SUITE = [command for command in COMMANDS if command.startswith("suite ")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all commands, so that the later ones find the runs of the earlier ones."""
+    return tmp_path_factory.mktemp("reader")
+
+
+@pytest.mark.parametrize("command", SUITE)
+def test_command(command: str, folder: Path) -> None:
+    variables = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "MLFLOW_TRACKING_URI")}
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()], cwd=folder, env=variables, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip()
+
+
+def test_make_targets_exist() -> None:
+    targets = [command.split()[1] for command in COMMANDS if command.startswith("make ")]
+    assert targets == ["run", "test"]
+    for target in [*targets, "setup", "bench", "test-all"]:
+        done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_extras_exist() -> None:
+    extras = re.findall(r"pip install -e '\.\[(\w+)\]'", README)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras == ["torch", "jax"] and set(extras) <= set(declared)
+
+
+def test_the_tree_in_readme_is_the_tree() -> None:
+    tree = README.split("## The tree")[1].split("How it fits together")[0]
+    for name in re.findall(r"^      (\S+?)/? {2,}", tree, re.MULTILINE):
+        assert (ROOT / "suite" / name).exists(), name
+    for name in re.findall(r"^    (\w+)/ ", tree, re.MULTILINE):
+        assert (ROOT / name).is_dir(), name
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+        for name in re.findall(
+            r"`((?:suite|tests|tasks|optimizers|comm|conf|results)/[\w/.\-]+\.(?:py|yaml|json|md))`", page.read_text()
+        ):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+def test_constraints_pin_every_dependency() -> None:
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + [name for extra in project["optional-dependencies"].values() for name in extra]
+    assert {re.split(r"[<>=]", name)[0].lower() for name in wanted} <= pinned
+
+
+def test_citation_file_is_valid() -> None:
+    import yaml
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "title", "message", "authors"} <= citation.keys()

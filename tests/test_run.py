@@ -1,0 +1,188 @@
+"""Whole runs through the command line: interrupted, killed, found again, swept."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import conftest
+import pytest
+
+TINY = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1")
+
+
+def environment() -> dict[str, str]:
+    variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    return variables | {"PYTHONPATH": str(conftest.OUTSIDE), "PYTHONSAFEPATH": "1"}
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "suite", *TINY, *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(folder: Path, *arguments: str, code: int = 0) -> str:
+    process = start(folder, *arguments)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == code, output
+    return output
+
+
+def events(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+
+
+def curve(directory: Path) -> list[Any]:
+    """Everything of a log that must be equal bit for bit: losses, hyper-parameters and metrics, not seconds."""
+    keys = ("step", "samples", "loss", "hyper", "metrics")
+    kinds = ("step", "evaluated")
+    return [[event.get(key) for key in keys] for event in events(directory) if event["event"] in kinds]
+
+
+def wait_for_step(process: subprocess.Popen[str], directory: Path, step: int) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        log = directory / "events.jsonl"
+        if log.exists() and sum('"event": "step"' in line for line in log.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"ended before step {step}: {process.communicate()[0]}")
+
+
+LONG = ("max_steps=400", "eval_every=100", "stop_at_target=false", "optimizer=kfac")
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_interrupted_anywhere_then_resumed_is_uninterrupted(tmp_path: Path, backend: str, how: str) -> None:
+    run = (*LONG, f"backend={backend}", "checkpoint_every=7")
+    process = start(tmp_path, *run, "run_dir=cut")
+    wait_for_step(process, tmp_path / "cut", 20)
+    process.send_signal(signal.Signals[how])
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}[how], output
+    assert not (tmp_path / "cut" / "result.json").exists()
+    before = len(events(tmp_path / "cut"))
+    finish(tmp_path, *run, "run_dir=cut")
+    finish(tmp_path, *run, "run_dir=whole")
+    assert curve(tmp_path / "cut") == curve(tmp_path / "whole")
+    assert before < 390, "the run was over before it was interrupted"
+    result = json.loads((tmp_path / "cut" / "result.json").read_text())
+    assert [segment["resumed"] for segment in result["segments"]] == [False, True]
+    assert not (tmp_path / "cut" / "checkpoint.safetensors").exists()
+
+
+def test_two_ranks_are_interrupted_together(tmp_path: Path) -> None:
+    run = (*LONG, "world=2", "run_dir=cut")
+    process = start(tmp_path, *run)
+    wait_for_step(process, tmp_path / "cut", 20)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert events(tmp_path / "cut")[-1]["outcome"]["kind"] == "interrupted"
+    done = events(tmp_path / "cut")[-1]["step"]
+    process = start(tmp_path, *run)
+    wait_for_step(process, tmp_path / "cut", done + 5)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    steps = [event["step"] for event in events(tmp_path / "cut") if event["event"] == "step"]
+    assert steps == list(range(1, len(steps) + 1))
+
+
+def test_a_dead_rank_ends_the_run(tmp_path: Path) -> None:
+    """Killing one rank must end the other, with a failure, and leave no process behind."""
+    process = start(tmp_path, *LONG, "world=2", "run_dir=cut")
+    wait_for_step(process, tmp_path / "cut", 20)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 2
+    os.kill(int(children[1]), signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output
+    assert "rank 1" in output
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+def test_a_finished_run_is_found_again(tmp_path: Path) -> None:
+    run = ("max_steps=4", "eval_every=2")
+    finish(tmp_path, *run)
+    (first,) = (tmp_path / "runs" / "tiny").iterdir()
+    result = (first / "result.json").read_bytes()
+    assert str(first.relative_to(tmp_path)) in finish(tmp_path, *run)
+    assert (first / "result.json").read_bytes() == result
+    finish(tmp_path, *run, "force=true")
+    finish(tmp_path, *run, "repeat=2")  # the first is found, the second is a further execution
+    names = sorted(path.name for path in first.parent.iterdir())
+    assert names == [first.name, f"{first.name}.2", f"{first.name}.3"]
+    assert (first / "result.json").read_bytes() == result
+
+
+def test_another_source_is_never_reused(tmp_path: Path) -> None:
+    """A result of other code, packages or threads stands; the same command runs again beside it."""
+    run = ("max_steps=4", "eval_every=2", "run_dir=here")
+    finish(tmp_path, *run)
+    header = tmp_path / "here" / "header.json"
+    changed = json.loads(header.read_text()) | {"fingerprint": "of another commit"}
+    header.write_text(json.dumps(changed))
+    finish(tmp_path, *run)
+    assert (tmp_path / "here.2" / "result.json").exists()
+    other = finish(tmp_path, "max_steps=4", "eval_every=1", "run_dir=here", code=2)
+    assert "another configuration" in other
+
+
+def test_damaged_checkpoint_and_checkpoint_of_another_configuration(tmp_path: Path) -> None:
+    process = start(tmp_path, *LONG, "run_dir=cut")
+    wait_for_step(process, tmp_path / "cut", 5)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    checkpoint = tmp_path / "cut" / "checkpoint.safetensors"
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[:-100])
+    assert "damaged checkpoint" in finish(tmp_path, *LONG, "run_dir=cut", code=2)
+    checkpoint.write_bytes(whole)
+    header = json.loads((tmp_path / "cut" / "header.json").read_text())
+    other = start(tmp_path, *LONG, "seed=1", "run_dir=other")
+    wait_for_step(other, tmp_path / "other", 5)
+    other.send_signal(signal.SIGTERM)
+    other.communicate(timeout=60)
+    (tmp_path / "other" / "checkpoint.safetensors").replace(checkpoint)
+    output = finish(tmp_path, *LONG, "run_dir=cut", code=2)
+    assert "checkpoint of another configuration" in output and header["hash"] in output
+
+
+def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Path) -> None:
+    finish(tmp_path, "-m", "max_steps=40", "optimizer.lr=0.1,1e30", "seed=0,1")
+    results = [json.loads(path.read_text()) for path in (tmp_path / "runs" / "tiny").glob("*/result.json")]
+    outcomes = sorted(
+        (r["spec"]["config"]["optimizer"]["lr"], r["spec"]["seed"], r["outcome"]["kind"]) for r in results
+    )
+    assert [outcome[2] for outcome in outcomes] == ["exhausted", "exhausted", "diverged", "diverged"]
+    diverged = next(r for r in results if r["outcome"]["kind"] == "diverged")
+    assert diverged["outcome"]["step"] >= 1 and diverged["outcome"]["loss"] in ("nan", "inf", "-inf")
+
+
+def test_a_missed_target_fails_only_where_it_is_required(tmp_path: Path) -> None:
+    finish(tmp_path, "max_steps=4")
+    finish(tmp_path, "max_steps=4", "require=target", code=3)
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a small file system can only be mounted by root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("tmpfs cannot be mounted here")
+    try:
+        output = finish(tmp_path, *LONG, "run_dir=disk/run", code=2)
+        assert "the disk is full" in output and "Traceback" not in output
+        recorded = (disk / "run" / "events.jsonl").read_text().splitlines()
+        assert len(recorded) > 100
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

@@ -1,0 +1,49 @@
+"""Schedules in plain Python: the published shapes at their published points."""
+
+import pytest
+
+from suite.contract import UserError
+from suite.schedule import factor, hyper
+
+
+def test_linear_warms_up_and_ends_at_zero() -> None:
+    config = {"shape": "linear", "warmup": 10}
+    assert [factor(step, 110, config) for step in (0, 4, 9)] == pytest.approx([0.1, 0.5, 1.0])
+    assert factor(10, 110, config) == 1.0
+    assert factor(60, 110, config) == pytest.approx(0.5)
+    assert factor(109, 110, config) == pytest.approx(0.01)
+
+
+def test_goyal_staircase() -> None:
+    """lr 3.2 at batch 8,192 from 0.1 in 5 epochs; a tenth from epochs 30, 60 and 80 of 90 (arXiv:1706.02677, §5.1)."""
+    config = {"shape": "staircase", "boundaries": [1 / 3, 2 / 3, 8 / 9], "factor": 0.1}
+    config |= {"warmup": 50, "warmup_start": 0.03125, "begin": 0}
+    at = [3.2 * factor(step, 900, config) for step in (0, 49, 50, 299, 301, 599, 601, 799, 801)]
+    assert at[0] == pytest.approx(0.1 + (3.2 - 0.1) / 50)
+    assert at[1:] == pytest.approx([3.2, 3.2, 3.2, 0.32, 0.32, 0.032, 0.032, 0.0032])
+
+
+def test_spngd_decay_and_momentum() -> None:
+    """η(e) = η0 (1 - (e - e_start) / (e_end - e_start))^p and m(e) = m0 / η0 · η(e) (arXiv:2002.06015)."""
+    config = {"shape": "polynomial", "power": 3.5, "warmup": 0, "begin": 59, "end": 1935, "momentum_follows": True}
+    values = hyper(1000, 1760, config, {"lr": 0.03, "momentum": 0.97})
+    expected = (1 - (1000 - 59) / (1935 - 59)) ** 3.5
+    assert values == pytest.approx({"lr": 0.03 * expected, "momentum": 0.97 * expected})
+    assert hyper(30, 1760, config, {"lr": 0.03, "momentum": 0.97}) == {"lr": 0.03, "momentum": 0.97}
+
+
+def test_quadratic_warmup_and_floor() -> None:
+    """Nado et al. 2021 (arXiv:2102.06356): peak 7.05 after 706 quadratic steps, 6e-6 at the end of 2,512."""
+    config = {"shape": "polynomial", "power": 2, "warmup": 706, "warmup_power": 2, "floor": 8.51e-7}
+    assert 7.05 * factor(352, 2512, config) == pytest.approx(7.05 * 0.25)
+    assert 7.05 * factor(2512, 2512, config) == pytest.approx(6e-6, rel=1e-3)
+
+
+def test_cosine_is_half_way_at_half_time() -> None:
+    config = {"shape": "cosine", "warmup": 0}
+    assert [factor(step, 100, config) for step in (0, 50, 100)] == pytest.approx([1.0, 0.5, 0.0])
+
+
+def test_an_unknown_shape_is_refused() -> None:
+    with pytest.raises(UserError, match=r"schedule\.shape=triangle"):
+        factor(0, 1, {"shape": "triangle"})
