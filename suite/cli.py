@@ -1,14 +1,17 @@
 """The command line: `suite <overrides>` runs; `suite <verb>` does the rest."""
 
+import functools
 import importlib
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from suite.configure import CHOICES
 from suite.contract import UserError
-from suite.load import nearest
+from suite.load import nearest, options
 
 VERBS = {
     "list": "suite.verbs.list",
@@ -19,7 +22,21 @@ VERBS = {
     "sync": "suite.verbs.sync",
     "board": "suite.board",
 }
-HYDRA = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--resolve", "-sc", "--shell-completion")
+HELP = """suite: published claims of large-scale training as commands, in PyTorch and in JAX
+
+  suite +task=resnet50 optimizer=kfac                   train, measure, set beside the papers
+  suite +task=resnet50 optimizer=sgd backend=jax seed=1
+  suite -m +task=resnet50 optimizer=sgd,kfac seed=0,1,2  a sweep, one process a run
+  suite experiment=A1-12                                a published row, as printed
+
+  suite list | plan | data | tune | verify | board | sync    each with --help
+
+Groups (group=choice):
+{groups}
+
+Everything else is a value (optimizer.lr=0.1): suite +task=resnet50 --cfg job shows them all.
+Hydra's own help: --hydra-help."""
+HYDRA = ("--hydra-help", "--cfg", "-c", "--info", "-i", "--resolve", "-sc", "--shell-completion")
 SWEEP = ("-m", "--multirun")
 
 
@@ -43,6 +60,9 @@ def _dispatch(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in VERBS:
         return importlib.import_module(VERBS[first]).main(arguments[1:])
+    if {"--help", "-h"} & set(arguments):
+        print(_help(arguments))
+        return 0
     if any(argument in HYDRA or argument.startswith("--cfg=") for argument in arguments):
         return _hydra(arguments)
     from suite import configure
@@ -56,6 +76,14 @@ def _dispatch(arguments: list[str]) -> int:
         raise UserError("several values for one key: put -m first to run them all")
     configs = [configure.compose(run, directory) for run in runs]  # every run is checked before the first one starts
     return _all(runs, configs, apart=sweep)
+
+
+def _help(arguments: list[str]) -> str:
+    """What may be typed. Hydra's own help copies every configuration file many times over to say this."""
+    directory, _ = _directory(arguments)
+    groups = {group: ", ".join(options(group, directory)) for group in CHOICES}
+    wrap = functools.partial(textwrap.fill, width=110, subsequent_indent=" " * 14)
+    return HELP.format(groups="\n".join(wrap(f"  {group:<11} {names}") for group, names in groups.items()))
 
 
 def _directory(arguments: list[str]) -> tuple[Path | None, list[str]]:
@@ -111,10 +139,10 @@ def _hydra(arguments: list[str]) -> int:
     """Help, configuration printing and completion are Hydra's own."""
     import hydra
 
-    from suite.configure import clean
+    from suite.configure import complete
 
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    sys.argv = ["suite", *clean(arguments)]
+    sys.argv = ["suite", *complete(arguments, _directory(arguments)[0])]
     hydra.main(version_base="1.3", config_path="pkg://suite.conf", config_name="config")(lambda config: None)()
     return 0
 

@@ -11,18 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.load import nearest, options
+from suite.load import files, nearest, options
 
 CHOICES = ("task", "optimizer", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
 AT_LEAST = {"world": 1, "accumulate": 1, "repeat": 1, "max_steps": 1, "eval_every": 1, "log_every": 1, "seed": 0}
-AT_LEAST |= {"checkpoint_every": 0, "prefetch": 0, "task.batch_size": 1, "task.eval_batch_size": 1, "task.bn_group": 1}
+AT_LEAST |= {
+    "clip_norm": 0,
+    "checkpoint_every": 0,
+    "prefetch": 0,
+    "task.batch_size": 1,
+    "task.eval_batch_size": 1,
+    "task.bn_group": 1,
+}
 ONE_OF = {
     "device": ("auto", "cpu", "cuda"),
     "precision": ("float32", "float64", "tf32", "bfloat16"),
     "require": (None, "target"),
 }
 TUNED = ("optimizer.", "schedule.", "task.batch_size", "accumulate", "max_steps")  # overriding these leaves the recipe
-NOT_RUN = {"task": ("scales", "sources"), "optimizer": ("search",)}  # what a run chooses from, not what it is
+NOT_RUN = {
+    "task": ("scales", "sources", "default_optimizer"),
+    "optimizer": ("search",),
+}  # what a run chooses from, not what it is
 FREE = ("data_dir", "run_dir", "require", "launch.processes", "threads", "task.module", "optimizer.module")
 
 
@@ -79,7 +89,7 @@ def whole(overrides: Sequence[str], directory: Path | None = None) -> dict[str, 
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    overrides = clean(overrides)
+    overrides = complete(overrides, directory)
     chosen = [override for override in overrides if override.partition("=")[0].lstrip("+~") in CHOICES]
     _known_choices(chosen, directory)
     path = [f"hydra.searchpath=[file://{directory.resolve()}]"] if directory else []
@@ -108,6 +118,20 @@ def whole(overrides: Sequence[str], directory: Path | None = None) -> dict[str, 
             "changed": changed,
         }
     return {str(name): value for name, value in config.items()}
+
+
+def complete(overrides: Iterable[str], directory: Path | None = None) -> list[str]:
+    """Cleaned overrides, with the task's `default_optimizer` where neither an optimizer nor an experiment is named."""
+    import yaml
+
+    overrides = clean(overrides)
+    chosen = dict(override.partition("=")[::2] for override in overrides)
+    if "optimizer" in chosen or "experiment" in chosen:
+        return overrides
+    for path in files("task", directory):
+        if path.stem == chosen.get("task") and (name := yaml.safe_load(path.read_text()).get("default_optimizer")):
+            return [*overrides, f"optimizer={name}"]
+    return overrides
 
 
 def _known_choices(chosen: Iterable[str], directory: Path | None) -> None:

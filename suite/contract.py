@@ -7,9 +7,9 @@ dictionaries with dotted names (`layer1.0.conv1.weight`) and torch's shapes in b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class UserError(Exception):
@@ -124,6 +124,32 @@ class Task(Protocol):
 
     def score(self, parts: Iterable[dict[str, Any]]) -> dict[str, float]:
         """Metrics of a whole split, from what the model puts out in evaluation mode, batch after batch, in NumPy."""
+        ...
+
+
+@runtime_checkable
+class Generates(Protocol):
+    """A task whose metric is taken from sequences that the model writes one token at a time.
+
+    The search is NumPy, once; each backend's model offers two functions of its own arrays, handed in as `start` and
+    `advance`: torch `encode(batch)` and `decode_step(state, rows, token, position)`, jax the same after `params`.
+    """
+
+    def generate(
+        self,
+        batch: Mapping[str, Any],
+        start: Callable[[Mapping[str, Any]], Any],
+        advance: Callable[[Any, Any, Any, int], tuple[Any, Any]],
+    ) -> dict[str, Any]:
+        """What the model writes for one evaluation batch, arrays of one shape for every batch, joined to its outputs.
+
+        Args:
+            batch: as `Task.batch` made it.
+            start: the batch to the model's state, which stays on the device; its arrays' leading axis is R rows.
+            advance: (state, rows (R',) integers, token (R',) integers, position) to (log-probabilities (R', words),
+                state): first the state's rows are taken (a beam that goes on twice, one that ends), then each reads
+                its token at `position`. R' is the same in every call.
+        """
         ...
 
 

@@ -36,11 +36,16 @@ def backends(folder: Path) -> list[str]:
     return [backend for backend in BACKENDS if (folder / f"{backend}.py").exists()]
 
 
-def options(group: str, directory: Path | None = None) -> list[str]:
-    """Names of a configuration group's files, the user's own `directory` included: what may follow `group=`."""
+def files(group: str, directory: Path | None = None) -> list[Path]:
+    """A configuration group's files, those in the user's own `directory` last."""
     package = importlib.import_module("suite.conf")
     roots = [*map(Path, package.__path__), *([directory] if directory else [])]
-    return sorted({path.stem for root in roots for path in (root / group).glob("*.yaml")})
+    return [path for root in roots for path in sorted((root / group).glob("*.yaml"))]
+
+
+def options(group: str, directory: Path | None = None) -> list[str]:
+    """Names of a configuration group's files: what may follow `group=`."""
+    return sorted({path.stem for path in files(group, directory)})
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from suite import schedule
 from suite.clock import Clock
-from suite.contract import Checkpointed, Evaluated, Event, Finished, Started, Step, Target, Task
+from suite.contract import Checkpointed, Evaluated, Event, Finished, Generates, Started, Step, Target, Task
 
 Batch = dict[str, Any]
 
@@ -51,7 +51,8 @@ def train(
         return task.batch(split, config["seed"], index, rank, world)
 
     def evaluate() -> Mapping[str, float]:
-        return task.score(engine.evaluate(batch("valid", index) for index in range(task.batches("valid"))))
+        batches = (batch("valid", index) for index in range(task.batches("valid")))
+        return task.score(engine.evaluate(batches, task.generate if isinstance(task, Generates) else None))
 
     def checkpoint(step: int) -> Checkpointed:
         return Checkpointed(step, save(step, clock.state(), engine.snapshot()) if save else "")

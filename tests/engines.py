@@ -32,6 +32,7 @@ def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
         "deterministic": False,
         "device": "cpu",
         "compile": False,
+        "clip_norm": 0.0,
         "backend": backend,
         "optimizer": node,
         "task": {"module": "mylab.tinytask"},

@@ -11,7 +11,7 @@ import os
 import resource
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,9 @@ class Engine:
             asked = {name: value for name, value in offers.items() if name in self.needs}
             self.optimizer = load.half(node["module"], "jax").make(**asked, **load.arguments(node))
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
+            switches = {"accumulate": config["accumulate"], "clip_norm": config["clip_norm"]}
             narrow = self.precision == "bfloat16"
-            self.maths = Maths(model, self.optimizer, self.needs, mode, config["accumulate"], narrow)
+            self.maths = Maths(model, self.optimizer, self.needs, mode, narrow=narrow, **switches)
             carry = {
                 n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in task.carry(task.batch_size).items()
             }
@@ -110,7 +111,7 @@ class Engine:
                 "params": params,
                 "buffers": {name: value for name, value in made.items() if name not in params},
                 "carry": {"owned": carry},
-                "opt": self.optimizer.init(params),
+                "opt": jax.jit(self.optimizer.init)(params),  # one program; by itself, every new shape would be one
                 "comm": {"owned": {}},
             }
             self.run = self._place(run)
@@ -251,15 +252,41 @@ class Engine:
         """Losses that `step` returned, on the host; waits for the device once."""
         return [float(value) for value in jax.device_get(pending)]
 
-    def evaluate(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The model's outputs for each batch in evaluation mode, over all ranks, as NumPy arrays."""
+    def evaluate(self, batches: Iterable[Batch], generate: Callable[..., Batch] | None = None) -> Iterator[Batch]:
+        """The model's outputs for each batch in evaluation mode, over all ranks, as NumPy arrays.
+
+        With `generate`, what it writes is added to them, each process searching for its own share on its first
+        device; see `suite.contract.Generates`.
+        """
         for batch in batches:
             with self._mode():
                 inputs, key, _ = self._inputs(batch, 0, {})
                 outputs = self._evaluation(
                     self.run["params"], self.run["buffers"], self.run["carry"]["owned"], inputs, key
                 )
-                yield {name: self._host(value) for name, value in outputs.items()}
+                hosted = {name: self._host(value) for name, value in outputs.items()}
+                yield hosted | (self._written(batch, generate) if generate else {})
+
+    def _written(self, batch: Batch, generate: Callable[..., Batch]) -> Batch:
+        params = {name: value.addressable_data(0) for name, value in self.run["params"].items()}
+        encode, decode_step = self._search
+        kind = jnp.result_type(float)
+
+        def start(batch: Batch) -> Any:
+            return encode(params, {n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in batch.items()})
+
+        def advance(state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
+            scores, state = decode_step(params, state, jnp.asarray(rows), jnp.asarray(token), np.int32(position))
+            return np.asarray(scores), state
+
+        written = generate(batch, start, advance)
+        if jax.process_count() == 1:
+            return written
+        return {name: multihost_utils.process_allgather(value, tiled=True) for name, value in written.items()}
+
+    @functools.cached_property
+    def _search(self) -> tuple[Any, Any]:
+        return jax.jit(self.maths.model.encode), jax.jit(self.maths.model.decode_step)
 
     @functools.cached_property
     def _evaluation(self) -> Any:

@@ -25,6 +25,7 @@ class Maths:
         needs: what the optimizer asks for.
         mode: codec, algorithm and feedback of the communication.
         accumulate: micro-batches a step.
+        clip_norm: largest norm of the whole gradient, 0 for any.
         narrow: compute in bfloat16.
     """
 
@@ -33,6 +34,7 @@ class Maths:
     needs: tuple[str, ...]
     mode: Mapping[str, Any]
     accumulate: int
+    clip_norm: float
     narrow: bool
 
     def _tapped(self, params: Tree, run: Tree, batch: Tree, carry: Tree, key: Array, labels: str, observe: bool) -> Any:
@@ -113,7 +115,7 @@ class Maths:
             loss, grads, statistics, buffers, after = self._evaluate(
                 at, run, batch, key, reduce, labels="given", observe=observe
             )
-            run["grads"], run["loss"] = reduce.mean("gradients", grads), reduce.exact(loss)
+            run["grads"], run["loss"] = self._clipped(reduce.mean("gradients", grads)), reduce.exact(loss)
             # kept aside until the step ends: a further evaluation starts from the step's old buffers and carry
             run["next"] = {"buffers": reduce.exact(buffers), "owned": after}
             if observe:
@@ -139,6 +141,14 @@ class Maths:
         """The model's outputs in evaluation mode."""
         params, batch = self._cast(params, batch)
         return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=lambda name, x, y: y)[0]
+
+    def _clipped(self, grads: Tree) -> Tree:
+        """The gradient, scaled down to a norm of `clip_norm` where it is larger (Pascanu et al. 2013, algorithm 1)."""
+        if not self.clip_norm:
+            return grads
+        norm = jnp.sqrt(sum(jnp.vdot(grad, grad) for grad in grads.values()))
+        factor = jnp.minimum(1.0, self.clip_norm / norm)
+        return jax.tree.map(lambda grad: grad * factor, grads)
 
     def _cast(self, params: Tree, batch: Tree) -> tuple[Tree, Tree]:
         """Parameters and inputs as the model computes with them; the samples' weights stay wide."""

@@ -71,7 +71,7 @@ class Engine:
     def __init__(self, task: Task, config: Mapping[str, Any]):
         self.task, self.seed = task, config["seed"]
         self.accumulate, self.precision = config["accumulate"], config["precision"]
-        self.deterministic = config["deterministic"]
+        self.deterministic, self.clip_norm = config["deterministic"], config["clip_norm"]
         self.device = device_for(config["device"])
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
@@ -130,7 +130,7 @@ class Engine:
         with self._mode():
             with optimizer.forward_params(key) if "forward_params" in needs else contextlib.nullcontext():
                 share = self._evaluate(micro, key, labels="given", observe="statistics" in phase)
-            for name, grad in reduce.mean("gradients", share.grads).items():
+            for name, grad in self._clipped(reduce.mean("gradients", share.grads)).items():
                 self.named[name].grad = grad
             with torch.no_grad():
                 if "statistics" in phase:
@@ -145,6 +145,13 @@ class Engine:
                 self.buffers[name].copy_(value)
             self.carry = share.carry
             return reduce.exact({"loss": share.loss})["loss"]
+
+    def _clipped(self, grads: Tree) -> Tree:
+        """The gradient, scaled down to a norm of `clip_norm` where it is larger (Pascanu et al. 2013, algorithm 1)."""
+        if self.clip_norm:
+            norm = torch.stack(torch._foreach_norm(list(grads.values()))).norm()
+            torch._foreach_mul_(list(grads.values()), (self.clip_norm / norm).clamp(max=1.0))
+        return grads
 
     def _micro(self, batch: Batch) -> list[Tree]:
         """The batch on the device, cut into `accumulate` parts."""
@@ -219,17 +226,30 @@ class Engine:
         """Losses that `step` returned, on the host; waits for the device once."""
         return torch.stack(pending).tolist() if pending else []
 
-    def evaluate(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The model's outputs for each batch in evaluation mode, over all ranks, as NumPy arrays."""
+    def evaluate(self, batches: Iterable[Batch], generate: Callable[..., Batch] | None = None) -> Iterator[Batch]:
+        """The model's outputs for each batch in evaluation mode, over all ranks, as NumPy arrays.
+
+        With `generate`, what it writes is added to them; see `suite.contract.Generates`.
+        """
         self.model.eval()
         for batch in batches:
             with self._mode(), torch.no_grad(), self._autocast():
                 outputs, _ = self.model({name: self._tensor(value) for name, value in batch.items()})
+                if generate:
+                    written = generate(batch, self._start, self._advance)
+                    outputs |= {name: torch.from_numpy(value).to(self.device) for name, value in written.items()}
             if self.world > 1:
                 transport = self.reduce.transport
                 outputs = {name: transport.all_gather("evaluation", value) for name, value in outputs.items()}
             wide = {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in outputs.items()}
             yield {name: value.cpu().numpy() for name, value in wide.items()}
+
+    def _start(self, batch: Batch) -> Any:
+        return self.model.encode({name: self._tensor(value) for name, value in batch.items()})
+
+    def _advance(self, state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
+        scores, state = self.model.decode_step(state, self._tensor(rows), self._tensor(token), position)
+        return scores.float().cpu().numpy() if scores.dtype == torch.bfloat16 else scores.cpu().numpy(), state
 
     def agree(self, signal: str | None) -> str | None:
         """A signal that any rank has received, on all ranks."""

@@ -1,21 +1,45 @@
 """What several models share: initial values in NumPy here, layers in torch.py and jax.py."""
 
 import functools
+import math
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 
 from suite.contract import Spec
 
 CHUNK = 4096  # rows drawn together: any slice of a large table can be made without the rest
+Shape = tuple[int, ...]
+
+
+def fans(shape: Shape) -> tuple[int, int]:
+    """Inputs and outputs that one unit of a torch-shaped weight (out, in, …) sees."""
+    receptive = math.prod(shape[2:])
+    return shape[1] * receptive, shape[0] * receptive
+
+
+# Of each initializer: the distribution's scale from the weight's shape and the number in brackets.
+NORMAL: dict[str, Callable[[Shape, float], float]] = {
+    "normal": lambda shape, deviation: deviation,
+    "fan_in_normal": lambda shape, _: math.sqrt(2.0 / fans(shape)[0]),  # He et al. 2015, eq. 10
+    "fan_out_normal": lambda shape, _: math.sqrt(2.0 / fans(shape)[1]),  # He et al. 2015, eq. 14, backward case
+    "glorot_normal": lambda shape, _: math.sqrt(2.0 / sum(fans(shape))),  # Glorot and Bengio 2010, eq. 12
+}
+UNIFORM: dict[str, Callable[[Shape, float], float]] = {  # between minus and plus this
+    "uniform": lambda shape, bound: bound,
+    "fan_in_uniform": lambda shape, _: 1.0 / math.sqrt(fans(shape)[0]),  # torch's Linear and Conv2d
+    "glorot_uniform": lambda shape, _: math.sqrt(6.0 / sum(fans(shape))),  # Glorot and Bengio 2010, eq. 16
+}
+CUT = 2.0  # deviations at which truncated_normal(σ) is cut, as in TensorFlow's initializer
 
 
 def draw(spec: Spec, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
     """The initial value of one parameter or buffer, or some rows of it.
 
     Args:
-        spec: its `initializer` is `zeros`, `ones`, `normal(σ)`, or `fan_out_normal`: variance 2 / fan-out
-            (He et al. 2015, eq. 14, backward case).
+        spec: its `initializer` is `zeros`, `ones`, `constant(c)`, a key of NORMAL or UNIFORM with its number in
+            brackets where it takes one, or `truncated_normal(σ)`.
         seed: the run's seed.
         name: the parameter's name; each has a stream of its own.
         rows: a slice of the leading axis; all of it by default.
@@ -24,20 +48,45 @@ def draw(spec: Spec, seed: int, name: str, rows: slice | None = None) -> np.ndar
         float32, of `spec.shape` with the leading axis cut to `rows`.
     """
     start, stop, _ = (rows or slice(None)).indices(spec.shape[0])
-    shape = (stop - start, *spec.shape[1:])
     kind, _, argument = spec.initializer.rstrip(")").partition("(")
-    if kind in ("zeros", "ones"):
-        return np.full(shape, float(kind == "ones"), np.float32)
-    fan_out = spec.shape[0] * int(np.prod(spec.shape[2:]))
-    deviation = {"normal": lambda: float(argument), "fan_out_normal": lambda: (2.0 / fan_out) ** 0.5}[kind]()
+    number = float(argument or 0)
+    constants = {"zeros": 0.0, "ones": 1.0, "constant": number}
+    if kind in constants:
+        return np.full((stop - start, *spec.shape[1:]), constants[kind], np.float32)
+    if kind in UNIFORM:
+        fill, scale = _uniform, UNIFORM[kind](spec.shape, number)
+    elif kind == "truncated_normal":
+        fill, scale = _truncated, number
+    else:
+        fill, scale = _normal, NORMAL[kind](spec.shape, number)
     chunks = range(start // CHUNK, -(-stop // CHUNK))
-    values = np.concatenate([_normal(seed, name, chunk, spec.shape) for chunk in chunks])
+    values = np.concatenate([fill(seed, name, chunk, spec.shape) for chunk in chunks])
     offset = start - chunks.start * CHUNK
-    return values[offset : offset + stop - start] * np.float32(deviation)
+    return values[offset : offset + stop - start] * np.float32(scale)
+
+
+def _stream(seed: int, name: str, chunk: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(name.encode()), chunk])))
+
+
+def _chunk(shape: Shape, chunk: int) -> Shape:
+    return min(CHUNK, shape[0] - chunk * CHUNK), *shape[1:]
 
 
 @functools.lru_cache(maxsize=1)
-def _normal(seed: int, name: str, chunk: int, shape: tuple[int, ...]) -> np.ndarray:
-    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(name.encode()), chunk])))
-    rows = min(CHUNK, shape[0] - chunk * CHUNK)
-    return generator.standard_normal((rows, *shape[1:]), np.float32)
+def _normal(seed: int, name: str, chunk: int, shape: Shape) -> np.ndarray:
+    return _stream(seed, name, chunk).standard_normal(_chunk(shape, chunk), np.float32)
+
+
+@functools.lru_cache(maxsize=1)
+def _uniform(seed: int, name: str, chunk: int, shape: Shape) -> np.ndarray:
+    return 2.0 * _stream(seed, name, chunk).random(_chunk(shape, chunk), np.float32) - 1.0
+
+
+@functools.lru_cache(maxsize=1)
+def _truncated(seed: int, name: str, chunk: int, shape: Shape) -> np.ndarray:
+    generator = _stream(seed, name, chunk)
+    values = generator.standard_normal(_chunk(shape, chunk), np.float32)
+    while (outside := np.abs(values) > CUT).any():
+        values[outside] = generator.standard_normal(int(outside.sum()), np.float32)
+    return values

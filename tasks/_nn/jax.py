@@ -1,10 +1,15 @@
 """Layers that several jax models share, as functions of flat parameter dictionaries; images are NHWC inside a model."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from suite import stream
+
 Tree = dict[str, Array]
+Tap = Callable[[str, Array, Array], Array]
 
 
 def conv2d(x: Array, weight: Array, *, stride: int = 1, padding: int = 0) -> Array:
@@ -49,3 +54,61 @@ def cross_entropy(logits: Array, target: Array) -> Array:
     """Per-sample cross-entropy of (N, C) logits against (N, C) target probabilities, in at least float32."""
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     return -(target * jax.nn.log_softmax(wide)).sum(1)
+
+
+def linear(params: Tree, name: str, x: Array, tap: Tap) -> Array:
+    """Return x Wᵀ + b of (…, in) with a torch-shaped (out, in) weight; the bias may be absent."""
+    y = x @ params[f"{name}.weight"].T
+    return tap(name, x, y + params[f"{name}.bias"] if f"{name}.bias" in params else y)
+
+
+def layer_norm(params: Tree, name: str, x: Array, *, eps: float) -> Array:
+    """Layer normalisation over the last axis (Ba et al. 2016), statistics in at least float32."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    centred = wide - wide.mean(-1, keepdims=True)
+    normal = centred * lax.rsqrt((centred * centred).mean(-1, keepdims=True) + eps)
+    return normal.astype(x.dtype) * params[f"{name}.weight"] + params[f"{name}.bias"]
+
+
+def dropout(x: Array, rate: float, *, key: Array | None, name: str, index: Array) -> Array:
+    """Set each element of (N, …) to 0 with probability `rate`, and divide the others by 1 - rate.
+
+    The draw belongs to (seed, step, name, sample, element): see `suite.stream`; `index` (N,) is the samples' numbers.
+    """
+    if not rate or key is None:
+        return x
+    elements = jnp.arange(x[0].size, dtype=jnp.uint32).reshape(x.shape[1:])
+    rows = index.astype(jnp.uint32).reshape(-1, *[1] * (x.ndim - 1)) * jnp.uint32(x[0].size)
+    keep = stream.uniform(jnp, key, name, rows + elements) >= rate
+    return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
+
+
+def attention(
+    query: Array, key: Array, value: Array, allowed: Array, drop: Callable[[Array], Array] | None = None
+) -> Array:
+    """Softmax(Q Kᵀ / √d) V (Vaswani et al. 2017, eq. 1).
+
+    Args:
+        query: (N, heads, T, d).
+        key: (N, heads, S, d).
+        value: (N, heads, S, d).
+        allowed: booleans that broadcast to (N, heads, T, S): which positions may be seen; at least one of them.
+        drop: dropout on the attention's probabilities.
+
+    Returns:
+        (N, heads, T, d).
+    """
+    scores = query @ key.swapaxes(-1, -2) / query.shape[-1] ** 0.5
+    wide = jnp.where(allowed, scores.astype(jnp.promote_types(scores.dtype, jnp.float32)), -jnp.inf)
+    probabilities = jax.nn.softmax(wide, -1).astype(query.dtype)
+    return (drop(probabilities) if drop else probabilities) @ value
+
+
+def heads(x: Array, count: int) -> Array:
+    """(N, T, count · d) as (N, count, T, d)."""
+    return x.reshape(*x.shape[:2], count, -1).swapaxes(1, 2)
+
+
+def merge(x: Array) -> Array:
+    """(N, count, T, d) as (N, T, count · d)."""
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)

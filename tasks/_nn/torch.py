@@ -1,8 +1,13 @@
 """Layers that several torch models share."""
 
+import zlib
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+Key = tuple[int, int]  # (seed, step)
 
 
 class BatchNorm2d(nn.Module):
@@ -54,3 +59,61 @@ class BatchNorm2d(nn.Module):
         return torch.cat(
             [functional.batch_norm(part, None, None, training=True, eps=self.eps) for part in x.split(self.group)]
         )
+
+
+def _mix(word: Tensor) -> Tensor:
+    word = ((word ^ (word >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    word = ((word ^ (word >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return word ^ (word >> 16)
+
+
+def uniform(key: Key, name: str, index: Tensor) -> Tensor:
+    """`suite.stream.uniform` on the device: 32-bit words held in int64, because torch shifts no unsigned ones."""
+    word = index.long() & 0xFFFFFFFF
+    for part in (zlib.crc32(name.encode()), *key):
+        word = (_mix(word ^ (int(part) & 0xFFFFFFFF)) + 0x9E3779B9) & 0xFFFFFFFF
+    return ((_mix(word) >> 9).float() + 0.5) * 2.0**-23
+
+
+def dropout(x: Tensor, rate: float, *, key: Key | None, name: str, index: Tensor) -> Tensor:
+    """Set each element of (N, …) to 0 with probability `rate`, and divide the others by 1 - rate.
+
+    The draw belongs to (seed, step, name, sample, element): see `suite.stream`; `index` (N,) is the samples' numbers.
+    """
+    if not rate or key is None:
+        return x
+    size = x[0].numel()
+    elements = torch.arange(size, device=x.device).view(x.shape[1:])
+    keep = uniform(key, name, index.view(-1, *[1] * (x.ndim - 1)) * size + elements) >= rate
+    return torch.where(keep, x / (1.0 - rate), 0.0)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, drop: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """Softmax(Q Kᵀ / √d) V (Vaswani et al. 2017, eq. 1).
+
+    Args:
+        query: (N, heads, T, d).
+        key: (N, heads, S, d).
+        value: (N, heads, S, d).
+        allowed: booleans that broadcast to (N, heads, T, S): which positions may be seen; at least one of them.
+        drop: dropout on the attention's probabilities; torch's fused kernel where there is none.
+
+    Returns:
+        (N, heads, T, d).
+    """
+    if drop is None:
+        return functional.scaled_dot_product_attention(query, key, value, allowed)
+    scores = (query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5).masked_fill(~allowed, -torch.inf)
+    return drop(scores.softmax(-1)) @ value
+
+
+def heads(x: Tensor, count: int) -> Tensor:
+    """(N, T, count · d) as (N, count, T, d)."""
+    return x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+def merge(x: Tensor) -> Tensor:
+    """(N, count, T, d) as (N, T, count · d)."""
+    return x.transpose(1, 2).flatten(2)

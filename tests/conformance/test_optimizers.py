@@ -64,6 +64,21 @@ def test_micro_batches_equal_one_large_batch(optimizer: str, backend: str, unint
     assert gap(weights(made), uninterrupted(optimizer, backend)[1]) <= 1e-12
 
 
+def test_a_clipped_gradient_has_the_largest_norm_allowed() -> None:
+    """One step of lr 1 without momentum is the gradient."""
+    settings = {"hyper": {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0}}
+    for backend in BACKENDS:
+        norms = []
+        for limit in (0.0, 1e9, 0.01):
+            made = engine(config("sgd", backend, clip_norm=limit, **settings))
+            before = weights(made)
+            advance(made, range(1))
+            after = weights(made)
+            parameters = [name for name in after if "running" not in name]
+            norms.append(float(np.sqrt(sum(((after[name] - before[name]) ** 2).sum() for name in parameters))))
+        assert norms[0] == norms[1] > 0.01 and abs(norms[2] - 0.01) < 1e-12
+
+
 @every
 def test_backends_agree(optimizer: str, uninterrupted: Any) -> None:
     bound = 1e-7 if optimizer == "noisy" else 1e-10  # its noise is float32, whose cosine differs in the last bit

@@ -1,0 +1,149 @@
+"""Every task in both backends, found by folder and made small (SMALL), with each of its options: held to the same
+questions."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import BACKENDS, advance, engine, gap, weights
+
+from suite import configure, load, run
+
+# One list of overrides for each network or option worth comparing; the first is also trained, resumed and shared out.
+SMALL: dict[str, list[list[str]]] = {
+    "resnet50": [
+        ["data=shapes", "width=4", "bn_group=4", "batch_size=16", "image_size=32"],
+        ["data=shapes", "width=4", "bn_group=4", "batch_size=16", "image_size=32", "smoothing=0.1", "mixup=0.4"],
+    ],
+}
+STEPS = 3
+CASES = [
+    pytest.param(name, tuple(options), id=f"{name}-{number}", marks=pytest.mark.xdist_group(f"task-{name}"))
+    for name in load.members("tasks")
+    for number, options in enumerate(SMALL.get(name, []))
+]
+every_case = pytest.mark.parametrize("name, options", CASES)
+every_task = pytest.mark.parametrize("name, options", [case for case in CASES if str(case.id).endswith("-0")])
+
+
+def config(name: str, options: tuple[str, ...], backend: str = "torch", **changes: Any) -> dict[str, Any]:
+    overrides = [option if option.startswith("+") else f"task.{option}" for option in options]
+    composed = configure.compose([f"task={name}", "optimizer=sgd", f"backend={backend}", *overrides])
+    plain = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0}  # one step is the gradient
+    return composed | {"precision": "float64", "optimizer": composed["optimizer"] | plain, **changes}
+
+
+def made(name: str, options: tuple[str, ...], backend: str, **changes: Any) -> Any:
+    settings = config(name, options, backend, **changes)
+    return engine(settings, run.make_task(settings))
+
+
+def slow_lr(name: str, options: tuple[str, ...], backend: str) -> dict[str, Any]:
+    return {"optimizer": config(name, options, backend)["optimizer"] | {"lr": 0.01, "momentum": 0.9}}
+
+
+@every_case
+def test_a_batch_is_a_pure_function_and_its_shares_make_the_whole(name: str, options: tuple[str, ...]) -> None:
+    settings = config(name, options)
+    task = run.make_task(settings)
+    for split in ("train", "valid"):
+        whole = task.batch(split, 0, 1)
+        task.batch(split, 0, 0)
+        again = run.make_task(settings).batch(split, 0, 1)
+        size = task.batch_size if split == "train" else task.eval_batch_size
+        for key, value in whole.items():
+            assert len(value) == size and value.dtype in (np.float32, np.int32, np.int64, np.bool_), key
+            assert np.array_equal(value, again[key]), key
+        shares = [task.batch(split, 0, 1, rank, 2) for rank in range(2)]
+        for key, value in whole.items():
+            assert np.array_equal(np.concatenate([share[key] for share in shares]), value), key
+        assert whole["weight"].dtype == np.float32 and whole["index"].dtype == np.int64
+
+
+@every_case
+def test_an_evaluation_pass_holds_each_sample_once(name: str, options: tuple[str, ...]) -> None:
+    task = run.make_task(config(name, options))
+    batches = [task.batch("valid", 0, index) for index in range(task.batches("valid"))]
+    assert sum(int((batch["weight"] > 0).sum()) for batch in batches) == task.data.samples["valid"]
+
+
+@every_case
+def test_initial_values_by_the_slice(name: str, options: tuple[str, ...]) -> None:
+    task = run.make_task(config(name, options))
+    for key, spec in task.shapes().items():
+        value = task.init(0, key)
+        assert value.shape == spec.shape and value.dtype == np.float32, key
+        assert np.array_equal(task.init(0, key, slice(1, 3)), value[1:3]), key
+    covered = {parameter for layer in task.layers().values() for parameter in layer.parameters}
+    assert covered <= {key for key, spec in task.shapes().items() if spec.kind == "parameter"}
+
+
+@every_case
+def test_loss_gradient_and_evaluation_agree(name: str, options: tuple[str, ...]) -> None:
+    """In float64 to rounding, in float32 to 1e-5 (outputs) and 1e-4 of the gradient's global norm."""
+    for precision, close, part in (("float64", 1e-10, 1e-10), ("float32", 1e-5, 1e-4)):
+        gradients, losses, scores = [], [], []
+        for backend in BACKENDS:
+            one = made(name, options, backend, precision=precision)
+            before = weights(one)
+            assert {key for key in before} == set(one.task.shapes())
+            scores.append(next(iter(one.evaluate([one.task.batch("valid", 0, 0)]))))
+            losses.append(advance(one, range(1))[0])
+            after = weights(one)
+            kinds = one.task.shapes()
+            gradients.append({key: before[key] - after[key] for key in before if kinds[key].kind == "parameter"})
+        norm = np.sqrt(sum(float((value**2).sum()) for value in gradients[0].values()))
+        assert norm > 0
+        assert abs(losses[0] - losses[1]) <= close * max(1.0, abs(losses[0]))
+        assert gap(*gradients) <= part * norm
+        assert scores[0].keys() == scores[1].keys()
+        for key, value in scores[0].items():
+            scale = max(1.0, float(np.abs(value).max()))
+            assert float(np.abs(value.astype(np.float64) - scores[1][key]).max()) <= close * scale, key
+
+
+@every_task
+def test_several_updates_agree_and_do_not_depend_on_devices(name: str, options: tuple[str, ...]) -> None:
+    """Torch, jax, jax on two devices, and both with two micro-batches: the same weights after STEPS updates."""
+    ends = []
+    for backend, changes in (("torch", {}), ("jax", {}), ("torch", {"accumulate": 2}), ("jax", {"world": 2})):
+        one = made(name, options, backend, **slow_lr(name, options, backend), **changes)
+        advance(one, range(STEPS))
+        ends.append(weights(one))
+    assert all(gap(ends[0], end) <= 1e-9 for end in ends[1:]), [gap(ends[0], end) for end in ends]
+
+
+@every_task
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_resumed_in_the_middle_bit_for_bit(name: str, options: tuple[str, ...], backend: str) -> None:
+    settings = slow_lr(name, options, backend) | {"precision": "float32"}
+    whole = made(name, options, backend, **settings)
+    advance(whole, range(1))
+    arrays, skeleton = whole.snapshot()
+    arrays = {key: value.copy() for key, value in arrays.items()}
+    advance(whole, range(1, STEPS))
+    again = made(name, options, backend, **settings)
+    again.restore(arrays, skeleton)
+    advance(again, range(1, STEPS))
+    assert gap(weights(whole), weights(again)) == 0.0
+
+
+@every_task
+def test_the_score_of_a_whole_pass_agrees(name: str, options: tuple[str, ...]) -> None:
+    """As the loop takes it, generated sequences included; better values of every target's metric are reported."""
+    scores = []
+    for backend in BACKENDS:
+        one = made(name, options, backend)
+        generate = getattr(one.task, "generate", None)
+        batches = (one.task.batch("valid", 0, index) for index in range(one.task.batches("valid")))
+        scores.append(one.task.score(one.evaluate(batches, generate)))
+        assert {target.metric for target in one.task.targets} <= set(scores[-1])
+    for key, value in scores[0].items():
+        assert abs(value - scores[1][key]) <= 1e-9 * max(1.0, abs(value)), key
+
+
+def test_every_task_has_its_card_and_its_small_form() -> None:
+    for name, folder in load.members("tasks").items():
+        assert SMALL.get(name) and (folder / "CARD.md").exists() and load.backends(folder) == list(BACKENDS)
+        assert (Path(folder).parents[1] / "conf" / "task" / f"{name}.yaml").exists()

@@ -1,0 +1,89 @@
+"""Layers that several models share: the same numbers in both backends, and what their papers say."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suite import stream
+from suite.contract import Spec
+from suite.tasks import _nn
+
+KEY = (3, 17)
+
+
+@pytest.mark.parametrize("index", [0, 5, 2**31 + 7])
+def test_torch_draws_what_numpy_draws(index: int) -> None:
+    import torch
+
+    from suite.tasks._nn.torch import uniform
+
+    places = index + np.arange(1000)
+    drawn = uniform(KEY, "layer", torch.from_numpy(places)).numpy()
+    assert np.array_equal(drawn, stream.uniform(np, KEY, "layer", places))
+
+
+def test_dropout_is_the_same_in_both_backends_and_belongs_to_the_sample() -> None:
+    import jax.numpy as jnp
+    import torch
+
+    from suite.tasks._nn import jax as in_jax
+    from suite.tasks._nn import torch as in_torch
+
+    x, index = np.ones((8, 40, 50), np.float32), np.array([3, 1, 4, 15, 9, 2, 6, 5])
+    ours = in_torch.dropout(torch.from_numpy(x), 0.3, key=KEY, name="d", index=torch.from_numpy(index)).numpy()
+    key = jnp.asarray(KEY, jnp.uint32)
+    theirs = in_jax.dropout(jnp.asarray(x), 0.3, key=key, name="d", index=jnp.asarray(index))
+    assert np.array_equal(ours, np.asarray(theirs))
+    assert set(np.unique(ours)) == {0.0, np.float32(1 / 0.7)}
+    assert abs((ours == 0).mean() - 0.3) < 4 * (0.3 * 0.7 / x.size) ** 0.5
+    part = in_torch.dropout(torch.from_numpy(x[4:6]), 0.3, key=KEY, name="d", index=torch.from_numpy(index[4:6]))
+    assert np.array_equal(part.numpy(), ours[4:6]), "a sample's mask does not depend on its neighbours"
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_attention_agrees_with_its_formula(dropped: bool) -> None:
+    import jax.numpy as jnp
+    import torch
+
+    from suite.tasks._nn import jax as in_jax
+    from suite.tasks._nn import torch as in_torch
+
+    draw = np.random.default_rng(0).normal
+    q, k, v = draw(size=(2, 3, 5, 4)), draw(size=(2, 3, 7, 4)), draw(size=(2, 3, 7, 4))
+    allowed = np.arange(7) <= np.arange(5)[:, None] + 1
+    scores = np.where(allowed, np.einsum("nhtd,nhsd->nhts", q, k) / 2.0, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    half: Any = (lambda p: 0.5 * p) if dropped else None
+    expected = (0.5 if dropped else 1.0) * (weights / weights.sum(-1, keepdims=True)) @ v
+    tensors = [torch.from_numpy(value) for value in (q, k, v, allowed)]
+    assert np.allclose(in_torch.attention(*tensors, drop=half).numpy(), expected)
+    arrays = [jnp.asarray(value) for value in (q, k, v, allowed)]
+    assert np.allclose(np.asarray(in_jax.attention(*arrays, drop=half)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "initializer, deviation, largest",
+    [
+        ("normal(0.02)", 0.02, np.inf),
+        ("truncated_normal(0.02)", 0.02 * 0.8796, 0.04),  # deviation of a normal cut at two deviations
+        ("uniform(0.3)", 0.3 / 3**0.5, 0.3),
+        ("glorot_uniform", (2 / 500) ** 0.5, (6 / 500) ** 0.5),
+        ("glorot_normal", (2 / 500) ** 0.5, np.inf),
+        ("fan_in_uniform", 200**-0.5 / 3**0.5, 200**-0.5),
+        ("fan_in_normal", (2 / 200) ** 0.5, np.inf),
+    ],
+)
+def test_initial_values(initializer: str, deviation: float, largest: float) -> None:
+    spec = Spec((300, 200), initializer)
+    values = _nn.draw(spec, 0, "w")
+    assert values.dtype == np.float32 and abs(values.std() / deviation - 1) < 0.02 and np.abs(values).max() <= largest
+    assert np.array_equal(_nn.draw(spec, 0, "w", slice(10, 20)), values[10:20])
+    assert not np.array_equal(_nn.draw(spec, 0, "other"), values)
+
+
+def test_a_large_table_by_the_slice() -> None:
+    spec = Spec((3 * _nn.CHUNK + 5, 2), "uniform(1)")
+    whole = _nn.draw(spec, 1, "table")
+    part = slice(_nn.CHUNK - 3, 2 * _nn.CHUNK + 4)
+    assert np.array_equal(_nn.draw(spec, 1, "table", part), whole[part])
