@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class UserError(Exception):
@@ -21,7 +21,9 @@ class UserError(Exception):
 class Spec:
     """One parameter or buffer of a model, known before anything is allocated.
 
-    `placement="rows"` marks a table whose rows may live on different devices.
+    `placement="rows"` marks a table whose rows lie on different devices and whose gradient is (ids, rows). Its model
+    offers `lookups(batch) -> {parameter: ids (n, …)}` and finds what they name in the batch, as `<parameter>.rows`
+    (n, …, d).
     """
 
     shape: tuple[int, ...]
@@ -182,6 +184,18 @@ CONSTRUCTION = ("layers", "shapes", "world")
 #   reduce   exact(values), mean(name, values), to_owners(name, stack), gather(name, slices), mine(stack)
 #   phase    the plan's words for this step;   key (seed, step), for suite.stream
 UPDATE = ("evaluate", "reduce", "phase", "key")
+# Promised: each element is updated by itself, so that a rank may be given its share of a table, with a sparse gradient
+# (torch: a sparse tensor, jax: `Rows`; either may be made dense):
+PROMISED = ("rows",)
+
+
+class Rows(NamedTuple):
+    """A jax gradient or update of some rows of a table: values (m, d) to be added at ids (m,), which may recur."""
+
+    ids: Any
+    values: Any
+
+
 # Offered by the optimizer, and used by the engine where named:
 #   observe(taps, weight) -> sums over samples, additive over micro-batches
 #   absorb(statistics, reduce=…) after the engine divided the sums by the summed weight (jax: returns the state)

@@ -55,6 +55,11 @@ def engine(settings: dict[str, Any], task: Any = None) -> Any:
     return importlib.import_module(f"suite.backend.{settings['backend']}").Engine(task, settings)
 
 
+def tiny(**options: Any) -> Any:
+    """The tiny task outside the tree."""
+    return load.common("mylab.tinytask").make(**options)
+
+
 def weights(made: Any) -> dict[str, np.ndarray]:
     """Parameters and buffers by name, as NumPy copies."""
     found = {}

@@ -57,7 +57,8 @@ def main(backend: str, rank: str, world: str, address: str, out: str, cases: str
     module = load.half("suite.backend", backend)
     module.connect(int(rank), int(world), address, 60)
     for name, (optimizer, steps, changes) in json.loads(cases).items():
-        made = engines.engine(engines.config(optimizer, backend, world=int(world), **changes))
+        options = changes.pop("task", {})
+        made = engines.engine(engines.config(optimizer, backend, world=int(world), **changes), engines.tiny(**options))
         losses = engines.advance(made, range(steps))
         found = engines.weights(made) | {
             "losses": np.asarray(losses),

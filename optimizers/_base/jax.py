@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from suite.contract import Plan
+from suite.contract import Plan, Rows
 
 
 class Optimizer(optax.GradientTransformationExtraArgs):
@@ -40,6 +40,14 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 def hyper(**values: float) -> dict[str, Array]:
     """Hyper-parameters as state: scalars of the default floating-point type."""
     return {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
+
+
+def dense(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:
+    """The gradients; that of a table, which is `Rows`, is filled up with zeros."""
+    return {
+        name: jnp.zeros_like(params[name]).at[grad.ids].add(grad.values) if isinstance(grad, Rows) else grad
+        for name, grad in grads.items()
+    }
 
 
 def decayed(grads: dict[str, Array], params: dict[str, Array], weight_decay: Array | float) -> dict[str, Array]:

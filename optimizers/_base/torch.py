@@ -1,17 +1,23 @@
 """What several torch optimizers share."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 
-def decayed(group: dict[str, Any], gradients: list[Tensor]) -> list[Tensor]:
+def dense(parameters: list[Tensor]) -> list[Tensor]:
+    """The parameters' gradients; a sparse one, which a table's is, is filled up with zeros first."""
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.to_dense()
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def decayed(gradients: list[Tensor], parameters: list[Tensor], weight_decay: float) -> list[Tensor]:
     """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) are left alone.
 
     Goyal et al. 2017, §5.3: no decay on batch normalisation's coefficients. The given tensors are not changed.
     """
-    if not group["weight_decay"]:
+    if not weight_decay:
         return gradients
-    pairs = zip(gradients, group["params"], strict=True)
-    return [torch.add(g, p, alpha=group["weight_decay"]) if p.ndim > 1 else g for g, p in pairs]
+    pairs = zip(gradients, parameters, strict=True)
+    return [torch.add(g, p, alpha=weight_decay) if p.ndim > 1 else g for g, p in pairs]

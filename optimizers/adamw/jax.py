@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.optimizers._base.jax import Optimizer, hyper
+from suite.optimizers._base.jax import Optimizer, dense, hyper
 
 Tree = dict[str, Array]
 
@@ -33,6 +33,7 @@ def adamw(
     def update(grads: Tree, state: dict[str, Any], params: Tree) -> tuple[Tree, dict[str, Any]]:
         at, steps = state["hyper"], state["steps"] + 1
         beta1, beta2 = at["beta1"], at["beta2"]
+        grads = dense(grads, params)
         first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], grads)
         second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], grads)
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suite.optimizers._base.torch import dense
+
 
 class AdamW(torch.optim.Optimizer):
     """Adam with decoupled weight decay; decay spares vectors.
@@ -47,7 +49,7 @@ class AdamW(torch.optim.Optimizer):
         """Update the parameters from their gradients."""
         steps = self.state["adamw"]["steps"].add_(1.0)
         for group in self.param_groups:
-            params, grads = group["params"], [parameter.grad for parameter in group["params"]]
+            params, grads = group["params"], dense(group["params"])
             first = [self.state[parameter]["first"] for parameter in params]
             second = [self.state[parameter]["second"] for parameter in params]
             torch._foreach_lerp_(first, grads, 1.0 - group["beta1"])

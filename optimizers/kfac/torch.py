@@ -136,7 +136,8 @@ class KFAC(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:
         """Update the parameters from their gradients."""
         for group in self.param_groups:
-            grads = dict(zip(group["param_names"], decayed(group, [p.grad for p in group["params"]]), strict=True))
+            found = [parameter.grad for parameter in group["params"]]
+            grads = dict(zip(group["param_names"], decayed(found, group["params"], group["weight_decay"]), strict=True))
             direction = list(self._precondition(grads).values())
             velocity = [self.state[parameter]["velocity"] for parameter in group["params"]]
             torch._foreach_mul_(velocity, group["momentum"])

@@ -43,7 +43,7 @@ class LARS(torch.optim.Optimizer):
             grads = [parameter.grad for parameter in params]
             norms = zip(torch._foreach_norm(params), torch._foreach_norm(grads), params, strict=True)
             rates = [_rate(w, g, group) if parameter.ndim > 1 else torch.ones_like(w) for w, g, parameter in norms]
-            scaled = torch._foreach_mul(decayed(group, grads) if decay else grads, [group["lr"] * r for r in rates])
+            scaled = torch._foreach_mul(decayed(grads, params, decay), [group["lr"] * rate for rate in rates])
             velocity = [self.state[parameter]["velocity"] for parameter in params]
             torch._foreach_mul_(velocity, group["momentum"])
             torch._foreach_add_(velocity, scaled)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import decayed
+from suite.optimizers._base.torch import decayed, dense
 
 
 class SGD(torch.optim.Optimizer):
@@ -40,13 +40,24 @@ class SGD(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:
         """Update the parameters from their gradients."""
         for group in self.param_groups:
-            params, momentum = group["params"], group["momentum"]
-            grads = decayed(group, [parameter.grad for parameter in params])
+            momentum, params = group["momentum"], group["params"]
+            if not momentum and not group["weight_decay"]:  # which reach every row of a table
+                params = [parameter for parameter in params if not self._by_rows(parameter, group["lr"])]
+            grads = decayed(dense(params), params, group["weight_decay"])
             velocity = [self.state[parameter]["velocity"] for parameter in params]
             torch._foreach_mul_(velocity, momentum)
             torch._foreach_add_(velocity, grads)
             direction = torch._foreach_add(grads, velocity, alpha=momentum) if group["nesterov"] else velocity
             torch._foreach_add_(params, direction, alpha=-group["lr"])
+
+    @staticmethod
+    def _by_rows(table: Tensor, lr: float) -> bool:
+        """Update the rows that a sparse gradient names; whether it was one."""
+        grad = table.grad
+        if grad is None or not grad.is_sparse:
+            return False
+        table.index_add_(0, grad.indices()[0], grad.values(), alpha=-lr)
+        return True
 
 
 make = SGD

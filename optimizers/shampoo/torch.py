@@ -100,7 +100,8 @@ class Shampoo(torch.optim.Optimizer):
         """Update the parameters from their gradients."""
         grads: Tree = {}
         for group in self.param_groups:
-            grads |= zip(group["param_names"], decayed(group, [p.grad for p in group["params"]]), strict=True)
+            found = [parameter.grad for parameter in group["params"]]
+            grads |= zip(group["param_names"], decayed(found, group["params"], group["weight_decay"]), strict=True)
         steps = self._graft(grads)
         direction = steps | self._precondition(grads, steps)
         for group in self.param_groups:

@@ -24,7 +24,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from suite import load
+from suite import backend, load
 from suite.backend.jax_step import Maths
 from suite.comm.transport import Entry, Ledger
 from suite.comm.transport.jax import AXIS, Transport
@@ -90,9 +90,11 @@ class Engine:
         with self._mode():
             kind = jnp.result_type(float)
             shapes = task.shapes()
-            made = {name: jnp.asarray(task.init(self.seed, name), kind) for name in shapes}
-            params = {name: value for name, value in made.items() if shapes[name].kind == "parameter"}
             self.needs = load.common(node["module"]).NEEDS
+            self.tables = tuple(backend.tables(task, self.needs, node))
+            made = {n: jnp.asarray(task.init(self.seed, n), kind) for n in shapes if n not in self.tables}
+            made |= {name: self._table(name, kind) for name in self.tables}
+            params = self._place({name: made[name] for name in shapes if shapes[name].kind == "parameter"})
             offers = {
                 "layers": task.layers(),
                 "shapes": {name: value.shape for name, value in params.items()},
@@ -101,9 +103,16 @@ class Engine:
             asked = {name: value for name, value in offers.items() if name in self.needs}
             self.optimizer = load.half(node["module"], "jax").make(**asked, **load.arguments(node))
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
-            switches = {"accumulate": config["accumulate"], "clip_norm": config["clip_norm"]}
-            narrow = self.precision == "bfloat16"
-            self.maths = Maths(model, self.optimizer, self.needs, mode, narrow=narrow, **switches)
+            self.maths = Maths(
+                model,
+                self.optimizer,
+                self.needs,
+                mode,
+                self.tables,
+                accumulate=config["accumulate"],
+                clip_norm=config["clip_norm"],
+                narrow=self.precision == "bfloat16",
+            )
             carry = {
                 n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in task.carry(task.batch_size).items()
             }
@@ -118,11 +127,22 @@ class Engine:
             if mode["feedback"]:
                 self._open_slots()
 
+    def _table(self, name: str, kind: Any) -> Array:
+        """A table's initial rows, each device's made where it lies."""
+        first = backend.share(self.task, self.seed, name, 0, self.world)
+        shape, sharding = (self.world * len(first), *first.shape[1:]), NamedSharding(self.mesh, P(AXIS))
+
+        def rows(index: tuple[slice, ...]) -> np.ndarray:
+            rank = (index[0].start or 0) // len(first)
+            return backend.share(self.task, self.seed, name, rank, self.world).astype(kind)
+
+        return jax.make_array_from_callback(shape, sharding, rows)
+
     def _open_slots(self) -> None:
         """A zero residual for every name that any step's communication will use, found by tracing each kind of step."""
         batch, key, hyper = self._inputs(self.task.batch("train", self.seed, 0, *self.share), 0, {})
         abstract = jax.tree.map(_abstract, (self.run, batch, key, hyper))
-        state = {"params": P(), "buffers": P(), "carry": P(AXIS), "opt": _spec(self.run["opt"]), "comm": P(AXIS)}
+        state = self._state_spec(self.run)
         slots: Tree = {}
         for phase in {self.plan.phase(step) for step in range(1000)}:
 
@@ -151,7 +171,7 @@ class Engine:
     def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
         """What step `step` runs, by key: (body, arguments, their specs, the result's spec)."""
         phase, programs = self.plan.phase(step), self.plan.programs(step)
-        state = {"params": P(), "buffers": P(), "carry": P(AXIS), "opt": _spec(run["opt"]), "comm": P(AXIS)}
+        state = self._state_spec(run)
         between = state | {"grads": P(), "loss": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
         rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
         body = functools.partial(self.maths.body, phase=phase)
@@ -174,7 +194,7 @@ class Engine:
             ("gradient", *kind): (functools.partial(body, half="gradient"), (run, *rest), (state, *rest_specs), between)
         }
         for name in programs:
-            spec = _spec(run["opt"])
+            spec = self._spec(run["opt"])
             stages["program", name] = (functools.partial(self.maths.refresh, name=name), (run["opt"],), (spec,), spec)
         stages["update", *kind] = (
             functools.partial(body, half="update"),
@@ -246,7 +266,18 @@ class Engine:
         return jax.make_array_from_process_local_data(NamedSharding(self.mesh, P(AXIS)), value)
 
     def _place(self, run: Any) -> Any:
-        return jax.tree.map(lambda v, s: jax.device_put(v, NamedSharding(self.mesh, s)), run, _spec(run))
+        return jax.tree.map(lambda v, s: jax.device_put(v, NamedSharding(self.mesh, s)), run, self._spec(run))
+
+    def _spec(self, value: Any) -> Any:
+        """Sharding of a tree: leaves below a key `owned`, and whatever belongs to a table, are split by rank."""
+        split = {"owned", *self.tables}
+        owned = lambda path: any(getattr(key, "key", None) in split for key in path)  # noqa: E731
+        return jax.tree_util.tree_map_with_path(lambda path, _: P(AXIS) if owned(path) else P(), value)
+
+    def _state_spec(self, run: Any) -> Any:
+        """Sharding of the whole run. Carry and residuals are always split: what is in them may change with a step."""
+        whole = {"params": self._spec(run["params"]), "buffers": P(), "opt": self._spec(run["opt"])}
+        return whole | {"carry": P(AXIS), "comm": P(AXIS)}
 
     def losses(self, pending: list[Array]) -> list[float]:
         """Losses that `step` returned, on the host; waits for the device once."""
@@ -290,10 +321,9 @@ class Engine:
 
     @functools.cached_property
     def _evaluation(self) -> Any:
-        specs = (P(), P(), P(AXIS), P(AXIS), P())
-        return jax.jit(
-            jax.shard_map(self.maths.predict, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
-        )
+        specs = (self._spec(self.run["params"]), P(), P(AXIS), P(AXIS), P())
+        predict = functools.partial(self.maths.predict, world=self.world)
+        return jax.jit(jax.shard_map(predict, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False))
 
     def _host(self, value: Array) -> np.ndarray:
         if not value.is_fully_addressable and not value.is_fully_replicated:
@@ -332,7 +362,7 @@ class Engine:
         kinds = set(self.cache_events)
         return {
             "device": self.devices[0].device_kind,
-            "parameters": sum(value.size for value in self.run["params"].values()),
+            "parameters": backend.parameters(self.task),
             "compile_seconds": self.compile_seconds,
             "compile_cache": "miss" if "miss" in kinds else "hit" if kinds else None,
             "peak_memory_bytes": stats.get(
@@ -376,12 +406,6 @@ def _in_mode(mode: Any, function: Any) -> Any:
 
 def _abstract(value: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=value.sharding)
-
-
-def _spec(value: Any) -> Any:
-    """Sharding of a tree: leaves below a key `owned` are split by rank."""
-    owned = lambda path: any(getattr(key, "key", None) == "owned" for key in path)  # noqa: E731
-    return jax.tree_util.tree_map_with_path(lambda path, _: P(AXIS) if owned(path) else P(), value)
 
 
 def enable_cache() -> None:

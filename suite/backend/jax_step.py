@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array, lax
 
 from suite.comm.reduce.jax import Reduce
+from suite.comm.tables import jax as by_rows
 from suite.comm.transport.jax import Transport
+from suite.contract import Rows
 
 Tree = dict[str, Any]
 
@@ -25,6 +26,7 @@ class Maths:
         needs: what the optimizer asks for.
         mode: codec, algorithm and feedback of the communication.
         accumulate: micro-batches a step.
+        tables: parameters placed by rows; inside a step, `params` holds this rank's share of them.
         clip_norm: largest norm of the whole gradient, 0 for any.
         narrow: compute in bfloat16.
     """
@@ -33,66 +35,80 @@ class Maths:
     optimizer: Any
     needs: tuple[str, ...]
     mode: Mapping[str, Any]
+    tables: tuple[str, ...]
     accumulate: int
     clip_norm: float
     narrow: bool
 
-    def _tapped(self, params: Tree, run: Tree, batch: Tree, carry: Tree, key: Array, labels: str, observe: bool) -> Any:
-        """((loss sum, weight, gradients, statistics), new buffers), new carry: of one micro-batch."""
+    def _tapped(
+        self, params: Tree, run: Tree, batch: Tree, carry: Tree, key: Array, reduce: Reduce, labels: str, observe: bool
+    ) -> Any:
+        """((loss sum, weight, gradients, statistics), new buffers), (new carry, tables' rows): of one micro-batch."""
         model = self.model
+        whole = {name: value for name, value in params.items() if name not in self.tables}
+        fetched = self._fetched(params, batch, reduce.transport)
 
-        def forward(params: Tree, tap: Any) -> Any:
-            params, inputs = self._cast(params, batch)
+        def forward(whole: Tree, rows: Tree, tap: Any) -> Any:
+            params, inputs = self._cast(whole, batch | {f"{name}.rows": value for name, value in rows.items()})
             return model.apply(params, run["buffers"], carry, inputs, train=True, key=key, tap=tap)
 
         probes: dict[Any, Any] = {}
         if observe:
             found = _Calls()
-            jax.eval_shape(lambda p: forward(p, lambda name, x, y: found.add(name, y))[0], params)
+            jax.eval_shape(lambda p: forward(p, {}, lambda name, x, y: found.add(name, y))[0], whole)
             probes = {at: jnp.zeros(value.shape, value.dtype) for at, value in found.values.items()}
 
-        def objective(params: Tree, probes: dict[Any, Any]) -> Any:
+        def objective(whole: Tree, rows: Tree, probes: dict[Any, Any]) -> Any:
             calls = _Calls()
             tap = (lambda name, x, y: y + probes[calls.note(name, x)]) if observe else (lambda name, x, y: y)
-            outputs, buffers, after = forward(params, tap)
+            outputs, buffers, after = forward(whole, rows, tap)
             if labels == "sampled":
                 outputs = model.sample(outputs, key, batch)
             total, weight = model.loss(outputs, batch)
             return total, (weight, buffers, after, calls.values)
 
-        gradient = jax.value_and_grad(objective, (0, 1), has_aux=True)
-        (total, (weight, buffers, after, inputs)), (grads, dy) = gradient(params, probes)
+        gradient = jax.value_and_grad(objective, (0, 1, 2), has_aux=True)
+        (total, (weight, buffers, after, inputs)), (grads, slopes, dy) = gradient(
+            whole, {name: found.values for name, found in fetched.items()}, probes
+        )
         taps = {at: (inputs[at], dy[at]) for at in dy}
         statistics = self.optimizer.observe(taps, batch["weight"]) if observe else {}
-        return ((total, weight, grads, statistics), buffers), after
+        rows = {name: Rows(found.ids, slopes[name]) for name, found in fetched.items()}
+        return ((total, weight, grads, statistics), buffers), (after, rows)
+
+    def _fetched(self, params: Tree, batch: Tree, transport: Transport) -> dict[str, Rows]:
+        """The rows of the tables that the batch names."""
+        named = self.model.lookups(batch) if self.tables else {}
+        return {name: Rows(ids, by_rows.fetch(name, params[name], ids, transport)) for name, ids in named.items()}
 
     def _evaluate(
         self, params: Tree, run: Tree, batch: Tree, key: Array, reduce: Reduce, *, labels: str, observe: bool
     ) -> Any:
-        """Loss, gradients, statistics, buffers and carry; means over ranks are sums divided by summed weights."""
+        """Loss, gradients, statistics, buffers, carry and the tables' rows; means over ranks are Σ / Σ weight."""
         count = self.accumulate
         split = jax.tree.map(lambda v: v.reshape(count, -1, *v.shape[1:]), (batch, run["carry"]["owned"]))
 
         def one(micro: Any) -> Any:
-            return self._tapped(params, run, micro[0], micro[1], key, labels, observe)
+            return self._tapped(params, run, micro[0], micro[1], key, reduce, labels, observe)
 
         if count == 1:
-            sums, after = one(jax.tree.map(lambda v: v[0], split))
-            after = jax.tree.map(lambda v: v[None], after)
+            sums, each = one(jax.tree.map(lambda v: v[0], split))
+            each = jax.tree.map(lambda v: v[None], each)
         else:
             shape = jax.eval_shape(lambda m: one(m)[0], jax.tree.map(lambda v: v[0], split))
             zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
 
             def body(total: Any, micro: Any) -> Any:
-                sums, after = one(micro)
-                return jax.tree.map(jnp.add, total, sums), after
+                sums, each = one(micro)
+                return jax.tree.map(jnp.add, total, sums), each
 
-            sums, after = lax.scan(body, zero, split)
-        (total, weight, grads, statistics), buffers = sums
+            sums, each = lax.scan(body, zero, split)
+        ((total, weight, grads, statistics), buffers), (after, rows) = sums, each
         weight = reduce.exact(weight)
         loss, grads, statistics = jax.tree.map(lambda v: v / weight, (total, grads, statistics))
         buffers = jax.tree.map(lambda v: v / count, buffers)
-        return loss, grads, statistics, buffers, jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), after)
+        rows = {name: Rows(found.ids, found.values / weight) for name, found in rows.items()}
+        return loss, grads, statistics, buffers, jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), after), rows
 
     def body(
         self, run: Tree, batch: Tree, key: Array, hyper: Tree, *, transport: Transport, half: str, phase: Any
@@ -112,10 +128,14 @@ class Maths:
                 else run["params"]
             )
             observe = "statistics" in phase
-            loss, grads, statistics, buffers, after = self._evaluate(
+            loss, grads, statistics, buffers, after, rows = self._evaluate(
                 at, run, batch, key, reduce, labels="given", observe=observe
             )
-            run["grads"], run["loss"] = self._clipped(reduce.mean("gradients", grads)), reduce.exact(loss)
+            grads = reduce.mean("gradients", grads) | {
+                name: by_rows.gradient(name, found.ids, found.values / reduce.world, run["params"][name], transport)
+                for name, found in rows.items()
+            }
+            run["grads"], run["loss"] = self._clipped(grads, run["params"], reduce), reduce.exact(loss)
             # kept aside until the step ends: a further evaluation starts from the step's old buffers and carry
             run["next"] = {"buffers": reduce.exact(buffers), "owned": after}
             if observe:
@@ -128,7 +148,7 @@ class Maths:
             offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
             asked = {name: value for name, value in offers.items() if name in self.needs}
             updates, run["opt"] = optimizer.update(grads, state, run["params"], **asked)
-            run["params"] = optax.apply_updates(run["params"], updates)
+            run["params"] = {name: _updated(value, updates[name]) for name, value in run["params"].items()}
             run["buffers"], run["carry"] = after["buffers"], {"owned": after["owned"]}
         run["comm"] = {"owned": reduce.state}
         return run
@@ -137,18 +157,24 @@ class Maths:
         """Run one of the optimizer's programs on its state."""
         return self.optimizer.program(name, state, reduce=Reduce(transport, **self.mode, state={}))
 
-    def predict(self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, key: Array) -> Tree:
+    def predict(self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, key: Array, *, world: int) -> Tree:
         """The model's outputs in evaluation mode."""
-        params, batch = self._cast(params, batch)
+        fetched = self._fetched(params, batch, Transport(world))
+        rows = {f"{name}.rows": found.values for name, found in fetched.items()}
+        params, batch = self._cast(params, batch | rows)
         return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=lambda name, x, y: y)[0]
 
-    def _clipped(self, grads: Tree) -> Tree:
+    def _clipped(self, grads: Tree, params: Tree, reduce: Reduce) -> Tree:
         """The gradient, scaled down to a norm of `clip_norm` where it is larger (Pascanu et al. 2013, algorithm 1)."""
         if not self.clip_norm:
             return grads
-        norm = jnp.sqrt(sum(jnp.vdot(grad, grad) for grad in grads.values()))
-        factor = jnp.minimum(1.0, self.clip_norm / norm)
-        return jax.tree.map(lambda grad: grad * factor, grads)
+        square = sum(jnp.vdot(grad, grad) for name, grad in grads.items() if name not in self.tables)
+        if self.tables:  # each rank holds other rows; an id may stand there more than once
+            whole = [_updated(jnp.zeros_like(params[name]), grads[name]) for name in self.tables]
+            square = square + reduce.world * reduce.exact(sum(jnp.vdot(grad, grad) for grad in whole))
+        factor = jnp.minimum(1.0, self.clip_norm / jnp.sqrt(square))
+        rows = {name: Rows(grads[name].ids, grads[name].values * factor) for name in self.tables}
+        return {name: grad * factor for name, grad in grads.items() if name not in rows} | rows
 
     def _cast(self, params: Tree, batch: Tree) -> tuple[Tree, Tree]:
         """Parameters and inputs as the model computes with them; the samples' weights stay wide."""
@@ -175,6 +201,13 @@ class _Calls:
         """Keep `value` and hand it on."""
         self.note(name, value)
         return value
+
+
+def _updated(value: Array, update: Any) -> Array:
+    """`value` plus an update, which for a table may be `Rows`."""
+    if isinstance(update, Rows):
+        return value.at[update.ids].add(update.values)
+    return (value + update).astype(value.dtype)
 
 
 def _bfloat16(value: Array) -> Array:

@@ -1,19 +1,21 @@
 """The engine in torch: one process a device, gradients reduced by `suite.comm`, no DistributedDataParallel."""
 
 import contextlib
+import functools
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from suite import load, tree
+from suite import backend, load, tree
 from suite.comm.reduce.torch import Reduce
+from suite.comm.tables import torch as by_rows
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
 from suite.contract import Layer, Plan, Task, UserError
@@ -56,6 +58,7 @@ class Share:
     loss: Tensor
     grads: Tree
     statistics: Tree
+    tables: dict[str, list[tuple[Tensor, Tensor]]]  # of each micro-batch: ids, and the gradient of what they named
     buffers: Tree
     carry: list[Tree]
 
@@ -86,14 +89,13 @@ class Engine:
         )
         with torch.device("meta"):  # no memory and no random numbers are used up by torch's own initial values
             self.model = load.half(config["task"]["module"], "torch").make(task)
-        initial = {name: torch.from_numpy(task.init(self.seed, name)) for name in task.shapes()}
-        self.model.load_state_dict(initial, assign=True)
-        self.model.to(self.device, self.dtype)
+        self.needs = load.common(node["module"]).NEEDS
+        self.tables = backend.tables(task, self.needs, node)
+        self._load(task)
         self.forward = torch.compile(self.model) if config["compile"] else self.model
         self.named = dict(self.model.named_parameters())
         self.buffers = dict(self.model.named_buffers())
         self.layers = task.layers()
-        self.needs = load.common(node["module"]).NEEDS
         offers = {
             "layers": self.layers,
             "shapes": {name: tuple(parameter.shape) for name, parameter in self.named.items()},
@@ -104,6 +106,18 @@ class Engine:
         self.optimizer = make(self.named.items(), **asked, **load.arguments(node))
         self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
         self.carry = self._carry(task.carry(task.batch_size // self.world))
+
+    def _load(self, task: Task) -> None:
+        """Give the model its initial values; of a table, this rank's rows."""
+        initial = {n: task.init(self.seed, n) for n in task.shapes() if n not in self.tables}
+        for name in self.tables:
+            initial[name] = backend.share(task, self.seed, name, *self.share)
+            module, _, leaf = name.rpartition(".")
+            shape = initial[name].shape
+            empty = torch.nn.Parameter(torch.empty(shape, device="meta"))
+            self.model.get_submodule(module).register_parameter(leaf, empty)
+        self.model.load_state_dict({name: torch.from_numpy(value) for name, value in initial.items()}, assign=True)
+        self.model.to(self.device, self.dtype)
 
     # ------------------------------------------------------------------------------------------- one update
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
@@ -130,7 +144,8 @@ class Engine:
         with self._mode():
             with optimizer.forward_params(key) if "forward_params" in needs else contextlib.nullcontext():
                 share = self._evaluate(micro, key, labels="given", observe="statistics" in phase)
-            for name, grad in self._clipped(reduce.mean("gradients", share.grads)).items():
+            grads = reduce.mean("gradients", share.grads) | self._table_gradients(share.tables)
+            for name, grad in self._clipped(grads).items():
                 self.named[name].grad = grad
             with torch.no_grad():
                 if "statistics" in phase:
@@ -148,10 +163,33 @@ class Engine:
 
     def _clipped(self, grads: Tree) -> Tree:
         """The gradient, scaled down to a norm of `clip_norm` where it is larger (Pascanu et al. 2013, algorithm 1)."""
-        if self.clip_norm:
-            norm = torch.stack(torch._foreach_norm(list(grads.values()))).norm()
-            torch._foreach_mul_(list(grads.values()), (self.clip_norm / norm).clamp(max=1.0))
-        return grads
+        if not self.clip_norm:
+            return grads
+        square = torch.stack(torch._foreach_norm([g for g in grads.values() if not g.is_sparse])).square().sum()
+        if self.tables:  # each rank holds other rows
+            own = torch.stack([grads[name].values().square().sum() for name in self.tables]).sum()
+            square = square + self.world * self.reduce.exact({"norm": own})["norm"]
+        factor = (self.clip_norm / square.sqrt()).clamp(max=1.0)
+        return {name: grad * factor for name, grad in grads.items()}
+
+    def _fetched(self, batch: Tree) -> tuple[Tree, dict[str, tuple[Tensor, Tensor]]]:
+        """The batch with the rows of the tables that it names, and these as (ids, rows) to be differentiated by."""
+        if not self.tables:
+            return batch, {}
+        found = {}
+        for name, ids in self.model.lookups(batch).items():
+            rows = by_rows.fetch(name, self.named[name].detach(), ids, self.reduce.transport)
+            found[name] = ids, rows.requires_grad_()
+        return batch | {f"{name}.rows": rows for name, (_, rows) in found.items()}, found
+
+    def _table_gradients(self, looked_up: dict[str, list[tuple[Tensor, Tensor]]]) -> Tree:
+        """Of this rank's rows, from every rank's share of (ids, gradient)."""
+        found = {}
+        for name, parts in looked_up.items():
+            ids, rows = (torch.cat(values) for values in zip(*parts, strict=True))
+            transport = self.reduce.transport
+            found[name] = by_rows.gradient(name, ids, rows / self.world, self.named[name], transport)
+        return found
 
     def _micro(self, batch: Batch) -> list[Tree]:
         """The batch on the device, cut into `accumulate` parts."""
@@ -175,10 +213,12 @@ class Engine:
         statistics: Tree = {}
         buffers = {name: torch.zeros_like(value) for name, value in before.items()}
         carry = []
+        looked_up: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self.tables}
         self._clear()
         for part, state in zip(micro, self.carry, strict=True):
             for name, value in before.items():
                 self.buffers[name].copy_(value)
+            part, fetched = self._fetched(part)
             with self._taps(observe) as seen, torch.enable_grad():
                 with self._autocast():
                     outputs, after = (self.model if observe else self.forward)(part, state, key)
@@ -187,6 +227,8 @@ class Engine:
                 loss, count = self.model.loss(outputs, part)
                 loss.backward()
             total, weight = total + loss.detach(), weight + count
+            for name, (ids, rows) in fetched.items():
+                looked_up[name].append((ids, cast(Tensor, rows.grad)))
             carry.append({name: value.detach() for name, value in after.items()})
             with torch.no_grad():
                 sums = self.optimizer.observe(seen, part["weight"]) if observe else {}
@@ -194,7 +236,7 @@ class Engine:
                 statistics[name] = statistics[name] + value if name in statistics else value
             for name, value in self.buffers.items():
                 buffers[name] += value / len(micro)
-        grads = {name: parameter.grad for name, parameter in self.named.items()}
+        grads = {name: parameter.grad for name, parameter in self.named.items() if name not in self.tables}
         for name, value in before.items():
             self.buffers[name].copy_(value)
         for name, grad in kept.items():
@@ -202,7 +244,8 @@ class Engine:
         weight = self.reduce.exact({"weight": weight})["weight"]  # mean over ranks: mean of shares = Σ / Σ
         torch._foreach_div_(list(grads.values()), weight)
         statistics = {name: value / weight for name, value in statistics.items()}
-        return Share(total / weight, grads, statistics, buffers, carry)
+        each = {name: [(ids, rows / weight) for ids, rows in parts] for name, parts in looked_up.items()}
+        return Share(total / weight, grads, statistics, each, buffers, carry)
 
     def _clear(self) -> None:
         for parameter in self.named.values():
@@ -234,7 +277,8 @@ class Engine:
         self.model.eval()
         for batch in batches:
             with self._mode(), torch.no_grad(), self._autocast():
-                outputs, _ = self.model({name: self._tensor(value) for name, value in batch.items()})
+                inputs = self._fetched({name: self._tensor(value) for name, value in batch.items()})[0]
+                outputs, _ = self.model(inputs)
                 if generate:
                     written = generate(batch, self._start, self._advance)
                     outputs |= {name: torch.from_numpy(value).to(self.device) for name, value in written.items()}
@@ -269,21 +313,34 @@ class Engine:
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a restored run needs, as (arrays, JSON); views, good until the next step. All ranks call it."""
         arrays: dict[str, np.ndarray] = {}
+        gather = functools.partial(self.reduce.gather, "snapshot")
         state = {
-            "model": dict(self.model.state_dict()),
-            "optimizer": _owned(self.optimizer.state_dict(), lambda value: self.reduce.gather("snapshot", value)),
-            "carry": [{n: self.reduce.gather("snapshot", v) for n, v in part.items()} for part in self.carry],
-            "residuals": {n: self.reduce.gather("snapshot", v[None]) for n, v in self.reduce.state.items()},
+            "model": {n: gather(v) if n in self.tables else v for n, v in self.model.state_dict().items()},
+            "optimizer": self._by_table(_owned(self.optimizer.state_dict(), gather), gather),
+            "carry": [{n: gather(v) for n, v in part.items()} for part in self.carry],
+            "residuals": {n: gather(v[None]) for n, v in self.reduce.state.items()},
         }
         return arrays, tree.pack(state, arrays, "run", _host)
 
     def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
         """Go back to a snapshot."""
         state = tree.unpack(skeleton, arrays, lambda value: torch.from_numpy(value.copy()).to(self.device))
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(_owned(state["optimizer"], self.reduce.mine))
-        self.carry = [{name: self.reduce.mine(value) for name, value in part.items()} for part in state["carry"]]
-        self.reduce.state = {name: self.reduce.mine(value)[0] for name, value in state["residuals"].items()}
+        mine = self.reduce.mine
+        self.model.load_state_dict({n: mine(v) if n in self.tables else v for n, v in state["model"].items()})
+        self.optimizer.load_state_dict(self._by_table(_owned(state["optimizer"], mine), mine))
+        self.carry = [{name: mine(value) for name, value in part.items()} for part in state["carry"]]
+        self.reduce.state = {name: mine(value)[0] for name, value in state["residuals"].items()}
+
+    def _by_table(self, state: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """An optimizer's state in which every array that belongs to a table has been changed."""
+        places = {n: i for g in state["param_groups"] for n, i in zip(g["param_names"], g["params"], strict=True)}
+        tables = {places[name] for name in self.tables}
+        each = {
+            place: {k: change(v) if place in tables and v.ndim else v for k, v in values.items()}
+            for place, values in state["state"].items()
+            if place in tables
+        }
+        return {**state, "state": {**state["state"], **each}}
 
     def facts(self) -> dict[str, Any]:
         """What the result says of the engine."""
@@ -295,7 +352,7 @@ class Engine:
         )
         return {
             "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
-            "parameters": sum(parameter.numel() for parameter in self.named.values()),
+            "parameters": backend.parameters(self.task),
             "compile_seconds": 0.0,
             "compile_cache": None,
             "peak_memory_bytes": peak,

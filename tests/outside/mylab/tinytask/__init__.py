@@ -13,13 +13,15 @@ class Tiny:
     name, version, group, eval_batch_size = "tiny", VERSION, 4, 8
     data = Data("generated", "tiny", "1", {"train": 10**6, "valid": 22}, note="a test")
 
-    def __init__(self, batch_size=16, targets=(60, 80)):
+    def __init__(self, batch_size=16, targets=(60, 80), placement="replicated"):
         self.batch_size, self.targets = batch_size, tuple(Target("top1", t) for t in targets)
+        self.placement = placement
 
     def shapes(self):
         spec = {"conv.weight": Spec((4, 1, 3, 3), "random"), "norm.weight": Spec((4,), "ones")}
         spec |= {"norm.bias": Spec((4,), "zeros"), "norm.running_mean": Spec((4,), "zeros", "buffer")}
-        spec |= {"norm.running_var": Spec((4,), "ones", "buffer"), "embed.weight": Spec((WORDS, 4), "random")}
+        spec |= {"norm.running_var": Spec((4,), "ones", "buffer")}
+        spec["embed.weight"] = Spec((WORDS, 4), "random", placement=self.placement)
         return spec | {"fc.weight": Spec((CLASSES, 4), "random"), "fc.bias": Spec((CLASSES,), "zeros")}
 
     def layers(self):

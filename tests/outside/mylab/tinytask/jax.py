@@ -12,12 +12,16 @@ class Net:
         y = tap("conv", image, conv2d(image, p["conv.weight"], stride=2, padding=1))
         z, new = batch_norm(y, buffers, "norm", train=train, group=4)
         x = jnp.tanh(tap("norm", z, z * p["norm.weight"] + p["norm.bias"])).mean((1, 2))
-        x = x + tap("embed", batch["token"], p["embed.weight"][batch["token"]]).mean(1)
+        rows = batch["embed.weight.rows"] if "embed.weight.rows" in batch else p["embed.weight"][batch["token"]]
+        x = x + tap("embed", batch["token"], rows).mean(1)
         outputs = {"label": batch["label"]} if train else {"label": batch["label"], "weight": batch["weight"]}
         if train:
             carry = {"memory": 0.5 * carry["memory"] + 0.1 * x}
             x = x + jax.lax.stop_gradient(carry["memory"])
         return outputs | {"logits": tap("fc", x, x @ p["fc.weight"].T + p["fc.bias"])}, buffers | new, carry
+
+    def lookups(self, batch):
+        return {"embed.weight": batch["token"]}
 
     def loss(self, outputs, batch):
         picked = jnp.take_along_axis(jax.nn.log_softmax(outputs["logits"]), outputs["label"][:, None], 1)[:, 0]

@@ -1,0 +1,45 @@
+"""Tables by rows in torch."""
+
+import torch
+from torch import Tensor
+
+from suite.comm.transport.torch import Transport
+
+
+def fetch(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor:
+    """The rows that this rank's samples name.
+
+    Args:
+        name: of the table, for the ledger.
+        table: this rank's (k, d) rows.
+        ids: (n, …) integers, rows of the whole table.
+        transport: moves and counts the bytes.
+
+    Returns:
+        (n, …, d).
+    """
+    if transport.world == 1:
+        return table[ids.long()]
+    local = transport.all_gather(name, ids).long() - transport.rank * len(table)
+    here = (local >= 0) & (local < len(table))
+    rows = torch.where(here[..., None], table[local.clamp(0, len(table) - 1)], 0.0)
+    return transport.all_to_all(name, rows.unflatten(0, (transport.world, -1))).sum(0)  # one term is not zero
+
+
+def gradient(name: str, ids: Tensor, rows: Tensor, table: Tensor, transport: Transport) -> Tensor:
+    """The sum over ranks of what falls to this rank's rows, a sparse (k, d) tensor as torch's own optimizers take it.
+
+    Args:
+        name: of the table, for the ledger.
+        ids: (n, …) integers, as given to `fetch`.
+        rows: (n, …, d), the gradient of what `fetch` returned.
+        table: this rank's (k, d) rows.
+        transport: moves and counts the bytes.
+    """
+    ids, rows = ids.reshape(-1).long(), rows.reshape(-1, rows.shape[-1])
+    if transport.world > 1:
+        ids, rows = transport.all_gather(name, ids), transport.all_gather(name, rows)
+        ids = ids - transport.rank * len(table)
+        here = (ids >= 0) & (ids < len(table))
+        ids, rows = ids[here], rows[here]
+    return torch.sparse_coo_tensor(ids[None], rows, table.shape, check_invariants=False).coalesce()
