@@ -10,11 +10,41 @@ from engines import BACKENDS, advance, engine, gap, weights
 
 from suite import configure, load, run
 
+SMALL_FRNN = [
+    *("batch_size=8", "eval_batch_size=24", "length=16", "filters=4", "dense=8", "hidden=6"),
+    "sources.simulated.counts={single: 80, cross: 40, glimpse: 50}",
+]
+SMALL_BERT = [
+    *("layers=2", "hidden=16", "heads=2", "intermediate=32", "sequence=32", "positions=32", "predictions=6"),
+    *("batch_size=8", "eval_batch_size=16", "sources.hmm.options={train: 64, valid: 24}"),
+]
+SMALL_TRANSFORMER = [
+    *("depth=1", "width=16", "heads=2", "feed_forward=24", "batch_size=8", "eval_batch_size=8", "extra=2"),
+    "sources.grammar.options.valid=20",
+]
 # One list of overrides for each network or option worth comparing; the first is also trained, resumed and shared out.
+CLICKS = [f"sources.clicks.options.{split}={rows}" for split, rows in (("train", 2000), ("valid", 500))]
+CLICKS += ["batch_size=64", "eval_batch_size=128"]
 SMALL: dict[str, list[list[str]]] = {
+    "dlrm": [[*CLICKS], [*CLICKS, "variant=v2", "limit=50"], [*CLICKS, "placement=rows"]],
+    "bert": [
+        [*SMALL_BERT, "next_sentence=true", "dropout=0.1"],
+        SMALL_BERT,
+        [*SMALL_BERT, "next_sentence=true", "pre_norm=true", "deep_init=true", "dropout=0.1", "whole_word=true"],
+    ],
+    "frnn": [
+        [*SMALL_FRNN, "dropout=0.2", "l2=0.01"],
+        [*SMALL_FRNN, "variant=0d", "protocol=glimpse", "glimpse=10"],
+        [*SMALL_FRNN, "target=ttd", "activation=none", "protocol=cross"],
+    ],
     "resnet50": [
         ["data=shapes", "width=4", "bn_group=4", "batch_size=16", "image_size=32"],
         ["data=shapes", "width=4", "bn_group=4", "batch_size=16", "image_size=32", "smoothing=0.1", "mixup=0.4"],
+    ],
+    "transformer": [
+        [*SMALL_TRANSFORMER, "tying=none", "dropout=0.1", "smoothing=0.1"],
+        [*SMALL_TRANSFORMER, "tying=all", "smoothing=0.0", "beam=3", "ambiguity=0.25"],
+        [*SMALL_TRANSFORMER, "tying=decoder", "norm=pre", "depth=2"],
     ],
 }
 STEPS = 3

@@ -1,0 +1,261 @@
+"""Criteo's click logs: 40 columns of text, prepared once into arrays that are mapped, never loaded.
+
+A line is label, 13 integers, 26 hexadecimal words, with tabs between; an empty field is unknown. As the script of
+facebookresearch/dlrm prepares them: an unknown or negative integer is 0, an integer x becomes log(1 + x), an unknown
+word is a word like any other. Ids count words in the order of their first appearance in the *training* rows; 0 is a
+word that these do not hold. (The published script counts the test rows in as well, so that it never meets a new word;
+an honest split does.) With `hash_rows`, ids are 1 + word mod hash_rows and no dictionary is kept.
+"""
+
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from suite.contract import Data, UserError
+from suite.tasks.dlrm.architecture import DENSE, FEATURES
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+COLUMNS = {"dense": (np.float32, DENSE), "ids": (np.int32, FEATURES), "label": (np.uint8, 1)}
+LABEL, INTEGER, WORD = rb"[01]", rb"-?\d+|", rb"[0-9a-fA-F]{0,8}"
+LINE = re.compile(LABEL + DENSE * (rb"\t(?:" + INTEGER + rb")") + FEATURES * (rb"\t" + WORD))
+RAW = re.compile(r"(train|valid|test|day_\d+)(?:\.txt|\.tsv)?(?:\.gz)?")
+CHUNK = 65_536  # lines encoded together
+SHARES = 14  # a single file is cut as 7 days, of whose last the second half is for validation (facebookresearch/dlrm)
+
+
+@dataclass
+class Part:
+    """Lines [start, stop) of one raw file, for one split."""
+
+    path: Path
+    split: str
+    start: int = 0
+    stop: int | None = None
+
+
+def find(folder: Path) -> list[Part]:
+    """Which lines of a raw directory belong to which split.
+
+    `train` beside `valid` or `test` (all labelled), `day_0` … `day_23` (the second half of the last day is for
+    validation), or a single `train` (the second half of its last seventh); each `.txt`, `.tsv` or nothing, and `.gz`
+    where compressed. The halves before the validation rows are Criteo's test rows and are left out.
+
+    Raises:
+        UserError: where nothing of this lies there.
+    """
+    named = {path: RAW.fullmatch(path.name) for path in sorted(folder.iterdir()) if path.is_file()}
+    files = {match[1]: path for path, match in named.items() if match}
+    days = sorted((name for name in files if name.startswith("day_")), key=lambda name: int(name[4:]))
+    held_out = next((files[name] for name in ("valid", "test") if name in files), None)
+    if days:
+        lines = sum(1 for _ in _lines(files[days[-1]]))
+        return [Part(files[day], "train") for day in days[:-1]] + [Part(files[days[-1]], "valid", lines // 2)]
+    if "train" in files and held_out and _labelled(held_out):
+        return [Part(files["train"], "train"), Part(held_out, "valid")]
+    if "train" in files:
+        lines = sum(1 for _ in _lines(files["train"]))
+        cut = lines - lines // SHARES
+        return [Part(files["train"], "train", 0, cut - lines // SHARES), Part(files["train"], "valid", cut)]
+    raise UserError(f"{folder}: holds neither train.txt nor day_0 …; put Criteo's files there, plain or .gz")
+
+
+def prepare(folder: str | Path, target: str | Path, *, hash_rows: int = 0, on_error: str = "stop", **_: Any) -> None:
+    """Encode the raw files of one directory into another: three arrays a split, and a manifest with their checksums.
+
+    Args:
+        folder: holds the raw files; see `find`.
+        target: is made, and must be new or empty.
+        hash_rows: rows of each table without a dictionary; 0 keeps one.
+        on_error: what to do with a line that cannot be read, stop or skip.
+
+    Raises:
+        UserError: naming the file and the line that cannot be read.
+    """
+    target = Path(target)
+    if target.exists() and any(target.iterdir()):
+        raise UserError(f"{target}: is not empty; choose another --to")
+    target.mkdir(parents=True, exist_ok=True)
+    words: list[dict[str, int]] = [{} for _ in range(FEATURES)]
+    skipped: list[str] = []
+    samples = {"train": 0, "valid": 0}
+    for part in sorted(find(Path(folder)), key=lambda part: part.split):  # training rows first: they make the words
+        for rows in _chunks(part, skipped if on_error == "skip" else None):
+            arrays = _encoded(rows, words, hash_rows, learn=part.split == "train")
+            samples[part.split] += len(rows)
+            for name, array in arrays.items():
+                with (target / f"{part.split}.{name}.bin").open("ab") as file:
+                    array.tofile(file)
+    if not all(samples.values()):
+        counts = " and ".join(f"{count:,} {split}" for split, count in samples.items())
+        raise UserError(f"{folder}: {counts} rows; both are needed")
+    files = {path.name: _checksum(path) for path in sorted(target.glob("*.bin"))}
+    rows_of = [hash_rows + 1 if hash_rows else len(known) + 1 for known in words]
+    manifest = {"format": FORMAT, "samples": samples, "rows": rows_of, "files": files, "skipped": skipped}
+    (target / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for line in file:
+                number += 1
+                yield line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: damaged after line {number}: {error}; fetch it again") from error
+
+
+def _labelled(path: Path) -> bool:
+    return next(_lines(path), b"").count(b"\t") == DENSE + FEATURES
+
+
+def _chunks(part: Part, skipped: list[str] | None) -> Iterator[list[list[str]]]:
+    """Rows of fields, CHUNK at a time; an unreadable line is put into `skipped`, or raised where that is None."""
+    rows: list[list[str]] = []
+    for number, line in enumerate(_lines(part.path)):
+        if number < part.start or (part.stop is not None and number >= part.stop):
+            continue
+        try:
+            rows.append(_fields(line))
+        except ValueError as error:
+            fault = f"{part.path}, line {number + 1}: {error}"
+            if skipped is None:
+                raise UserError(f"{fault}; mend it, or type task.on_error=skip") from error
+            skipped.append(fault)
+        if len(rows) == CHUNK:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
+
+
+def _fields(line: bytes) -> list[str]:
+    """The 40 fields of a line, known to be readable."""
+    line = line.rstrip(b"\r\n")
+    if LINE.fullmatch(line):
+        return line.decode("ascii").split("\t")
+    fields = line.split(b"\t")
+    if len(fields) != 1 + DENSE + FEATURES:
+        raise ValueError(f"{len(fields)} columns where {1 + DENSE + FEATURES} are expected")
+    kinds = (
+        [(LABEL, "0 or 1")] + DENSE * [(INTEGER, "an integer")] + FEATURES * [(WORD, "a hexadecimal word of 32 bits")]
+    )
+    for place, (field, (pattern, kind)) in enumerate(zip(fields, kinds, strict=True)):
+        if not re.fullmatch(pattern, field):
+            raise ValueError(f"column {place + 1} is {ascii(field)[2:-1]!r}, not {kind}")
+    raise AssertionError("a line that is wrong has a field that is wrong")
+
+
+def _encoded(
+    rows: list[list[str]], words: list[dict[str, int]], hash_rows: int, *, learn: bool
+) -> dict[str, np.ndarray]:
+    """The arrays of some rows; new words are added to the dictionaries while they `learn`."""
+    label, *columns = zip(*rows, strict=True)
+    counts = np.array([[int(field or 0) for field in column] for column in columns[:DENSE]], np.float64).T
+    ids = np.empty((len(rows), FEATURES), np.int32)
+    for place, (column, known) in enumerate(zip(columns[DENSE:], words, strict=True)):
+        if hash_rows:
+            ids[:, place] = [1 + int(word or "0", 16) % hash_rows for word in column]
+        elif learn:
+            ids[:, place] = [known.setdefault(word, len(known) + 1) for word in column]
+        else:
+            ids[:, place] = [known.get(word, 0) for word in column]
+    return {
+        "dense": np.log1p(counts.clip(0)).astype(np.float32),
+        "ids": ids,
+        "label": np.array(label).astype(np.uint8),
+    }
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def manifest_of(folder: str | Path) -> dict[str, Any]:
+    """What a prepared directory holds, its files' sizes compared.
+
+    Raises:
+        UserError: where it was not prepared, or a file is cut short.
+    """
+    folder = Path(folder)
+    if not (folder / MANIFEST).exists():
+        raise UserError(f"{folder}: not prepared; type suite data dlrm --from {folder} --to DIRECTORY")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{folder}: prepared in format {manifest.get('format')}, {FORMAT} is read; prepare it again")
+    for split, samples in manifest["samples"].items():
+        for name, (kind, columns) in COLUMNS.items():
+            path, expected = folder / f"{split}.{name}.bin", samples * columns * np.dtype(kind).itemsize
+            found = path.stat().st_size if path.exists() else 0
+            if found != expected:
+                raise UserError(f"{path}: {found:,} bytes where {expected:,} are expected; prepare it again")
+    return manifest
+
+
+def check(data_dir: str) -> list[str]:
+    """One line for each prepared file whose bytes have changed."""
+    folder, found = Path(data_dir), []
+    for name, expected in manifest_of(folder)["files"].items():
+        if (have := _checksum(folder / name)) != expected:
+            found.append(f"{folder / name}: sha256 {have[:12]}… where {expected[:12]}… is expected")
+    return found
+
+
+def census(data_dir: str) -> dict[str, dict[str, int]]:
+    """Rows with and without a click in each split."""
+    records, found = Records(data_dir), {}
+    for split in records.data.samples:
+        clicks = int(records.arrays[split]["label"].sum(dtype=np.int64))
+        found[split] = {"clicked": clicks, "not clicked": records.data.samples[split] - clicks}
+    return found
+
+
+class Records:
+    """Prepared rows, mapped into memory: opening reads the manifest only, a batch reads its own rows.
+
+    Attributes:
+        rows: of each categorical feature's table.
+        arrays: by split and column, (samples, columns).
+    """
+
+    def __init__(self, folder: str | Path, data: Data | None = None):
+        folder, manifest = Path(folder), manifest_of(folder)
+        self.rows = tuple(manifest["rows"])
+        samples = manifest["samples"]
+        identity = hashlib.sha256(json.dumps(manifest["files"], sort_keys=True).encode()).hexdigest()
+        self.data = data or Data(
+            "real", folder.name, identity, samples, note="", unit="rows", skipped=tuple(manifest["skipped"])
+        )
+        self.arrays = {
+            split: {
+                name: np.memmap(folder / f"{split}.{name}.bin", kind, "r", shape=(samples[split], columns))
+                for name, (kind, columns) in COLUMNS.items()
+            }
+            for split in samples
+        }
+
+    def read(self, split: str, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Some rows: dense (n, 13) float32, ids (n, 26) int32, label (n,) float32."""
+        part = {name: np.asarray(array[rows]) for name, array in self.arrays[split].items()}
+        return {"dense": part["dense"], "ids": part["ids"], "label": part["label"][:, 0].astype(np.float32)}
+
+
+def make(*, data_dir: str | None, **_: Any) -> Records:
+    """Prepared rows of a directory.
+
+    Raises:
+        UserError: without one.
+    """
+    if data_dir is None:
+        raise UserError("Criteo's click logs are not here; type data_dir=DIRECTORY, as suite data dlrm --to makes it")
+    return Records(data_dir)

@@ -1,0 +1,256 @@
+"""DLRM: published sizes, Criteo's format and what may be wrong with it, and clicks whose best score is known."""
+
+import gzip
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suite import configure, run
+from suite.contract import UserError
+from suite.tasks.dlrm import clicks, criteo
+from suite.tasks.dlrm.architecture import Architecture
+
+KAGGLE = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10)
+KAGGLE += (5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)  # distinct words in the Kaggle file
+SMALL = ["task.sources.clicks.options.train=2000", "task.sources.clicks.options.valid=500"]
+
+
+def parameters(architecture: Architecture) -> int:
+    return sum(int(np.prod(spec.shape)) for spec in architecture.shapes().values())
+
+
+def linear(*widths: int) -> int:
+    return sum(inputs * outputs + outputs for inputs, outputs in itertools.pairwise(widths))
+
+
+def absent(*overrides: str) -> Any:
+    config = configure.compose(["task=dlrm", "scale=paper", *overrides])
+    return run.make_task({**config, "task": {**config["task"], "absent": True}})
+
+
+def test_parameters_of_the_kaggle_network() -> None:
+    assert sum(KAGGLE) == 33_762_577
+    network = Architecture(KAGGLE, (1,) * 26, 16, (512, 256, 64), (512, 256))
+    assert len(network.pairs) == 351
+    assert parameters(network) == 16 * 33_762_577 + linear(13, 512, 256, 64, 16) + linear(367, 512, 256, 1)
+
+
+def test_parameters_of_mlperfs_networks_without_allocating() -> None:
+    """187,767,399 rows of 128 in the first benchmark; the second's cross network sees 27 · 128 numbers."""
+    first, second = absent().architecture, absent("task.variant=v2").architecture
+    bottom, top = linear(13, 512, 256, 128), linear(479, 1024, 1024, 512, 256, 1)
+    assert sum(first.rows) == 187_767_399 and parameters(first) == 128 * 187_767_399 + bottom + top
+    crossed = 27 * 128
+    over = 3 * (2 * crossed * 512 + crossed) + linear(crossed, 1024, 1024, 512, 256, 1)
+    assert sum(second.hots) == 214 and parameters(second) == 128 * sum(second.rows) + bottom + over
+    for name, options in (("torch", first), ("torch", second)):
+        import torch
+
+        from suite.tasks.dlrm.torch import Model
+
+        with torch.device("meta"):
+            model = Model(options)
+        assert name and sum(value.numel() for value in model.parameters()) == parameters(options)
+        assert [n for n, _ in model.named_parameters()] == list(options.shapes())
+
+
+@pytest.mark.parametrize("variant", ["v1", "v2"])
+def test_jax_takes_mlperfs_parameters(variant: str) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    from suite.tasks.dlrm.jax import Model
+
+    at = absent(f"task.variant={variant}").architecture
+    params = {name: jax.ShapeDtypeStruct(spec.shape, jnp.float32) for name, spec in at.shapes().items()}
+    batch = {"dense": jax.ShapeDtypeStruct((4, 13), jnp.float32), "label": jax.ShapeDtypeStruct((4,), jnp.float32)}
+    batch |= {"ids": jax.ShapeDtypeStruct((4, sum(at.hots)), jnp.int32)}
+    model = Model(at)
+    apply = lambda p, b: model.apply(p, {}, {}, b, train=True, key=None, tap=lambda name, x, y: y)[0]["logit"]  # noqa: E731
+    assert jax.eval_shape(apply, params, batch).shape == (4,)
+
+
+def test_first_rows_stay_within_their_tables_bound() -> None:
+    task = run.make_task(configure.compose(["task=dlrm", *SMALL]))
+    table, at = task.init(0, "tables.weight"), task.architecture
+    for field, (start, rows) in enumerate(zip(at.offsets, at.rows, strict=True)):
+        part = table[start : start + rows]
+        assert np.abs(part).max() <= rows**-0.5, field
+        assert np.abs(part).max() > 0.8 * rows**-0.5, field
+    assert np.array_equal(task.init(0, "tables.weight", slice(100, 900)), table[100:900])
+
+
+def test_the_interaction_is_the_strict_lower_triangle_after_the_dense_vector() -> None:
+    import torch
+
+    from suite.tasks.dlrm.torch import Model
+
+    at = Architecture((5, 7), (1, 1), 3, (4,), (6,))
+    model = Model(at)
+    batch = {"dense": torch.rand(2, 13), "ids": torch.tensor([[0, 6], [4, 11]]), "label": torch.zeros(2)}
+    seen: list[Any] = []
+    model.top[0].register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    model(batch)
+    dense, rows = model.bottom(batch["dense"]), model.tables(batch["ids"])
+    expected = torch.stack([(rows[:, 0] * dense).sum(1), (rows[:, 1] * dense).sum(1), (rows[:, 1] * rows[:, 0]).sum(1)])
+    assert torch.allclose(seen[0], torch.cat([dense, expected.T], 1), atol=1e-6)
+    assert (dense >= 0).all(), "ReLU also ends the bottom network"
+
+
+def test_auc_counts_ties_half_and_the_whole_split_at_once() -> None:
+    task = absent()
+    parts = [
+        {"logit": np.array([0.0, 1.0, 1.0]), "label": np.array([0.0, 0.0, 1.0]), "weight": np.ones(3)},
+        {"logit": np.array([2.0, 9.0]), "label": np.array([1.0, 0.0]), "weight": np.array([1.0, 0.0])},
+    ]
+    assert task.score(parts)["auc"] == pytest.approx((2 + 1.5) / 4)
+
+
+# ------------------------------------------------------------------------------------------------- the format
+def row(label: str = "1", integer: str = "3", word: str = "0a1b2c3d") -> str:
+    return "\t".join([label, *[integer] * 13, *[word] * 26])
+
+
+def raw(folder: Path, train: list[str], valid: list[str] | None = None) -> Path:
+    folder.mkdir()
+    (folder / "train.txt").write_text("\n".join(train) + "\n")
+    if valid is not None:
+        (folder / "valid.txt").write_text("\n".join(valid) + "\n")
+    return folder
+
+
+def test_rules_of_the_published_preparation(tmp_path: Path) -> None:
+    train = [row(integer="-2", word="ff"), row("0", "", ""), row(integer="7", word="FF")]
+    criteo.prepare(raw(tmp_path / "raw", train, [row(word="ff"), row(word="dead")]), tmp_path / "made")
+    records = criteo.Records(tmp_path / "made")
+    seen = records.read("train", np.arange(3))
+    assert seen["dense"][:, 0].tolist() == [0.0, 0.0, pytest.approx(np.log(8))], "negative and unknown are 0"
+    assert seen["ids"][:, 5].tolist() == [1, 2, 3], "in order of appearance; unknown is a word, and so is another case"
+    assert records.read("valid", np.arange(2))["ids"][:, 5].tolist() == [1, 0], "0: not seen in training"
+    assert set(records.rows) == {4} and seen["label"].tolist() == [1.0, 0.0, 1.0]
+
+
+def test_hashed_words_need_no_dictionary(tmp_path: Path) -> None:
+    source = raw(tmp_path / "raw", [row(word="ff"), row(word="")], [row(word="dead")])
+    criteo.prepare(source, tmp_path / "made", hash_rows=100)
+    records = criteo.Records(tmp_path / "made")
+    assert records.read("train", np.arange(2))["ids"][:, 0].tolist() == [1 + 0xFF % 100, 1]
+    assert records.read("valid", np.arange(1))["ids"][0, 0] == 1 + 0xDEAD % 100 and set(records.rows) == {101}
+
+
+def test_one_file_is_cut_as_seven_days_and_days_keep_their_last(tmp_path: Path) -> None:
+    criteo.prepare(raw(tmp_path / "one", [row(integer=str(n)) for n in range(140)]), tmp_path / "made")
+    records = criteo.Records(tmp_path / "made")
+    assert records.data.samples == {"train": 120, "valid": 10}
+    assert np.expm1(records.read("valid", np.arange(10))["dense"][:, 0]).round().tolist() == list(range(130, 140))
+    days = tmp_path / "days"
+    days.mkdir()
+    for day in (0, 1, 10):
+        (days / f"day_{day}").write_text("".join(row(integer=str(100 * day + n)) + "\n" for n in range(4)))
+    criteo.prepare(days, tmp_path / "made2")
+    records = criteo.Records(tmp_path / "made2")
+    assert np.expm1(records.read("valid", np.arange(2))["dense"][:, 0]).round().tolist() == [1002, 1003]
+    assert records.data.samples["train"] == 8
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("1\t2", "2 columns where 40"),
+        (row(label="2"), "column 1 is '2', not 0 or 1"),
+        (row(integer="1.5"), "column 2 is '1.5', not an integer"),
+        (row(word="xyz"), "column 15 is 'xyz', not a hexadecimal word"),
+        (row(word="é"), "column 15 is"),
+    ],
+)
+def test_a_damaged_line_is_named_or_counted(line: str, said: str, tmp_path: Path) -> None:
+    source = raw(tmp_path / "raw", [row(), line, row()], [row()])
+    with pytest.raises(UserError, match=r"train\.txt, line 2: ") as error:
+        criteo.prepare(source, tmp_path / "stopped")
+    assert said in str(error.value)
+    criteo.prepare(source, tmp_path / "made", on_error="skip")
+    data = criteo.Records(tmp_path / "made").data
+    assert data.samples["train"] == 2 and len(data.skipped) == 1 and "line 2" in data.skipped[0]
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    source = raw(tmp_path / "raw", [row()] * 2000, [row()] * 10)
+    packed = gzip.compress((source / "train.txt").read_bytes())
+    (source / "train.txt").unlink()
+    (source / "train.txt.gz").write_bytes(packed[:-20])
+    with pytest.raises(UserError, match=r"train\.txt\.gz: damaged after line \d+"):
+        criteo.prepare(source, tmp_path / "cut")
+    (source / "train.txt.gz").write_bytes(packed)
+    criteo.prepare(source, tmp_path / "made")
+    assert criteo.check(str(tmp_path / "made")) == []
+    ids = tmp_path / "made" / "train.ids.bin"
+    content = bytearray(ids.read_bytes())
+    content[100] ^= 1
+    ids.write_bytes(content)
+    assert "train.ids.bin: sha256" in criteo.check(str(tmp_path / "made"))[0]
+    ids.write_bytes(content[:-4])
+    with pytest.raises(UserError, match=r"train\.ids\.bin: 207,996 bytes where 208,000"):
+        criteo.Records(tmp_path / "made")
+    with pytest.raises(UserError, match="not prepared"):
+        criteo.Records(source)
+    with pytest.raises(UserError, match="holds neither"):
+        criteo.prepare(tmp_path / "made", tmp_path / "other")
+
+
+def test_census_data_in_criteos_format(shared_data: Path, tmp_path: Path) -> None:
+    """Real rows (UCI Adult): their numbers, and an AUC that counting alone does not give."""
+    criteo.prepare(shared_data / "census_adult" / "criteo_format", tmp_path / "made")
+    counts = criteo.census(str(tmp_path / "made"))
+    assert counts["train"] == {"clicked": 7841, "not clicked": 24720}
+    assert counts["valid"] == {"clicked": 3846, "not clicked": 12435}
+    settings = ["task=dlrm", "task.data=criteo", f"data_dir={tmp_path / 'made'}", "optimizer.lr=0.003", "seed=0"]
+    from engines import advance, engine
+
+    config = configure.compose([*settings, "task.eval_batch_size=16281"])
+    made = engine(config, run.make_task(config))
+    advance(made, range(60))
+    assert made.task.score(made.evaluate([made.task.batch("valid", 0, 0)]))["auc"] > 0.88
+
+
+# ------------------------------------------------------------------------------------------------- generated clicks
+def test_the_file_says_what_was_drawn(tmp_path: Path) -> None:
+    """Through the text and back: labels and counts are equal, and words and categories correspond one to one."""
+    (tmp_path / "raw").mkdir()
+    clicks.write(tmp_path / "raw", train=3000, valid=500)
+    criteo.prepare(tmp_path / "raw", tmp_path / "made")
+    seen = criteo.Records(tmp_path / "made").read("train", np.arange(3000))
+    dense, ids, _, click = (part[:3000] for part in clicks.draw("train", 0))
+    assert np.array_equal(seen["label"], click) and np.allclose(np.expm1(seen["dense"]), dense, rtol=1e-5)
+    for field in range(26):
+        pairs = set(zip(ids[:, field].tolist(), seen["ids"][:, field].tolist(), strict=True))
+        assert len(pairs) == len(set(ids[:, field])) == len(set(seen["ids"][:, field])), field
+
+
+def test_best_attainable_score_of_the_card() -> None:
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    probability, click = clicks.probabilities("valid", 30_000)
+    card = (Path(clicks.__file__).parent / "CARD.md").read_text()
+    assert f"{roc_auc_score(click, probability):.4f}" in card and f"{log_loss(click, probability):.4f}" in card
+    assert f"{100 * click.mean():.1f} %" in card
+
+
+def test_tables_by_rows_give_the_same_run() -> None:
+    """The whole network on two jax devices with its table split, against one torch device with all of it."""
+    from engines import advance, engine, gap, weights
+
+    small = [*SMALL, "task.batch_size=64", "optimizer.lr=0.1", "precision=float64"]
+    plain = ["optimizer=sgd", "optimizer.momentum=0.0", "optimizer.weight_decay=0.0"]
+    ends = []
+    for backend, placement, world in (("torch", "replicated", 1), ("torch", "rows", 1), ("jax", "rows", 2)):
+        chosen = [f"backend={backend}", f"task.placement={placement}", f"world={world}"]
+        config = configure.compose(["task=dlrm", *small, *plain, *chosen])
+        made = engine(config, run.make_task(config))
+        advance(made, range(4))
+        found = weights(made)
+        rows = sum(made.task.architecture.rows)
+        ends.append(found | {"tables.weight": found["tables.weight"][:rows]})
+    assert gap(ends[0], ends[1]) <= 1e-10 and gap(ends[0], ends[2]) <= 1e-10
