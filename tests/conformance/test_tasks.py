@@ -22,11 +22,21 @@ SMALL_TRANSFORMER = [
     *("depth=1", "width=16", "heads=2", "feed_forward=24", "batch_size=8", "eval_batch_size=8", "extra=2"),
     "sources.grammar.options.valid=20",
 ]
+SMALL_DLRM = [
+    *("batch_size=64", "eval_batch_size=128"),
+    "sources.clicks.options={train: 2000, valid: 500}",
+]
+SMALL_AUTOENCODER = [
+    *("batch_size=16", "eval_batch_size=32"),
+    *(f"sources.{name}.options={{train: 200, valid: 50}}" for name in ("curves", "faces")),
+]
 # One list of overrides for each network or option worth comparing; the first is also trained, resumed and shared out.
-CLICKS = [f"sources.clicks.options.{split}={rows}" for split, rows in (("train", 2000), ("valid", 500))]
-CLICKS += ["batch_size=64", "eval_batch_size=128"]
 SMALL: dict[str, list[list[str]]] = {
-    "dlrm": [[*CLICKS], [*CLICKS, "variant=v2", "limit=50"], [*CLICKS, "placement=rows"]],
+    "autoencoder": [
+        ["widths=[784,20,10,5]", *SMALL_AUTOENCODER],
+        ["variant=faces", "widths=[625,20,10,5]", *SMALL_AUTOENCODER, "penalty=0.0"],
+    ],
+    "dlrm": [SMALL_DLRM, [*SMALL_DLRM, "variant=v2", "limit=50"], [*SMALL_DLRM, "placement=rows"]],
     "bert": [
         [*SMALL_BERT, "next_sentence=true", "dropout=0.1"],
         SMALL_BERT,

@@ -1,0 +1,176 @@
+"""Deep autoencoders (Hinton and Salakhutdinov 2006), as Goldfarb, Ren and Bahamou 2020 train them, at full size.
+
+The networks are described in architecture.py; images are generated (curves.py, faces.py) or read (files.py); see
+CARD.md for sources, licences and targets.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.tasks import _nn
+from suite.tasks._data import order
+from suite.tasks.autoencoder import curves, faces, files
+from suite.tasks.autoencoder.architecture import Architecture
+from suite.tasks.autoencoder.files import census, check
+
+__all__ = ["CITATION", "SUMMARY", "VERSION", "Autoencoder", "census", "check", "make"]
+
+CITATION = (
+    "Hinton, Salakhutdinov: Reducing the Dimensionality of Data with Neural Networks, Science 2006; Goldfarb, Ren, "
+    "Bahamou: Practical Quasi-Newton Methods for Training Deep Neural Networks, NeurIPS 2020, arXiv:2006.08877"
+)
+SUMMARY = "deep autoencoders of MNIST, CURVES and FACES"
+VERSION = "1"
+
+Batch = dict[str, np.ndarray]
+
+
+class Images(Protocol):
+    """Where images come from."""
+
+    data: Data
+    pixels: int
+
+    def read(self, split: str, rows: np.ndarray) -> np.ndarray:
+        """Some images, (n, pixels) float32."""
+        ...
+
+
+class Autoencoder:
+    """Images through a narrow code and back: the reconstruction's loss per image on the validation split.
+
+    Args:
+        images: where the samples come from.
+        architecture: the network's widths, loss and penalty.
+        batch_size: global batch.
+        eval_batch_size: batch of a validation pass.
+        targets: the ladder of losses, easiest first.
+    """
+
+    name, version, group = "autoencoder", VERSION, 1
+
+    def __init__(
+        self,
+        images: Images,
+        *,
+        architecture: Architecture,
+        batch_size: int,
+        eval_batch_size: int,
+        targets: Sequence[float],
+    ):
+        self.images, self.architecture = images, architecture
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.targets = tuple(Target("loss", value, higher_is_better=False) for value in targets)
+
+    @property
+    def data(self) -> Data:
+        """Where the images come from."""
+        return self.images.data
+
+    def shapes(self) -> dict[str, Spec]:
+        """Every parameter; there are no buffers."""
+        return self.architecture.shapes()
+
+    def layers(self) -> dict[str, Layer]:
+        """Every layer of the network."""
+        return self.architecture.layers()
+
+    def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
+        """The initial value of one parameter."""
+        return _nn.draw(self.shapes()[name], seed, name, rows)
+
+    def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
+        """Rank's share of a batch: `image` (n, pixels) float32, `weight` and `index` (n,)."""
+        samples = self.data.samples[split]
+        if split == "train":
+            rows, numbers = order.take(samples, batch_size=self.batch_size, seed=seed, index=index)
+            weight = np.ones(len(rows), np.float32)
+        else:
+            rows, weight = order.sweep(samples, batch_size=self.eval_batch_size, index=index)
+            numbers = index * self.eval_batch_size + np.arange(len(rows))
+        share = len(rows) // world
+        mine = slice(rank * share, (rank + 1) * share)
+        image = self.images.read(split, rows[mine])
+        return {"image": image, "weight": weight[mine], "index": numbers[mine].astype(np.int64)}
+
+    def batches(self, split: str) -> int:
+        """Batches in one validation pass; the ragged last one is padded, where the published code drops it."""
+        return -(-self.data.samples[split] // self.eval_batch_size)
+
+    def carry(self, samples: int) -> Batch:
+        """Nothing lives from batch to batch."""
+        return {}
+
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
+        """Mean loss of an image without the penalty, and the mean squared error of a pixel, over the whole split."""
+        loss = error = total = 0.0
+        for part in parts:
+            weight = part["weight"].astype(np.float64)
+            loss += float(weight @ part["loss"].astype(np.float64))
+            error += float(weight @ part["error"].astype(np.float64))
+            total += float(weight.sum())
+        return {"loss": loss / total, "squared_error": error / total}
+
+
+class AbsentImages:
+    """Sizes without images: enough to say what a run would be."""
+
+    def __init__(self, name: str, pixels: int, samples: Mapping[str, int]):
+        self.pixels = pixels
+        self.data = Data("real", name, "not here", samples, unit="images")
+
+    def read(self, split: str, rows: np.ndarray) -> np.ndarray:
+        """Nothing can be read."""
+        raise UserError(f"{self.data.name} is not here; type data_dir=DIRECTORY")
+
+
+SOURCES: dict[str, Callable[..., Images]] = {
+    "curves": curves.make,
+    "faces": faces.make,
+    "mnist": files.mnist,
+    "curves_mat": files.curves_mat,
+    "faces_mat": files.faces_mat,
+}
+
+
+def make(
+    *,
+    data: str,
+    source: Mapping[str, Any],
+    variant: str,
+    widths: Sequence[int],
+    loss: str,
+    penalty: float,
+    samples: Mapping[str, int],
+    absent: bool = False,
+    on_error: str = "stop",
+    **options: Any,
+) -> Autoencoder:
+    """The task from its configuration (conf/task/autoencoder.yaml).
+
+    Args:
+        data: where the images come from, one of SOURCES.
+        source: what that source takes.
+        variant: mnist, curves or faces; the YAML file says what follows from it.
+        widths: from the pixels down to the code.
+        loss: bernoulli | squared.
+        penalty: τ of ½ τ ‖θ‖².
+        samples: of the published set, for a task without its data.
+        absent: describe the task without its files.
+        on_error: stop; a damaged file of images cannot be skipped.
+        options: of `Autoencoder`.
+
+    Raises:
+        UserError: for an unknown source, or images that do not fit the network.
+    """
+    if data not in SOURCES:
+        raise UserError(f"task.data={data}: unknown; one of {', '.join(SOURCES)}")
+    images = AbsentImages(data, widths[0], samples) if absent else SOURCES[data](**source)
+    if images.pixels != widths[0]:
+        raise UserError(
+            f"task.data={data}: images of {images.pixels} pixels, where task.variant={variant} takes {widths[0]}"
+        )
+    return Autoencoder(images, architecture=Architecture(tuple(widths), loss, penalty), **options)

@@ -1,0 +1,47 @@
+"""Deep autoencoders as a list of widths: one description from which shapes, layers and both models are made."""
+
+import itertools
+from dataclasses import dataclass
+
+from suite.contract import Layer, Spec, UserError
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An encoder of linear layers and its mirror image.
+
+    ReLU follows every layer but the code's and the last one (Goldfarb et al. 2020, §5).
+
+    Attributes:
+        widths: from the pixels down to the code.
+        loss: `bernoulli`, cross-entropy of the pixels, or `squared`, half their squared error; summed over an image.
+        penalty: τ of ½ τ ‖θ‖², over weights and biases.
+    """
+
+    widths: tuple[int, ...]
+    loss: str
+    penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.loss not in ("bernoulli", "squared"):
+            raise UserError(f"task.loss={self.loss}: unknown; one of bernoulli, squared")
+
+    @property
+    def sequence(self) -> list[tuple[str, int, int, bool]]:
+        """Name, inputs, outputs and whether ReLU follows, of every layer in order."""
+        whole = (*self.widths, *self.widths[-2::-1])
+        linear = {len(self.widths) - 2, len(whole) - 2}
+        pairs = enumerate(itertools.pairwise(whole))
+        return [(f"layers.{number}", inputs, outputs, number not in linear) for number, (inputs, outputs) in pairs]
+
+    def shapes(self) -> dict[str, Spec]:
+        """Every parameter, within ±1/√inputs: torch's default, which the published code leaves as it is."""
+        found = {}
+        for name, inputs, outputs, _ in self.sequence:
+            found[f"{name}.weight"] = Spec((outputs, inputs), "fan_in_uniform")
+            found[f"{name}.bias"] = Spec((outputs,), f"uniform({inputs**-0.5!r})")
+        return found
+
+    def layers(self) -> dict[str, Layer]:
+        """Every layer: all are linear."""
+        return {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name, *_ in self.sequence}

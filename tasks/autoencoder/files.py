@@ -1,0 +1,128 @@
+"""Images that lie in files: MNIST's idx format, and the MATLAB files of CURVES and FACES."""
+
+import gzip
+import hashlib
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from suite.contract import Data, UserError
+
+IMAGES = {"train": "train-images-idx3-ubyte", "valid": "t10k-images-idx3-ubyte"}
+# md5 of the uncompressed files, as they have been since LeCun put them up
+MNIST = {"train": "6bbc9ace898e44ae57da46a324031adb", "valid": "2646ac647ad5339dbf082846283269ea"}
+MAGIC = 2051  # of an idx file that holds bytes in three dimensions
+CURVES, FACES = "digs3pts_1.mat", "newfaces_rot_single.mat"
+FACES_SPLIT = (103_500, 41_400)  # first for training, last for testing (renyiryry/kbfgs_neurips2020_public)
+
+
+class Images:
+    """Images held in memory: at most 400 MB, of which bytes are widened when they are read.
+
+    Attributes:
+        pixels: of one image.
+    """
+
+    def __init__(self, name: str, identity: str, splits: dict[str, np.ndarray], scale: float, note: str):
+        self._splits, self._scale = splits, np.float32(scale)
+        samples = {split: len(images) for split, images in splits.items()}
+        self.data = Data("real", name, identity, samples, unit="images", note=note)
+        self.pixels = splits["train"].shape[1]
+
+    def read(self, split: str, rows: np.ndarray) -> np.ndarray:
+        """Some images, (n, pixels) float32."""
+        return self._splits[split][rows].astype(np.float32) * self._scale
+
+
+def _bytes(folder: Path, name: str) -> tuple[Path, bytes]:
+    """A file, plain or compressed, uncompressed."""
+    plain, packed = folder / name, folder / f"{name}.gz"
+    path = plain if plain.exists() else packed
+    try:
+        return path, plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"{packed}: not there; put MNIST's four idx files into {folder}, plain or .gz") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{packed}: damaged: {error}; fetch it again") from error
+
+
+def idx(folder: Path, split: str) -> tuple[np.ndarray, str]:
+    """One split's images as bytes (n, 784), and the md5 of the uncompressed file.
+
+    Raises:
+        UserError: where the file is missing, damaged, or not what its first numbers say.
+    """
+    path, content = _bytes(folder, IMAGES[split])
+    magic, count, height, width = np.frombuffer(content[:16].ljust(16, b"\0"), ">u4").tolist()
+    if magic != MAGIC:
+        raise UserError(f"{path}: begins with {magic}, not with {MAGIC}: not idx images")
+    if len(content) != 16 + count * height * width:
+        raise UserError(f"{path}: {len(content):,} bytes where {16 + count * height * width:,} are expected")
+    pixels = np.frombuffer(content, np.uint8, offset=16).reshape(count, height * width)
+    return pixels, hashlib.md5(content).hexdigest()
+
+
+def mnist(*, data_dir: str | None) -> Images:
+    """MNIST, pixels in 0…1."""
+    if data_dir is None:
+        raise UserError("MNIST is not here; type data_dir=DIRECTORY")
+    read = {split: idx(Path(data_dir), split) for split in IMAGES}
+    known = {split: md5 for split, (_, md5) in read.items()} == MNIST
+    note = "" if known else "idx images that are not the canonical MNIST"
+    identity = hashlib.sha256("".join(md5 for _, md5 in read.values()).encode()).hexdigest()
+    name = "MNIST" if known else Path(data_dir).name
+    return Images(name, identity, {split: images for split, (images, _) in read.items()}, 1 / 255, note)
+
+
+def _mat(folder: Path, name: str, *keys: str) -> tuple[list[np.ndarray], str]:
+    from scipy.io import loadmat
+
+    path = folder / name
+    if not path.exists():
+        raise UserError(f"{path}: not there; it is handed on with the code of Hinton and Martens, not by us")
+    try:
+        content = loadmat(path)
+    except Exception as error:
+        raise UserError(f"{path}: not a readable MATLAB file: {error}") from error
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise UserError(f"{path}: holds no {' and no '.join(missing)}")
+    return [np.asarray(content[key], np.float32) for key in keys], hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def curves_mat(*, data_dir: str | None) -> Images:
+    """The published CURVES: 20,000 and 10,000 images."""
+    if data_dir is None:
+        raise UserError(f"{CURVES} is not here; type data_dir=DIRECTORY")
+    (train, valid), identity = _mat(Path(data_dir), CURVES, "bdata", "bdatatest")
+    return Images("CURVES", identity, {"train": train, "valid": valid}, 1.0, "")
+
+
+def faces_mat(*, data_dir: str | None) -> Images:
+    """The published FACES: 103,500 and 41,400 images."""
+    if data_dir is None:
+        raise UserError(f"{FACES} is not here; type data_dir=DIRECTORY")
+    (images,), identity = _mat(Path(data_dir), FACES, "newfaces_single")
+    images, (first, last) = images.T, FACES_SPLIT
+    splits = {"train": images[:first], "valid": images[-last:]}
+    return Images("FACES", identity, splits, 1.0, "")
+
+
+def check(data_dir: str) -> list[str]:
+    """One line for each file of MNIST that cannot be read or is not the canonical one."""
+    found = []
+    for split, expected in MNIST.items():
+        try:
+            _, md5 = idx(Path(data_dir), split)
+        except UserError as error:
+            found.append(str(error))
+            continue
+        if md5 != expected:
+            found.append(f"{Path(data_dir) / IMAGES[split]}: md5 {md5} where MNIST's is {expected}")
+    return found
+
+
+def census(data_dir: str) -> dict[str, dict[str, int]]:
+    """Images in each split; autoencoders know no classes."""
+    return {split: {"images": len(idx(Path(data_dir), split)[0])} for split in IMAGES}

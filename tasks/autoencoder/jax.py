@@ -1,0 +1,66 @@
+"""The autoencoder in jax: pure functions of flat parameter dictionaries with torch's shapes."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from suite import stream
+from suite.tasks._nn.jax import Tap, Tree, linear
+from suite.tasks.autoencoder import Autoencoder
+from suite.tasks.autoencoder.architecture import Architecture
+
+
+@dataclass(frozen=True)
+class Model:
+    """Images to their reconstruction; the twin of `suite.tasks.autoencoder.torch.Model`."""
+
+    architecture: Architecture
+
+    def apply(
+        self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, *, train: bool, key: Array | None, tap: Tap
+    ) -> tuple[Tree, Tree, Tree]:
+        """Outputs (`output` (N, pixels), or in evaluation each image's losses), buffers and carry."""
+        x, at = batch["image"], self.architecture
+        for name, _, _, relu in at.sequence:
+            x = linear(params, name, x, tap)
+            x = jax.nn.relu(x) if relu else x
+        if train:
+            outputs = {"output": x, "image": batch["image"]}
+            if at.penalty:
+                outputs["penalty"] = 0.5 * at.penalty * sum((value * value).sum() for value in params.values())
+            return outputs, buffers, carry
+        pixels = jax.nn.sigmoid(x) if at.loss == "bernoulli" else x
+        error = ((pixels - batch["image"]) ** 2).mean(1)
+        outputs = {"loss": self._losses(x, batch["image"]), "error": error, "weight": batch["weight"]}
+        return outputs, buffers, carry
+
+    def _losses(self, output: Array, image: Array) -> Array:
+        """Summed over the pixels of each image, (N,)."""
+        wide = output.astype(jnp.promote_types(output.dtype, jnp.float32))
+        if self.architecture.loss == "bernoulli":
+            return (jnp.logaddexp(0.0, wide) - image * wide).sum(1)
+        return 0.5 * ((wide - image) ** 2).sum(1)
+
+    def loss(self, outputs: Tree, batch: Tree) -> tuple[Array, Array]:
+        """Weighted sum of the images' losses, each with the penalty, and the summed weight."""
+        weight = batch["weight"].sum()
+        total = (self._losses(outputs["output"], outputs["image"]) * batch["weight"]).sum()
+        return total + outputs["penalty"] * weight if "penalty" in outputs else total, weight
+
+    def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
+        """The outputs with images drawn from the model: Bernoulli pixels, or normal ones of deviation 1."""
+        output = outputs["output"]
+        size = output.shape[1]
+        place = batch["index"].astype(jnp.uint32)[:, None] * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
+        if self.architecture.loss == "bernoulli":
+            image = (stream.uniform(jnp, key, "image", place) < jax.nn.sigmoid(output)).astype(output.dtype)
+        else:
+            image = jax.lax.stop_gradient(output) + stream.normal(jnp, key, "image", place)
+        return outputs | {"image": image}
+
+
+def make(task: Autoencoder) -> Model:
+    """The task's model."""
+    return Model(task.architecture)

@@ -1,0 +1,65 @@
+"""The autoencoder in torch."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from suite import stream
+from suite.tasks.autoencoder import Autoencoder
+from suite.tasks.autoencoder.architecture import Architecture
+
+Tree = dict[str, Tensor]
+
+
+class Model(nn.Module):
+    """Images to their reconstruction."""
+
+    def __init__(self, architecture: Architecture):
+        super().__init__()
+        self.at = architecture
+        self.relu = [relu for *_, relu in architecture.sequence]
+        self.layers = nn.ModuleList(nn.Linear(inputs, outputs) for _, inputs, outputs, _ in architecture.sequence)
+
+    def forward(self, batch: Tree, carry: Tree | None = None, key: object = None) -> tuple[Tree, Tree]:
+        """`output` (N, pixels): logits, or pixels where the loss is squared; in evaluation each image's losses."""
+        x = batch["image"]
+        for layer, relu in zip(self.layers, self.relu, strict=True):
+            x = torch.relu(layer(x)) if relu else layer(x)
+        if self.training:
+            outputs = {"output": x, "image": batch["image"]}
+            if self.at.penalty:
+                outputs["penalty"] = 0.5 * self.at.penalty * sum(value.square().sum() for value in self.parameters())
+            return outputs, carry or {}
+        pixels = x.sigmoid() if self.at.loss == "bernoulli" else x
+        error = (pixels - batch["image"]).square().mean(1)
+        return {"loss": self._losses(x, batch["image"]), "error": error, "weight": batch["weight"]}, carry or {}
+
+    def _losses(self, output: Tensor, image: Tensor) -> Tensor:
+        """Summed over the pixels of each image, (N,)."""
+        if self.at.loss == "bernoulli":
+            return functional.binary_cross_entropy_with_logits(output, image, reduction="none").sum(1)
+        return 0.5 * (output - image).square().sum(1)
+
+    def loss(self, outputs: Tree, batch: Tree) -> tuple[Tensor, Tensor]:
+        """Weighted sum of the images' losses, each with the penalty, and the summed weight."""
+        weight = batch["weight"].sum()
+        total = (self._losses(outputs["output"], outputs["image"]) * batch["weight"]).sum()
+        return total + outputs["penalty"] * weight if "penalty" in outputs else total, weight
+
+    def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
+        """The outputs with images drawn from the model: Bernoulli pixels, or normal ones of deviation 1."""
+        output = outputs["output"]
+        size = output.shape[1]
+        place = batch["index"].cpu().numpy()[:, None] * size + np.arange(size)
+        if self.at.loss == "bernoulli":
+            draws = torch.from_numpy(stream.uniform(np, key, "image", place)).to(output)
+            image = (draws < output.sigmoid()).to(output)
+        else:
+            image = output.detach() + torch.from_numpy(stream.normal(np, key, "image", place)).to(output)
+        return outputs | {"image": image}
+
+
+def make(task: Autoencoder) -> Model:
+    """The task's model, its weights not yet set."""
+    return Model(task.architecture)
