@@ -45,6 +45,12 @@ def crop(
     return centre(width, height, min(width, max(1, round(height * ratio))), min(height, max(1, round(width / ratio))))
 
 
+def square(draws: np.random.Generator, *, side: int, size: int) -> tuple[int, int, int, int]:
+    """A random square of `size` pixels in a square image of `side`: (left, top, right, bottom)."""
+    left, top = (int(draws.random() * (side - size + 1)) for _ in range(2))
+    return left, top, left + size, top + size
+
+
 def centre(width: int, height: int, wide: int, tall: int) -> tuple[int, int, int, int]:
     """The box of `wide` × `tall` pixels in the middle of an image: (left, top, right, bottom)."""
     left, top = (width - wide) // 2, (height - tall) // 2

@@ -36,6 +36,7 @@ class Folder:
         *,
         size: int = 224,
         resize: int | None = None,
+        warp: int | None = None,
         crop_area: tuple[float, float] = (0.08, 1.0),
         aspect: tuple[float, float] = (3 / 4, 4 / 3),
         flip: bool = True,
@@ -54,6 +55,8 @@ class Folder:
             data_dir: the directory with `train/` and `val/`; see `layout.scan`.
             size: height and width the network sees.
             resize: shorter side of a validation image before its central cut; by default size × 256 / 224, rounded.
+            warp: squeeze every image to warp × warp first, whatever its shape, and cut a square of `size` from that: at
+                random in training, centrally in validation. Caffe's way; crop_area, aspect and resize are then unused.
             crop_area: share of the image that a training crop covers (MLPerf: from 0.05).
             aspect: width / height of a training crop.
             flip: whether to mirror training images at even odds.
@@ -72,6 +75,8 @@ class Folder:
             UserError: the directory or an option is not as described.
         """
         resize = round(size * 256 / 224) if resize is None else resize
+        if warp and warp < size:
+            raise UserError(f"warp={warp} leaves too little for a cut of size={size}; type warp={size} or more")
         if resize < size:
             raise UserError(f"resize={resize} leaves too little for a cut of size={size}; type resize={size} or more")
         if on_error not in ("stop", "skip"):
@@ -80,7 +85,7 @@ class Folder:
         self.names, self._root = layout.classes, layout.root
         self.classes, self.size = len(self.names), size
         self.skipped: list[str] = []
-        self._resize, self._crop_area, self._aspect, self._flip = resize, crop_area, aspect, flip
+        self._warp, self._resize, self._crop_area, self._aspect, self._flip = warp, resize, crop_area, aspect, flip
         self._mean, self._std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
         self._erase = {"probability": erase, "area": erase_area, "aspect": erase_aspect}
         self._on_error, self._workers = on_error, workers
@@ -145,13 +150,22 @@ class Folder:
 
     def _distort(self, image: Image.Image, seed: int, number: int) -> np.ndarray:
         draws = augment.generator(seed, number)
-        box = augment.crop(draws, width=image.width, height=image.height, area=self._crop_area, aspect=self._aspect)
-        shown = self._normalise(image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box))
+        if self._warp:
+            box = augment.square(draws, side=self._warp, size=self.size)
+            shown = self._normalise(self._squeezed(image).crop(box))
+        else:
+            box = augment.crop(draws, width=image.width, height=image.height, area=self._crop_area, aspect=self._aspect)
+            shown = self._normalise(image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box))
         if self._flip and augment.flip(draws):
             shown = shown[:, :, ::-1]
         return augment.erase(draws, shown, **self._erase)
 
+    def _squeezed(self, image: Image.Image) -> Image.Image:
+        return image.resize((self._warp, self._warp), Image.Resampling.BILINEAR) if self._warp else image
+
     def _cut(self, image: Image.Image) -> np.ndarray:
+        if self._warp:
+            return self._normalise(self._squeezed(image).crop(augment.centre(*2 * (self._warp,), *2 * (self.size,))))
         scale = self._resize / min(image.size)
         wide, tall = round(image.width * scale), round(image.height * scale)
         image = image.resize((wide, tall), Image.Resampling.BILINEAR)

@@ -12,10 +12,12 @@ Tree = dict[str, Array]
 Tap = Callable[[str, Array, Array], Array]
 
 
-def conv2d(x: Array, weight: Array, *, stride: int = 1, padding: int = 0) -> Array:
-    """Convolution of (N, H, W, C) with a torch-shaped (out, in, k, k) weight and symmetric padding."""
-    pads = ((padding, padding), (padding, padding))
-    return lax.conv_general_dilated(x, weight, (stride, stride), pads, dimension_numbers=("NHWC", "OIHW", "NHWC"))
+def conv2d(x: Array, weight: Array, *, stride: int = 1, padding: int = 0, groups: int = 1) -> Array:
+    """Convolution of (N, H, W, C) with a torch-shaped (out, in / groups, k, k) weight and symmetric padding."""
+    pads, layout = ((padding, padding), (padding, padding)), ("NHWC", "OIHW", "NHWC")
+    return lax.conv_general_dilated(
+        x, weight, (stride, stride), pads, dimension_numbers=layout, feature_group_count=groups
+    )
 
 
 def max_pool(x: Array, *, window: int, stride: int, padding: int) -> Array:

@@ -22,6 +22,7 @@ SMALL_TRANSFORMER = [
     *("depth=1", "width=16", "heads=2", "feed_forward=24", "batch_size=8", "eval_batch_size=8", "extra=2"),
     "sources.grammar.options.valid=20",
 ]
+SMALL_IMAGES = ["batch_size=8", "eval_batch_size=16"]
 SMALL_DLRM = [
     *("batch_size=64", "eval_batch_size=128"),
     "sources.clicks.options={train: 2000, valid: 500}",
@@ -36,6 +37,11 @@ SMALL: dict[str, list[list[str]]] = {
         ["widths=[784,20,10,5]", *SMALL_AUTOENCODER],
         ["variant=faces", "widths=[625,20,10,5]", *SMALL_AUTOENCODER, "penalty=0.0"],
     ],
+    "caffenet": [
+        ["width=6", "hidden=8", "image_size=64", *SMALL_IMAGES],
+        ["width=6", "hidden=8", "image_size=67", *SMALL_IMAGES, "init=gaussian", "dropout=0.0", "smoothing=0.1"],
+    ],
+    "cifar10": [["width=3", "bn_group=4", "sources.shapes.options={train: 80, valid: 20}", *SMALL_IMAGES]],
     "dlrm": [SMALL_DLRM, [*SMALL_DLRM, "variant=v2", "limit=50"], [*SMALL_DLRM, "placement=rows"]],
     "bert": [
         [*SMALL_BERT, "next_sentence=true", "dropout=0.1"],

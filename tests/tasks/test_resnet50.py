@@ -8,8 +8,8 @@ import pytest
 from engines import gap, weights
 
 from suite.tasks._data.shapes import Shapes
+from suite.tasks._images.resnet import Architecture
 from suite.tasks.resnet50 import ResNet50
-from suite.tasks.resnet50.architecture import Architecture
 
 PUBLISHED = Architecture((3, 4, 6, 3), 64, 1000, 32)
 PARAMETERS = 25_557_032
@@ -35,7 +35,7 @@ def test_parameters_of_the_published_network_from_its_description() -> None:
 def test_parameters_of_the_published_network_in_torch() -> None:
     import torch
 
-    from suite.tasks.resnet50.torch import ResNet
+    from suite.tasks._images.torch_resnet import ResNet
 
     with torch.device("meta"):
         model = ResNet(PUBLISHED)
@@ -52,7 +52,7 @@ def test_parameters_of_the_published_network_in_jax() -> None:
     import jax
     import jax.numpy as jnp
 
-    from suite.tasks.resnet50.jax import ResNet
+    from suite.tasks._images.jax_resnet import ResNet
 
     made = {name: jax.ShapeDtypeStruct(spec.shape, jnp.float32) for name, spec in PUBLISHED.shapes().items()}
     params = {name: value for name, value in made.items() if PUBLISHED.shapes()[name].kind == "parameter"}
@@ -61,6 +61,7 @@ def test_parameters_of_the_published_network_in_jax() -> None:
         "image": jax.ShapeDtypeStruct((32, 3, 224, 224), jnp.float32),
         "label": jax.ShapeDtypeStruct((32,), jnp.int32),
         "weight": jax.ShapeDtypeStruct((32,), jnp.float32),
+        "index": jax.ShapeDtypeStruct((32,), jnp.int32),
     }
 
     def forward(params: Any, buffers: Any, batch: Any) -> Any:

@@ -1,15 +1,14 @@
-"""ResNet v1.5 as a list of blocks: one description from which shapes, layers and both models are made.
+"""ResNets as lists of blocks: one description from which shapes, layers and both models are made.
 
 He et al. 2016 with the stride in the 3×3 convolution (v1.5). `blocks=(3, 4, 6, 3), width=64` is ResNet-50 with
-25,557,032 parameters at 1,000 classes; the laptop network is `(1, 1, 1, 1)` at width 16. Names are torchvision's.
+25,557,032 parameters at 1,000 classes; with `bottleneck=False, small=True` and blocks (2, 2, 2, 2) it is the ResNet-18
+that CIFAR-10's papers train, 11,173,962 parameters. Names are torchvision's.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from suite.contract import Layer, Spec
-
-EXPANSION = 4  # a bottleneck's output is four times its width (He et al. 2016, figure 5)
 
 
 @dataclass(frozen=True)
@@ -27,56 +26,79 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Block:
-    """A bottleneck: 1×1, 3×3, 1×1, and a projection where the shape changes."""
+    """1×1, 3×3, 1×1 convolutions, or two of 3×3, and a projection where the shape changes."""
 
     name: str
-    body: tuple[Convolution, Convolution, Convolution]
+    body: tuple[Convolution, ...]
     shortcut: Convolution | None
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network's sizes; `group` is the number of samples that share batch-normalisation statistics."""
+    """The network's sizes.
+
+    Attributes:
+        blocks: of each stage.
+        width: channels of the stem.
+        classes: number of labels.
+        group: samples that share batch-normalisation statistics.
+        bottleneck: whether blocks are bottlenecks, or two convolutions of 3×3.
+        small: a 3×3 stem of stride 1 without pooling, for images of 32 pixels (He et al. 2016, §4.2).
+        zero_gamma: the last BatchNorm of each block starts at 0 (Goyal et al. 2017, §5.1).
+    """
 
     blocks: tuple[int, ...]
     width: int
     classes: int
     group: int
-    zero_gamma: bool = True  # last BatchNorm of each block starts at 0 (Goyal et al. 2017, §5.1)
+    bottleneck: bool = True
+    small: bool = False
+    zero_gamma: bool = True
 
     @property
     def stem(self) -> Convolution:
-        """The 7×7 convolution of stride 2 that a 3×3 max-pool of stride 2 follows."""
-        return Convolution("conv1", "bn1", 3, self.width, 7, 2, 3)
+        """A 7×7 convolution of stride 2 that a 3×3 max-pool of stride 2 follows, or the small one."""
+        kernel, stride, padding = (3, 1, 1) if self.small else (7, 2, 3)
+        return Convolution("conv1", "bn1", 3, self.width, kernel, stride, padding)
+
+    @property
+    def expansion(self) -> int:
+        """A bottleneck's output is four times its width (He et al. 2016, figure 5)."""
+        return 4 if self.bottleneck else 1
 
     @property
     def features(self) -> int:
         """Channels that reach the classifier."""
-        return self.width * 2 ** (len(self.blocks) - 1) * EXPANSION
+        return self.width * 2 ** (len(self.blocks) - 1) * self.expansion
 
-    def bottlenecks(self) -> Iterator[Block]:
+    def residuals(self) -> Iterator[Block]:
         """Every block, in order."""
         inputs = self.width
         for stage, count in enumerate(self.blocks):
             width = self.width * 2**stage
             for position in range(count):
-                name = f"layer{stage + 1}.{position}"
                 stride = 2 if stage > 0 and position == 0 else 1
-                outputs = width * EXPANSION
-                body = (
-                    Convolution(f"{name}.conv1", f"{name}.bn1", inputs, width, 1, 1, 0),
-                    Convolution(f"{name}.conv2", f"{name}.bn2", width, width, 3, stride, 1),
-                    Convolution(f"{name}.conv3", f"{name}.bn3", width, outputs, 1, 1, 0),
-                )
-                names = f"{name}.downsample.0", f"{name}.downsample.1"
-                changes = stride != 1 or inputs != outputs
-                yield Block(name, body, Convolution(*names, inputs, outputs, 1, stride, 0) if changes else None)
-                inputs = outputs
+                yield self._block(f"layer{stage + 1}.{position}", inputs, width, stride)
+                inputs = width * self.expansion
+
+    def _block(self, name: str, inputs: int, width: int, stride: int) -> Block:
+        outputs = width * self.expansion
+        if self.bottleneck:
+            sizes = [(inputs, width, 1, 1), (width, width, 3, stride), (width, outputs, 1, 1)]
+        else:
+            sizes = [(inputs, width, 3, stride), (width, outputs, 3, 1)]
+        body = tuple(
+            Convolution(f"{name}.conv{place}", f"{name}.bn{place}", into, out, kernel, step, kernel // 2)
+            for place, (into, out, kernel, step) in enumerate(sizes, 1)
+        )
+        names = f"{name}.downsample.0", f"{name}.downsample.1"
+        changes = stride != 1 or inputs != outputs
+        return Block(name, body, Convolution(*names, inputs, outputs, 1, stride, 0) if changes else None)
 
     def convolutions(self) -> Iterator[Convolution]:
         """Every convolution, in the order in which torch registers the modules."""
         yield self.stem
-        for block in self.bottlenecks():
+        for block in self.residuals():
             yield from block.body
             if block.shortcut:
                 yield block.shortcut
@@ -84,7 +106,7 @@ class Architecture:
     def shapes(self) -> dict[str, Spec]:
         """Every parameter and buffer by name."""
         found: dict[str, Spec] = {}
-        last = {block.body[2].norm for block in self.bottlenecks()} if self.zero_gamma else set()
+        last = {block.body[-1].norm for block in self.residuals()} if self.zero_gamma else set()
         for conv in self.convolutions():
             found[f"{conv.name}.weight"] = Spec((conv.outputs, conv.inputs, conv.kernel, conv.kernel), "fan_out_normal")
             found[f"{conv.norm}.weight"] = Spec((conv.outputs,), "zeros" if conv.norm in last else "ones")

@@ -1,0 +1,177 @@
+"""What the tasks that classify images share: batches, metric and training targets. Each brings its own network.
+
+`Classification` is NumPy; torch.py and jax.py hold `Classifier`, the part of a model around its network.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.tasks import _nn
+from suite.tasks._data import Images, order
+
+Batch = dict[str, np.ndarray]
+
+
+class Architecture(Protocol):
+    """A network's description."""
+
+    @property
+    def classes(self) -> int:
+        """Labels it tells apart."""
+        ...
+
+    @property
+    def group(self) -> int:
+        """Consecutive samples that must lie on one device; 1 without batch normalisation."""
+        ...
+
+    def shapes(self) -> dict[str, Spec]:
+        """Every parameter and buffer."""
+        ...
+
+    def layers(self) -> dict[str, Layer]:
+        """The layers a curvature method can treat."""
+        ...
+
+
+class Classification:
+    """Image classification: top-1 accuracy in percent on the validation split.
+
+    A task's own class adds its `name` and `version`.
+
+    Args:
+        images: where the samples come from.
+        architecture: the network's sizes.
+        batch_size: global batch.
+        eval_batch_size: batch of a validation pass.
+        targets: the ladder, easiest first.
+        smoothing: label smoothing.
+        mixup: α of the running mixup's Beta(α, α); 0 turns it off.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        *,
+        architecture: Any,
+        batch_size: int,
+        eval_batch_size: int,
+        targets: Sequence[float],
+        smoothing: float = 0.0,
+        mixup: float = 0.0,
+    ):
+        self.images, self.architecture = images, architecture
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.smoothing, self.mixup = smoothing, mixup
+        self.targets = tuple(Target("top1", value) for value in targets)
+        self.group = architecture.group  # samples that must lie on one device
+
+    @property
+    def data(self) -> Data:
+        """Where the images come from."""
+        return self.images.data
+
+    def shapes(self) -> dict[str, Spec]:
+        """Every parameter and buffer."""
+        return self.architecture.shapes()
+
+    def layers(self) -> dict[str, Layer]:
+        """The layers a curvature method can treat."""
+        return self.architecture.layers()
+
+    def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
+        """The initial value of one parameter or buffer."""
+        return _nn.draw(self.shapes()[name], seed, name, rows)
+
+    def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
+        """Rank's share of a batch: `image` (n, 3, S, S), `label` (n,), `weight`, `index`, and `mix` under mixup."""
+        if split == "train":
+            rows, numbers = order.take(self.data.samples[split], batch_size=self.batch_size, seed=seed, index=index)
+            weight = np.ones(len(rows), np.float32)
+        else:
+            rows, weight = order.sweep(self.data.samples[split], batch_size=self.eval_batch_size, index=index)
+            numbers = index * self.eval_batch_size + np.arange(len(rows))
+        share = len(rows) // world
+        mine = slice(rank * share, (rank + 1) * share)
+        rows, numbers, weight = rows[mine], numbers[mine], weight[mine]
+        image, label = self.images.read(split, rows, seed=seed, numbers=numbers)
+        batch = {"image": image, "label": label, "weight": weight, "index": numbers.astype(np.int64)}
+        if self.mixup and split == "train":
+            batch["mix"] = self._mix(seed, index, numbers)
+        return batch
+
+    def _mix(self, seed: int, index: int, numbers: np.ndarray) -> np.ndarray:
+        """λ of running mixup, one for each sample; 1 in the first batch, which has nothing to be mixed with."""
+        draws = [np.random.default_rng([seed, 0x3A1C, int(n)]).beta(self.mixup, self.mixup) for n in numbers]
+        return np.asarray(draws, np.float32) if index else np.ones(len(numbers), np.float32)
+
+    def batches(self, split: str) -> int:
+        """Batches in one validation pass."""
+        return -(-self.data.samples[split] // self.eval_batch_size)
+
+    def carry(self, samples: int) -> Batch:
+        """Running mixup's blend of the previous step; nothing otherwise."""
+        if not self.mixup:
+            return {}
+        size, classes = self.images.size, self.architecture.classes
+        return {
+            "image": np.zeros((samples, 3, size, size), np.float32),
+            "target": np.zeros((samples, classes), np.float32),
+        }
+
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
+        """Top-1 accuracy in percent and mean cross-entropy, over the whole split."""
+        right = loss = total = 0.0
+        for part in parts:
+            logits, label, weight = part["logits"].astype(np.float64), part["label"].astype(np.int64), part["weight"]
+            shifted = logits - logits.max(1, keepdims=True)
+            picked = np.take_along_axis(shifted, label[:, None], 1)[:, 0]
+            loss += float(weight @ (np.log(np.exp(shifted).sum(1)) - picked))
+            right += float(weight @ (logits.argmax(1) == label))
+            total += float(weight.sum())
+        return {"top1": 100.0 * right / total, "loss": loss / total}
+
+
+class AbsentImages:
+    """A data set's sizes without its images: enough to say what a run would be."""
+
+    def __init__(self, data: Data, *, classes: int, size: int):
+        self.data, self.classes, self.size = data, classes, size
+
+    def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Nothing can be read."""
+        raise UserError(f"{self.data.name}'s images are not here; type data_dir=DIRECTORY")
+
+
+# Russakovsky et al. 2015, table 2
+IMAGENET = Data("real", "ImageNet-1k", "not here", {"train": 1_281_167, "valid": 50_000}, unit="images")
+
+
+def check(data_dir: str) -> list[str]:
+    """One line for each image file of a directory that cannot be read; decodes them all."""
+    from suite.tasks._data import folder
+
+    return folder.verify(data_dir)
+
+
+def census(data_dir: str) -> dict[str, dict[str, int]]:
+    """Images of each class in each split of a directory; opens none."""
+    from suite.tasks._data import layout
+
+    splits = layout.scan(data_dir).splits
+    return {split: dict(Counter(file.label for file in files)) for split, files in splits.items()}
+
+
+def known(**options: tuple[Any, Sequence[Any]]) -> None:
+    """Refuse a value of `task.<name>` that is not among those it may have, given as name=(value, choices).
+
+    Raises:
+        UserError: naming the choices.
+    """
+    for name, (value, choices) in options.items():
+        if value not in choices:
+            raise UserError(f"task.{name}={value}: unknown; one of {', '.join(map(str, choices))}")

@@ -1,0 +1,62 @@
+"""CIFAR-10 (Krizhevsky 2009) with the ResNet-18 that its papers train, and the same narrowed for a laptop.
+
+The network is a ResNet of two 3×3 convolutions a block; batches and metric are those of every task that classifies
+images. See CARD.md for sources, licences and targets.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from suite.contract import Data
+from suite.tasks._images import AbsentImages, Classification, known
+from suite.tasks._images.resnet import Architecture
+from suite.tasks.cifar10 import binary, shapes
+from suite.tasks.cifar10.binary import census, check
+
+__all__ = ["CITATION", "SUMMARY", "VERSION", "Cifar10", "census", "check", "make"]
+
+CITATION = "Krizhevsky: Learning Multiple Layers of Features from Tiny Images, technical report, 2009"
+SUMMARY = "CIFAR-10 classification with ResNet-18"
+VERSION = "1"
+PUBLISHED = Data("real", "CIFAR-10", "not here", {"train": 50_000, "valid": 10_000}, unit="images")
+
+
+class Cifar10(Classification):
+    """Image classification with a small ResNet."""
+
+    name, version = "cifar10", VERSION
+
+
+def make(
+    *,
+    data: str,
+    source: Mapping[str, Any],
+    variant: str,
+    blocks: Sequence[int],
+    width: int,
+    bn_group: int,
+    absent: bool = False,
+    on_error: str = "stop",
+    **options: Any,
+) -> Cifar10:
+    """The task from its configuration (conf/task/cifar10.yaml).
+
+    Args:
+        data: `shapes`, generated, or `cifar10`, batches of a directory.
+        source: what that source's `make` takes.
+        variant: of the model; resnet18 is the only one.
+        blocks: in each stage.
+        width: channels of the stem.
+        bn_group: samples that share batch-normalisation statistics.
+        absent: describe the task without its directory.
+        on_error: stop; a damaged batch cannot be skipped.
+        options: of `Classification`.
+
+    Raises:
+        UserError: for an unknown source, variant or way to treat errors.
+    """
+    sources = {"shapes": shapes, "cifar10": binary}
+    known(data=(data, list(sources)), variant=(variant, ("resnet18",)), on_error=(on_error, ("stop",)))
+    images = AbsentImages(PUBLISHED, classes=10, size=32) if absent else sources[data].make(**source)
+    architecture = Architecture(tuple(blocks), width, images.classes, bn_group, bottleneck=False, small=True)
+    return Cifar10(images, architecture=architecture, **options)

@@ -1,0 +1,168 @@
+"""CIFAR-10's two formats: the binary batches and the Python ones, read into memory as bytes.
+
+A binary record is a label and 3 × 32 × 32 bytes, red first; a Python batch is a pickled dictionary with `data`
+(n, 3072) and `labels`. Pickles can run anything, so only NumPy's own building blocks are let through.
+"""
+
+import hashlib
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from suite.contract import Data, UserError
+from suite.tasks._data import augment
+
+SIDE, CLASSES = 32, 10
+RECORD = 1 + 3 * SIDE * SIDE
+BATCHES = {"train": [f"data_batch_{number}" for number in range(1, 6)], "valid": ["test_batch"]}
+FOLDERS = {".bin": "cifar-10-batches-bin", "": "cifar-10-batches-py"}
+# of the 50,000 training images in 0…1, red, green and blue
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+PAD = 4  # pixels of black around a training image before it is cut (He et al. 2016, §4.2)
+ALLOWED = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")}
+ALLOWED |= {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+
+
+class _Arrays(pickle.Unpickler):
+    """Unpickles arrays, and nothing that could run."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+def _python(content: bytes) -> np.ndarray:
+    """Records (n, RECORD) of a Python batch."""
+    batch = _Arrays(io.BytesIO(content), encoding="latin1").load()
+    data, labels = np.asarray(batch["data"], np.uint8), np.asarray(batch["labels"], np.uint8)
+    return np.concatenate([labels[:, None], data.reshape(len(labels), RECORD - 1)], 1)
+
+
+def _records(path: Path) -> np.ndarray:
+    """Records (n, RECORD) of one file.
+
+    Raises:
+        UserError: where it is damaged.
+    """
+    content = path.read_bytes()
+    if path.suffix == ".bin":
+        if not content or len(content) % RECORD:
+            raise UserError(
+                f"{path}: {len(content):,} bytes are no whole number of records of {RECORD:,}; fetch it again"
+            )
+        records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+    else:
+        try:
+            records = _python(content)
+        except Exception as error:  # a damaged pickle raises anything
+            raise UserError(f"{path}: not a readable batch of CIFAR-10: {error}; fetch it again") from error
+    if (wrong := np.flatnonzero(records[:, 0] >= CLASSES)).size:
+        raise UserError(f"{path}, record {wrong[0] + 1}: label {records[wrong[0], 0]}, where 0 to 9 are expected")
+    return records
+
+
+def find(data_dir: str | Path | None) -> dict[str, list[Path]]:
+    """The batch files of each split: in the directory itself or in the folder that the archive makes in it.
+
+    Raises:
+        UserError: where they are not all there.
+    """
+    if data_dir is None:
+        raise UserError("CIFAR-10 may not be passed on; fetch it from its authors and type data_dir=DIRECTORY")
+    root = Path(data_dir).expanduser()
+    for suffix, folder in FOLDERS.items():
+        for place in (root, root / folder):
+            if (place / f"data_batch_1{suffix}").is_file():
+                found = {split: [place / f"{name}{suffix}" for name in names] for split, names in BATCHES.items()}
+                missing = [path for paths in found.values() for path in paths if not path.is_file()]
+                if missing:
+                    raise UserError(f"{missing[0]}: not there; all six batches of CIFAR-10 are needed")
+                return found
+    raise UserError(f"{root}: holds neither {' nor '.join(FOLDERS.values())}; type data_dir=DIRECTORY")
+
+
+class Cifar:
+    """CIFAR-10's images, or others in its format.
+
+    Training images are cut at random from a frame of PAD black pixels and mirrored at even odds; validation images are
+    as they are.
+    """
+
+    classes, size = CLASSES, SIDE
+
+    def __init__(self, data_dir: str | Path | None, *, augmented: bool = True, data: Data | None = None):
+        """Read all batches, 180 MB at most.
+
+        Args:
+            data_dir: where they lie.
+            augmented: whether training images are cut and mirrored.
+            data: what this is, where it is not CIFAR-10.
+
+        Raises:
+            UserError: where a file is missing or damaged.
+        """
+        read = {split: np.concatenate([_records(path) for path in paths]) for split, paths in find(data_dir).items()}
+        digest = hashlib.sha256(b"".join(records.tobytes() for records in read.values())).hexdigest()
+        samples = {split: len(records) for split, records in read.items()}
+        self._records, self._augmented = read, augmented
+        self.data = data or Data("real", "CIFAR-10", digest, samples, unit="images")
+
+    def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Images and labels of some rows; see `Images`."""
+        records = self._records[split][rows]
+        images = records[:, 1:].reshape(-1, 3, SIDE, SIDE)
+        if split == "train" and self._augmented:
+            images = np.stack([self._distorted(image, seed, int(n)) for image, n in zip(images, numbers, strict=True)])
+        mean, std = (np.asarray(values, np.float32)[:, None, None] for values in (MEAN, STD))
+        return (images.astype(np.float32) / np.float32(255) - mean) / std, records[:, 0].astype(np.int32)
+
+    def _distorted(self, image: np.ndarray, seed: int, number: int) -> np.ndarray:
+        draws = augment.generator(seed, number)
+        top, left = (int(draws.random() * (2 * PAD + 1)) for _ in range(2))
+        framed = np.pad(image, ((0, 0), (PAD, PAD), (PAD, PAD)))[:, top : top + SIDE, left : left + SIDE]
+        return framed[:, :, ::-1] if augment.flip(draws) else framed
+
+
+def write(folder: Path, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+    """Write a split as binary batches.
+
+    Args:
+        folder: where to.
+        split: train, cut into five files, or valid.
+        images: (n, 3, 32, 32) uint8.
+        labels: (n,) below 10.
+    """
+    records = np.concatenate([labels.astype(np.uint8)[:, None], images.reshape(len(images), -1)], 1)
+    for name, part in zip(BATCHES[split], np.array_split(records, len(BATCHES[split])), strict=True):
+        part.tofile(folder / f"{name}.bin")
+
+
+def make(*, data_dir: str | None, augmented: bool = True) -> Cifar:
+    """CIFAR-10 from a directory."""
+    return Cifar(data_dir, augmented=augmented)
+
+
+def check(data_dir: str) -> list[str]:
+    """One line for each damaged batch."""
+    found = []
+    for path in (path for paths in find(data_dir).values() for path in paths):
+        try:
+            _records(path)
+        except UserError as error:
+            found.append(str(error))
+    return found
+
+
+def census(data_dir: str) -> dict[str, dict[str, int]]:
+    """Images of each class in each split."""
+    found = {}
+    for split, paths in find(data_dir).items():
+        labels = np.concatenate([_records(path)[:, 0] for path in paths])
+        found[split] = {
+            str(label): int(count) for label, count in zip(*np.unique(labels, return_counts=True), strict=True)
+        }
+    return found

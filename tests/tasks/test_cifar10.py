@@ -1,0 +1,134 @@
+"""CIFAR-10: published size, both formats, and what may be wrong with their files."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suite.contract import UserError
+from suite.tasks._data import augment
+from suite.tasks._images.resnet import Architecture
+from suite.tasks.cifar10 import binary, shapes
+
+
+def test_parameters_of_the_published_network() -> None:
+    import torch
+
+    from suite.tasks._images.torch_resnet import ResNet
+
+    at = Architecture((2, 2, 2, 2), 64, 10, 128, bottleneck=False, small=True)
+    parameters = {name: spec.shape for name, spec in at.shapes().items() if spec.kind == "parameter"}
+    assert sum(int(np.prod(shape)) for shape in parameters.values()) == 11_173_962
+    with torch.device("meta"):
+        model = ResNet(at)
+    assert {name: tuple(value.shape) for name, value in model.named_parameters()} == parameters
+
+
+def test_jax_takes_the_published_parameters() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    from suite.tasks._images.jax_resnet import ResNet
+
+    at = Architecture((2, 2, 2, 2), 64, 10, 8, bottleneck=False, small=True)
+    made = {name: jax.ShapeDtypeStruct(spec.shape, jnp.float32) for name, spec in at.shapes().items()}
+    image, index = jax.ShapeDtypeStruct((8, 32, 32, 3), jnp.float32), jax.ShapeDtypeStruct((8,), jnp.int32)
+
+    def logits(values: Any, x: Any, i: Any) -> Any:
+        return ResNet(at).logits(values, values, x, train=True, key=None, index=i, tap=lambda name, x, y: y)
+
+    found, new = jax.eval_shape(logits, made, image, index)
+    assert found.shape == (8, 10) and len(new) == 2 * 20
+
+
+def images(count: int) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(count)
+    return draw.integers(0, 256, (count, 3, 32, 32), np.uint8), draw.integers(0, 10, count)
+
+
+def write(folder: Path, *, python: bool) -> None:
+    for split, count in (("train", 25), ("valid", 7)):
+        made, labels = images(count)
+        if not python:
+            binary.write(folder, split, made, labels)
+            continue
+        parts = zip(
+            np.array_split(made, len(binary.BATCHES[split])),
+            np.array_split(labels, len(binary.BATCHES[split])),
+            strict=True,
+        )
+        for name, (part, label) in zip(binary.BATCHES[split], parts, strict=True):
+            batch = {"data": part.reshape(len(part), -1), "labels": label.tolist(), "batch_label": name}
+            (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+
+
+@pytest.mark.parametrize("python", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_both_formats_say_the_same(python: bool, inside: bool, tmp_path: Path) -> None:
+    folder = tmp_path / ("cifar-10-batches-py" if python else "cifar-10-batches-bin") if inside else tmp_path
+    folder.mkdir(exist_ok=True)
+    write(folder, python=python)
+    data = binary.make(data_dir=str(tmp_path))
+    made, labels = images(7)
+    shown, found = data.read("valid", np.arange(7), seed=0, numbers=np.arange(7))
+    back = shown * np.asarray(binary.STD)[:, None, None] + np.asarray(binary.MEAN)[:, None, None]
+    assert np.array_equal(np.rint(255 * back), made) and np.array_equal(found, labels)
+    assert data.data.samples == {"train": 25, "valid": 7} and binary.check(str(tmp_path)) == []
+    assert sum(binary.census(str(tmp_path))["train"].values()) == 25
+
+
+def test_training_images_are_cut_from_a_black_frame_and_mirrored(tmp_path: Path) -> None:
+    write(tmp_path, python=False)
+    data = binary.Cifar(tmp_path)
+    whole, _ = images(25)
+    rows, numbers = np.zeros(40, np.int64), np.arange(40)
+    shown, _ = data.read("train", rows, seed=3, numbers=numbers)
+    back = np.rint(255 * (shown * np.asarray(binary.STD)[:, None, None] + np.asarray(binary.MEAN)[:, None, None]))
+    framed = np.pad(whole[0], ((0, 0), (4, 4), (4, 4)))
+    for image, number in zip(back, numbers, strict=True):
+        draws = augment.generator(3, int(number))
+        top, left = int(draws.random() * 9), int(draws.random() * 9)
+        cut = framed[:, top : top + 32, left : left + 32]
+        assert np.array_equal(image, cut[:, :, ::-1] if augment.flip(draws) else cut)
+    again, _ = data.read("train", rows[5:6], seed=3, numbers=numbers[5:6])
+    assert np.array_equal(again[0], shown[5]), "a sample looks the same whatever stands beside it"
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    write(tmp_path, python=False)
+    path = tmp_path / "data_batch_3.bin"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(UserError, match=r"data_batch_3\.bin: 15,364 bytes are no whole number"):
+        binary.Cifar(tmp_path)
+    path.write_bytes(bytes([11]) + whole[1:])
+    assert binary.check(str(tmp_path)) == [f"{path}, record 1: label 11, where 0 to 9 are expected"]
+    path.unlink()
+    with pytest.raises(UserError, match="all six batches"):
+        binary.Cifar(tmp_path)
+    with pytest.raises(UserError, match="holds neither"):
+        binary.Cifar(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="may not be passed on"):
+        binary.make(data_dir=None)
+
+
+class Runs:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("unpickled"),))
+
+
+def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, python=True)
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps({"data": Runs(), "labels": []}))
+    with pytest.raises(UserError, match=r"data_batch_2: not a readable batch of CIFAR-10: it asks for"):
+        binary.Cifar(tmp_path)
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_generated_images_hold_each_class_as_often(tmp_path: Path) -> None:
+    shapes.write(tmp_path, train=100, valid=30)
+    counts = binary.census(str(tmp_path))
+    assert set(counts["train"].values()) == {10} and set(counts["valid"].values()) == {3}
