@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYTHONSAFEPATH := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup run test test-all bench lint
+.PHONY: setup run test test-all bench lint matrix
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -27,6 +27,9 @@ test-all: setup lint
 
 bench: setup
 	$(BIN)/python -m pytest tests/bench -m bench --benchmark-storage=file://.benchmarks --benchmark-autosave $(BENCH)
+
+matrix: setup
+	$(BIN)/python tests/pairs.py results/matrix.csv
 
 lint: setup .pyright
 	$(BIN)/ruff check .

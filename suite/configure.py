@@ -30,7 +30,7 @@ ONE_OF = {
 }
 TUNED = ("optimizer.", "schedule.", "task.batch_size", "accumulate", "max_steps")  # overriding these leaves the recipe
 NOT_RUN = {
-    "task": ("scales", "sources", "default_optimizer"),
+    "task": ("scales", "variants", "sources", "default_optimizer"),
     "optimizer": ("search",),
 }  # what a run chooses from, not what it is
 FREE = ("data_dir", "run_dir", "require", "launch.processes", "threads", "task.module", "optimizer.module")

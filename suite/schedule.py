@@ -5,6 +5,7 @@ A schedule maps an update's number (from 0) to a factor in [0, 1]; the optimizer
 Steps may be given as whole numbers or as fractions of the run.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,12 +38,24 @@ def staircase(progress: float, boundaries: list[float], factor: float) -> float:
     return factor ** sum(progress >= boundary for boundary in boundaries)
 
 
+def inverse_sqrt(progress: float, warmups: float) -> float:
+    """From 1 as (steps / warm-up steps)**-1/2 (Vaswani et al. 2017, eq. 3); `warmups`: its length in warm-ups."""
+    return (1.0 + progress * warmups) ** -0.5
+
+
+def exponential(progress: float, factor: float) -> float:
+    """From 1 to `factor`, by an equal share at every step."""
+    return factor**progress
+
+
 SHAPES: Mapping[str, Callable[..., float]] = {
     "constant": constant,
     "linear": linear,
     "cosine": cosine,
     "polynomial": polynomial,
     "staircase": staircase,
+    "exponential": exponential,
+    "inverse_sqrt": inverse_sqrt,
 }
 
 
@@ -67,8 +80,10 @@ def factor(step: int, total: int, config: Mapping[str, Any]) -> float:
         return start + (1.0 - start) * ((step + 1) / warmup) ** config.get("warmup_power", 1.0)
     begin, end = config.get("begin", warmup), config.get("end") or total
     progress = min(max((step - begin) / max(end - begin, 1), 0.0), 1.0)
-    options = {name: config[name] for name in ("power", "boundaries", "factor") if name in config}
-    return max(SHAPES[config["shape"]](progress, **options), config.get("floor", 0.0))
+    shape = SHAPES[config["shape"]]
+    given = {**config, "warmups": (end - begin) / max(warmup, 1)}
+    options = {name: given[name] for name in inspect.signature(shape).parameters if name in given}
+    return max(shape(progress, **options), config.get("floor", 0.0))
 
 
 def hyper(step: int, total: int, config: Mapping[str, Any], optimizer: Mapping[str, Any]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """One rank of several: runs cases of `engines.py` and saves what came out.
 
-python ranks.py BACKEND RANK WORLD ADDRESS OUT CASES, where CASES is JSON: {name: [optimizer, steps, changes]}.
+python ranks.py BACKEND RANK WORLD ADDRESS OUT CASES, where CASES is JSON: {name: [optimizer, steps, changes]} on the
+tiny task, or {name: [null, steps, configuration]}.
 """
 
 import hashlib
@@ -52,13 +53,16 @@ def main(backend: str, rank: str, world: str, address: str, out: str, cases: str
     os.environ.pop("XLA_FLAGS", None)
     import engines
 
-    from suite import load
+    from suite import load, run
 
     module = load.half("suite.backend", backend)
     module.connect(int(rank), int(world), address, 60)
     for name, (optimizer, steps, changes) in json.loads(cases).items():
-        options = changes.pop("task", {})
-        made = engines.engine(engines.config(optimizer, backend, world=int(world), **changes), engines.tiny(**options))
+        if optimizer is None:
+            made = engines.engine(changes, run.make_task(changes))
+        else:
+            task = engines.tiny(**changes.pop("task", {}))
+            made = engines.engine(engines.config(optimizer, backend, world=int(world), **changes), task)
         losses = engines.advance(made, range(steps))
         found = engines.weights(made) | {
             "losses": np.asarray(losses),

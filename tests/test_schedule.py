@@ -1,5 +1,7 @@
 """Schedules in plain Python: the published shapes at their published points."""
 
+import itertools
+
 import pytest
 
 from suite.contract import UserError
@@ -12,6 +14,12 @@ def test_linear_warms_up_and_ends_at_zero() -> None:
     assert factor(10, 110, config) == 1.0
     assert factor(60, 110, config) == pytest.approx(0.5)
     assert factor(109, 110, config) == pytest.approx(0.01)
+
+
+def test_exponential_decay_loses_the_same_share_each_epoch() -> None:
+    config = {"shape": "exponential", "factor": 0.97**50}
+    epochs = [factor(step, 500, config) for step in range(0, 500, 10)]
+    assert all(abs(b / a - 0.97) < 1e-12 for a, b in itertools.pairwise(epochs)) and epochs[0] == 1
 
 
 def test_goyal_staircase() -> None:
@@ -37,6 +45,16 @@ def test_quadratic_warmup_and_floor() -> None:
     config = {"shape": "polynomial", "power": 2, "warmup": 706, "warmup_power": 2, "floor": 8.51e-7}
     assert 7.05 * factor(352, 2512, config) == pytest.approx(7.05 * 0.25)
     assert 7.05 * factor(2512, 2512, config) == pytest.approx(6e-6, rel=1e-3)
+
+
+def test_transformer_inverse_square_root() -> None:
+    """d_model**-0.5 · min(step**-0.5, step · warmup**-1.5) (Vaswani et al. 2017, eq. 3) from its peak at step 4,000."""
+    config = {"shape": "inverse_sqrt", "warmup": 4000}
+    for step in (1000, 4000, 8000, 16_000, 99_999):
+        published = min(step**-0.5, step * 4000**-1.5) / 4000**-0.5
+        assert factor(step, 100_000, config) == pytest.approx(published, rel=1.1e-3)  # the rise counts steps from 1
+    assert factor(16_000, 100_000, config) == pytest.approx(0.5)
+    assert factor(16_000, 20_000, config) == pytest.approx(0.5)  # it does not depend on the run's length
 
 
 def test_cosine_is_half_way_at_half_time() -> None:

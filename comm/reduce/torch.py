@@ -31,7 +31,7 @@ class Reduce:
 
     def exact(self, values: Tree) -> Tree:
         """The mean of small values over ranks, never compressed."""
-        return values if self.world == 1 else self._joined("exact", values, exact=True)
+        return values if self.world == 1 or not values else self._joined("exact", values, exact=True)
 
     def mean(self, name: str, values: Tree) -> Tree:
         """The mean over ranks, in the run's communication mode."""

@@ -1,0 +1,305 @@
+"""Disruption prediction in tokamaks with FRNN (Kates-Harbeck et al. 2019): profiles and signals to an alarm.
+
+A convolutional and recurrent network reads a shot as it happens, and puts out one number every time step. Training
+runs over parallel streams of shots cut into chunks, the recurrent state carried from batch to batch; the metric is
+the area under an ROC curve over whole shots. See CARD.md for sources, licences and targets.
+"""
+
+import functools
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.tasks import _nn
+from suite.tasks._data import order
+from suite.tasks.frnn import metric, shots
+from suite.tasks.frnn.architecture import Architecture
+from suite.tasks.frnn.archive import Absent, Archive
+from suite.tasks.frnn.shots import Source, Split
+from suite.tasks.frnn.streams import Streams
+
+CITATION = (
+    "Kates-Harbeck, Svyatkovskiy, Tang: Predicting disruptive instabilities in controlled fusion plasmas through deep "
+    "learning, Nature 568:526-531, 2019"
+)
+SUMMARY = "disruption prediction in tokamaks with FRNN"
+VERSION = "1"
+SOURCES = ("simulated", "archive")
+VARIANTS = {"0d": False, "1d": True}  # whether the profiles are read
+ACTIVATIONS = ("relu", "none")  # of the convolutions
+MONITORED = (0.07, 0.2, 0.5)  # further deadlines in seconds (plasma-python, monitor_times)
+
+Batch = dict[str, np.ndarray]
+
+
+class FRNN:
+    """Shot-level ROC AUC of a network that reads shots step by step.
+
+    Args:
+        source: where the shots come from.
+        protocol: `single`, `cross` or `glimpse`; see `shots.divide`.
+        glimpse: shots of the second machine in training, under `glimpse`.
+        architecture: the network's sizes.
+        target: `hinge` or `ttd`; see `shots.target`.
+        warning: seconds before a disruption from which on the target is positive, and the early region's end.
+        deadline: seconds before a disruption from which on an alarm is too late; cut from the ends in training.
+        ignore: seconds at the start of a shot in which no alarm is raised.
+        batch_size: streams of shots, global.
+        eval_batch_size: shots of a validation batch.
+        length: steps a chunk.
+        targets: the ladder, easiest first.
+        activation: after each convolution. The published code has none but max-pooling unless batch normalisation is
+            on, which is off in its configuration.
+        dropout: rate, on the input, the state and the output of every LSTM.
+        l2: penalty on the weights of dense layers and LSTMs, and on what the dense layers put out.
+        on_error: what to do about shots that cannot be used: `stop` before the first batch, or `skip` them.
+    """
+
+    name, version, group = "frnn", VERSION, 1
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        protocol: str,
+        glimpse: int,
+        architecture: Architecture,
+        target: str,
+        warning: float,
+        deadline: float,
+        ignore: float,
+        batch_size: int,
+        eval_batch_size: int,
+        length: int,
+        targets: Sequence[float],
+        activation: str = "relu",
+        dropout: float = 0.0,
+        l2: float = 0.0,
+        on_error: str = "stop",
+    ):
+        self.source, self.architecture, self.dt = source, architecture, source.dt
+        self.protocol, self.glimpse = protocol, glimpse
+        self.target, self.warning, self.length = target, warning, length
+        self.deadline, self.ignore = round(deadline / self.dt), round(ignore / self.dt)  # steps
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.activation, self.dropout, self.l2, self.on_error = activation, dropout, l2, on_error
+        self.targets = tuple(Target("auc", value) for value in targets)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a step that the variant reads: the 0D signals, which come first, and the profiles in `1d`."""
+        channels = self.source.channels
+        return channels.width if self.architecture.profiles else len(channels.signals)
+
+    @functools.cached_property
+    def _divided(self) -> dict[str, Split]:
+        """Training and validation shots, whether or not some had to be left out."""
+        return shots.divide(self.source, self.protocol, glimpse=self.glimpse)
+
+    @functools.cached_property
+    def splits(self) -> dict[str, Split]:
+        """Training and validation shots.
+
+        Raises:
+            UserError: some cannot be used, and on_error is `stop`; or there are too few.
+        """
+        divided, faults = self._divided, self.source.data().skipped
+        if faults and self.on_error == "stop":
+            raise UserError(
+                f"{faults[0]}. Of the listed shots {len(faults)} cannot be used; mend them, or leave them out, each "
+                "one named in the result: type task.on_error=skip"
+            )
+        shots.require(divided)
+        return divided
+
+    @functools.cached_property
+    def steps(self) -> np.ndarray:
+        """Steps of each training shot that are trained on; a shot too short to be cut keeps its end."""
+        whole = self._divided["train"].steps
+        return np.where(whole - self.deadline > self.length, whole - self.deadline, whole)
+
+    @functools.cached_property
+    def data(self) -> Data:
+        """Where the shots come from. A training sample is a chunk of a shot, a validation sample a whole one."""
+        found, samples = self.source.data(), {"train": int(self._chunks.sum()), "valid": len(self._divided["valid"])}
+        counts = f"{len(self._divided['train'])} training and {samples['valid']} test shots"
+        return Data(
+            found.kind, found.name, found.identity, samples, f"{counts}; {found.note}", "sequences", found.skipped
+        )
+
+    @property
+    def _chunks(self) -> np.ndarray:
+        return -(-self.steps // self.length)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 the task lives as long as the run
+    def _streams(self, seed: int) -> Streams:
+        return Streams(self._chunks, streams=self.batch_size, seed=seed)
+
+    def shapes(self) -> dict[str, Spec]:
+        """Every parameter."""
+        return self.architecture.shapes()
+
+    def layers(self) -> dict[str, Layer]:
+        """All linear layers but the recurrent ones."""
+        return self.architecture.layers()
+
+    def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
+        """The initial value of one parameter; the forget gates' bias is 1, as in Keras."""
+        spec = self.shapes()[name]
+        value = _nn.draw(spec, seed, name)
+        if name.startswith("lstm") and name.endswith("bias"):
+            value[len(value) // 4 : len(value) // 2] = 1.0
+        return value[rows or slice(None)]
+
+    def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
+        """Rank's share of a batch of n sequences of T steps: a chunk of each stream, or whole shots, padded.
+
+        Returns:
+            `signals` (n, T, 0D), `profiles` (n, T, radii, 1D) in the variant `1d`, `target` (n, T), `mask` (n, T) 1
+            where a step counts, `begins` (n,) 1 where the carried state is reset, `steps` (n,) of the sequence,
+            `disrupted` (n,), `weight` (n,), `index` (n,).
+        """
+        if split == "train":
+            chosen, chunks = self._streams(seed).at(index)
+            firsts, weight = chunks * self.length, np.ones(len(chosen), np.float32)
+            size, ends = self.length, np.minimum(firsts + self.length, self.steps[chosen])
+        else:
+            chosen, weight = order.sweep(len(self.splits[split]), batch_size=self.eval_batch_size, index=index)
+            size = -(-int(self.splits[split].steps.max()) // self.length) * self.length
+            ends = self.splits[split].steps[chosen]
+            firsts = np.zeros(len(chosen), np.int64)
+        share = len(chosen) // world
+        mine = range(rank * share, (rank + 1) * share)
+        rows = [self._sequence(split, chosen[i], slice(firsts[i], ends[i]), size) for i in mine]
+        batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        here = slice(mine.start, mine.stop)
+        numbers = index * len(chosen) + np.arange(len(chosen))
+        return batch | {
+            "begins": (firsts == 0)[here],
+            "steps": (ends - firsts)[here].astype(np.int32),
+            "disrupted": self.splits[split].disrupted[chosen[here]],
+            "weight": weight[here],
+            "index": numbers[here].astype(np.int64),
+        }
+
+    def _sequence(self, split: str, shot: int, steps: slice, size: int) -> Batch:
+        """Some steps of a shot, padded with zeros to `size`."""
+        found, channels, count = self.splits[split], self.source.channels, steps.stop - steps.start
+        values = np.zeros((size, channels.width), np.float32)
+        values[:count] = found.read(shot, steps)
+        goal, mask = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        whole = int(found.steps[shot]), bool(found.disrupted[shot])
+        goal[:count] = shots.target(self.target, *whole, dt=self.dt, warning=self.warning)[steps]
+        mask[:count] = 1.0
+        zero = len(channels.signals)
+        sequence = {"signals": values[:, :zero], "target": goal, "mask": mask}
+        if self.architecture.profiles:
+            profiles = values[:, zero:].reshape(size, len(channels.profiles), channels.radii)
+            sequence["profiles"] = np.ascontiguousarray(profiles.swapaxes(1, 2))
+        return sequence
+
+    def batches(self, split: str) -> int:
+        """Batches in one validation pass."""
+        return -(-len(self.splits[split]) // self.eval_batch_size)
+
+    def carry(self, samples: int) -> Batch:
+        """Every LSTM's hidden state and cell."""
+        size = samples, self.architecture.lstm_layers, self.architecture.hidden
+        return {"hidden": np.zeros(size, np.float32), "cell": np.zeros(size, np.float32)}
+
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
+        """Area under the ROC curve over shots, at several deadlines; alarms at the best threshold; mean loss."""
+        outputs, disrupted, loss, total = [], [], 0.0, 0
+        for part in parts:
+            real = part["weight"] > 0
+            for output, steps, ends in zip(
+                part["output"][real], part["steps"][real], part["disrupted"][real], strict=True
+            ):
+                outputs.append(output[:steps].astype(np.float64))
+                disrupted.append(bool(ends))
+            loss, total = loss + float(part["loss"][real].sum(dtype=np.float64)), total + int(part["steps"][real].sum())
+        return self.areas(outputs, disrupted) | {"loss": loss / total}
+
+    def areas(self, outputs: Sequence[np.ndarray], disrupted: Sequence[bool] | np.ndarray) -> dict[str, float]:
+        """The metrics of any alarm: of outputs (steps,) for each shot, larger towards a disruption."""
+        warning = round(self.warning / self.dt)
+        find = functools.partial(metric.peaks, outputs, disrupted, ignore=self.ignore)
+        found = find(deadline=self.deadline, warning=max(warning, self.deadline))
+        rates = found.rates(found.best())
+        areas = {f"auc_{1000 * time:.0f}ms": round(time / self.dt) for time in MONITORED}
+        return {
+            "auc": found.area(),
+            **{key: find(deadline=steps, warning=max(warning, steps)).area() for key, steps in areas.items()},
+            **{name: rates[name] for name in ("early", "missed", "false")},
+        }
+
+
+class Described(FRNN):
+    """The task without its shots."""
+
+    @property
+    def data(self) -> Data:  # type: ignore[override]
+        """What was published of them."""
+        return self.source.data()
+
+
+def check(data_dir: str) -> list[str]:
+    """One line for each listed shot that cannot be used, by the published rules; reads them all."""
+    return Archive(data_dir).faults()
+
+
+def census(data_dir: str) -> dict[str, dict[str, int]]:
+    """Disruptive and other shots of each list of a directory; opens none."""
+    return Archive(data_dir).census()
+
+
+def make(
+    *,
+    data: str,
+    source: Mapping[str, Any],
+    variant: str,
+    target: str,
+    activation: str,
+    filters: int,
+    conv_layers: int,
+    kernel_size: int,
+    pool: int,
+    dense: int,
+    hidden: int,
+    lstm_layers: int,
+    on_error: str = "stop",
+    absent: bool = False,
+    **options: Any,
+) -> FRNN:
+    """The task from its configuration (conf/task/frnn.yaml)."""
+    for name, value, known in (
+        ("data", data, SOURCES),
+        ("variant", variant, VARIANTS),
+        ("target", target, shots.TARGETS),
+        ("activation", activation, ACTIVATIONS),
+        ("on_error", on_error, ("stop", "skip")),
+    ):
+        if value not in known:
+            raise UserError(f"task.{name}={value}: unknown; one of {', '.join(known)}")
+    if absent:
+        made: Source = Absent(**{name: source[name] for name in ("signals", "profiles", "variant", "radii", "dt")})
+    else:
+        made = importlib.import_module(f"suite.tasks.frnn.{data}").make(**source)
+    channels = made.channels
+    architecture = Architecture(
+        signals=len(channels.signals),
+        profiles=len(channels.profiles) if VARIANTS[variant] else 0,
+        radii=channels.radii,
+        filters=filters,
+        conv_layers=conv_layers,
+        kernel_size=kernel_size,
+        pool=pool,
+        dense=dense,
+        hidden=hidden,
+        lstm_layers=lstm_layers,
+    )
+    task = Described if absent else FRNN
+    return task(made, architecture=architecture, target=target, activation=activation, on_error=on_error, **options)

@@ -1,0 +1,178 @@
+"""Shot-level metrics of alarms, in two protocols: FRNN's (Kates-Harbeck et al. 2019) and DisruptionBench's.
+
+An output is one number a time step, larger where a disruption is more likely. An alarm is raised at the first step at
+which it exceeds the threshold; what it is worth depends on how long before the end of a disruptive shot that is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The largest output in each region of each shot: all that a threshold has to be compared with.
+
+    Attributes:
+        early: (disruptive shots,) more than the warning time before the end; -inf where the region is empty.
+        correct: (disruptive shots,) in between.
+        late: (disruptive shots,) in the last `deadline`.
+        quiet: (other shots,) anywhere.
+    """
+
+    early: np.ndarray
+    correct: np.ndarray
+    late: np.ndarray
+    quiet: np.ndarray
+
+    def rates(self, threshold: float) -> dict[str, float]:
+        """What an alarm above `threshold` does, as shares of the disruptive shots, and `false` of the other ones.
+
+        A shot counts once, at its first alarm: `early`, `correct`, `late`, or `none`. Early alarms are counted apart:
+        they are neither correct nor missed. `missed` = `late` + `none`, and the true-positive rate is 1 - `missed`.
+        """
+        early = self.early > threshold
+        correct = ~early & (self.correct > threshold)
+        late = ~early & ~correct & (self.late > threshold)
+        shares = {"early": early, "correct": correct, "late": late, "none": ~(early | correct | late)}
+        found = {name: float(share.mean()) for name, share in shares.items()}
+        return found | {"missed": found["late"] + found["none"], "false": float((self.quiet > threshold).mean())}
+
+    def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """ROC curve: false-positive rates, true-positive rates and thresholds, from (0, 0) to (1, 1).
+
+        Thresholds are those that occur. The curve's two ends are added: the occurring thresholds alone need not reach
+        them, and an area under an unfinished curve is too small.
+        """
+        alarm = np.maximum(self.early, self.correct)
+        occurring = np.unique(np.concatenate([alarm, self.late, self.quiet]))
+        thresholds = np.concatenate([[np.inf], occurring[::-1]])
+        false, true = _share_above(self.quiet, thresholds), _share_above(alarm, thresholds)
+        return np.append(false, 1.0), np.append(true, 1.0), np.append(thresholds, -np.inf)
+
+    def area(self) -> float:
+        """Area under the ROC curve, by trapezoids."""
+        false, true, _ = self.curve()
+        return float(np.trapezoid(true, false))
+
+    def best(self) -> float:
+        """The threshold with the largest difference of true- and false-positive rate (Youden 1950)."""
+        false, true, thresholds = self.curve()
+        return float(thresholds[1:-1][(true - false)[1:-1].argmax()])
+
+
+def _share_above(values: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    return 1.0 - np.searchsorted(np.sort(values), thresholds, side="right") / len(values)
+
+
+def peaks(
+    outputs: Sequence[np.ndarray],
+    disrupted: Sequence[bool] | np.ndarray,
+    *,
+    deadline: int,
+    warning: int,
+    ignore: int = 0,
+) -> Peaks:
+    """The largest outputs of each shot by region.
+
+    Args:
+        outputs: (steps,) of each shot, the last step of a disruptive one at the disruption.
+        disrupted: whether each shot ends in a disruption.
+        deadline: steps before the end in which an alarm comes too late (FRNN: 30 ms).
+        warning: steps before the end at which the early region ends (FRNN: 1.024 s); at least `deadline`.
+        ignore: steps at the start of a shot at which no alarm is raised (FRNN: 100 ms).
+    """
+    regions: dict[str, list[float]] = {"early": [], "correct": [], "late": [], "quiet": []}
+    for output, disruptive in zip(outputs, disrupted, strict=True):
+        heard = np.asarray(output, np.float64).copy()
+        heard[:ignore] = -np.inf
+        size = len(heard)
+        if not disruptive:
+            regions["quiet"].append(heard.max())
+            continue
+        last, first = max(size - deadline, 0), max(size - warning, 0)
+        for name, part in (("early", heard[:first]), ("correct", heard[first:last]), ("late", heard[last:])):
+            regions[name].append(part.max(initial=-np.inf))
+    return Peaks(**{name: np.array(values) for name, values in regions.items()})
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """When a shot's alarm is raised: index of the step and seconds until the disruption; None and nan for no alarm."""
+
+    step: int | None
+    warning: float = np.nan
+
+
+def alarm(
+    output: np.ndarray, until: np.ndarray, *, high: float, low: float, hysteresis: int = 0, useful: float
+) -> Alarm:
+    """DisruptionBench's rule for one shot: two thresholds with hysteresis (Spangher et al. 2024).
+
+    A counter goes up at each step at or above `high` and back to 0 below `low`; the alarm is raised when it exceeds
+    `hysteresis`. Steps less than `useful` before the disruption are left out. The public code leaves out every step
+    of a shot without a disruption (it compares with nan) and divides the step by the hysteresis instead of the
+    contrary; here both do what its text says.
+
+    Args:
+        output: (steps,) scores.
+        until: (steps,) seconds until the disruption, nan where there is none.
+        high: upper threshold.
+        low: lower threshold, at most `high`.
+        hysteresis: steps above the upper threshold before the alarm.
+        useful: seconds that an alarm must leave.
+    """
+    count = 0
+    for step in np.flatnonzero(~(until < useful)):
+        if output[step] >= high:
+            count += 1
+        elif output[step] < low:
+            count = 0
+        if count > hysteresis:
+            return Alarm(int(step), float(until[step]))
+    return Alarm(None)
+
+
+def report(alarms: Sequence[Alarm], disrupted: Sequence[bool]) -> dict[str, float]:
+    """True- and false-positive rate, precision, F1 and F2 over shots, from their alarms."""
+    raised, disruptive = np.array([one.step is not None for one in alarms]), np.asarray(disrupted, bool)
+    hits, misses, false = (raised & disruptive).sum(), (~raised & disruptive).sum(), (raised & ~disruptive).sum()
+    scores = {
+        f"f{beta}": (1 + beta**2) * hits / max((1 + beta**2) * hits + beta**2 * misses + false, 1) for beta in (1, 2)
+    }
+    rates = {
+        "tpr": hits / max(disruptive.sum(), 1),
+        "fpr": false / max((~disruptive).sum(), 1),
+        "precision": hits / max(hits + false, 1),
+    }
+    return {name: float(value) for name, value in (rates | scores).items()}
+
+
+def warning_curve(alarms: Sequence[Alarm], disrupted: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
+    """Warning times of the disruptions that were announced, longest first, and the share announced by then.
+
+    Returns:
+        Seconds (hits,), and shares of all disruptive shots (hits,).
+    """
+    pairs = zip(alarms, disrupted, strict=True)
+    times = np.array([one.warning for one, disruptive in pairs if disruptive and one.step is not None])
+    return np.sort(times)[::-1], np.arange(1, len(times) + 1) / max(sum(map(bool, disrupted)), 1)
+
+
+def first_crossing_area(
+    outputs: Sequence[np.ndarray], untils: Sequence[np.ndarray], disrupted: Sequence[bool], *, useful: float
+) -> float:
+    """DisruptionBench's AUC (after Zhu et al. 2021): the first crossing must come more than `useful` seconds before.
+
+    The first crossing comes in time exactly if the largest output before that moment exceeds the threshold, so this
+    is FRNN's area with a deadline in seconds, no ignored steps and no early region.
+    """
+    before = [
+        np.asarray(output)[until > useful].max(initial=-np.inf) if disruptive else -np.inf
+        for output, until, disruptive in zip(outputs, untils, disrupted, strict=True)
+    ]
+    peak = np.array([np.max(output) for output in outputs])
+    found, ends = np.asarray(before), np.asarray(disrupted, bool)
+    never = np.full(ends.sum(), -np.inf)
+    return Peaks(early=never, correct=found[ends], late=peak[ends], quiet=peak[~ends]).area()

@@ -1,0 +1,149 @@
+"""From measured signals, each with its own times, to one shot on an even grid; by plasma-python's rules.
+
+A rule that a shot breaks is an `Unusable`, whose text names the file, and the line where there is one.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from suite.tasks.frnn.shots import Channels
+from suite.tasks.frnn.signals import machine
+
+AFTER_CURRENT = 0.05  # seconds kept after the plasma current has gone, for the disruption itself
+SLACK = 1e-6  # of a step: a sample written at a grid point belongs to it, however both were rounded
+
+
+class Unusable(Exception):
+    """A shot that cannot be used: where, and why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a shot list.
+
+    Attributes:
+        machine: where the shot was made.
+        number: of the shot.
+        disruption: its time in seconds; None where there was none.
+        where: file and line.
+    """
+
+    machine: str
+    number: int
+    disruption: float | None
+    where: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """A signal as measured.
+
+    Attributes:
+        time: (samples,) seconds.
+        values: (samples, points), one point for a 0D signal.
+        radius: (samples, points) normalised radius of a profile's points; None for a 0D signal.
+        where: the file.
+    """
+
+    time: np.ndarray
+    values: np.ndarray
+    radius: np.ndarray | None
+    where: str
+
+
+class Reader(Protocol):
+    """One format's files."""
+
+    shifted: bool  # whether the times already hold the causal shifts
+
+    def lists(self) -> dict[str, list[Entry]]:
+        """Shots by the name of their list."""
+        ...
+
+    def files(self, entry: Entry, channels: Channels) -> list[str]:
+        """Where a shot is kept, as paths from the directory."""
+        ...
+
+    def read(self, entry: Entry, name: str, *, profile: bool) -> Series:
+        """One signal, or profile, of one shot.
+
+        Raises:
+            Unusable: it is not there, or damaged.
+        """
+        ...
+
+
+def resample(reader: Reader, entry: Entry, channels: Channels, *, dt: float, shortest: int) -> np.ndarray:
+    """One shot, (steps, channels.width) float32, every `dt` from the last signal's start to the first one's end.
+
+    A disruptive shot ends at the disruption; each of its signals may end earlier by its tolerance. At each step stands
+    the last value at or before it: nothing is interpolated in time, which would look ahead.
+
+    Raises:
+        Unusable: a signal is missing, empty, all zero or holds NaN; there is no current; a signal ends too early; or
+            the shot has `shortest` steps or fewer.
+    """
+    known = machine(entry.machine)
+    found: dict[str, Series] = {}
+    start, end = -np.inf, np.inf
+    for name in (*channels.signals, *channels.profiles):
+        series = _whole(name, reader.read(entry, name, profile=name in channels.profiles))
+        if name == "ip":
+            series = _with_current(series, known.current)
+        if series.radius is not None:
+            series = _remapped(series, channels.radii)
+        shift = 0.0 if reader.shifted else known.shifts.get(name, 0.0)
+        found[name] = series = Series(series.time + shift, series.values, None, series.where)
+        last = series.time[-1] + (known.tolerances.get(name, 0.0) if entry.disruption is not None else 0.0)
+        if entry.disruption is not None and last < entry.disruption - SLACK * dt:
+            early = entry.disruption - last
+            raise Unusable(f"{series.where}: {name} ends {early:.3g} s too long before the disruption ({entry.where})")
+        start, end = max(start, series.time[0]), min(end, last)
+    end = entry.disruption if entry.disruption is not None else end
+    steps = int(np.ceil((end - start) / dt - SLACK)) if end > start else 0
+    if steps <= shortest:
+        raise Unusable(f"{entry.where}: shot {entry.number} has {steps} steps, {shortest + 1} are needed")
+    grid = start + dt * np.arange(steps)
+    columns = []
+    for series in found.values():
+        rows = np.searchsorted(series.time, grid + SLACK * dt, side="right") - 1
+        columns.append(series.values[rows.clip(0)])
+    return np.concatenate(columns, 1).astype(np.float32)
+
+
+def _whole(name: str, series: Series) -> Series:
+    """The signal in order of time, held to be measured at all."""
+    if len(series.time) < 2:
+        raise Unusable(f"{series.where}: {name} has {len(series.time)} samples, 2 are needed")
+    if not np.isfinite(series.time).all() or not np.isfinite(series.values).all():
+        row = int(np.argmin(np.isfinite(series.time) & np.isfinite(series.values).all(1)))
+        raise Unusable(f"{series.where}: {name} holds NaN, first in sample {row + 1}")
+    if not series.values.any():
+        raise Unusable(f"{series.where}: {name} is zero throughout")
+    rows = np.argsort(series.time, kind="stable")
+    radius = None if series.radius is None else series.radius[rows]
+    return Series(series.time[rows], series.values[rows], radius, series.where)
+
+
+def _with_current(series: Series, threshold: float) -> Series:
+    """The time during which there is plasma current, and a little longer."""
+    flowing = np.flatnonzero(np.abs(series.values[:, 0]) >= threshold)
+    if not len(flowing):
+        raise Unusable(f"{series.where}: ip never reaches {threshold:g}")
+    until = series.time <= series.time[flowing[-1]] + AFTER_CURRENT
+    rows = slice(flowing[0], int(until.sum()))
+    return Series(series.time[rows], series.values[rows], None, series.where)
+
+
+def _remapped(series: Series, radii: int) -> Series:
+    """A profile at even radii from 0 to 1, linear in between and constant outside."""
+    assert series.radius is not None
+    wanted, values = np.linspace(0, 1, radii), np.empty((len(series.time), radii))
+    for row, (radius, value) in enumerate(zip(series.radius, series.values, strict=True)):
+        unique, order = np.unique(radius, return_index=True)
+        if len(unique) < 3 or not np.isfinite(unique).all():
+            raise Unusable(f"{series.where}: profile {row + 1} has {len(unique)} radial points, 3 are needed")
+        values[row] = np.interp(wanted, unique, value[order])
+    return Series(series.time, values, None, series.where)

@@ -1,0 +1,105 @@
+"""Long tables: one CSV file a list, one line a time step, the lines of a shot together and in order of time.
+
+Columns are found by name: the shot's number, the time in seconds, a label that is not 0 where the shot ends in a
+disruption (the last such time is the disruption's), and one for each signal.
+"""
+
+import csv
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from suite.contract import UserError
+from suite.tasks.frnn.raw import Entry, Series, Unusable
+from suite.tasks.frnn.shots import Channels
+
+
+class Table:
+    """Reader of such files. A file is read once for the place of each shot, and then a shot at a time.
+
+    Args:
+        root: the directory.
+        columns: names of the columns `shot`, `time` and `label`.
+    """
+
+    shifted = False
+
+    def __init__(self, root: Path, columns: Mapping[str, str]):
+        self._root, self._columns = root, columns
+        self._places: dict[tuple[str, int], tuple[int, int, int]] = {}  # byte, line and number of lines
+        self._headers: dict[str, list[str]] = {}
+
+    def lists(self) -> dict[str, list[Entry]]:
+        """The shots of each file, by the file's name.
+
+        Raises:
+            UserError: no such column, or a line that is not as the header says.
+        """
+        return {path.stem: self._scan(path) for path in sorted(self._root.glob("*.csv"))}
+
+    def _scan(self, path: Path) -> list[Entry]:
+        found: dict[int, Entry] = {}
+        with path.open("rb") as file:
+            header = next(csv.reader([_text(path, 1, file.readline())]), [])
+            if missing := [name for name in self._columns.values() if name not in header]:
+                raise UserError(f"{path}:1: no column {missing[0]}; type task.sources.archive.columns.NAME=COLUMN")
+            shot, time, label = (header.index(self._columns[name]) for name in ("shot", "time", "label"))
+            self._headers[path.stem] = header
+            last, place, number = None, file.tell(), 1
+            while line := file.readline():
+                number += 1
+                words = _text(path, number, line).rstrip("\r\n").split(",")
+                if len(words) != len(header):
+                    raise UserError(f"{path}:{number}: {len(words)} columns, the header has {len(header)}")
+                try:
+                    current, at, positive = int(words[shot]), float(words[time]), float(words[label]) != 0
+                except ValueError as error:
+                    raise UserError(f"{path}:{number}: {error}") from error
+                if current != last:
+                    if current in found:
+                        raise UserError(f"{path}:{number}: shot {current} goes on here; sort the lines by shot")
+                    found[current] = Entry(path.stem, current, None, f"{path}:{number}")
+                    self._places[path.stem, current] = place, number, 0
+                if positive:
+                    found[current] = Entry(path.stem, current, at, found[current].where)
+                start, first, count = self._places[path.stem, current]
+                self._places[path.stem, current] = start, first, count + 1
+                last, place = current, file.tell()
+        return list(found.values())
+
+    def files(self, entry: Entry, channels: Channels) -> list[str]:
+        """The table."""
+        return [f"{entry.machine}.csv"]
+
+    def read(self, entry: Entry, name: str, *, profile: bool) -> Series:
+        """One column of one shot."""
+        path, header = self._root / f"{entry.machine}.csv", self._headers[entry.machine]
+        if name not in header or profile:
+            raise Unusable(f"{path}:1: no {'profile' if profile else 'column'} {name}")
+        rows = self._rows(entry)
+        return Series(rows[:, header.index(self._columns["time"])], rows[:, [header.index(name)]], None, entry.where)
+
+    @functools.lru_cache(maxsize=1)  # noqa: B019 all signals of one shot are read one after the other
+    def _rows(self, entry: Entry) -> np.ndarray:
+        """All columns of one shot, (lines, columns); an empty field is nan."""
+        path = self._root / f"{entry.machine}.csv"
+        start, first, count = self._places[entry.machine, entry.number]
+        rows = []
+        with path.open("rb") as file:
+            file.seek(start)
+            for number in range(first, first + count):
+                words = file.readline().decode().rstrip("\r\n").split(",")
+                try:
+                    rows.append([float(word) if word else np.nan for word in words])
+                except ValueError as error:
+                    raise Unusable(f"{path}:{number}: {error}") from error
+        return np.array(rows)
+
+
+def _text(path: Path, number: int, line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}:{number}: not UTF-8") from error

@@ -1,0 +1,143 @@
+"""plasma-python's layout: `signal_data/<machine>/<signal path>/<shot>.txt` and `shot_lists/<list>.txt`.
+
+A 0D signal is one line a sample: time and value. A profile of T samples is
+2 T lines: T of time and radii, then T of time and values. A file that holds -1 alone says that there is no data. Times
+hold the causal shifts, which plasma-python adds when it fetches a signal. A shot list is one line a shot: its number
+and the time of its disruption, -1 for none.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from suite.contract import UserError
+from suite.tasks.frnn.raw import Entry, Series, Unusable
+from suite.tasks.frnn.shots import Channels, Shots
+from suite.tasks.frnn.signals import machine
+
+SIGNALS, LISTS = "signal_data", "shot_lists"
+
+
+def lists(root: Path) -> dict[str, list[Entry]]:
+    """Shots by list, from all of a directory's shot lists.
+
+    The files of one list share the words before the last underscore: `jet_ilw_clear.txt` and `jet_ilw_disrupt.txt`
+    are the list `jet_ilw`, and its machine is the first word, `jet`.
+
+    Raises:
+        UserError: for a line that is not a number and a time.
+    """
+    found: dict[str, list[Entry]] = {}
+    for path in sorted((root / LISTS).glob("*.txt")):
+        name = path.stem.rpartition("_")[0] or path.stem
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            words = line.split()
+            try:
+                shot, time = (int(words[0]), float(words[1])) if len(words) == 2 else (None, None)
+            except ValueError:
+                shot = time = None
+            if shot is None or time is None or not np.isfinite(time):
+                if words:
+                    raise UserError(f"{path}:{number}: not a shot's number and the time of its disruption (-1: none)")
+                continue
+            entry = Entry(name.partition("_")[0], shot, time if time >= 0 else None, f"{path}:{number}")
+            found.setdefault(name, []).append(entry)
+    return found
+
+
+class Text:
+    """Reader of the layout above."""
+
+    shifted = True
+
+    def __init__(self, root: Path):
+        self._root = root
+
+    def lists(self) -> dict[str, list[Entry]]:
+        """Shots by the name of their list."""
+        return lists(self._root)
+
+    def _file(self, entry: Entry, name: str) -> Path:
+        path = machine(entry.machine).paths.get(name, name)
+        return self._root / SIGNALS / entry.machine / path / f"{entry.number}.txt"
+
+    def files(self, entry: Entry, channels: Channels) -> list[str]:
+        """A shot's files, whether they exist or not."""
+        names = (*channels.signals, *channels.profiles)
+        return [str(self._file(entry, name).relative_to(self._root)) for name in names]
+
+    def read(self, entry: Entry, name: str, *, profile: bool) -> Series:
+        """One signal of one shot."""
+        path = self._file(entry, name)
+        rows = table(path)
+        if not profile:
+            if rows.shape[1] != 2:
+                raise Unusable(f"{path}:1: {rows.shape[1]} columns; time and one value are meant")
+            return Series(rows[:, 0], rows[:, 1:], None, str(path))
+        half, odd = divmod(len(rows), 2)
+        if odd:
+            raise Unusable(f"{path}:{len(rows)}: a profile has as many lines of values as of radii")
+        return Series(rows[:half, 0], rows[half:, 1:], rows[:half, 1:], str(path))
+
+
+def table(path: Path) -> np.ndarray:
+    """A file of numbers, (lines, columns).
+
+    Raises:
+        Unusable: naming the first line that is damaged.
+    """
+    if not path.exists():
+        raise Unusable(f"{path}: no such file")
+    if not path.stat().st_size:
+        raise Unusable(f"{path}: empty")
+    try:
+        rows = np.loadtxt(path, ndmin=2, encoding="utf-8")
+    except ValueError as error:
+        raise Unusable(_fault(path)) from error
+    if rows.size == 1 and rows[0, 0] == -1.0:
+        raise Unusable(f"{path}: no data (-1)")
+    if np.isnan(rows).any():
+        raise Unusable(f"{path}:{int(np.isnan(rows).any(1).argmax()) + 1}: NaN")
+    return rows
+
+
+def _fault(path: Path) -> str:
+    """The first line that is not numbers, or not as many as the first has."""
+    columns = 0
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        words = line.split()
+        try:
+            found = len([float(word) for word in words])
+        except ValueError:
+            return f"{path}:{number}: not a number"
+        columns = columns or found
+        if words and found != columns:
+            return f"{path}:{number}: {found} columns, the lines before have {columns}"
+    return f"{path}: cannot be read"
+
+
+def write(root: Path, name: str, shots: Shots, channels: Channels, *, dt: float) -> None:
+    """Write shots in this layout, as the list `name`; they are read back as the same numbers.
+
+    Each signal is written once more at the end of the last step, where a disruptive shot has its disruption.
+    """
+    place = name.partition("_")[0]
+    lines: Mapping[bool, list[str]] = {True: [], False: []}
+    radii = np.linspace(0, 1, channels.radii)
+    for row, number in enumerate(shots.numbers):
+        values = shots.shot(row)
+        time = dt * np.arange(len(values) + 1)
+        values = np.concatenate([values, values[-1:]])
+        for signal, part in channels.parts().items():
+            path = root / SIGNALS / place / machine(place).paths.get(signal, signal) / f"{number}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("w") as file:
+                if signal in channels.profiles:
+                    np.savetxt(file, np.column_stack([time, np.tile(radii, (len(time), 1))]), fmt="%.17g")
+                np.savetxt(file, np.column_stack([time, values[:, part]]), fmt="%.9g")
+        disrupted = bool(shots.disrupted[row])
+        lines[disrupted].append(f"{number} {time[-1] if disrupted else -1:.6f}\n")
+    (root / LISTS).mkdir(exist_ok=True)
+    for disrupted, kind in ((False, "clear"), (True, "disrupt")):
+        (root / LISTS / f"{name}_{kind}.txt").write_text("".join(lines[disrupted]))

@@ -1,0 +1,114 @@
+"""Task × optimizer × communication × backend × devices, by pairs: a small set of runs in which every two choices meet.
+
+python pairs.py [TABLE]: run the whole covering set, three steps a cell, and add each cell to a table as it is done; what
+stands there is not run again.
+"""
+
+import csv
+import itertools
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+AXES = ("task", "optimizer", "comm", "backend", "world")
+STEPS = 3
+SEED = 0
+Cell = tuple[str, str, str, str, str]
+
+
+def covering() -> list[Cell]:
+    """Cells until every pair of choices has occurred, each one chosen for the most new pairs among 60 random ones."""
+    from conftest import OUTSIDE
+    from small import SMALL
+
+    from suite import load
+
+    choices = [
+        sorted(SMALL),
+        sorted(load.members("optimizers")),
+        sorted(load.options("comm", OUTSIDE / "conf")),
+        list(load.BACKENDS),
+        ["1", "2"],
+    ]
+    draws = random.Random(SEED)
+    missing = {pair for axes in itertools.combinations(range(len(AXES)), 2) for pair in _pairs(choices, axes)}
+    cells: list[Cell] = []
+    while missing:
+        axes, values = min(missing)  # one that is still missing is always met, so that this ends
+        candidates = [[draws.choice(axis) for axis in choices] for _ in range(60)]
+        for candidate in candidates:
+            for axis, value in zip(axes, values, strict=True):
+                candidate[axis] = value
+        best = max(candidates, key=lambda cell: len(missing & _met(cell)))
+        missing -= _met(best)
+        cells.append((best[0], best[1], best[2], best[3], best[4]))
+    return cells
+
+
+def _pairs(choices: list[list[str]], axes: tuple[int, int]) -> Iterable[Any]:
+    return ((axes, values) for values in itertools.product(*(choices[axis] for axis in axes)))
+
+
+def _met(cell: Any) -> set[Any]:
+    return {(axes, tuple(cell[axis] for axis in axes)) for axes in itertools.combinations(range(len(AXES)), 2)}
+
+
+def config(cell: Cell) -> dict[str, Any]:
+    """The configuration of one cell."""
+    from conftest import OUTSIDE
+    from small import small
+
+    task, optimizer, comm, backend, world = cell
+    chosen = [f"optimizer={optimizer}", f"comm={comm}", f"backend={backend}", f"world={world}", "threads=1"]
+    return small(task, None, *chosen, directory=OUTSIDE / "conf", device="cpu")
+
+
+def losses(cells: list[Cell]) -> dict[Cell, list[float]]:
+    """Three losses of each cell; those of two torch processes are run together."""
+    import engines
+    import ranks
+
+    from suite import run
+
+    found, apart = {}, {}
+    for cell in cells:
+        if cell[3:] == ("torch", "2"):
+            apart["-".join(cell)] = [None, STEPS, config(cell)]
+            continue
+        made = engines.engine(config(cell), run.make_task(config(cell)))
+        found[cell] = engines.advance(made, range(STEPS))
+    if apart:
+        with tempfile.TemporaryDirectory() as folder:
+            ended = ranks.start("torch", 2, Path(folder), apart)
+        for cell in cells:
+            if "-".join(cell) in ended:
+                found[cell] = ended["-".join(cell)]["losses"].tolist()
+    return found
+
+
+def main(table: Path) -> None:
+    """Run what is missing in the table."""
+    done = {tuple(row[axis] for axis in AXES) for row in csv.DictReader(table.open())} if table.exists() else set()
+    fresh = not table.exists()
+    with table.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if fresh:
+            writer.writerow([*AXES, *(f"loss{step}" for step in range(1, STEPS + 1)), "finite"])
+        for cell in covering():
+            if cell in done:
+                continue
+            seen = losses([cell])[cell]
+            writer.writerow([*cell, *(f"{loss:.6g}" for loss in seen), all(map(math.isfinite, seen))])
+            file.flush()
+            print(*cell, *(f"{loss:.4g}" for loss in seen))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    import conftest  # noqa: F401  (environment)
+
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "results/matrix.csv"))

@@ -1,0 +1,389 @@
+"""FRNN's shots: the published preprocessing, three formats of files, damaged ones, and who trains on which machine."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suite import configure, run
+from suite.contract import UserError
+from suite.tasks import frnn
+from suite.tasks.frnn import archive, imas, shots, simulated, text
+from suite.tasks.frnn.raw import Entry, Series, Unusable, resample
+from suite.tasks.frnn.shots import Channels, Shots
+
+TWO = Channels(("ip", "lm"), (), 4)
+
+
+class Fixed:
+    """A reader of signals given here."""
+
+    shifted = False
+
+    def __init__(self, **signals: Any):
+        self.signals = {
+            name: (np.asarray(time, float), np.asarray(values, float)) for name, (time, values) in signals.items()
+        }
+
+    def read(self, entry: Entry, name: str, *, profile: bool) -> Series:
+        time, values = self.signals[name]
+        if profile:
+            return Series(time, values[:, 1], values[:, 0], f"{name}.txt")
+        return Series(time, values[:, None], None, f"{name}.txt")
+
+
+def grid(
+    disruption: float | None = None, *, machine: str = "here", channels: Channels = TWO, **signals: Any
+) -> np.ndarray:
+    entry = Entry(machine, 7, disruption, "list.txt:3")
+    return resample(Fixed(**signals), entry, channels, dt=0.1, shortest=0)
+
+
+# ------------------------------------------------------------------------------------------- preprocessing
+def test_the_last_value_at_or_before_each_step() -> None:
+    """From the last start to the first end; nothing is interpolated, and nothing comes from later."""
+    found = grid(ip=([0, 0.25, 0.5, 1], [1, 2, 3, 4]), lm=([0.2, 0.8], [5, 6]))
+    assert np.array_equal(found, np.float32([[1, 5], [2, 5], [2, 5], [3, 5], [3, 5], [3, 5]]))
+
+
+def test_a_sample_at_a_grid_point_belongs_to_it_however_it_is_rounded() -> None:
+    time = 0.1 * np.arange(40)
+    above = np.concatenate([[0], time[1:] + 1e-9])
+    found = grid(ip=(time, np.arange(40) + 1), lm=(above, np.arange(40) + 1))
+    assert np.array_equal(found[:, 0], np.arange(39) + 1) and np.array_equal(found[:, 0], found[:, 1])
+
+
+def test_samples_out_of_order_are_sorted() -> None:
+    assert np.array_equal(grid(ip=([0.2, 0, 0.1], [3, 1, 2]), lm=([0, 0.2], [1, 1]))[:, 0], [1, 2])
+
+
+def test_causal_shifts_delay_a_signal() -> None:
+    """DIII-D's q95 arrives 10 ms after its moment: 0.1 of these steps."""
+    channels = Channels(("q95",), (), 4)
+    assert grid(machine="d3d", channels=channels, q95=([0, 0.1, 0.2], [1, 2, 3])).shape == (2, 1)
+    entry, signals = Entry("d3d", 7, None, ""), Fixed(q95=([0, 0.1, 0.2], [1, 2, 3]))
+    signals.signals["lm"] = np.array([0.0, 0.2]), np.array([1.0, 1.0])
+    late = resample(signals, entry, Channels(("q95", "lm"), (), 4), dt=0.01, shortest=0)
+    signals.shifted = True
+    prompt = resample(signals, entry, Channels(("q95", "lm"), (), 4), dt=0.01, shortest=0)
+    assert np.flatnonzero(np.diff(prompt[:, 0]))[0] == 9 and len(late) == len(prompt) - 1
+    assert np.flatnonzero(np.diff(late[:, 0]))[0] == 9  # the shot starts 10 ms later as well
+
+
+def test_a_disruptive_shot_ends_at_its_disruption() -> None:
+    signals = {"ip": ([0, 0.5, 1], [1, 1, 1]), "lm": ([0, 0.5, 1], [1, 2, 3])}
+    assert len(grid(0.7, **signals)) == 7
+    with pytest.raises(Unusable, match=r"ip\.txt: ip ends 0\.2 s too long before the disruption \(list\.txt:3\)"):
+        grid(1.2, **signals)
+
+
+def test_a_signal_may_end_before_the_disruption_by_its_tolerance() -> None:
+    channels, signals = Channels(("q95",), (), 4), {"q95": ([0, 0.5, 1], [1, 2, 3])}
+    assert grid(1.02, machine="d3d", channels=channels, **signals)[-1] == 3  # 20 ms, after a shift of 10 ms
+    with pytest.raises(Unusable, match="q95 ends"):
+        grid(1.04, machine="d3d", channels=channels, **signals)
+
+
+def test_a_shot_lasts_as_long_as_its_current() -> None:
+    """DIII-D: from 0.2 MA until 50 ms after."""
+    channels = Channels(("ip",), (), 4)
+    current = np.array([0.1, 0.3, -0.5, 0.3, 0.1, 0.1, 0.1, 0.1])
+    assert np.allclose(grid(machine="d3d", channels=channels, ip=(0.04 * np.arange(8), current))[:, 0], [0.3, 0.3][:1])
+    with pytest.raises(Unusable, match=r"ip never reaches 0\.2"):
+        grid(machine="d3d", channels=channels, ip=([0, 1], [0.1, 0.1]))
+
+
+def test_profiles_are_interpolated_along_the_radius_and_constant_outside() -> None:
+    radius, value = [[0.5, 0.25, 0.75]] * 2, [[2.0, 1.0, 3.0]] * 2
+    found = grid(channels=Channels((), ("te",), 5), te=([0, 0.1], np.stack([radius, value], 1)))
+    assert np.allclose(found[0], [1, 1, 2, 3, 3])
+
+
+@pytest.mark.parametrize(
+    "signal, words",
+    [
+        (([0], [1]), "has 1 samples"),
+        (([0, 1], [0, 0]), "zero throughout"),
+        (([0, 1], [1, np.nan]), "holds NaN, first in sample 2"),
+        (([5, 6], [1, 1]), "shot 7 has 0 steps, 1 are needed"),
+    ],
+    ids=["single", "zero", "nan", "apart"],
+)
+def test_rules_that_leave_a_shot_out(signal: Any, words: str) -> None:
+    with pytest.raises(Unusable, match=words):
+        grid(ip=([0, 1], [1, 1]), lm=signal)
+
+
+def test_targets_in_logarithms_of_the_time_left() -> None:
+    hinge = shots.target("hinge", 5, True, dt=0.1, warning=0.25)
+    assert list(hinge) == [-1, -1, 1, 1, 1] and set(shots.target("hinge", 5, False, dt=0.1, warning=0.25)) == {-1.0}
+    ttd = shots.target("ttd", 5, True, dt=0.1, warning=0.25)
+    assert np.allclose(ttd, -np.log10([0.25, 0.25, 0.21, 0.11, 0.01]))
+    assert np.allclose(shots.target("ttd", 5, False, dt=0.1, warning=0.25), -np.log10(0.25))
+
+
+# ----------------------------------------------------------------------------------------------- protocols
+class Two:
+    """Six shots of each of two machines, of two signals and a profile; values are the machine's own scale."""
+
+    channels, dt, train_share = Channels(("q95", "dens"), ("te",), 2), 0.1, 0.5
+    machines = "one", "other"
+
+    def shots(self, machine: str) -> Shots:
+        values = np.random.default_rng(len(machine)).normal(size=(60, 4)).astype(np.float32)
+        values *= np.repeat([1.0, 2.0, 3.0, 4.0, 5.0, 60.0], 10)[:, None] * (1 if machine == "one" else 100)
+        return Shots(machine, values, np.arange(0, 61, 10), np.array([0, 1] * 3, bool), np.arange(6))
+
+    def data(self) -> Any:
+        raise NotImplementedError
+
+
+def test_scales_are_medians_over_the_training_shots_of_each_machine() -> None:
+    source = Two()
+    for protocol, counts in (("single", (3, 3)), ("cross", (6, 6)), ("glimpse", (8, 4))):
+        splits = shots.divide(source, protocol, glimpse=2)
+        assert (len(splits["train"]), len(splits["valid"])) == counts
+        wheres = {name: {(part.machine, row) for part, row in split._where} for name, split in splits.items()}
+        assert not wheres["train"] & wheres["valid"]
+        scales, machines = splits["valid"]._scales, {"single": 1, "cross": 2, "glimpse": 2}[protocol]
+        assert len(scales) == machines
+        for machine, scale in scales.items():
+            rows = [row for name, row in wheres["train"] if name == machine] or range(
+                6
+            )  # cross: the test machine's own
+            shown = [source.shots(machine).shot(row) for row in rows]
+            assert scale[0] == 1  # q95 keeps its unit
+            assert np.isclose(scale[1], np.median([shot[:, 1].std() for shot in shown]))
+            assert np.allclose(scale[2:], np.median([shot[:, 2:].std() for shot in shown]))  # one for all radii
+
+
+def test_scaled_values_are_clipped_and_the_density_is_not_negative() -> None:
+    class Spike(Two):
+        def shots(self, machine: str) -> Shots:
+            found = super().shots(machine)
+            found.values[::10] = 1e6
+            return Shots(machine, found.values, found.starts, found.disrupted, found.numbers)
+
+    scales = {"one": np.float32([1, 1, 1, 1])}
+    split = shots.Split([(Spike().shots("one"), np.arange(6))], scales, channels=Two.channels)
+    assert split.read(0).max() == 100 and split.read(0)[:, 1].min() == 0 > split.read(0)[:, 2].min()
+    assert np.array_equal(split.read(2)[3:5], split.read(2, slice(3, 5)))
+
+
+def test_too_few_machines_or_shots() -> None:
+    source = Two()
+    source.machines = ("one",)
+    with pytest.raises(UserError, match=r"task\.protocol=cross needs 2 lists of shots"):
+        shots.divide(source, "cross", glimpse=0)
+    source.machines, source.train_share = ("one",), 1.0
+    with pytest.raises(UserError, match="6 training and 0 test shots"):
+        shots.require(shots.divide(source, "single", glimpse=0))
+
+
+# --------------------------------------------------------------------------------------------------- files
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """Twelve simulated shots in plasma-python's layout."""
+    source = simulated.make(machines=["near"], shots=12, radii=8, train_share=0.5)
+    text.write(tmp_path / "data", "near", source.shots("near"), source.channels, dt=0.005)
+    return tmp_path / "data"
+
+
+def opened(folder: Path, **options: Any) -> archive.Archive:
+    options = {"radii": 8, "dt": 0.005, "shortest": 0, "cache_dir": str(folder.parent / "cache")} | options
+    return archive.make(str(folder), **options)
+
+
+def test_written_shots_are_read_back_as_the_same_numbers(written: Path) -> None:
+    original = simulated.make(machines=["near"], shots=12, radii=8, train_share=0.5).shots("near")
+    for _ in range(2):  # the second time from the cache
+        found = opened(written).shots("near")
+        assert isinstance(found.values, np.memmap) and sorted(found.numbers) == list(range(12))
+        assert np.array_equal(found.disrupted, original.disrupted[found.numbers])
+        for row, number in enumerate(found.numbers):
+            assert np.array_equal(found.shot(row), original.shot(number))
+
+
+def test_a_changed_file_is_read_again(written: Path) -> None:
+    before = opened(written).shots("near").values.copy()
+    path = written / "signal_data" / "near" / "lm" / "0.txt"
+    rows = np.loadtxt(path)
+    np.savetxt(path, rows * [1, 3], fmt="%.9g")
+    assert not np.array_equal(opened(written).shots("near").values, before)
+
+
+def empty(path: Path) -> None:
+    path.write_text("")
+
+
+def nan(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    lines[4] = "0.02 nan"
+    path.write_text("\n".join(lines))
+
+
+def wide(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    lines[2] += " 7"
+    path.write_text("\n".join(lines))
+
+
+def word(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    lines[9] = "0.045 high"
+    path.write_text("\n".join(lines))
+
+
+def foreign(path: Path) -> None:
+    path.write_bytes(b"0.0 1\n0.005 \xe9\n")
+
+
+DAMAGE: list[tuple[Callable[[Path], None], str]] = [
+    (empty, r"lm/3\.txt: empty"),
+    (Path.unlink, r"lm/3\.txt: no such file"),
+    (nan, r"lm/3\.txt:5: NaN"),
+    (wide, r"lm/3\.txt:3: 3 columns, the lines before have 2"),
+    (word, r"lm/3\.txt:10: not a number"),
+    (foreign, r"lm/3\.txt:2: not a number"),
+    (lambda path: path.write_text("-1.0\n") and None, r"lm/3\.txt: no data \(-1\)"),
+    (lambda path: path.write_text("0 0\n1 0\n") and None, r"lm/3\.txt: lm is zero throughout"),
+]
+
+
+@pytest.mark.parametrize(
+    "damage, words", DAMAGE, ids=["empty", "missing", "nan", "columns", "word", "bytes", "none", "zero"]
+)
+def test_a_damaged_shot_is_named_and_counted(written: Path, damage: Callable[[Path], None], words: str) -> None:
+    damage(written / "signal_data" / "near" / "lm" / "3.txt")
+    overrides = [
+        *("task=frnn", "task.data=archive", f"data_dir={written}", "task.targets=[2.0]", "task.length=16"),
+        *("task.batch_size=2", "task.eval_batch_size=2", "task.sources.archive.options.radii=16"),
+        *("task.sources.archive.options.dt=0.005", "task.sources.archive.options.shortest=0"),
+        f"task.sources.archive.options.cache_dir={written.parent / 'cache'}",
+    ]
+    stopped = run.make_task(configure.compose(overrides))
+    with pytest.raises(UserError, match=rf"{words}.*1 cannot be used.*task\.on_error=skip"):
+        stopped.batch("train", 0, 0)
+    skipped = run.make_task(configure.compose([*overrides, "task.on_error=skip"]))
+    assert np.isfinite(skipped.batch("train", 0, 0)["signals"]).all()
+    (fault,) = skipped.data.skipped
+    assert re.search(words, fault)
+    assert skipped.data.kind == "real" and sum(len(split) for split in skipped.splits.values()) == 11
+
+
+def test_a_profile_with_an_odd_number_of_lines(written: Path) -> None:
+    path = written / "signal_data" / "near" / "etemp_profile" / "5.txt"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:-1]))
+    assert [f"etemp_profile/5.txt:{len(lines) - 1}: a profile" in fault for fault in opened(written).faults()] == [True]
+
+
+@pytest.mark.parametrize("line", ["12", "12 x", "a 1.0", "12 nan"])
+def test_a_damaged_list_is_named(written: Path, line: str) -> None:
+    path = written / "shot_lists" / "near_clear.txt"
+    path.write_text(f"\n{line}\n")
+    with pytest.raises(UserError, match=r"near_clear\.txt:2: not a shot's number"):
+        opened(written)
+
+
+def test_a_directory_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no signal_data/"):
+        archive.make(str(tmp_path))
+    with pytest.raises(UserError, match="data_dir=DIRECTORY"):
+        archive.make(None)
+
+
+def test_check_and_census(written: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(archive, "CACHE", tmp_path / "cache")
+    assert sum(frnn.census(str(written))["near"].values()) == 12
+    assert all("286" in fault or "287" in fault for fault in frnn.check(str(written)))  # too short for 1 ms steps
+
+
+@pytest.mark.parametrize("variant, parameters", [("1d", 600_873), ("0d", 493_001)])
+def test_the_published_size_without_any_data(variant: str, parameters: int) -> None:
+    from suite.verbs.plan import plan
+
+    found = plan(configure.compose(["task=frnn", "scale=paper", f"task.variant={variant}"]))
+    assert found["parameters"] == parameters and found["data"] == "DIII-D" and found["batch_size"] == 128
+
+
+# ---------------------------------------------------------------------------------------------- real files
+def test_a_real_shot_in_both_formats(shared_data: Path, tmp_path: Path) -> None:
+    """VEST 40282: the text files were written from the IMAS ones, so both readers see the same shot."""
+    folder = shared_data / "vest_shot"
+    named = {"ip": "ip", "magnetics/flux_loop[5]/flux": "flux_loop_06"}
+    options = {"dt": 4e-5, "shortest": 100, "radii": 5, "variant": "0d", "cache_dir": str(tmp_path / "cache")}
+    in_text = archive.make(str(folder), signals=list(named.values()), **options)
+    assert in_text.census() == {"vest": {"disruptive": 0, "clear": 1}}
+    place = tmp_path / "data" / imas.FOLDER / "vest"
+    place.mkdir(parents=True)
+    (place / "40282").symlink_to(folder / "imas")
+    shutil.copytree(folder / "shot_lists", tmp_path / "data" / "shot_lists")
+    in_imas = archive.make(str(tmp_path / "data"), signals=list(named), **options)
+    ours, theirs = in_text.shots("vest"), in_imas.shots("vest")
+    assert in_text.faults() == in_imas.faults() == []
+    assert ours.values.shape == theirs.values.shape == (1999, 2)
+    assert np.allclose(ours.values, theirs.values, rtol=1e-6)
+
+
+def test_real_profiles(shared_data: Path, tmp_path: Path) -> None:
+    folder, cache = shared_data / "vest_shot", str(tmp_path / "cache")
+    found = archive.make(str(folder), signals=["ip"], radii=5, dt=1e-3, shortest=0, cache_dir=cache).shots("vest")
+    lines = np.loadtxt(folder / "signal_data" / "vest" / "etemp_profile" / "40282.txt")
+    assert found.values.shape == (9, 11)  # 9 ms of Thomson scattering; ip and two profiles of five points
+    for step in range(9):
+        assert np.allclose(
+            found.values[step, 1:6], np.interp(np.linspace(0, 1, 5), lines[step, 1:], lines[10 + step, 1:])
+        )
+    assert archive.make(str(folder), signals=["lm"], cache_dir=cache).faults()[0].endswith("lm/40282.txt: no such file")
+    entry = Entry("vest", 40282, None, "")
+    place = tmp_path / imas.FOLDER / "vest"
+    place.mkdir(parents=True)
+    (place / "40282").symlink_to(folder / "imas")
+    series = imas.Imas(tmp_path).read(entry, "etemp_profile", profile=True)
+    assert series.radius is not None and series.values.shape == series.radius.shape == (2, 100)
+    with pytest.raises(Unusable, match=r"magnetics\.h5: magnetics/nothing cannot be read"):
+        imas.Imas(tmp_path).read(entry, "magnetics/nothing", profile=False)
+
+
+# --------------------------------------------------------------------------------------------------- tables
+HEADER = "discharge_ID,time,density,current,density_limit_phase\n"
+COLUMNS = {"shot": "discharge_ID", "time": "time", "label": "density_limit_phase"}
+
+
+def table(folder: Path, lines: str) -> archive.Archive:
+    (folder / "cmod.csv").write_text(HEADER + lines)
+    options = {"signals": ["density", "current"], "variant": "0d", "columns": COLUMNS, "dt": 0.01, "shortest": 0}
+    return archive.make(str(folder), cache_dir=str(folder / "cache"), **options)
+
+
+def test_a_long_table(tmp_path: Path) -> None:
+    found = table(tmp_path, "5,0.00,1,2,0\n5,0.01,3,4,0\n5,0.02,5,6,1\n9,0.5,7,8,0\n9,0.51,9,8,0\n9,0.52,1,8,0\n")
+    read = found.shots("cmod")
+    assert list(read.numbers) == [5, 9] and list(read.disrupted) == [True, False]
+    assert np.array_equal(read.values, [[1, 2], [3, 4], [7, 8], [9, 8]])
+
+
+@pytest.mark.parametrize(
+    "lines, words",
+    [
+        ("5,0.0,1,2,0\n5,0.1,1,2\n", r"cmod\.csv:3: 4 columns, the header has 5"),
+        ("5,0.0,1,2,0\n5,now,1,2,0\n", r"cmod\.csv:3: could not convert"),
+        ("5,0.0,1,2,0\n6,0.0,1,2,0\n5,0.1,1,2,0\n", r"cmod\.csv:4: shot 5 goes on here"),
+    ],
+    ids=["columns", "time", "order"],
+)
+def test_a_damaged_table_is_named(tmp_path: Path, lines: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        table(tmp_path, lines)
+
+
+def test_damaged_values_in_a_table_leave_their_shot_out(tmp_path: Path) -> None:
+    found = table(tmp_path, "5,0.0,1,2,0\n5,0.01,high,2,0\n6,0.0,1,,0\n6,0.01,1,2,0\n7,0.0,1,2,0\n7,0.01,1,2,0\n")
+    first, second = found.faults()
+    assert "cmod.csv:3: could not convert string to float: 'high'" in first
+    assert "cmod.csv:4: current holds NaN, first in sample 1" in second and list(found.shots("cmod").numbers) == [7]

@@ -1,0 +1,41 @@
+"""Any task with any optimizer, communication, backend and number of devices: a sample of the pairs, three steps."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pairs
+import pytest
+
+pytestmark = pytest.mark.xdist_group("pairs")
+SAMPLE = 30
+CELLS = pairs.covering()
+
+
+def hold(cells: list[pairs.Cell]) -> None:
+    """Every loss is finite, and the first one is the task's, whoever computes it."""
+    found = pairs.losses(cells)
+    plain: dict[str, Any] = {}
+    for cell in cells:
+        task = cell[0]
+        if task not in plain:
+            plain[task] = pairs.losses([(task, "sgd", "float32", "torch", "1")])[(task, "sgd", "float32", "torch", "1")]
+        assert np.isfinite(found[cell]).all(), cell
+        assert found[cell][0] == pytest.approx(plain[task][0], rel=1e-4), cell
+        assert found[cell][1] != found[cell][0], cell
+
+
+def test_the_set_covers_every_pair() -> None:
+    for one, other in itertools.combinations(range(len(pairs.AXES)), 2):
+        met = {(cell[one], cell[other]) for cell in CELLS}
+        assert met == set(itertools.product({cell[one] for cell in CELLS}, {cell[other] for cell in CELLS}))
+    assert pairs.covering() == CELLS
+
+
+def test_a_sample_of_the_pairs() -> None:
+    hold(CELLS[:SAMPLE])
+
+
+@pytest.mark.slow
+def test_all_pairs() -> None:
+    hold(CELLS)
