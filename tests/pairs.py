@@ -1,7 +1,7 @@
 """Task × optimizer × communication × backend × devices, by pairs: a small set of runs in which every two choices meet.
 
-python pairs.py [TABLE]: run the whole covering set, three steps a cell, and add each cell to a table as it is done; what
-stands there is not run again.
+python pairs.py [TABLE]: run the whole covering set, three steps a cell, and add each cell to a table as it is done;
+what stands there is not run again.
 """
 
 import csv

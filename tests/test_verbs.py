@@ -233,14 +233,14 @@ def test_data_adopts_a_directory_and_finds_damaged_files(suite: Call, tmp_path: 
     write_jpeg(images, train=48, valid=16)
     code, text = suite("data", "resnet50", "--from", str(images), "--check")
     assert code == 0, text
-    assert "real, some images, 48 train, 16 valid" in text and "read 64 files, 0 of them damaged" in text
+    assert "real, some images, 48 train, 16 valid" in text and "read 64 images; 0 damaged files" in text
     assert f"train  16 classes, 3 ({NAMES[0]}) to 3" in text and f"1 {NAMES[7]}" in text
     assert text.splitlines()[-1] == f"next: suite +task=resnet50 task.data=folder data_dir='{images}'"
     broken = next((images / "train" / NAMES[3]).iterdir())
     broken.write_bytes(broken.read_bytes()[:500])
     assert suite("data", "resnet50", "--from", str(images))[0] == 0, "files are read with --check only"
     code, text = suite("data", "resnet50", "--from", str(images), "--check")
-    assert code == 1 and f"cannot read train/{NAMES[3]}/{broken.name}" in text and "1 of them damaged" in text
+    assert code == 1 and f"cannot read train/{NAMES[3]}/{broken.name}" in text and "1 damaged files" in text
     assert "task.on_error=skip" in text.splitlines()[-1]
 
 

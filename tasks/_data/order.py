@@ -4,6 +4,8 @@ import functools
 
 import numpy as np
 
+from suite import stream
+
 EPOCH = int.from_bytes(b"epoch")  # high word of the counter: keeps these draws apart from others under the same key
 
 
@@ -50,3 +52,29 @@ def sweep(samples: int, *, batch_size: int, index: int) -> tuple[np.ndarray, np.
     rows = np.arange(index * batch_size, (index + 1) * batch_size)
     real = rows < samples
     return np.where(real, rows, 0), real.astype(np.float32)
+
+
+ROUNDS = 6  # of the Feistel network in `scatter`; Luby and Rackoff (1988) need 4
+
+
+def scatter(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """The training batch `index` of a split too large for `permutation`: like `take`, in memory of one batch.
+
+    A row is its place in the epoch, sent through a Feistel network keyed by (seed, epoch) on the next power of 4, and
+    again until it falls below `samples` (Black and Rogaway 2002, §3: cycle walking); so each epoch has each row once.
+
+    Returns:
+        Rows (batch_size,) int64 and the samples' numbers in the run, (batch_size,) int64.
+    """
+    numbers = np.arange(index * batch_size, (index + 1) * batch_size)
+    epochs, rows = np.divmod(numbers, samples)
+    half = max(1, ((samples - 1).bit_length() + 1) // 2)
+    low = (1 << half) - 1
+    walking = np.ones(len(rows), bool)
+    while walking.any():
+        left, right, key = rows[walking] >> half, rows[walking] & low, (seed, epochs[walking])
+        for turn in range(ROUNDS):
+            left, right = right, left ^ (stream.bits(np, key, f"order/{turn}", right) & np.uint32(low)).astype(np.int64)
+        rows[walking] = left << half | right
+        walking = rows >= samples
+    return rows, numbers

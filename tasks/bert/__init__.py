@@ -1,0 +1,228 @@
+"""BERT pre-training (Devlin et al. 2019): hidden words, and optionally whether a second segment belongs to the first.
+
+One description makes all networks; what differs is the configuration in conf/task/bert.yaml. Data, initial weights and
+the metric are NumPy; see CARD.md for sources, licences and targets.
+"""
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.tasks import _nn
+from suite.tasks._data import order
+from suite.tasks.bert.architecture import Architecture
+from suite.tasks.bert.sample import Hiding, expand
+
+CITATION = "Devlin et al.: BERT, Pre-training of Deep Bidirectional Transformers, NAACL 2019, arXiv:1810.04805"
+SUMMARY = "language model pre-training with BERT: masked words and next sentences"
+VERSION = "1"
+EPSILON = 1e-12  # of every layer normalisation, as in Devlin et al.'s code
+
+Batch = dict[str, np.ndarray]
+
+
+class Source(Protocol):
+    """Pre-training records in a training and a validation split; see `sample.record`."""
+
+    @property
+    def data(self) -> Data:
+        """What this is, with its checksum or version, and `samples` for the splits `train` and `valid`."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of word pieces; every token is below it."""
+        ...
+
+    @property
+    def hidden_each(self) -> float:
+        """Mean number of hidden words in a training record."""
+        ...
+
+    def read(self, split: str, rows: np.ndarray) -> np.ndarray:
+        """Records of some rows."""
+        ...
+
+
+class Bert:
+    """Masked-word accuracy in percent, over all hidden words of the validation split.
+
+    Args:
+        source: where the records come from.
+        architecture: the network's sizes.
+        batch_size: global batch, in sequences.
+        eval_batch_size: batch of a validation pass.
+        targets: the ladder of masked-word accuracies, easiest first.
+
+    Attributes:
+        hidden_each: mean number of hidden words in a record: the weight of one next-sentence loss, so that the loss
+            over hidden words is BERT's, mean masked-word loss plus mean next-sentence loss. Exact where every record
+            hides as many, else up to the batch's deviation from that mean.
+    """
+
+    name, version, group = "bert", VERSION, 1
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        architecture: Architecture,
+        batch_size: int,
+        eval_batch_size: int,
+        targets: Sequence[float],
+    ):
+        self.source, self.architecture = source, architecture
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.hidden_each = source.hidden_each
+        self.targets = tuple(Target("mlm_accuracy", value) for value in targets)
+
+    @property
+    def data(self) -> Data:
+        """Where the records come from."""
+        return self.source.data
+
+    def shapes(self) -> dict[str, Spec]:
+        """Every parameter; there are no buffers."""
+        return self.architecture.shapes()
+
+    def layers(self) -> dict[str, Layer]:
+        """Fully connected layers, and the tables of positions and segments."""
+        return self.architecture.curvature()
+
+    def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
+        """The initial value of one parameter."""
+        return _nn.draw(self.shapes()[name], seed, name, rows)
+
+    def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
+        """Rank's share of a batch: what `sample.expand` returns, `weight` and `index`."""
+        count = self.data.samples[split]
+        if split == "train":
+            rows, numbers = order.scatter(count, batch_size=self.batch_size, seed=seed, index=index)
+            weight = np.ones(len(rows), np.float32)
+        else:
+            rows, weight = order.sweep(count, batch_size=self.eval_batch_size, index=index)
+            numbers = index * self.eval_batch_size + np.arange(len(rows))
+        share = len(rows) // world
+        mine = slice(rank * share, (rank + 1) * share)
+        batch = expand(self.source.read(split, rows[mine]))
+        return batch | {"weight": weight[mine], "index": numbers[mine].astype(np.int64)}
+
+    def batches(self, split: str) -> int:
+        """Batches in one validation pass."""
+        return -(-self.data.samples[split] // self.eval_batch_size)
+
+    def carry(self, samples: int) -> Batch:
+        """Nothing lives from batch to batch."""
+        return {}
+
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
+        """Accuracies in percent and mean losses: of hidden words, each counting once, and of pairs."""
+        totals: dict[str, float] = {}
+        for part in parts:
+            weight = part["weight"].astype(np.float64)
+            sums = {name: float(weight @ value) for name, value in part.items() if name != "weight"}
+            sums["samples"] = float(weight.sum())
+            totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
+        found = {}
+        for kind, count in (("mlm", "masks"), ("nsp", "samples")):
+            if f"{kind}_hits" in totals:
+                found[f"{kind}_accuracy"] = 100.0 * totals[f"{kind}_hits"] / totals[count]
+                found[f"{kind}_loss"] = totals[f"{kind}_loss"] / totals[count]
+        return found
+
+
+SOURCES = ("hmm", "records")
+PARTS = "shards"  # what `census` counts
+
+
+class AbsentText:
+    """Wikipedia's and BookCorpus's place without their text: enough to say what a run would be.
+
+    BERT's published vocabulary. 1,000,000 steps of 256 sequences of 512 are 40 epochs (Devlin et al. 2019, A.2), which
+    makes 25.6 million sequences of 128; 10,000 are held out, as MLPerf does.
+    """
+
+    vocabulary, hidden_each = 30_522, 0.0
+    data = Data("real", "Wikipedia+BookCorpus", "not here", {"train": 25_600_000, "valid": 10_000}, unit="sequences")
+
+    def read(self, split: str, rows: np.ndarray) -> np.ndarray:
+        """Nothing can be read."""
+        raise UserError("no pre-training records are here; type data_dir=DIRECTORY")
+
+
+def check(data_dir: str) -> list[str]:
+    """One line for each damaged file of a directory of records; reads them all."""
+    from suite.tasks.bert import records
+
+    return records.verify(data_dir)
+
+
+def census(data_dir: str) -> dict[str, dict[str, int]]:
+    """Records of each shard in each split of a directory."""
+    from suite.tasks.bert import records
+
+    splits = records.open_manifest(data_dir)[1]["splits"]
+    return {split: {shard["file"]: shard["records"] for shard in shards} for split, shards in splits.items()}
+
+
+def prepare(source: Path, target: Path, **options: Any) -> None:
+    """Make a directory of records from text; options as under `prepare` in conf/task/bert.yaml."""
+    from suite.tasks.bert import preparation
+
+    preparation.prepare(source, target, **options)
+
+
+def make(
+    *,
+    data: str,
+    source: Mapping[str, Any],
+    variant: str,
+    sequence: int,
+    predictions: int,
+    probability: float,
+    whole_word: bool,
+    next_sentence: bool,
+    batch_size: int,
+    eval_batch_size: int,
+    targets: Sequence[float],
+    on_error: str = "stop",
+    absent: bool = False,
+    **sizes: Any,
+) -> Bert:
+    """The task from its configuration (conf/task/bert.yaml).
+
+    Args:
+        data: where the records come from, one of SOURCES.
+        source: what that source's `make` takes; `on_error` reaches it through the YAML file.
+        variant: the architecture's name; what it means stands in `sizes`.
+        sequence: tokens of a record.
+        predictions: length of a record's list of hidden words.
+        probability: share of tokens that are hidden.
+        whole_word: hide words with all their pieces.
+        next_sentence: two segments a record, and the head that tells whether they belong together.
+        batch_size: global batch, in sequences.
+        eval_batch_size: batch of a validation pass.
+        targets: the ladder of masked-word accuracies, easiest first.
+        on_error: what to do with a damaged shard, stop or skip.
+        absent: describe the task without its directory of records.
+        sizes: of `Architecture`; the vocabulary comes with the source.
+
+    Raises:
+        UserError: for an unknown source or way to treat errors, or sequences longer than the table of positions.
+    """
+    for name, value, known in (("data", data, SOURCES), ("on_error", on_error, ("stop", "skip"))):
+        if value not in known:
+            raise UserError(f"task.{name}={value}: unknown; one of {', '.join(known)}")
+    if sequence > sizes["positions"]:
+        raise UserError(f"task.sequence={sequence}: longer than task.positions={sizes['positions']}")
+    module = importlib.import_module(f"suite.tasks.bert.{data}")
+    hiding = Hiding(probability, predictions, whole_word)
+    form = {"sequence": sequence, "next_sentence": next_sentence}
+    found = AbsentText() if absent else module.make(hiding, **form, **source)
+    architecture = Architecture(vocabulary=found.vocabulary, next_sentence=next_sentence, **sizes)
+    batches = {"batch_size": batch_size, "eval_batch_size": eval_batch_size}
+    return Bert(found, architecture=architecture, targets=targets, **batches)

@@ -1,0 +1,107 @@
+"""BERT's encoder as a list of shapes, from which initial values, layers and both models are made.
+
+Devlin et al. 2019, §3; the masked-word decoder shares the word embeddings' matrix. With both heads and 30,522 word
+pieces: base 110,106,428 parameters, large 336,226,108, and 1920 × 54 (Tanaka et al. 2021) 2,457,142,844.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from suite.contract import Layer, Spec, UserError
+
+DEVIATION = 0.02  # of every matrix at the start, cut at two deviations (Devlin et al.'s code, initializer_range)
+SEGMENTS = 2
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The network's sizes.
+
+    Attributes:
+        vocabulary: word pieces, special ones included.
+        layers: of the encoder.
+        hidden: width of a position.
+        heads: of the attention; a divisor of `hidden`.
+        intermediate: width between the two matrices of the feed-forward part.
+        positions: rows of the position table; the longest sequence.
+        pre_norm: normalise the input of each sublayer, and the encoder's output, instead of each sum and the
+            embeddings (Xiong et al. 2020). The number of parameters is the same.
+        deep_init: start the two matrices that write into the residual stream at σ / √(2 · layers), as deep networks
+            want it (Shoeybi et al. 2019, §4.1: Megatron-LM).
+        next_sentence: add the pooler and the next-sentence head.
+        dropout: probability at embeddings, attention probabilities and both sublayers' outputs.
+    """
+
+    vocabulary: int
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+    positions: int
+    pre_norm: bool = False
+    deep_init: bool = False
+    next_sentence: bool = True
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads:
+            raise UserError(f"task.heads={self.heads}: must divide task.hidden={self.hidden}")
+
+    def matrices(self, layer: int) -> dict[str, tuple[int, int]]:
+        """The fully connected weights (outputs, inputs) of one encoder layer, by module name: what may be sparse."""
+        square, up = (self.hidden, self.hidden), (self.intermediate, self.hidden)
+        names = {"query": square, "key": square, "value": square, "out": square, "up": up, "down": up[::-1]}
+        return {f"encoder.{layer}.{name}": shape for name, shape in names.items()}
+
+    def linear(self) -> dict[str, tuple[int, int]]:
+        """Every fully connected layer, (outputs, inputs), in the order of the forward pass."""
+        found = {name: shape for layer in range(self.layers) for name, shape in self.matrices(layer).items()}
+        found["mlm.transform"] = (self.hidden, self.hidden)
+        if self.next_sentence:
+            found |= {"pooler": (self.hidden, self.hidden), "next_sentence": (2, self.hidden)}
+        return found
+
+    def shapes(self) -> dict[str, Spec]:
+        """Every parameter, in torch's order."""
+        return dict(self._specs())
+
+    def _specs(self) -> Iterator[tuple[str, Spec]]:
+        linear = self.linear()
+
+        def dense(name: str, deviation: float = DEVIATION) -> Iterator[tuple[str, Spec]]:
+            yield f"{name}.weight", Spec(linear[name], f"truncated_normal({deviation!r})")
+            yield f"{name}.bias", Spec(linear[name][:1], "zeros")
+
+        def norm(name: str) -> Iterator[tuple[str, Spec]]:
+            yield f"{name}.weight", Spec((self.hidden,), "ones")
+            yield f"{name}.bias", Spec((self.hidden,), "zeros")
+
+        for table, rows in (("word", self.vocabulary), ("position", self.positions), ("segment", SEGMENTS)):
+            yield f"{table}.weight", Spec((rows, self.hidden), f"truncated_normal({DEVIATION!r})")
+        yield from norm("norm")
+        residual = DEVIATION / math.sqrt(2 * self.layers) if self.deep_init else DEVIATION
+        for layer in range(self.layers):
+            at = f"encoder.{layer}"
+            for name in ("query", "key", "value"):
+                yield from dense(f"{at}.{name}")
+            yield from dense(f"{at}.out", residual)
+            yield from norm(f"{at}.norm1")
+            yield from dense(f"{at}.up")
+            yield from dense(f"{at}.down", residual)
+            yield from norm(f"{at}.norm2")
+        yield "mlm.bias", Spec((self.vocabulary,), "zeros")
+        yield from dense("mlm.transform")
+        yield from norm("mlm.norm")
+        if self.next_sentence:
+            yield from dense("pooler")
+            yield from dense("next_sentence")
+
+    def curvature(self) -> dict[str, Layer]:
+        """Every fully connected layer, and the two tables that are only looked up.
+
+        The word table is left out: its gradient is the sum of the embedding's and the decoder's, and no single pair of
+        factors describes that.
+        """
+        found = {table: Layer("embedding", (f"{table}.weight",)) for table in ("position", "segment")}
+        return found | {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in self.linear()}

@@ -1,0 +1,130 @@
+"""BERT in jax: pure functions of a flat parameter dictionary with torch's shapes."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from suite import stream
+from suite.tasks._nn.jax import Tap, Tree, attention, dropout, heads, layer_norm, linear, merge
+from suite.tasks.bert import EPSILON, Bert
+from suite.tasks.bert.architecture import Architecture
+
+
+def _gelu(x: Array) -> Array:
+    return jax.nn.gelu(x, approximate=True)  # as in Devlin et al.'s code
+
+
+@dataclass(frozen=True)
+class Network:
+    """Corrupted sequences to logits; the twin of `suite.tasks.bert.torch.Network`."""
+
+    sizes: Architecture
+    next_weight: float
+
+    def encode(self, params: Tree, batch: Tree, *, train: bool, key: Array | None, tap: Tap) -> Array:
+        """Contextual vectors (N, T, width)."""
+        sizes, visible = self.sizes, batch["visible"][:, None, None]
+
+        def drop(x: Array, name: str) -> Array:
+            return dropout(x, sizes.dropout, key=key, name=name, index=batch["index"]) if train else x
+
+        def norm(name: str, x: Array) -> Array:
+            return layer_norm(params, name, x, eps=EPSILON)
+
+        def lookup(name: str, rows: Array) -> Array:
+            return tap(name, rows, params[f"{name}.weight"][rows])
+
+        def attend(at: str, x: Array) -> Array:
+            query, key, value = (
+                heads(linear(params, f"{at}.{name}", x, tap), sizes.heads) for name in ("query", "key", "value")
+            )
+            masked = (lambda p: drop(p, f"{at}.attention")) if sizes.dropout else None
+            seen = attention(query, key, value, visible, masked)
+            return drop(linear(params, f"{at}.out", merge(seen), tap), f"{at}.out")
+
+        def feed(at: str, x: Array) -> Array:
+            y = _gelu(linear(params, f"{at}.up", x, tap))
+            return drop(linear(params, f"{at}.down", y, tap), f"{at}.down")
+
+        tokens = batch["tokens"]
+        places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        x = params["word.weight"][tokens] + lookup("position", places) + lookup("segment", batch["segment"])
+        x = drop(x if sizes.pre_norm else norm("norm", x), "embeddings")
+        for at in (f"encoder.{layer}" for layer in range(sizes.layers)):
+            if sizes.pre_norm:
+                x = x + attend(at, norm(f"{at}.norm1", x))
+                x = x + feed(at, norm(f"{at}.norm2", x))
+            else:
+                x = norm(f"{at}.norm1", x + attend(at, x))
+                x = norm(f"{at}.norm2", x + feed(at, x))
+        return norm("norm", x) if sizes.pre_norm else x
+
+    def apply(
+        self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, *, train: bool, key: Array | None, tap: Tap
+    ) -> tuple[Tree, Tree, Tree]:
+        """In training logits (N, P, V) and labels (N, P), and (N, 2), (N,) for pairs; in evaluation sums (N,)."""
+        x = self.encode(params, batch, train=train, key=key, tap=tap)
+        y = jnp.take_along_axis(x, batch["position"][..., None], 1)
+        y = layer_norm(params, "mlm.norm", _gelu(linear(params, "mlm.transform", y, tap)), eps=EPSILON)
+        outputs = {"logits": y @ params["word.weight"].T + params["mlm.bias"], "label": batch["label"]}
+        if self.sizes.next_sentence:
+            pooled = jnp.tanh(linear(params, "pooler", x[:, 0], tap))
+            outputs["next_logits"] = linear(params, "next_sentence", pooled, tap)
+            outputs["next_label"] = batch["random_next"]
+        return outputs if train else self._sums(outputs, batch), buffers, carry
+
+    def _losses(self, outputs: Tree) -> Tree:
+        """Cross-entropies: `mlm` (N, P), and `nsp` (N,) for pairs."""
+        losses = {"mlm": _cross_entropy(outputs["logits"], outputs["label"])}
+        if "next_logits" in outputs:
+            losses["nsp"] = _cross_entropy(outputs["next_logits"], outputs["next_label"])
+        return losses
+
+    def loss(self, outputs: Tree, batch: Tree) -> tuple[Array, Array]:
+        """Weighted sum of the losses, and the number of hidden words: Σ/Σ is BERT's loss, both means added."""
+        losses, weight = self._losses(outputs), batch["weight"]
+        hidden = batch["masked"] * weight[:, None]
+        total = (losses["mlm"] * hidden).sum()
+        if "nsp" in losses:
+            total = total + self.next_weight * (losses["nsp"] * weight).sum()
+        return total, hidden.sum()
+
+    def _sums(self, outputs: Tree, batch: Tree) -> Tree:
+        """What the score needs of each sample, (N,) each."""
+        losses, masked = self._losses(outputs), batch["masked"]
+        hits = (outputs["logits"].argmax(2) == outputs["label"]) * masked
+        found = {"weight": batch["weight"], "masks": masked.sum(1)}
+        found |= {"mlm_loss": (losses["mlm"] * masked).sum(1), "mlm_hits": hits.sum(1)}
+        if "nsp" in losses:
+            found["nsp_loss"] = losses["nsp"]
+            found["nsp_hits"] = (outputs["next_logits"].argmax(1) == outputs["next_label"]).astype(masked.dtype)
+        return found
+
+    def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
+        """The outputs with both labels drawn from the model's own distributions."""
+        count = outputs["label"].shape[1]
+        index = batch["index"].astype(jnp.uint32)
+        each = index[:, None] * jnp.uint32(count) + jnp.arange(count, dtype=jnp.uint32)
+        drawn = outputs | {"label": _draw(outputs["logits"], stream.uniform(jnp, key, "label", each))}
+        if "next_logits" in outputs:
+            drawn["next_label"] = _draw(outputs["next_logits"], stream.uniform(jnp, key, "next_label", index))
+        return drawn
+
+
+def _cross_entropy(logits: Array, label: Array) -> Array:
+    """Cross-entropies (…) of logits (…, C) against labels (…), in at least float32."""
+    wide = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+    return -jnp.take_along_axis(wide, label[..., None], -1)[..., 0]
+
+
+def _draw(logits: Array, draws: Array) -> Array:
+    """A class (…) for each distribution (…, C), from uniform draws (…)."""
+    cumulative = jnp.cumsum(jax.nn.softmax(logits), -1)
+    return jnp.minimum((cumulative < draws[..., None]).sum(-1), logits.shape[-1] - 1)
+
+
+def make(task: Bert) -> Network:
+    """The task's model."""
+    return Network(task.architecture, task.hidden_each)

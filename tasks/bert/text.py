@@ -1,0 +1,196 @@
+"""Documents and sentences from files of text: WikiExtractor's output, WikiText, or plain text, as a stream of lines.
+
+- WikiExtractor (`<doc id=… title=…>` to `</doc>`): one document a block, its first line, the title, left out.
+- WikiText: begins with a heading ` = Title = `; every such heading begins a document, those below it are left out.
+- plain: documents are separated by blank lines.
+
+A line is a paragraph of one or more sentences. `.gz` and `.bz2` files are unpacked on the way.
+"""
+
+import bz2
+import gzip
+import hashlib
+import itertools
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suite.contract import UserError
+
+PATTERNS = ("*.txt", "*.txt.gz", "*.txt.bz2", "wiki_*")
+NOT_TEXT = ("vocab.txt",)
+OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+BROKEN = (EOFError, OSError, zlib.error)  # what gzip and bz2 raise for a damaged stream
+EXPECTED = "Expected WikiExtractor's files (AA/wiki_00, …) or *.txt, also .gz and .bz2, in any folder below it"
+HEADING = re.compile(r"\s*= (?!=)(.*\S) =\s*")
+SUBHEADING = re.compile(r"\s*= =.*= =\s*")
+# A full stop, its closing quotes or brackets, then a space and the beginning of a sentence.
+SENTENCE = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]?\s?[A-Z0-9])""")
+
+Document = list[str]
+
+
+class Damaged(Exception):
+    """A file that cannot be read to its end; the message names it and the line."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that was read to its end once: its path from the root, size, checksum and number of documents."""
+
+    path: str
+    bytes: int
+    sha256: str
+    documents: int
+
+
+def files(root: Path) -> list[Path]:
+    """The files of text below a directory, sorted, or the one file.
+
+    Raises:
+        UserError: there are none.
+    """
+    if root.is_file():
+        return [root]
+    found = {path for pattern in PATTERNS for path in root.rglob(pattern) if path.is_file()}
+    found = {path for path in found if path.name not in NOT_TEXT}
+    if not found:
+        raise UserError(f"no text in {root}. {EXPECTED}. Type --from DIRECTORY")
+    return sorted(found)
+
+
+def survey(root: Path) -> tuple[list[File], list[str]]:
+    """Read every file to its end once: those that are whole, and one line for each that is not."""
+    whole, faults = [], []
+    for path in files(root):
+        name = str(path.relative_to(root)) if path != root else path.name
+        try:
+            count = sum(1 for _ in documents(path))
+        except Damaged as error:
+            faults.append(str(error))
+            continue
+        with path.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        whole.append(File(name, path.stat().st_size, digest, count))
+    return whole, faults
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a file, decoded one by one.
+
+    Raises:
+        Damaged: it is not UTF-8, or its compressed stream is cut short or broken.
+    """
+    number = 0
+    try:
+        with OPEN.get(path.suffix, open)(path, "rb") as opened:
+            for raw in opened:
+                number += 1
+                yield raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        where = f"byte {byte:#04x} at {error.start + 1}"
+        raise Damaged(f"{path}, line {number}: not UTF-8 ({where}); convert it, or leave the file out") from error
+    except BROKEN as error:
+        raise Damaged(f"{path}, after line {number}: {str(error) or type(error).__name__}") from error
+
+
+def documents(path: Path) -> Iterator[Document]:
+    """The documents of one file as lists of sentences; those without a sentence are left out.
+
+    Raises:
+        Damaged: the file cannot be read, or a block of WikiExtractor's is not closed.
+    """
+    stream = lines(path)
+    head: list[str] = []
+    for line in stream:
+        head.append(line)
+        if line.strip():
+            break
+    first = head[-1] if head else ""
+    rest = itertools.chain(head, stream)
+    if first.startswith("<doc "):
+        paragraphs = _blocks(path, rest)
+    elif HEADING.fullmatch(first):
+        paragraphs = _headed(rest)
+    else:
+        paragraphs = _separated(rest)
+    for document in paragraphs:
+        if sentences := [sentence for paragraph in document for sentence in split(paragraph)]:
+            yield sentences
+
+
+def split(paragraph: str) -> list[str]:
+    """The sentences of a paragraph, by punctuation alone: without a list of abbreviations `Dr. Who` is cut in two."""
+    return [sentence for sentence in SENTENCE.sub("\\1\n", paragraph.strip()).split("\n") if sentence.strip()]
+
+
+def _blocks(path: Path, stream: Iterable[str]) -> Iterator[Document]:
+    document: Document | None = None
+    opened, number, title = 0, 0, ""
+    for number, line in enumerate(stream, start=1):
+        if line.startswith("<doc "):
+            if document is not None:
+                raise Damaged(f"{path}, line {number}: a <doc …> begins before that of line {opened} has ended")
+            document, opened = [], number
+            title = _attribute(line, "title")
+        elif line.startswith("</doc>"):
+            if document is None:
+                raise Damaged(f"{path}, line {number}: </doc> without a <doc …>")
+            yield document[1:] if document and document[0].strip() == title else document
+            document = None
+        elif document is not None and line.strip():
+            document.append(line)
+    if document is not None:
+        raise Damaged(f"{path}, line {opened}: this <doc …> is never closed; the file ends at line {number}")
+
+
+def _attribute(line: str, name: str) -> str:
+    found = re.search(rf'{name}="([^"]*)"', line)
+    return found[1] if found else ""
+
+
+def _headed(stream: Iterable[str]) -> Iterator[Document]:
+    """A heading stands between blank lines, which tells it from a formula that WikiText's tokeniser has broken up."""
+    document: Document = []
+    around = itertools.chain([""], stream, [""])
+    for before, line, after in _windows(around):
+        apart = not before.strip() and not after.strip()
+        if apart and HEADING.fullmatch(line):
+            yield document
+            document = []
+        elif line.strip() and not (apart and SUBHEADING.fullmatch(line)):
+            document.append(line)
+    yield document
+
+
+def _windows(stream: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Each item with its two neighbours."""
+    items = iter(stream)
+    before, item = next(items), next(items)
+    for after in items:
+        yield before, item, after
+        before, item = item, after
+
+
+def _separated(stream: Iterable[str]) -> Iterator[Document]:
+    document: Document = []
+    for line in stream:
+        if line.strip():
+            document.append(line)
+        else:
+            yield document
+            document = []
+    yield document
+
+
+def write(path: Path, found: Iterable[Document]) -> None:
+    """Write documents as WikiExtractor would, a sentence a line, packed where the name ends in `.gz` or `.bz2`."""
+    with OPEN.get(path.suffix, open)(path, "wt", encoding="utf-8") as opened:
+        for number, document in enumerate(found):
+            title = f"Article {number}"
+            body = "\n".join([title, "", *document])
+            opened.write(f'<doc id="{number}" url="?curid={number}" title="{title}">\n{body}\n\n</doc>\n')
