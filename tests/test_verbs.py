@@ -14,7 +14,7 @@ import conftest
 import pytest
 import yaml
 
-from suite import cli, configure, load
+from suite import cli, configure, load, record, run
 from suite.contract import UserError
 from suite.tasks._data.shapes import NAMES, write_jpeg
 from suite.verbs import list as listing
@@ -251,7 +251,7 @@ def test_data_says_what_to_type(suite: Call) -> None:
     code, text = suite("data", *CONF, "tiny", "--check")
     assert code == 2 and "none of its data is read from a directory" in text
     assert suite("data", *CONF, "tiny")[1].startswith("tiny      generated")
-    assert "did you mean resnet50?" in suite("data", "resnet5")[1]
+    assert "did you mean resnet50" in suite("data", "resnet5")[1]
 
 
 @pytest.mark.parametrize("name", load.members("tasks"))
@@ -562,7 +562,9 @@ def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
             found["tried"]
         )
         reached = [line for line in found["tried"] if line["steps"]]
-        best = max(reached, key=lambda line: (float(line["reached"].partition("_")[2]), -line["steps"]))
+        rungs = [record.label(target) for target in run.make_task(config).targets]
+        best = max(reached, key=lambda line: (rungs.index(line["reached"]), -line["steps"]))
         assert best["optimizer.lr"] == values["optimizer.lr"]
-    plain = configure.compose([*words, "recipe=null", "task.data=folder"])
-    assert configure.compose([*words, "task.data=folder"]) == plain
+    others = set(configure.whole([f"task={task}"])["task"]["sources"]) - set(recipe.tuned_in(path))
+    for other in (f"task.data={source}" for source in others):
+        assert configure.compose([*words, other]) == configure.compose([*words, "recipe=null", other])

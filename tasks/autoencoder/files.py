@@ -110,7 +110,13 @@ def faces_mat(*, data_dir: str | None) -> Images:
 
 
 def check(data_dir: str) -> list[str]:
-    """One line for each file of MNIST that cannot be read or is not the canonical one."""
+    """One line for each file of MNIST that cannot be read or is not the canonical one.
+
+    Raises:
+        UserError: where none of them is there.
+    """
+    if not any(Path(data_dir).glob("*-images-idx3-ubyte*")):
+        raise UserError(f"{data_dir}: holds none of MNIST's idx files; put all four there, plain or .gz")
     found = []
     for split, expected in MNIST.items():
         try:

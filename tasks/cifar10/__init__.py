@@ -4,20 +4,18 @@ The network is a ResNet of two 3×3 convolutions a block; batches and metric are
 images. See CARD.md for sources, licences and targets.
 """
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import Data
 from suite.tasks._images import AbsentImages, Classification, known
 from suite.tasks._images.resnet import Architecture
-from suite.tasks.cifar10 import binary, shapes
-from suite.tasks.cifar10.binary import census, check
-
-__all__ = ["CITATION", "SUMMARY", "VERSION", "Cifar10", "census", "check", "make"]
 
 CITATION = "Krizhevsky: Learning Multiple Layers of Features from Tiny Images, technical report, 2009"
 SUMMARY = "CIFAR-10 classification with ResNet-18"
 VERSION = "1"
+SOURCES = {"shapes": "suite.tasks.cifar10.shapes", "cifar10": "suite.tasks.cifar10.binary"}
 PUBLISHED = Data("real", "CIFAR-10", "not here", {"train": 50_000, "valid": 10_000}, unit="images")
 
 
@@ -25,6 +23,20 @@ class Cifar10(Classification):
     """Image classification with a small ResNet."""
 
     name, version = "cifar10", VERSION
+
+
+def check(data_dir: str) -> list[str]:
+    """One line for each damaged batch."""
+    from suite.tasks.cifar10 import binary
+
+    return binary.check(data_dir)
+
+
+def census(data_dir: str) -> dict[str, dict[str, int]]:
+    """Images of each class in each split."""
+    from suite.tasks.cifar10 import binary
+
+    return binary.census(data_dir)
 
 
 def make(
@@ -55,8 +67,11 @@ def make(
     Raises:
         UserError: for an unknown source, variant or way to treat errors.
     """
-    sources = {"shapes": shapes, "cifar10": binary}
-    known(data=(data, list(sources)), variant=(variant, ("resnet18",)), on_error=(on_error, ("stop",)))
-    images = AbsentImages(PUBLISHED, classes=10, size=32) if absent else sources[data].make(**source)
+    known(data=(data, list(SOURCES)), variant=(variant, ("resnet18",)), on_error=(on_error, ("stop",)))
+    images = (
+        AbsentImages(PUBLISHED, classes=10, size=32)
+        if absent
+        else importlib.import_module(SOURCES[data]).make(**source)
+    )
     architecture = Architecture(tuple(blocks), width, images.classes, bn_group, bottleneck=False, small=True)
     return Cifar10(images, architecture=architecture, **options)
