@@ -125,7 +125,7 @@ def complete(overrides: Iterable[str], directory: Path | None = None) -> list[st
     import yaml
 
     overrides = clean(overrides)
-    chosen = dict(override.partition("=")[::2] for override in overrides)
+    chosen = {key: value for key, _, value in (override.partition("=") for override in overrides)}
     if "optimizer" in chosen or "experiment" in chosen:
         return overrides
     for path in files("task", directory):

@@ -171,7 +171,8 @@ class Maths:
         square = sum(jnp.vdot(grad, grad) for name, grad in grads.items() if name not in self.tables)
         if self.tables:  # each rank holds other rows; an id may stand there more than once
             whole = [_updated(jnp.zeros_like(params[name]), grads[name]) for name in self.tables]
-            square = square + reduce.world * reduce.exact(sum(jnp.vdot(grad, grad) for grad in whole))
+            own = jnp.stack([jnp.vdot(grad, grad) for grad in whole]).sum()
+            square = square + reduce.world * reduce.exact({"norm": own})["norm"]
         factor = jnp.minimum(1.0, self.clip_norm / jnp.sqrt(square))
         rows = {name: Rows(grads[name].ids, grads[name].values * factor) for name in self.tables}
         return {name: grad * factor for name, grad in grads.items() if name not in rows} | rows

@@ -29,7 +29,7 @@ class Model:
         if train:
             outputs = {"output": x, "image": batch["image"]}
             if at.penalty:
-                outputs["penalty"] = 0.5 * at.penalty * sum((value * value).sum() for value in params.values())
+                outputs["penalty"] = 0.5 * at.penalty * jnp.stack([jnp.vdot(v, v) for v in params.values()]).sum()
             return outputs, buffers, carry
         pixels = jax.nn.sigmoid(x) if at.loss == "bernoulli" else x
         error = ((pixels - batch["image"]) ** 2).mean(1)
