@@ -101,9 +101,9 @@ def _place(config: dict[str, Any], directory: Path | None) -> Path:
 def _try(overrides: list[str], directory: Path | None) -> tuple[int, dict[str, Any] | None]:
     """Run one trial, or find it; its exit code, and its result unless it failed."""
     config = configure.compose(overrides, directory)
+    fingerprint = run.make_header(config, overrides)["fingerprint"]  # before: files may be edited while it runs
     code = launch(config, overrides, apart=True)
     if code == 2:
         raise UserError("the trial could not run, for the reason above; nothing is written")
-    fingerprint = run.make_header(config, overrides)["fingerprint"]
     found = run.Directory(config | {"force": False}, fingerprint)
     return code, json.loads((found.path / "result.json").read_text()) if found.state == "finished" else None
