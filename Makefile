@@ -13,11 +13,11 @@ $(VENV)/.made: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --upgrade pip setuptools wheel
 	# torch by itself first: its version alone decides which build is taken
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,jax,dev]'
+	$(BIN)/pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[torch,jax,dev]'
 	touch $@
 
 run: setup
-	OMP_NUM_THREADS= $(BIN)/suite +task=resnet50 optimizer=kfac
+	env -u OMP_NUM_THREADS $(BIN)/suite +task=resnet50 optimizer=kfac
 
 test: setup lint
 	$(BIN)/python -m pytest tests -m "not slow and not bench" --numprocesses 2 --dist loadgroup

@@ -23,6 +23,7 @@ AT_LEAST |= {
     "task.eval_batch_size": 1,
     "task.bn_group": 1,
 }
+AT_LEAST |= {f"optimizer.{name}": 0 for name in ("lr", "momentum", "weight_decay", "damping", "epsilon")}
 ONE_OF = {
     "device": ("auto", "cpu", "cuda"),
     "precision": ("float32", "float64", "tf32", "bfloat16"),
@@ -134,6 +135,19 @@ def complete(overrides: Iterable[str], directory: Path | None = None) -> list[st
     return overrides
 
 
+def refuse_unread(config: Mapping[str, Any], overrides: Iterable[str]) -> None:
+    """Refuse a `data_dir` that was typed for a task whose data is not read from a directory.
+
+    Raises:
+        UserError: naming the sources that are.
+    """
+    task = config["task"]
+    typed = any(override.startswith("data_dir=") for override in overrides)
+    if typed and "data_dir" not in (task.get("source") or {}):
+        found = f"task.data={task['data']} reads no directory" if "data" in task else "this task reads no directory"
+        raise UserError(f"data_dir={config['data_dir']}: {found}; choose task.data=, or see: suite data {task['name']}")
+
+
 def _known_choices(chosen: Iterable[str], directory: Path | None) -> None:
     for override in chosen:
         group, _, name = override.lstrip("+~").partition("=")
@@ -151,7 +165,7 @@ def _known_key(override: str, keys: Mapping[str, Any]) -> None:
     if key.startswith(("+", "~", "hydra.")) or key in CHOICES:
         return
     if key not in keys and not any(known.startswith(f"{key}.") for known in keys):
-        raise UserError(f"{key}: unknown; {nearest(key, keys)} (to add a new key: +{key}=…)")
+        raise UserError(f"{key}: unknown; {nearest(key, [*keys, *CHOICES])} (to add a new key: +{key}=…)")
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

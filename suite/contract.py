@@ -83,7 +83,8 @@ class Data:
     skipped: tuple[str, ...] = ()  # files left out under task.on_error=skip
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.name}@{self.identity[:12]}"
+        short = self.identity[:12] if self.kind == "real" else self.identity  # a checksum may be cut, a version not
+        return f"{self.kind}:{self.name}@{short}"
 
 
 class Task(Protocol):

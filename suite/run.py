@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from suite import checkpoint, environment, load, record
+from suite import backend, checkpoint, environment, load, record
 from suite.contract import Event, Finished, Task, UserError
 from suite.log import Log
 from suite.track.console import Console
@@ -31,7 +31,17 @@ def make_task(config: Mapping[str, Any]) -> Task:
         UserError: for missing data, or a batch that cannot be shared out.
     """
     node = config["task"]
-    task = load.common(node["module"]).make(**load.arguments(node))
+    try:
+        task = load.common(node["module"]).make(**load.arguments(node))
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        option = str(error).rpartition(" ")[2].strip("'")
+        raise UserError(
+            f"task.{option}: task={node['name']} has no such option; it was typed, or it stands in a recipe= or "
+            "experiment= that is another task's"
+        ) from error
+    backend.tables(task, load.common(config["optimizer"]["module"]).NEEDS, config["optimizer"])
     unit = config["world"] * config["accumulate"] * task.group
     if task.batch_size % unit:
         raise UserError(
@@ -108,8 +118,7 @@ def execute(config: dict[str, Any], task: Task, directory: Path, header: dict[st
     if console:
         console.opening()
     prepare_backend(config)
-    backend = load.half("suite.backend", config["backend"])
-    engine = backend.Engine(task, config)
+    engine = load.half("suite.backend", config["backend"]).Engine(task, config)
     name = record.config_hash(config)
     restored = checkpoint.load(directory, name)
     log = Log(directory / "events.jsonl", restored[1]["log_bytes"] if restored else 0) if writes else None

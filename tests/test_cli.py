@@ -16,7 +16,7 @@ TASK = "+task=resnet50"
 @pytest.mark.parametrize(
     "overrides, says",
     [
-        (["+task=resnet5"], "task=resnet5: unknown; did you mean resnet50?"),
+        (["+task=resnet5"], "task=resnet5: unknown; did you mean resnet50"),
         ([TASK, "optimizer=kfak"], "optimizer=kfak: unknown; did you mean kfac?"),
         ([TASK, "backend=tensorflow"], "backend=tensorflow: unknown; there are jax, torch"),
         ([TASK, "comm=float23"], "comm=float23: unknown; did you mean float32?"),
@@ -34,7 +34,7 @@ TASK = "+task=resnet50"
         ([TASK, "precision=half"], "precision=half: must be one of float32"),
         ([TASK, "device=tpu"], "device=tpu: must be one of auto, cpu, cuda"),
         ([TASK, "optimizer.damping=1"], "optimizer.damping: unknown"),
-        ([], "no task; type +task=<name>: resnet50"),
+        ([], "no task; type +task=<name>: autoencoder, bert"),
         ([TASK, "seed"], "seed"),
     ],
 )

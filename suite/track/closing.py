@@ -64,7 +64,8 @@ def _compare(console: "Console", spec: Mapping[str, Any], rows: Sequence[Row]) -
     if shown:
         console.print(beside(shown))
     if len(rows) > len(shown):
-        console.print(f"and {len(rows) - len(shown)} more published rows of {spec['task']}: suite board")
+        more = f"and {len(rows) - len(shown)} more" if shown else f"{len(rows)}"
+        console.print(f"{more} published rows of {spec['task']}: suite board")
     stand_in = spec["scale"] != "paper"
     console.print(published.comparison(spec["task"], rows, stand_in=stand_in, batch_size=spec["batch_size"]))
 

@@ -54,6 +54,11 @@ def plan(config: Mapping[str, Any]) -> dict[str, Any]:
         "task": task.name,
         "data": str(task.data) if not absent else task.data.name,
         "parameters": parameters,
+        "state_bytes": 8
+        * sum(
+            -(-counts[name] // config["world"]) if shapes[name].placement == "rows" else counts[name]
+            for name in kinds["parameter"]
+        ),
         "buffers": sum(counts[name] for name in kinds["buffer"]),
         "layers": dict(Counter(layer.kind for layer in layers.values())),
         "covered_parameters": sum(counts[name] for layer in layers.values() for name in layer.parameters),
@@ -183,8 +188,10 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     return [
         " · ".join([*head, _count(config["world"], "device"), f"comm {config['comm']['name']}"]),
         f"parameters  {found['parameters']:,}, and {found['buffers']:,} numbers in buffers",
+        f"memory      {found['state_bytes'] / 2**30:,.3g} GiB for parameters and gradients in float32 on each device, "
+        "optimizer state and activations not counted",
         f"layers      {layers}: {found['covered_parameters']:,} parameters that a curvature method can cover",
-        f"steps       {found['steps']:,} at most, of {found['batch_size']:,} samples: {found['epochs']:.3g} epochs",
+        f"steps       {found['steps']:,} at most, of {found['batch_size']:,} samples: {found['epochs']:.3g} epoch(s)",
         f"targets     {', '.join(found['targets']) or 'none'}",
         f"tuning      {config['tuning']['source']}, {_count(config['tuning']['trials'], 'trial')}",
         f"device      {found['batch_per_device']:,} samples a step, in micro-batches of {found['micro_batch']:,}",

@@ -60,7 +60,8 @@ def _read(path: Path) -> Any:
     try:
         result = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON: {error}") from error
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read as JSON: {error}"
+        raise UserError(f"{path}: {reason}") from error
     version = result.get("schema") if isinstance(result, dict) else None
     if version != record.SCHEMA:
         raise UserError(f"{path}: no result of schema {record.SCHEMA} (its schema is {version})")

@@ -257,5 +257,5 @@ def make(*, data_dir: str | None, **_: Any) -> Records:
         UserError: without one.
     """
     if data_dir is None:
-        raise UserError("Criteo's click logs are not here; type data_dir=DIRECTORY, as suite data dlrm --to makes it")
+        raise UserError("Criteo's click logs are not here. Type data_dir=DIRECTORY, as suite data dlrm --to makes it")
     return Records(data_dir)

@@ -75,7 +75,8 @@ class Archive:
         cache_dir: str | None = None,
     ):
         if data_dir is None or not Path(data_dir).is_dir():
-            raise UserError(f"there are no shots in {data_dir}. Type data_dir=DIRECTORY")
+            where = f"there are no shots in {data_dir}" if data_dir else "the machines' shots are not here"
+            raise UserError(f"{where}. Type data_dir=DIRECTORY")
         self._root, self.dt, self._shortest, self.train_share = Path(data_dir), dt, shortest, train_share
         self._cache = Path(cache_dir) if cache_dir else CACHE
         self.channels = Channels(tuple(signals), tuple(profiles) if variant == "1d" else (), radii)
