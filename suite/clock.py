@@ -39,7 +39,7 @@ class Clock:
 
     @property
     def wall(self) -> float:
-        """All-in seconds since the run was made, earlier segments included."""
+        """All-in seconds since the loop was entered, earlier segments included; Python and data come before."""
         return self._wall + self._now() - self._born
 
     def settle(self) -> float:

@@ -199,7 +199,8 @@ class Rows(NamedTuple):
 
 # Offered by the optimizer, and used by the engine where named:
 #   observe(taps, weight) -> sums over samples, additive over micro-batches
-#   absorb(statistics, reduce=…) after the engine divided the sums by the summed weight (jax: returns the state)
+#   absorb(statistics, reduce=…) after the engine divided the sums by the samples' summed weight, not by what the loss
+#                                counts (words, time steps)   (jax: returns the state)
 #   program(name, reduce=…)      one of plan.programs(step) (jax: program(name, state, reduce=…) -> state)
 #   host(step)                   before the step, outside compiled code (jax: host(state, step) -> state); drain()
 #   forward_params(key)          the weights to run forward with (torch: a context manager)

@@ -67,6 +67,18 @@ def config(cell: Cell) -> dict[str, Any]:
     return small(task, None, *chosen, directory=OUTSIDE / "conf", device="cpu")
 
 
+def frozen(task: str) -> list[float]:
+    """The losses of the same batches at the initial weights, in torch."""
+    import engines
+
+    from suite import run
+
+    settings = config((task, "sgd", "float32", "torch", "1"))
+    settings["optimizer"] |= {"lr": 0.0}
+    settings["schedule"] = {"shape": "constant"}
+    return engines.advance(engines.engine(settings, run.make_task(settings)), range(STEPS), lr=0.0)
+
+
 def losses(cells: list[Cell]) -> dict[Cell, list[float]]:
     """Three losses of each cell; those of two torch processes are run together."""
     import engines

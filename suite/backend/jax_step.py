@@ -104,8 +104,10 @@ class Maths:
 
             sums, each = lax.scan(body, zero, split)
         ((total, weight, grads, statistics), buffers), (after, rows) = sums, each
-        weight = reduce.exact(weight)
-        loss, grads, statistics = jax.tree.map(lambda v: v / weight, (total, grads, statistics))
+        counts = reduce.exact({"weight": weight, "samples": batch["weight"].sum()})
+        weight, samples = counts["weight"], counts["samples"]  # what the loss counts, perhaps words; and whose words
+        loss, grads = jax.tree.map(lambda v: v / weight, (total, grads))
+        statistics = jax.tree.map(lambda v: v / samples, statistics)
         buffers = jax.tree.map(lambda v: v / count, buffers)
         rows = {name: Rows(found.ids, found.values / weight) for name, found in rows.items()}
         return loss, grads, statistics, buffers, jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), after), rows

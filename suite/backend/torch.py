@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import resource
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -92,7 +93,8 @@ class Engine:
         self.needs = load.common(node["module"]).NEEDS
         self.tables = backend.tables(task, self.needs, node)
         self._load(task)
-        self.forward = torch.compile(self.model) if config["compile"] else self.model
+        self.compiles, self.compile_seconds = config["compile"], 0.0
+        self.forward = torch.compile(self.model) if self.compiles else self.model
         self.named = dict(self.model.named_parameters())
         self.buffers = dict(self.model.named_buffers())
         self.layers = task.layers()
@@ -122,10 +124,12 @@ class Engine:
     # ------------------------------------------------------------------------------------------- one update
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
         """Run forward and backward once and discard everything, so that no first-call cost is billed to a step."""
+        began = time.perf_counter()
+        observing = {False, "statistics" in self.plan.phase(0)}  # with statistics the model is not the compiled one
         with self._mode():
-            self._evaluate(
-                self._micro(batch), (self.seed, 0), labels="given", observe="statistics" in self.plan.phase(0)
-            )
+            for observe in sorted(observing) if self.compiles else [max(observing)]:
+                self._evaluate(self._micro(batch), (self.seed, 0), labels="given", observe=observe)
+        self.compile_seconds = time.perf_counter() - began if self.compiles else 0.0
 
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Tensor:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
@@ -241,9 +245,11 @@ class Engine:
             self.buffers[name].copy_(value)
         for name, grad in kept.items():
             self.named[name].grad = grad
-        weight = self.reduce.exact({"weight": weight})["weight"]  # mean over ranks: mean of shares = Σ / Σ
+        samples = torch.stack([part["weight"].sum() for part in micro]).sum()
+        counts = self.reduce.exact({"weight": weight, "samples": samples})  # mean over ranks: mean of shares = Σ / Σ
+        weight, samples = counts["weight"], counts["samples"]  # what the loss counts, perhaps words; and whose words
         torch._foreach_div_(list(grads.values()), weight)
-        statistics = {name: value / weight for name, value in statistics.items()}
+        statistics = {name: value / samples for name, value in statistics.items()}
         each = {name: [(ids, rows / weight) for ids, rows in parts] for name, parts in looked_up.items()}
         return Share(total / weight, grads, statistics, each, buffers, carry)
 
@@ -353,7 +359,7 @@ class Engine:
         return {
             "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
             "parameters": backend.parameters(self.task),
-            "compile_seconds": 0.0,
+            "compile_seconds": self.compile_seconds,
             "compile_cache": None,
             "peak_memory_bytes": peak,
             "bytes": {"sent": self.ledger.total, "by_name": dict(self.ledger.sent)},

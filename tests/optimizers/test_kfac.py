@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from engines import advance, engine, gap, weights
+from small import small
 
+from suite import run
 from suite.contract import Layer
 from suite.optimizers.kfac import reference
 from suite.optimizers.kfac.torch import KFAC, _factors
@@ -137,3 +140,26 @@ def test_unusable_factors_keep_the_previous_inverse() -> None:
         state["owned"][key].fill_(float("nan"))
         optimizer.program(key, reduce=Alone())
         assert torch.equal(state["inverse"][key], before[key])
+
+
+def test_factors_are_per_sample_where_the_loss_counts_words() -> None:
+    """A translation batch has many words a sentence: A is Σ a aᵀ over sentences, as in the reference."""
+    settings = small("transformer", None, "optimizer=kfac", precision="float64")
+    made = engine(settings, run.make_task(settings))
+    name, seen = next(name for name, layer in made.layers.items() if layer.kind == "linear"), []
+    hook = made.model.get_submodule(name).register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    micro = made._micro(made.task.batch("train", 0, 0))
+    found = made._evaluate(micro, (0, 0), labels="given", observe=True).statistics[f"{name}/in"]
+    hook.remove()
+    rows = np.concatenate([reference.rows(x, made.layers[name]) for x in seen[0].detach().numpy()])
+    assert np.allclose(np.asarray(found), rows.T @ rows / made.task.batch_size)
+
+
+def test_backends_agree_where_the_loss_counts_words() -> None:
+    ends = []
+    for backend in ("torch", "jax"):
+        settings = small("transformer", None, "optimizer=kfac", f"backend={backend}", precision="float64")
+        made = engine(settings, run.make_task(settings))
+        advance(made, range(3))
+        ends.append(weights(made))
+    assert gap(*ends) <= 1e-8
