@@ -1,8 +1,10 @@
 """What every test shares: two host devices for jax, one thread a framework, the members outside the tree."""
 
+import gc
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,16 @@ if "jax" not in sys.modules:
     os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     os.environ.setdefault("NPROC", "8")  # as suite.run does for several host devices, and for the reason given there
 sys.path[:0] = [str(OUTSIDE), str(TESTS)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled_programs() -> Iterator[None]:
+    """Each program that jax compiles holds memory mappings, of which a process may have 65,530: a worker that ran every
+    test crashed when it loaded the next one."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

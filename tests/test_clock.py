@@ -100,7 +100,7 @@ class Engine:
     def losses(self, pending: list[float]) -> list[float]:
         return pending
 
-    def evaluate(self, batches: object) -> list[object]:
+    def evaluate(self, batches: object, generate: object = None) -> list[object]:
         return []
 
     def agree(self, signal: str | None) -> str | None:
