@@ -11,6 +11,7 @@ import os
 import resource
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,6 +64,17 @@ def devices_for(name: str, world: int) -> list[Any]:
     return found[:world]
 
 
+def _heard(event: str, **_: Any) -> None:
+    if event in CACHE_EVENTS:
+        for engine in list(LISTENING):
+            engine.cache_events.append(CACHE_EVENTS[event])
+
+
+# jax forgets no listener: one that belonged to an engine would keep it, and all its programs, for ever
+LISTENING: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+jax.monitoring.register_event_listener(_heard)
+
+
 class Engine:
     """A model, its optimizer and their communication on this process's share of the mesh.
 
@@ -78,7 +90,7 @@ class Engine:
         self.mesh = Mesh(np.array(self.devices), (AXIS,))
         self.programs: dict[Any, tuple[Any, list[Entry]]] = {}
         self.compile_seconds, self.cache_events = 0.0, []
-        jax.monitoring.register_event_listener(self._heard)
+        LISTENING.add(self)
         comm, node = config["comm"], config["optimizer"]
         mode = {
             "codec": load.half(comm["codec"]["module"], "jax"),
@@ -370,10 +382,6 @@ class Engine:
             ),
             "bytes": {"sent": self.ledger.total, "by_name": dict(self.ledger.sent)},
         }
-
-    def _heard(self, event: str, **_: Any) -> None:
-        if event in CACHE_EVENTS:
-            self.cache_events.append(CACHE_EVENTS[event])
 
     def _mode(self) -> Any:
         return _Mode(self.precision)
