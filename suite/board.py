@@ -1,31 +1,25 @@
-"""The leaderboard: `suite board` ranks result files and writes one static page that anyone can rebuild.
+"""The leaderboard: how results are grouped and ranked. `suite/page.py` shows it, `suite board` builds it.
 
 Results rank together only within one task version, variant, scale, data, batch size and target; tuned and untuned
 ones never. Rows say how many seeds they rest on, and runs that missed, diverged or failed count. The same results
-give the same bytes, whatever their order: nothing on the page depends on when or where it was built.
+give the same leaderboard, whatever their order.
 """
 
-import argparse
 import hashlib
 import json
 import math
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
 
-from suite import published
-from suite.contract import Target, UserError
+from suite import record
+from suite.contract import Target
 from suite.stats import Observation, Summary, summarize
 
 SCHEMA = 1
 Result = dict[str, Any]  # one result.json
-HEADER = "header.json"  # a run's notes to itself, beside its result
 
 # Entries of a config that change neither data nor mathematics: runs that differ only here share a row.
 INCIDENTAL = {"seed", "repeat", "run_dir", "force", "track", "launch", "require", "data_dir", "device", "threads"}
@@ -46,12 +40,14 @@ class Entry:
     """One row: what was run, how soon it reached the target, and the results it rests on."""
 
     rank: int | None  # None: the median seed does not reach the target
-    optimizer: str
-    comm: str
-    backend: str
-    world: int
+    optimizer: str  # or a baseline
+    comm: str | None  # this, the next two and the steps are None for a baseline
+    backend: str | None
+    world: int | None
     settings: dict[str, Any]  # the config's entries that differ within the group
     steps: Summary | None  # None: no run has come to an end
+    tries: Summary | None  # the steps; of a baseline the seconds: for their seeds and hits
+    score: float | None  # of a baseline: the target's metric, the middle one of its results
     timings: tuple[Timing, ...]
     misses: dict[str, int]  # executions that did not reach the target, by outcome
     tuning: dict[str, Any]
@@ -70,11 +66,12 @@ class Group:
     variant: str
     scale: str
     data: dict[str, str]
-    batch_size: int
+    batch_size: int | None  # None: baselines, and no runs of the same data and target
     target: dict[str, Any] | None  # None: every run failed before its targets were known
     tuned: bool
     entries: tuple[Entry, ...]
     published: tuple[str, ...]  # ids of published rows the results stand beside
+    note: str  # what may be concluded from the data
 
     @property
     def stand_in(self) -> bool:
@@ -82,14 +79,28 @@ class Group:
         return self.scale != "paper"
 
     @property
+    def goal(self) -> str:
+        """The target, as a run prints it."""
+        return str(Target(**self.target)) if self.target else "no target"
+
+    @property
+    def label(self) -> str:
+        """The data as a result names it: a checksum may be cut, a version not."""
+        identity = self.data["identity"][:12] if self.data["kind"] == "real" else self.data["identity"]
+        return f"{self.data['kind']}:{self.data['name']}@{identity}"
+
+    @property
+    def batch(self) -> str:
+        """The batch size in words."""
+        return f"batch {self.batch_size:,}" if self.batch_size else "no batches"
+
+    @property
     def title(self) -> str:
         """The conditions in one line."""
         scale = f"{self.scale} stand-in" if self.stand_in else self.scale
-        data = f"{self.data['kind']}:{self.data['name']}@{self.data['identity'][:12]}"
-        target = Target(**self.target) if self.target else "no target"
         tuned = "tuned" if self.tuned else "not tuned here"
         task = f"{self.task} v{self.task_version}"
-        return " · ".join([task, self.variant, scale, data, f"batch {self.batch_size:,}", str(target), tuned])
+        return " · ".join([task, self.variant, scale, self.label, self.batch, self.goal, tuned])
 
 
 @dataclass(frozen=True)
@@ -120,8 +131,25 @@ def rank(results: Iterable[Result], *, unreadable: Iterable[str] = ()) -> Leader
         rungs = [_rung(target) for target in result["targets"]] or list(ladders[_text(condition)].values())
         for rung in rungs or [None]:
             members[_text({**condition, "target": rung})].append(file)
+    _set_beside(members)
     groups = [_group(json.loads(key), {file: files[file] for file in names}) for key, names in members.items()]
     return Leaderboard(tuple(sorted(groups, key=_group_order)), files, tuple(sorted(unreadable)))
+
+
+def _set_beside(members: dict[str, list[str]]) -> None:
+    """Show baselines in every group of runs on their data and target: they have neither batch size nor tuning.
+
+    Where there is no such group, they are one.
+    """
+
+    def fit(key: str) -> str:
+        return _text(json.loads(key) | {"batch_size": None, "tuned": False})
+
+    for key in [key for key in members if json.loads(key)["batch_size"] is None]:
+        groups = [other for other in members if other != key and fit(other) == key]
+        baselines = members.pop(key) if groups else []
+        for group in groups:
+            members[group] = members[group] + baselines
 
 
 def _condition(result: Result) -> dict[str, Any]:
@@ -141,31 +169,35 @@ def _rung(target: Mapping[str, Any]) -> dict[str, Any]:
 
 def _group_order(group: Group) -> tuple:
     target = (group.target["metric"], group.target["value"]) if group.target else ("", 0.0)
-    return group.task, group.task_version, group.variant, group.scale, group.batch_size, *target, group.name
+    return group.task, group.task_version, group.variant, group.scale, group.batch_size or 0, *target, group.name
 
 
 def _group(condition: dict[str, Any], files: dict[str, Result]) -> Group:
     members: dict[str, dict[str, Result]] = defaultdict(dict)
-    configs = {}
+    configs: dict[bool, dict[str, dict[str, Any]]] = {True: {}, False: {}}  # baselines' apart, by row
     for file, result in files.items():
         spec = result["spec"]
         config = {key: value for key, value in spec["config"].items() if key not in INCIDENTAL}
         config["precision"] = result["precision"]
         row = _text([*(spec[key] for key in COLUMNS), result["tuning"], config])
         members[row][file] = result
-        configs[row] = _flat(config)
-    names = sorted({name for config in configs.values() for name in config})
-    differing = [name for name in names if len({_text(config.get(name)) for config in configs.values()}) > 1]
-    entries = []
-    for row, results in members.items():
-        settings = {name: configs[row][name] for name in differing if name in configs[row]}
-        entries.append(_entry(results, condition["target"], settings))
+        configs["baseline" in spec][row] = _flat(config)
+    settings = _differing(configs[True]) | _differing(configs[False])
+    entries = [_entry(results, condition["target"], settings[row]) for row, results in members.items()]
     return Group(
         name=f"{condition['task']}-{hashlib.sha256(_text(condition).encode()).hexdigest()[:8]}",
         entries=_ranked(entries),
         published=tuple(sorted({id for result in files.values() for id in result["published"]})),
+        note=min(result["data"]["note"] for result in files.values()),
         **condition,
     )
+
+
+def _differing(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of each row's configuration, the entries in which the rows are not all the same."""
+    names = sorted({name for config in configs.values() for name in config})
+    differing = [name for name in names if len({_text(config.get(name)) for config in configs.values()}) > 1]
+    return {row: {name: config[name] for name in differing if name in config} for row, config in configs.items()}
 
 
 def _entry(files: dict[str, Result], target: dict[str, Any] | None, settings: dict[str, Any]) -> Entry:
@@ -180,11 +212,16 @@ def _entry(files: dict[str, Result], target: dict[str, Any] | None, settings: di
         commit, dirty = result["environment"]["commit"], result["environment"]["dirty"] is not False
         evidence.append({"seed": result["spec"]["seed"], "file": file, "commit": commit, "dirty": dirty})
     missed = Counter(result["outcome"]["kind"] for result in results if not _crossing(result, target))
+    spec = results[0]["spec"]
+    steps = None if "baseline" in spec else _summary(results, target, "step")
+    columns: dict[str, Any] = {key: spec[key] for key in COLUMNS} | {"optimizer": record.method(spec["config"])}
     return Entry(
         rank=None,
-        **{key: results[0]["spec"][key] for key in COLUMNS},
+        **columns,
         settings=settings,
-        steps=_summary(results, target, "step"),
+        steps=steps,
+        tries=steps or _summary(results, target, "train_seconds"),
+        score=_score(results, target) if "baseline" in spec else None,
         timings=tuple(Timing(name, seconds) for name, seconds in timings if seconds),
         misses=dict(sorted(missed.items())),
         tuning=results[0]["tuning"],
@@ -192,6 +229,12 @@ def _entry(files: dict[str, Result], target: dict[str, Any] | None, settings: di
         command=results[0]["command"],
         results=tuple(evidence),
     )
+
+
+def _score(results: list[Result], target: dict[str, Any] | None) -> float | None:
+    """What those results that have an evaluation came to, by the target's metric."""
+    found = [result["curve"][-1]["metrics"][target["metric"]] for result in results if target and result["curve"]]
+    return median_low(found) if found else None
 
 
 def _crossing(result: Result, target: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -216,7 +259,7 @@ def _summary(results: list[Result], target: dict[str, Any] | None, unit: str) ->
 
 def _ranked(entries: list[Entry]) -> tuple[Entry, ...]:
     """By the median of steps to target; then by hit rate, for those whose median seed misses."""
-    medians = {entry.results[0]["file"]: _sortable(entry.steps) for entry in entries}
+    medians = {entry.results[0]["file"]: sortable(entry.steps) for entry in entries}
 
     def order(entry: Entry) -> tuple:
         file = entry.results[0]["file"]
@@ -230,7 +273,7 @@ def _ranked(entries: list[Entry]) -> tuple[Entry, ...]:
     return tuple(placed(entry) for entry in sorted(entries, key=order))
 
 
-def _sortable(summary: Summary | None) -> float:
+def sortable(summary: Summary | None) -> float:
     """The median for sorting; infinite where it is not reached."""
     return math.inf if summary is None or summary.median is None else summary.median
 
@@ -259,107 +302,3 @@ def _text(value: Any) -> str:
 
 def _digest(result: Result) -> str:
     return hashlib.sha256(_text(result).encode()).hexdigest()[:16] + ".json"
-
-
-# ------------------------------------------------------------------------------------------------- the page
-def render(leaderboard: Leaderboard, out: Path) -> None:
-    """Write `index.html`, `leaderboard.json` and the results themselves (`raw/`) under `out`."""
-    import jinja2
-
-    (out / "raw").mkdir(parents=True, exist_ok=True)
-    for file, result in leaderboard.results.items():
-        _write(out / "raw" / file, json.dumps(result, sort_keys=True, ensure_ascii=False, indent=1))
-    groups = [{**asdict(group), "title": group.title, "stand_in": group.stand_in} for group in leaderboard.groups]
-    document = {"schema": SCHEMA, "groups": groups, "unreadable": leaderboard.unreadable}
-    _write(out / "leaderboard.json", json.dumps(document, sort_keys=True, ensure_ascii=False, indent=1))
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("suite"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {"number": _number, "median": _median, "interval": _interval, "sortable": _sortable}
-    page = environment.get_template("board.html.j2")
-    text = page.render(leaderboard=leaderboard, rows_for=published.rows_for, comparison=published.comparison)
-    _write(out / "index.html", text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text.rstrip("\n") + "\n", encoding="utf-8", newline="\n")
-
-
-def _number(value: float | str | None) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    return f"{value:,.0f}" if abs(value) >= 100 and value == int(value) else f"{value:,.4g}"
-
-
-def _median(summary: Summary) -> str:
-    if summary.median is not None:
-        return _number(summary.median)
-    return "never" if summary.beyond is None else f"> {_number(summary.beyond)}"
-
-
-def _interval(summary: Summary) -> str:
-    if summary.n == 1 or summary.low is None:
-        return ""
-    high = "beyond the budget" if summary.high is None else _number(summary.high)
-    return f"{_number(summary.low)} to {high}, covers {summary.coverage:.0%}"
-
-
-# ---------------------------------------------------------------------------------------------- command line
-def _collect(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
-    """Results under the folders, and what is wrong with the other JSON files."""
-    results, unreadable = [], []
-    for file in sorted(file for folder in folders for file in folder.rglob("*.json") if file.name != HEADER):
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            if content["schema"] != SCHEMA:
-                raise ValueError(f"schema {content['schema']}, this suite reads {SCHEMA}")
-            _ = [group.title for group in rank([content]).groups]  # whatever is missing shows here
-        except KeyError as error:
-            unreadable.append(f"{file.as_posix()}: no result, it lacks {error}")
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            unreadable.append(f"{file.as_posix()}: no result ({error})")
-        else:
-            results.append(content)
-    return results, unreadable
-
-
-def _server(out: Path, port: int) -> ThreadingHTTPServer:
-    return ThreadingHTTPServer(("127.0.0.1", port), partial(SimpleHTTPRequestHandler, directory=str(out)))
-
-
-def main(argv: list[str]) -> int:
-    """`suite board`: exit code 0, also where some files could not be read (they are named)."""
-    parser = argparse.ArgumentParser(prog="suite board", description="Rebuild the leaderboard from result files.")
-    parser.add_argument("--out", type=Path, default=Path("site"), metavar="DIR", help="where to write (site)")
-    parser.add_argument(
-        "--results", type=Path, nargs="+", metavar="DIR", help="where results lie (results/runs and runs, if there)"
-    )
-    parser.add_argument(
-        "--serve", type=int, nargs="?", const=8000, metavar="PORT", help="then show it on http://127.0.0.1:PORT (8000)"
-    )
-    arguments = parser.parse_args(argv)
-    folders = arguments.results or [folder for folder in (Path("results/runs"), Path("runs")) if folder.is_dir()]
-    if absent := [str(folder) for folder in folders if not folder.is_dir()]:
-        raise UserError(f"no such folder: {', '.join(absent)}. Name folders with results: suite board --results DIR …")
-    results, unreadable = _collect(folders)
-    for line in unreadable:
-        print(f"left out {line}", file=sys.stderr)
-    leaderboard = rank(results, unreadable=unreadable)
-    render(leaderboard, arguments.out)
-    left_out = f", {len(unreadable)} files left out" if unreadable else ""
-    print(
-        f"{arguments.out / 'index.html'}: {len(leaderboard.groups)} groups "
-        f"from {len(leaderboard.results)} results{left_out}"
-    )
-    if arguments.serve is not None:
-        with _server(arguments.out, arguments.serve) as server:
-            print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)
-            try:
-                server.serve_forever()
-            except KeyboardInterrupt:
-                print()
-    return 0

@@ -20,7 +20,7 @@ VERBS = {
     "tune": "suite.verbs.tune",
     "verify": "suite.verbs.verify",
     "sync": "suite.verbs.sync",
-    "board": "suite.board",
+    "board": "suite.verbs.board",
 }
 HELP = """suite: published claims of large-scale training as commands, in PyTorch and in JAX
 
@@ -107,20 +107,26 @@ def _all(runs: list[list[str]], configs: list[dict[str, Any]], *, apart: bool) -
     from suite.launch import launch
 
     parent = _sweep_in_mlflow(configs[0]) if apart and configs else None
-    codes = []
+    codes, made = [], []
     for overrides, config in zip(runs, configs, strict=True):
         for replicate in range(config["repeat"]):
+            places: list[Path] = []
             repeated = config | {"force": config["force"] or replicate > 0}
             try:
                 alone = not apart and config["repeat"] == 1
-                codes.append(launch(repeated, overrides, apart=not alone, parent=parent))
+                codes.append(launch(repeated, overrides, apart=not alone, parent=parent, tell=places.append))
             except UserError as error:
                 if len(configs) == 1:
                     raise
                 print(f"suite: {error}", file=sys.stderr)
                 codes.append(2)
+            made.append((overrides, places[0] if places else None))
             if codes[-1] in (130, 143):
                 return codes[-1]
+    if len(made) > 1:
+        from suite.track import sweep
+
+        sweep.show(made)
     return max(codes, key=lambda code: (code == 1, code == 2, code))
 
 

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from suite import baseline
 from suite.contract import UserError
 from suite.load import files, nearest, options
 
-CHOICES = ("task", "optimizer", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
+CHOICES = ("task", "optimizer", "baseline", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
+OPTIONAL = ("recipe", "experiment", "baseline")  # choices that may be null
 AT_LEAST = {"world": 1, "accumulate": 1, "repeat": 1, "max_steps": 1, "eval_every": 1, "log_every": 1, "seed": 0}
 AT_LEAST |= {
     "clip_norm": 0,
@@ -40,7 +42,7 @@ FREE = ("data_dir", "run_dir", "require", "launch.processes", "threads", "task.m
 def clean(overrides: Iterable[str]) -> list[str]:
     """Overrides as Hydra takes them: choices already stand in the defaults list, and `recipe=null` takes one out."""
     chosen = [re.sub(rf"^\+({'|'.join(CHOICES)})=", r"\1=", override) for override in overrides]
-    return [re.sub(r"^(recipe|experiment)=null$", r"~\1", override) for override in chosen]
+    return [re.sub(rf"^({'|'.join(OPTIONAL)})=null$", r"~\1", override) for override in chosen]
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
@@ -73,13 +75,14 @@ def compose(overrides: Sequence[str], directory: Path | None = None) -> dict[str
         directory: the user's own configuration groups, beside the suite's.
 
     Raises:
-        UserError: for an unknown choice or key, a value of the wrong type or out of range, or no task.
+        UserError: for an unknown choice or key, a value of the wrong type or out of range, or no task; for what does
+            not go with a baseline.
     """
     config = whole(overrides, directory)
     for group, names in NOT_RUN.items():
         config[group] = {name: value for name, value in config[group].items() if name not in names}
     config.pop("tuned", None)
-    return config
+    return baseline.settings(config, clean(overrides)) if "baseline" in config else config
 
 
 def whole(overrides: Sequence[str], directory: Path | None = None) -> dict[str, Any]:
@@ -122,17 +125,30 @@ def whole(overrides: Sequence[str], directory: Path | None = None) -> dict[str, 
 
 
 def complete(overrides: Iterable[str], directory: Path | None = None) -> list[str]:
-    """Cleaned overrides, with the task's `default_optimizer` where neither an optimizer nor an experiment is named."""
+    """Cleaned overrides, with the task's `default_optimizer` where nothing that is named brings an optimizer.
+
+    An experiment does, and a published recipe. A baseline takes no optimizer's recipe.
+    """
     import yaml
 
     overrides = clean(overrides)
     chosen = {key: value for key, _, value in (override.partition("=") for override in overrides)}
-    if "optimizer" in chosen or "experiment" in chosen:
+    if "baseline" in chosen:
+        return overrides if {"recipe", "~recipe"} & chosen.keys() else ["~recipe", *overrides]
+    if "optimizer" in chosen or "experiment" in chosen or _brings_optimizer(chosen.get("recipe"), directory):
         return overrides
     for path in files("task", directory):
         if path.stem == chosen.get("task") and (name := yaml.safe_load(path.read_text()).get("default_optimizer")):
-            return [*overrides, f"optimizer={name}"]
+            return [f"optimizer={name}", *overrides]  # first: after --cfg, Hydra takes no more
     return overrides
+
+
+def _brings_optimizer(recipe: str | None, directory: Path | None) -> bool:
+    """Whether a recipe overrides the optimizer, as published ones do; tuned ones are found by it."""
+    import yaml
+
+    found = [yaml.safe_load(path.read_text()) for path in files("recipe", directory) if path.stem == recipe]
+    return any("override /optimizer" in entry for one in found for entry in one.get("defaults", []))
 
 
 def refuse_unread(config: Mapping[str, Any], overrides: Iterable[str]) -> None:
@@ -158,7 +174,7 @@ def _known_choices(chosen: Iterable[str], directory: Path | None) -> None:
 
 def _known_key(override: str, keys: Mapping[str, Any]) -> None:
     key = override.partition("=")[0]
-    if override in ("~recipe", "~experiment"):
+    if key in [f"~{choice}" for choice in OPTIONAL]:
         return
     if "=" not in override:
         raise UserError(f"{override}: not understood; write key=value, or suite --help")
@@ -197,7 +213,7 @@ def _check_ranges(values: Mapping[str, Any]) -> None:
             raise UserError(f"{key}={values[key]}: must be at least {least}")
     for key, allowed in ONE_OF.items():
         if values[key] not in allowed:
-            raise UserError(f"{key}={values[key]}: must be one of {', '.join(map(str, allowed))}")
+            raise UserError(f"{key}={values[key]}: must be one of {', '.join(one or 'null' for one in allowed)}")
 
 
 def _first_line(error: Exception) -> str:

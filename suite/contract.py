@@ -28,7 +28,7 @@ class Spec:
 
     shape: tuple[int, ...]
     initializer: str
-    kind: str = "parameter"  # or "buffer"
+    kind: str = "parameter"  # "buffer", or "pattern": whole numbers, changed between steps; see `Sparse`
     placement: str = "replicated"  # or "rows"
 
 
@@ -156,6 +156,72 @@ class Generates(Protocol):
         ...
 
 
+class Baseline(Protocol):
+    """A module that fits a model of one task whole, without steps; `conf/baseline/<name>.yaml` names the two."""
+
+    SUMMARY: str
+    CITATION: str
+
+    def fit(self, task: Any, seed: int) -> Any:
+        """A model, fitted to the task's training split; repeatable."""
+        ...
+
+    def score(self, task: Any, model: Any) -> dict[str, float]:
+        """The task's metrics of the model on its validation split."""
+        ...
+
+
+@runtime_checkable
+class Sparse(Protocol):
+    """A task some of whose matrices are stored as their blocks that are not zero, perhaps on the move while it trains.
+
+    A matrix `name` has the parameter `<name>.weight` (n, b, b) and the pattern `<name>.pattern` (n,): where each block
+    stands, row · columns + column in the grid of blocks. With `explores`, `<name>.visited` (rows · columns,) is 1 where
+    a block has ever stood.
+    """
+
+    rate: float  # what a schedule's learning rates are multiplied by
+
+    def matrices(self) -> Mapping[str, Layer]:
+        """The sparse matrices; {} where all are dense."""
+        ...
+
+    def moves(self, step: int) -> bool:
+        """Whether blocks move after update `step` (from 0)."""
+        ...
+
+    @property
+    def by_gradient(self) -> bool:
+        """Whether `move` needs the gradient of the whole matrices: one more pass over the step's batch."""
+        ...
+
+    def move(self, seed: int, step: int, name: str, weight: Any, pattern: Any, gradient: Any | None) -> tuple[Any, Any]:
+        """Where the blocks stand from now on.
+
+        Args:
+            seed: the run's seed.
+            step: the update just made.
+            name: one of `matrices()`.
+            weight: (n, b, b).
+            pattern: (n,).
+            gradient: of the whole matrix (outputs, inputs), up to a factor; None unless `by_gradient`.
+
+        Returns:
+            The new pattern (n,), and which blocks moved (n,) booleans; the engine sets their weights to zero and calls
+            the optimizer's `reset`.
+        """
+        ...
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """A task that knows what its network costs."""
+
+    def flops(self) -> float:
+        """Floating-point operations of one sample, forward and backward, as its papers count them."""
+        ...
+
+
 # ---------------------------------------------------------------------------------------------- optimizers
 class Plan:
     """When an optimizer does what; pure Python, shared by both backends. This one does nothing special.
@@ -204,7 +270,9 @@ class Rows(NamedTuple):
 #   program(name, reduce=…)      one of plan.programs(step) (jax: program(name, state, reduce=…) -> state)
 #   host(step)                   before the step, outside compiled code (jax: host(state, step) -> state); drain()
 #   forward_params(key)          the weights to run forward with (torch: a context manager)
-OFFERED = ("observe", "absorb", "program", "host", "forward_params")
+#   reset(moved)                 forget what was gathered for the blocks that `moved`: {parameter: (n,) booleans} names
+#                                (jax: reset(state, moved), by the parameter's name, -> state)
+OFFERED = ("observe", "absorb", "program", "host", "forward_params", "reset")
 
 
 # -------------------------------------------------------------------------------------------------- events
@@ -231,10 +299,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The validation split has been scored after `step` updates."""
+    """The validation split has been scored after `step` updates; a baseline makes none, and both counts are None."""
 
-    step: int
-    samples: int
+    step: int | None
+    samples: int | None
     train_seconds: float
     wall_seconds: float
     metrics: Mapping[str, float]

@@ -12,18 +12,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from suite import load, run
 from suite.contract import UserError
+from suite.track.console import patience
 
 GRACE = 30.0  # seconds the other ranks get to end after one has ended well
 FAILED_GRACE = 3.0  # and after one has failed
 
 
-def launch(config: dict[str, Any], command: Sequence[str], *, apart: bool = False, parent: str | None = None) -> int:
+def launch(
+    config: dict[str, Any],
+    command: Sequence[str],
+    *,
+    apart: bool = False,
+    parent: str | None = None,
+    tell: Callable[[Path], None] = lambda directory: None,
+) -> int:
     """Find the run's directory, then run it, resume it, or show what is there; returns the exit code.
 
     Args:
@@ -31,14 +39,18 @@ def launch(config: dict[str, Any], command: Sequence[str], *, apart: bool = Fals
         command: what was typed after `suite`.
         apart: in a process of its own, even with one rank.
         parent: id of the sweep's MLflow run.
+        tell: is told the run's directory, before the run.
     """
-    load.framework(config["backend"])
+    if "baseline" not in config:
+        load.framework(config["backend"])
     header = run.make_header(config, list(command))
     directory = run.Directory(config, header["fingerprint"])
+    tell(directory.path)
     if directory.state == "finished":
         return _show(config, directory.path)
     ranks = run.processes(config)
-    task = run.make_task(config)  # what is wrong with it is said once, and before anything is written
+    with patience(f"reading the data of {config['task']['name']}"):
+        task = run.make_task(config)  # what is wrong with it is said once, and before anything is written
     directory.path.mkdir(parents=True, exist_ok=True)
     lock = _lock(directory.path)
     try:

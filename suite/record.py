@@ -40,9 +40,9 @@ def crossings(curve: list[dict[str, Any]], targets: Iterable[Target]) -> list[di
     found = []
     for target in targets:
         hit = next((point for point in curve if target.met(point["metrics"])), None)
-        misses = [point["step"] for point in curve if hit is None or point["step"] < hit["step"]]
+        misses = curve[: curve.index(hit)] if hit else curve
         place = {name: hit[name] if hit else None for name in ("step", "samples", "train_seconds", "wall_seconds")}
-        bracket = [misses[-1] if misses else None, place["step"]]
+        bracket = [misses[-1]["step"] if misses else None, place["step"]]
         found.append(
             {**asdict(target), "label": label(target), "reached": hit is not None, **place, "bracket": bracket}
         )
@@ -67,6 +67,7 @@ def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, A
     facts = last["facts"] if last else segments[-1]["facts"]
     return {
         "parameters": facts["parameters"],
+        **_cost(facts, steps[-1]["samples"] if steps else 0),
         "curve": curve,
         "targets": crossings(curve, targets),
         "outcome": last["outcome"] if last else {"kind": "failed"},
@@ -82,6 +83,13 @@ def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, A
         "peak_memory_bytes": facts["peak_memory_bytes"],
         "bytes": facts["bytes"],
     }
+
+
+def _cost(facts: Mapping[str, Any], samples: int) -> dict[str, Any]:
+    """Where the task counts them, operations of one sample and of all trained on; and what moving blocks explored."""
+    flops, explored = facts.get("flops"), facts.get("explored")
+    found: dict[str, Any] = {} if flops is None else {"flops": {"sample": flops, "trained": flops * samples}}
+    return found | ({} if explored is None else {"explored": explored})
 
 
 def _quantiles(seconds: list[float]) -> dict[str, float | None]:
@@ -105,17 +113,13 @@ def result(
     published: Iterable[str],
 ) -> dict[str, Any]:
     """The whole result. `header` holds execution_id, task_version, data, environment, fingerprint and command."""
-    task, optimizer = config["task"], config["optimizer"]
+    task = config["task"]
     spec = {
         "task": task["name"],
         "variant": task["variant"],
         "scale": config["scale"],
         "recipe": config["tuning"]["source"],
-        "optimizer": optimizer["name"],
-        "comm": config["comm"]["name"],
-        "backend": config["backend"],
-        "world": config["world"],
-        "batch_size": task["batch_size"],
+        **_means(config),
         "seed": config["seed"],
         "config": dict(config),
     }
@@ -125,11 +129,30 @@ def result(
         **header,
         "spec": spec,
         "tuning": dict(config["tuning"]),
-        "precision": config["precision"],
-        "deterministic": config["deterministic"],
+        "precision": config.get("precision"),
+        "deterministic": config.get("deterministic"),
         **fold(events, targets),
         "published": sorted(published),
     }
+
+
+def _means(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run trains with. A baseline has none of it but its name."""
+    if "baseline" in config:
+        nothing = dict.fromkeys(("optimizer", "comm", "backend", "world", "batch_size"))
+        return {"baseline": config["baseline"]["name"], **nothing}
+    return {
+        "optimizer": config["optimizer"]["name"],
+        "comm": config["comm"]["name"],
+        "backend": config["backend"],
+        "world": config["world"],
+        "batch_size": config["task"]["batch_size"],
+    }
+
+
+def method(config: Mapping[str, Any]) -> str:
+    """What trains, for people: the optimizer's name, or `trees (baseline)`."""
+    return f"{config['baseline']['name']} (baseline)" if "baseline" in config else config["optimizer"]["name"]
 
 
 def write(path: Path, value: Mapping[str, Any]) -> None:

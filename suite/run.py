@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from suite import backend, checkpoint, environment, load, record
+from suite import backend, baseline, checkpoint, environment, load, record
 from suite.contract import Event, Finished, Task, UserError
 from suite.log import Log
 from suite.track.console import Console
@@ -41,7 +41,11 @@ def make_task(config: Mapping[str, Any]) -> Task:
             f"task.{option}: task={node['name']} has no such option; it was typed, or it stands in a recipe= or "
             "experiment= that is another task's"
         ) from error
-    backend.tables(task, load.common(config["optimizer"]["module"]).NEEDS, config["optimizer"])
+    if "baseline" in config:
+        return task
+    needs = load.common(config["optimizer"]["module"]).NEEDS
+    for asked in (backend.tables, backend.sparse):
+        asked(task, needs, config["optimizer"])
     unit = config["world"] * config["accumulate"] * task.group
     if task.batch_size % unit:
         raise UserError(
@@ -66,6 +70,8 @@ def threads_for(config: Mapping[str, Any]) -> int:
 
 def processes(config: Mapping[str, Any]) -> int:
     """Processes of one run: one a device in torch, one in all in jax unless `launch.processes` says otherwise."""
+    if "baseline" in config:
+        return 1
     asked = config["launch"]["processes"]
     return (config["world"] if config["backend"] == "torch" else 1) if asked == "auto" else int(asked)
 
@@ -118,7 +124,7 @@ def execute(config: dict[str, Any], task: Task, directory: Path, header: dict[st
     if console:
         console.opening()
     prepare_backend(config)
-    engine = load.half("suite.backend", config["backend"]).Engine(task, config)
+    engine = None if "baseline" in config else load.half("suite.backend", config["backend"]).Engine(task, config)
     name = record.config_hash(config)
     restored = checkpoint.load(directory, name)
     log = Log(directory / "events.jsonl", restored[1]["log_bytes"] if restored else 0) if writes else None
@@ -137,11 +143,14 @@ def execute(config: dict[str, Any], task: Task, directory: Path, header: dict[st
         else None
     )
     last: Finished | None = None
-    with _signals() as asked:
+    with _signals(patient=engine is not None) as asked:
         try:
-            for event in train(
-                task, engine, config, save=save, restored=start, stop=lambda: asked[0] if asked else None
-            ):
+            events = (
+                train(task, engine, config, save=save, restored=start, stop=lambda: asked[0] if asked else None)
+                if engine
+                else baseline.measure(task, config)
+            )
+            for event in events:
                 for listen in listeners:
                     listen(event)
                 last = event if isinstance(event, Finished) else last
@@ -151,9 +160,13 @@ def execute(config: dict[str, Any], task: Task, directory: Path, header: dict[st
             raise UserError(f"{directory}: the disk is full; make room and type the same command to go on") from error
         except UserError:
             raise
+        except KeyboardInterrupt as signalled:
+            print(f"interrupted ({signalled}): a baseline is not saved on its way; the same command fits it anew")
+            return SIGNALS[str(signalled)]
         except Exception as error:
             traceback.print_exc()
-            last = Finished(0, {"kind": "failed", "error": f"{type(error).__name__}: {error}"}, engine.facts())
+            facts = (engine or baseline).facts()
+            last = Finished(0, {"kind": "failed", "error": f"{type(error).__name__}: {error}"}, facts)
             for listen in listeners:
                 listen(last)
     assert last is not None
@@ -195,7 +208,7 @@ def make_header(config: Mapping[str, Any], command: list[str]) -> dict[str, Any]
     return {
         "hash": record.config_hash(config),
         "execution_id": uuid.uuid4().hex,
-        "fingerprint": environment.fingerprint(facts, device=config["device"], threads=threads),
+        "fingerprint": environment.fingerprint(facts, device=config.get("device", "cpu"), threads=threads),
         "task_version": load.common(config["task"]["module"]).VERSION,
         "environment": facts | {"threads": threads},
         "command": shlex.join(["suite", *command]),
@@ -204,6 +217,9 @@ def make_header(config: Mapping[str, Any], command: list[str]) -> dict[str, Any]
 
 def prepare_backend(config: Mapping[str, Any]) -> None:
     """Process-wide settings that must precede the framework's first use."""
+    if "baseline" in config:
+        baseline.prepare(threads_for(config))
+        return
     if config["backend"] == "torch":
         import torch
 
@@ -224,14 +240,20 @@ def prepare_backend(config: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[list[str]]:
-    """Collect the names of Ctrl-C and SIGTERM instead of dying from them; a second one ends the process at once."""
+def _signals(*, patient: bool) -> Iterator[list[str]]:
+    """Collect the names of Ctrl-C and SIGTERM instead of dying from them; a second one ends the process at once.
+
+    Where nobody would ask for what was collected (not `patient`), each is a KeyboardInterrupt with its name.
+    """
     heard: list[str] = []
 
     def handler(number: int, frame: Any) -> None:
+        name = signal.Signals(number).name
+        if not patient:
+            raise KeyboardInterrupt(name)
         if heard:
-            sys.exit(SIGNALS[signal.Signals(number).name])
-        heard.append(signal.Signals(number).name)
+            sys.exit(SIGNALS[name])
+        heard.append(name)
 
     before = {name: signal.signal(signal.Signals[name], handler) for name in SIGNALS}
     try:

@@ -14,15 +14,14 @@ def main(arguments: list[str]) -> int:
     config_path, directory, ranks, address, rank = arguments
     config = json.loads(Path(config_path).read_text())
     header = json.loads((Path(directory) / "header.json").read_text())
-    alone = int(ranks) == 1
+    alone = int(ranks) == 1  # a run of a sweep
     try:
-        load.framework(config["backend"])
         run.prepare_backend(config)
-        backend = load.half("suite.backend", config["backend"])
-        if not alone:
+        backend = None if alone else load.half("suite.backend", config["backend"])
+        if backend:
             backend.connect(int(rank), int(ranks), address, config["launch"]["deadline"])
         code = run.execute(config, run.make_task(config), Path(directory), header, rank=int(rank))
-        if not alone and code != 1:
+        if backend and code != 1:
             backend.disconnect()
         return code
     except UserError as error:

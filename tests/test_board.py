@@ -6,9 +6,11 @@ import urllib.request
 
 import pytest
 
-from suite import board
+from suite import board, published
+from suite import page as written
 from suite.contract import UserError
 from suite.stats import Observation, Summary, median_interval, summarize, wilson
+from suite.verbs import board as verb
 
 TARGET = {"metric": "top1", "value": 85.0, "higher_is_better": True}
 
@@ -71,7 +73,7 @@ def result(
 
 
 def page(results, folder, **more):
-    board.render(board.rank(results, **more), folder)
+    written.render(board.rank(results, **more), folder)
     return (folder / "index.html").read_text()
 
 
@@ -245,13 +247,42 @@ def test_page_says_what_a_reader_must_know(tmp_path):
 
 def test_published_rows_stand_beside_but_are_never_ranked(tmp_path):
     text = page([result(scale="paper", published=["A1-12"])], tmp_path)
-    ours, beside, whole = re.split(
-        "the published rows these runs stand beside|all 190 published rows of resnet50", text
-    )
+    ours, printed = text.split("<details><summary>all 190 published rows of resnet50</summary>")
     assert ours.count("<tr>") == 2 and "<td>A1-12</td>" not in ours  # the heading and the one row
-    assert beside.count("<tr>") == 2 and "<td>A1-12</td>" in beside and "Natural Gradient" in beside
-    assert whole.count("<tr>") == 191
+    assert printed.count("<td>A1-12</td>") == 1 and "Natural Gradient" in printed
+    tables = {row.table for row in published.rows_for("resnet50")}
+    assert printed.count("<h4>") == len(tables) and printed.count("<tr") == 190 + len(tables)
     assert "stand-in:" not in text
+
+
+def test_the_contents_lead_to_every_section_and_measured_rows_come_first(tmp_path):
+    other = {**result(optimizer="sgd"), "spec": {**result()["spec"], "task": "bert"}}
+    text = page([result(), result(optimizer="sgd", step=200), other, result(kind="exhausted", trials=0)], tmp_path)
+    contents = text.split("<nav")[1].split("</nav>")[0]
+    links = re.findall(r'href="#([^"]+)"', contents)
+    assert len(links) == len(set(links)) == 2 + 3 + 1  # tasks, sections, published rows
+    assert all(text.count(f'id="{link}"') == 1 for link in links)
+    assert "soonest by kfac (100 steps)" in contents and "not reached" in contents
+    assert text.rindex("<th>steps to target</th>") < text.index("published rows of bert")
+
+
+def test_a_ladder_is_one_section_with_its_hardest_target_open(tmp_path):
+    rung = result()["targets"][0]
+    ladder = [rung | {"value": value, "step": step} for value, step in ((80.0, 50), (85.0, 100))]
+    down = [rung | {"metric": "loss", "value": value, "higher_is_better": False} for value in (2.0, 1.0)]
+    text = page([result(targets=ladder)], tmp_path / "up")
+    assert text.count("<section") == 1 and text.count("<th>rank</th>") == 2
+    opened, closed = text.split("<section")[1].split("</section>")[0].split("<details id=")
+    assert "<h4>top1&gt;=85</h4>" in opened and "<summary>top1&gt;=80:\nkfac 50 steps</summary>" in closed
+    assert "<h4>loss&lt;=1</h4>" in page([result(targets=down)], tmp_path / "down")
+
+
+def test_a_section_says_what_it_was_measured_on(tmp_path):
+    data = {"kind": "generated", "name": "shapes", "identity": "shapes-1/48px/noise0.08", "note": "not photographs"}
+    text = page([result(), {**result(), "data": data}], tmp_path)
+    assert '<span class="badge">real data</span>' in text and '<span class="badge">generated data</span>' in text
+    assert "<code>generated:shapes@shapes-1/48px/noise0.08</code>: not photographs." in text
+    assert "laptop stand-in on shapes (generated) · task version 1, model base · batch 64 · tuned" in text
 
 
 def test_leaderboard_json_is_versioned_and_strict(tmp_path):
@@ -269,7 +300,7 @@ def test_command_line_names_what_it_left_out(tmp_path, capsys, monkeypatch):
     (tmp_path / "runs" / "broken.json").write_text("{")
     (tmp_path / "runs" / "other.json").write_text('{"schema": 7}')
     (tmp_path / "runs" / "short.json").write_text('{"schema": 1, "spec": {}}')
-    assert board.main(["--out", "page"]) == 0
+    assert verb.main(["--out", "page"]) == 0
     printed = capsys.readouterr()
     assert "page/index.html: 1 groups from 1 results, 3 files left out" in printed.out
     assert [line.split(":")[0] for line in printed.err.splitlines()] == [
@@ -281,15 +312,15 @@ def test_command_line_names_what_it_left_out(tmp_path, capsys, monkeypatch):
 
 def test_no_results_make_an_empty_page(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert board.main([]) == 0
+    assert verb.main([]) == 0
     assert "No results yet" in (tmp_path / "site" / "index.html").read_text()
     with pytest.raises(UserError, match="no such folder: elsewhere"):
-        board.main(["--results", "elsewhere"])
+        verb.main(["--results", "elsewhere"])
 
 
 def test_server_shows_the_page(tmp_path):
     page([result()], tmp_path)
-    with board._server(tmp_path, 0) as server:
+    with verb._server(tmp_path, 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -32,6 +32,7 @@ TASK = "+task=resnet50"
         ([TASK, "world=0"], "world=0: must be at least 1"),
         ([TASK, "seed=-1"], "seed=-1: must be at least 0"),
         ([TASK, "precision=half"], "precision=half: must be one of float32"),
+        ([TASK, "require=yes"], "require=yes: must be one of null, target"),
         ([TASK, "device=tpu"], "device=tpu: must be one of auto, cpu, cuda"),
         ([TASK, "optimizer.damping=1"], "optimizer.damping: unknown"),
         ([], "no task; type +task=<name>: autoencoder, bert"),
@@ -48,6 +49,24 @@ def test_composition_says_what_is_wrong(overrides: list[str], says: str) -> None
 
 def test_task_with_and_without_plus_are_the_same_run() -> None:
     assert configure.compose(["+task=resnet50"]) == configure.compose(["task=resnet50"])
+
+
+@pytest.mark.parametrize(
+    "task, recipe, optimizer, lr",
+    [
+        ("bert", "bert-lamb-phase1", "lamb", 6e-3),
+        ("bert", "bert-lamb-phase2", "lamb", 4e-3),
+        ("dlrm", "mlperf-dcnv2-65k", "adagrad", 5e-3),
+        ("caffenet", "bvlc-caffenet", "sgd", 0.01),
+    ],
+)
+def test_a_published_recipe_brings_its_optimizer(task: str, recipe: str, optimizer: str, lr: float) -> None:
+    """Not the task's default one at the recipe's rates; a tuned recipe has the default one, and an own choice wins."""
+    found = configure.compose([f"+task={task}", "scale=paper", f"recipe={recipe}"])
+    assert (found["optimizer"]["name"], found["optimizer"]["lr"]) == (optimizer, lr)
+    assert configure.compose(["+task=bert", "recipe=bert-adamw-laptop"])["optimizer"]["name"] == "adamw"
+    chosen = configure.compose([f"+task={task}", "optimizer=lars", f"recipe={recipe}"])
+    assert chosen["optimizer"]["name"] == "lars"
 
 
 def test_a_sweep_is_every_combination() -> None:

@@ -156,7 +156,7 @@ def test_damaged_checkpoint_and_checkpoint_of_another_configuration(tmp_path: Pa
 
 
 def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Path) -> None:
-    finish(tmp_path, "-m", "max_steps=40", "optimizer.lr=0.1,1e30", "seed=0,1")
+    output = finish(tmp_path, "-m", "max_steps=40", "optimizer.lr=0.1,1e30", "seed=0,1")
     results = [json.loads(path.read_text()) for path in (tmp_path / "runs" / "tiny").glob("*/result.json")]
     outcomes = sorted(
         (r["spec"]["config"]["optimizer"]["lr"], r["spec"]["seed"], r["outcome"]["kind"]) for r in results
@@ -164,6 +164,12 @@ def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Pat
     assert [outcome[2] for outcome in outcomes] == ["exhausted", "exhausted", "diverged", "diverged"]
     diverged = next(r for r in results if r["outcome"]["kind"] == "diverged")
     assert diverged["outcome"]["step"] >= 1 and diverged["outcome"]["loss"] in ("nan", "inf", "-inf")
+    table = output.split("4 runs; suite board ranks them")[1].splitlines()[3:7]
+    assert [line.split()[:2] for line in table] == [
+        [f"optimizer.lr={lr}", f"seed={seed}"] for lr in ("0.1", "1e+30") for seed in (0, 1)
+    ]
+    assert all((tmp_path / line.split()[-1]).exists() for line in table), "each line ends in its result file"
+    assert ["diverged" in line for line in table] == [False, False, True, True]
 
 
 def test_a_missed_target_fails_only_where_it_is_required(tmp_path: Path) -> None:

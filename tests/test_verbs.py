@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -91,7 +92,8 @@ def test_list_holds_every_member_and_preset(suite: Call) -> None:
     for group in listing.GROUPS:
         for name, entry in found[group].items():
             assert set(entry) == {"backends", "summary", "citation"}, name
-            assert entry["summary"] and entry["backends"] and "@package" not in entry["summary"], name
+            assert entry["summary"] and "@package" not in entry["summary"], name
+            assert bool(entry["backends"]) == (group != "baselines"), name
     assert found["tasks"]["resnet50"]["citation"].startswith("He, Zhang, Ren, Sun")
     assert found["scales"]["laptop"]["summary"] == "Embedded data, about a minute on two cores."
 
@@ -118,8 +120,9 @@ def test_list_says_what_runs_here(suite: Call, monkeypatch: pytest.MonkeyPatch) 
 # -------------------------------------------------------------------------------------------------------- plan
 def planned(suite: Call, *arguments: str) -> dict[str, Any]:
     code, text = suite("plan", *arguments, "--json")
-    assert code == 0, text
-    return json.loads(text)
+    found = json.loads(text)
+    assert code == (1 if found["missing"] else 0)
+    return found
 
 
 def test_plan_of_real_scale_without_its_data(suite: Call) -> None:
@@ -135,13 +138,35 @@ def test_plan_of_real_scale_without_its_data(suite: Call) -> None:
 
 def test_plan_of_a_published_row(suite: Call) -> None:
     found = planned(suite, "experiment=A1-12")
+    assert found["published"]["id"] == "A1-12" and found["published"]["value"] == 75.4
     assert found["batch_per_device"] == 32 and found["batch_size"] == 32_768
     each = 2 * 1023 * 4 * 25_557_032 // 1024  # a ring all-reduce of float32 gradients
     assert found["gradient_bytes_per_step"] == {"each": each, "all": 1024 * each}
-    text = suite("plan", "experiment=A1-12")[1]
+    code, text = suite("plan", "experiment=A1-12")
+    assert code == 1 and "published   A1-12: SP-NGD, ResNet-50, ImageNet-1k · 75.4 top-1 accuracy %" in text
+    assert "1,760 steps · 45 epochs · 1,024 × Tesla V100 · 5.5 min" in text and "Natural Gradient" in text
+    assert "papers used" not in text, "the row itself says it"
     assert "missing: data: this data set is a directory of image files" in text
     assert "missing: 1,024" in text
     assert all(line.startswith("missing: ") for line in text.splitlines()[-2:])
+
+
+def test_plan_at_paper_scale_says_how_many_devices_papers_used(suite: Call) -> None:
+    text = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=32768")[1]
+    (line,) = [line for line in text.splitlines() if line.startswith("papers used")]
+    assert "1,024 (A1-03, A1-06, A1-12 and " in line and line.endswith(
+        "devices for batch 32,768; planned 1, world=N plans another number"
+    )
+    other = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=96")[1]
+    assert re.search(r"papers used \d+ to [\d,]+ devices, for other batches than 96; planned 1", other)
+    assert "papers used an unknown number" in suite("plan", "+task=frnn", "scale=paper")[1]
+    assert "papers used" not in suite("plan", "+task=resnet50")[1], "a stand-in is not what the papers ran"
+    assert "published  " not in suite("plan", "+task=resnet50", "scale=paper")[1]
+
+
+def test_plan_ends_with_0_where_nothing_is_missing(suite: Call) -> None:
+    code, text = suite("plan", "+task=resnet50", "device=cpu")
+    assert code == 0 and "missing" not in text
 
 
 def test_plan_refuses_what_no_data_would_mend(suite: Call) -> None:
@@ -210,7 +235,7 @@ def test_plan_takes_the_step_time_of_the_most_similar_run(suite: Call, one: Path
 
 def test_plan_loads_no_framework() -> None:
     code = (
-        "import sys\nfrom suite.cli import main\nassert main(['plan', 'experiment=A1-12', '--json']) == 0\n"
+        "import sys\nfrom suite.cli import main\nassert main(['plan', 'experiment=A1-12', '--json']) == 1\n"
         "heavy = {'torch', 'jax', 'mlflow'} & set(sys.modules)\nassert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -226,6 +251,15 @@ def test_data_says_what_is_here(suite: Call) -> None:
     assert shapes.startswith("shapes") and "generated" in shapes
     assert folder.startswith("folder") and "--from DIR" in folder
     assert choose == "to choose: suite +task=resnet50 task.data=digits|shapes|folder"
+
+
+def test_data_without_a_task_says_which_there_are(suite: Call, capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments in ((), ("--check",)):
+        with pytest.raises(SystemExit) as ended:
+            suite("data", *arguments)
+        said = capfd.readouterr().err
+        assert ended.value.code == 2 and said.startswith("usage: suite data TASK [--from DIR]")
+        assert f"which TASK? there are {', '.join(load.members('tasks'))}" in said
 
 
 def test_data_adopts_a_directory_and_finds_damaged_files(suite: Call, tmp_path: Path) -> None:

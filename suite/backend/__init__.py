@@ -10,12 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from suite.contract import Task, UserError
+from suite.contract import Counts, Sparse, Task, UserError
 
 
 def parameters(task: Task) -> int:
     """How many numbers are trained, over all devices."""
     return sum(math.prod(spec.shape) for spec in task.shapes().values() if spec.kind == "parameter")
+
+
+def flops(task: Task) -> float | None:
+    """Operations of one sample, forward and backward; None where the task does not count them."""
+    return task.flops() if isinstance(task, Counts) else None
 
 
 def tables(task: Task, needs: tuple[str, ...], optimizer: Mapping[str, Any]) -> list[str]:
@@ -31,6 +36,54 @@ def tables(task: Task, needs: tuple[str, ...], optimizer: Mapping[str, Any]) -> 
             "type task.placement=replicated, or optimizer=sgd"
         )
     return found
+
+
+def sparse(task: Task, needs: tuple[str, ...], optimizer: Mapping[str, Any]) -> Sparse | None:
+    """The task again where some of its matrices are stored as blocks.
+
+    Raises:
+        UserError: where the optimizer cannot forget what it knew of a block that has moved.
+    """
+    if not isinstance(task, Sparse) or not task.matrices():
+        return None
+    if "reset" not in needs:
+        raise UserError(
+            f"optimizer={optimizer.get('name', optimizer['module'])}: looks at whole matrices; of a sparse one only "
+            "blocks are stored, which may move; type task.sparsity=dense, or optimizer=adamw, or optimizer=sgd"
+        )
+    return task
+
+
+def moved(
+    task: Sparse,
+    key: tuple[int, int],
+    weights: Mapping[str, np.ndarray],
+    patterns: Mapping[str, np.ndarray],
+    gradients: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Move blocks, the same on every rank: the new patterns, and by weight which blocks moved.
+
+    Args:
+        task: whose blocks they are.
+        key: (seed, step).
+        weights: by name of the matrix, (n, b, b).
+        patterns: the patterns and places visited, by their own names.
+        gradients: of whole matrices, by name of the matrix; {} where none are asked for.
+    """
+    new, which = dict(patterns), {}
+    for name, weight in weights.items():
+        pattern, mask = task.move(*key, name, weight, patterns[f"{name}.pattern"], gradients.get(name))
+        visited = patterns[f"{name}.visited"].copy()
+        visited[pattern] = 1
+        new[f"{name}.pattern"], new[f"{name}.visited"] = pattern, visited
+        which[f"{name}.weight"] = mask
+    return new, which
+
+
+def explored(patterns: Mapping[str, np.ndarray]) -> float | None:
+    """Share of all places where a block has ever stood; None where blocks cannot move."""
+    visited = [value for name, value in patterns.items() if name.endswith(".visited")]
+    return float(sum(value.sum() for value in visited) / sum(value.size for value in visited)) if visited else None
 
 
 def share(task: Task, seed: int, name: str, rank: int, world: int) -> np.ndarray:

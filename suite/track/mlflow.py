@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from suite import published
+from suite import published, record
 from suite.published import Row
 from suite.track import picture, server
 from suite.track.closing import choose
@@ -49,7 +49,7 @@ def finish(config: Mapping[str, Any], directory: Path, *, parent: str | None = N
     with server.connected() as client:
         run_id, _ = replay(client, directory, parent=parent)
         rows = published.rows_for(config["task"]["name"])
-        shown = choose(rows, optimizer=config["optimizer"]["name"], batch_size=config["task"]["batch_size"])
+        shown = choose(rows, optimizer=record.method(config), batch_size=config["task"]["batch_size"])
         publish(client, client.get_run(run_id).info.experiment_id, shown)
         return run_id
 

@@ -36,14 +36,14 @@ def points(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, fi
     for event in events:
         for name, value in _series(event).items():
             time = event["train_seconds"]
-            add(name, value, time, event["step"])
+            add(name, value, time, event["step"] or 0)  # a baseline's evaluation has no step, and MLflow wants one
             add(f"by_millisecond/{name}", value, time, round(1000 * time))
         for name, value in event.get("hyper", {}).items():
             add(f"hyper/{name}", value, event["train_seconds"], event["step"])
     for target in result["targets"]:
         if target["reached"]:
             for name, key in (("seconds", "train_seconds"), ("steps", "step"), ("samples", "samples")):
-                add(f"time_to/{target['label']}/{name}", target[key], target["train_seconds"], target["step"])
+                add(f"time_to/{target['label']}/{name}", target[key], target["train_seconds"], target["step"] or 0)
     if finished:
         for name, value in _totals(result).items():
             add(name, value, result["train_seconds"] or 0.0, result["steps"])
@@ -59,4 +59,6 @@ def _series(event: Mapping[str, Any]) -> dict[str, float]:
 def _totals(result: Mapping[str, Any]) -> dict[str, float | None]:
     quantiles = {f"step_seconds/{name}": value for name, value in result["step_seconds"].items()}
     names = ("train_seconds", "wall_seconds", "compile_seconds", "peak_memory_bytes", "parameters", "steps", "samples")
-    return quantiles | {name: result[name] for name in names}
+    counted = {"flops": result["flops"]["trained"]} if "flops" in result else {}
+    found = {"explored": result["explored"]} if "explored" in result else {}
+    return quantiles | counted | found | {name: result[name] for name in names}

@@ -14,6 +14,7 @@ from suite import load, record
 from suite.contract import Task, UserError
 
 SUFFIXES = (".yaml", ".json", ".jsonl")  # of the files that are a run; locks and checkpoints are not
+SPEC = ("task", "scale", "recipe", "optimizer", "baseline", "comm", "backend")  # tags of the same names
 DIGEST = "sha256/"  # tags that begin so hold the sha256 of the artifact named by the rest
 
 
@@ -60,9 +61,10 @@ class View:
 
     @property
     def name(self) -> str:
-        """Optimizer, communication, backend and seed, as in kfac·float32·torch·s0."""
-        config = self.config
-        return f"{config['optimizer']['name']}·{config['comm']['name']}·{config['backend']}·s{config['seed']}"
+        """Optimizer, communication, backend and seed, as in kfac·float32·torch·s0; or trees (baseline)·s0."""
+        spec = self.result["spec"]
+        parts = (record.method(self.config), spec["comm"], spec["backend"], f"s{spec['seed']}")
+        return "·".join(filter(None, parts))
 
     @property
     def began(self) -> int:
@@ -90,7 +92,7 @@ class View:
             "execution_id": result["execution_id"],
             "hash": result["hash"],
             "published": "false",
-            **{name: result["spec"][name] for name in ("task", "scale", "recipe", "optimizer", "comm", "backend")},
+            **{name: result["spec"].get(name) for name in SPEC},
             "device": result["segments"][-1]["device"],
             "data": result["data"]["label"],
             "outcome": outcome,

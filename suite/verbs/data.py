@@ -19,14 +19,17 @@ Exit codes: 0 all is well, 1 some file cannot be read (each is named), 2 bad usa
 
 def main(arguments: Sequence[str]) -> int:
     """0 all is well, 1 some file cannot be read."""
-    parser = argparse.ArgumentParser(prog="suite data", description=HELP)
-    parser.add_argument("task", metavar="TASK", help="a task's name, as in task=")
+    usage = "suite data TASK [--from DIR] [--to DIR] [--check] [--config-dir DIR] [task.key=value ...]"
+    parser = argparse.ArgumentParser(prog="suite data", usage=usage, description=HELP)
+    parser.add_argument("task", metavar="TASK", nargs="?", help="a task's name, as in task=")
     parser.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="where its real data lies")
     parser.add_argument("--to", dest="target", type=Path, metavar="DIR", help="prepare what lies in --from, into this")
     parser.add_argument("--check", action="store_true", help="read every file, to find the damaged ones")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     parser.add_argument("overrides", nargs="*", metavar="task.key=value", help="how to prepare, as for a run")
     chosen = parser.parse_intermixed_args(arguments)
+    if chosen.task is None:  # argparse would also ask for overrides, which nobody needs to give
+        parser.error(f"which TASK? there are {', '.join(load.options('task', chosen.config_dir))}")
     if chosen.target:
         _prepare(chosen.task, chosen.folder, chosen.target, chosen.overrides, chosen.config_dir)
         chosen.folder = chosen.target

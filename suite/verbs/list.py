@@ -14,7 +14,8 @@ from suite.contract import UserError
 Entry = dict[str, Any]  # backends, summary, citation
 
 FILES = {"comm": "comm", "scales": "scale", "recipes": "recipe", "experiments": "experiment"}  # groups of YAML files
-GROUPS = ("tasks", "optimizers", "comm", "codecs", "algorithms", "scales", "recipes", "experiments")
+FILES |= {"baselines": "baseline"}
+GROUPS = ("tasks", "optimizers", "baselines", "comm", "codecs", "algorithms", "scales", "recipes", "experiments")
 HELP = """List what this suite holds: a name, the backends it is written for, and a summary. Nothing is loaded but each
 member's description, no framework in particular; the last line says which frameworks are installed here."""
 
@@ -48,7 +49,7 @@ def entries(group: str) -> dict[str, Entry]:
     if group in FILES:
         package = importlib.import_module("suite.conf")
         files = [path for root in package.__path__ for path in Path(root, FILES[group]).glob("*.yaml")]
-        described = _comm if group == "comm" else _preset
+        described = {"comm": _comm, "baselines": _baseline}.get(group, _preset)
         return {path.stem: described(path) for path in sorted(files)}
     return {
         name: _member(f"{load.GROUPS[group]}.{name}", load.backends(folder))
@@ -77,6 +78,13 @@ def _comm(path: Path) -> Entry:
     backends = [name for name in load.BACKENDS if all(name in load.backends(folder) for folder in folders)]
     citations = dict.fromkeys(load.common(module).CITATION for module in parts)
     return _preset(path) | {"backends": backends, "citation": "; ".join(filter(None, citations))}
+
+
+def _baseline(path: Path) -> Entry:
+    """A baseline: for neither backend, it needs none."""
+    import yaml
+
+    return _member(yaml.safe_load(path.read_text())["module"], [])
 
 
 def here() -> dict[str, str | None]:

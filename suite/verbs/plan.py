@@ -8,47 +8,54 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from suite import configure, load, record, run
+from suite import configure, load, published, record, run
 from suite.comm.transport import entry
 from suite.contract import Task, UserError
+from suite.published import Row
+from suite.verbs import papers, plan_baseline
 
 RANKS_PER_CORE = 4  # ranks that may share a core: slow, but their numbers hold
 ITEMSIZE = {"float64": 8}  # bytes of a gradient's value; 4 in every other precision
 HELP = """Say what the same words would run without `plan`: parameters, steps, samples and epochs, what each device
-gets and sends, and how long a step took in the most similar run found under runs/. Everything that is missing here
-(data, devices, a framework) is one line. Nothing is trained or allocated, and no framework is loaded. Exit code 0
-whatever is missing, 2 for a command that could not run anywhere."""
+gets and sends, and how long a step took in the most similar run found under runs/. With experiment=, the published row
+that it repeats; at paper scale, the devices that papers used. Everything that is missing here (data, devices, a
+framework) is one line. Nothing is trained or allocated, and no framework is loaded. Exit codes: 0 the command would run
+here, 1 something is missing here (each thing is named; the plan is printed all the same), 2 a command that could not
+run anywhere."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0, whatever is missing."""
+    """0 would run here, 1 something is missing here."""
     parser = argparse.ArgumentParser(prog="suite plan", description=HELP)
     parser.add_argument("overrides", nargs="+", metavar="key=value", help="as for a run")
     parser.add_argument("--json", action="store_true", help="one object, the whole configuration included")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
-    found = plan(configure.compose(chosen.overrides, chosen.config_dir))
+    found = plan(configure.compose(chosen.overrides, chosen.config_dir), papers.repeated(chosen.overrides))
     if chosen.json:
         print(json.dumps(found, indent=1))
     else:
         print("\n".join(lines(found)))
-    return 0
+    return 1 if found["missing"] else 0
 
 
-def plan(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the configuration would run.
+def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
+    """What the configuration would run, and the published row that it repeats, if it does.
 
     Raises:
         UserError: where it could not run anywhere, for example because the batch cannot be shared out.
     """
     task, absent = describe(config)
+    if "baseline" in config:
+        return plan_baseline.plan(config, task, absent)
     shapes, layers = task.shapes(), task.layers()
     counts = {name: math.prod(spec.shape) for name, spec in shapes.items()}
-    kinds = {kind: {name for name, spec in shapes.items() if spec.kind == kind} for kind in ("parameter", "buffer")}
-    parameters = sum(counts[name] for name in kinds["parameter"])
+    trained = {name for name, spec in shapes.items() if spec.kind == "parameter"}
+    parameters = sum(counts[name] for name in trained)
     steps, samples = config["max_steps"], config["max_steps"] * task.batch_size
     return {
         "task": task.name,
@@ -57,9 +64,9 @@ def plan(config: Mapping[str, Any]) -> dict[str, Any]:
         "state_bytes": 8
         * sum(
             -(-counts[name] // config["world"]) if shapes[name].placement == "rows" else counts[name]
-            for name in kinds["parameter"]
+            for name in trained
         ),
-        "buffers": sum(counts[name] for name in kinds["buffer"]),
+        "buffers": sum(counts[name] for name in shapes if name not in trained),
         "layers": dict(Counter(layer.kind for layer in layers.values())),
         "covered_parameters": sum(counts[name] for layer in layers.values() for name in layer.parameters),
         "targets": [str(target) for target in task.targets],
@@ -71,6 +78,8 @@ def plan(config: Mapping[str, Any]) -> dict[str, Any]:
         "micro_batch": task.batch_size // config["world"] // config["accumulate"],
         "gradient_bytes_per_step": gradient_bytes(config, parameters),
         "measured": measured(config),
+        "published": asdict(row) if row else None,
+        "published_devices": papers.devices(published.rows_for(task.name), batch_size=task.batch_size),
         "missing": [*absent, *missing(config)],
         "hash": record.config_hash(config),
         "config": dict(config),
@@ -95,6 +104,8 @@ def describe(config: Mapping[str, Any]) -> tuple[Task, list[str]]:
 
 def missing(config: Mapping[str, Any]) -> list[str]:
     """What the machine lacks, framework and devices, one line each."""
+    if "baseline" in config:
+        return []
     found = []
     try:
         load.framework(config["backend"])
@@ -174,6 +185,8 @@ def _count(number: int, name: str) -> str:
 
 def lines(found: Mapping[str, Any]) -> list[str]:
     """A plan for people."""
+    if "baseline" in found["config"]:
+        return plan_baseline.lines(found)
     config, sent, near = found["config"], found["gradient_bytes_per_step"], found["measured"]
     head = [found["task"], config["scale"], found["data"], config["optimizer"]["name"], config["backend"]]
     layers = ", ".join(f"{count} {kind}" for kind, count in found["layers"].items())
@@ -185,6 +198,13 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         time = (
             f"{total:,.0f} s of training, at {1000 * near['step_seconds']:.1f} ms a step as in {near['result']}{also}"
         )
+    paper = []
+    if found["published"]:
+        said, where = papers.report(Row(**found["published"]))
+        paper += [f"published   {said}", f"            {where}"]
+    if config["scale"] == "paper" and not (found["published"] or {}).get("devices"):
+        used = papers.used(found["published_devices"], batch_size=found["batch_size"], world=config["world"])
+        paper.append(f"papers used {used}")
     return [
         " · ".join([*head, _count(config["world"], "device"), f"comm {config['comm']['name']}"]),
         f"parameters  {found['parameters']:,}, and {found['buffers']:,} numbers in buffers",
@@ -197,5 +217,6 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         f"device      {found['batch_per_device']:,} samples a step, in micro-batches of {found['micro_batch']:,}",
         f"sent        {wire if config['world'] > 1 else 'nothing: one device'}",
         f"time        {time}",
+        *paper,
         *(f"missing: {what}" for what in found["missing"]),
     ]

@@ -33,7 +33,8 @@ def recompute(result: Mapping[str, Any], events: list[dict[str, Any]] | None) ->
         published=result["published"],
     )
     if events is None:
-        made |= {name: result[name] for name in ("steps", "samples", "step_seconds", "compile_seconds")}
+        untold = ("steps", "samples", "step_seconds", "compile_seconds", "flops")
+        made |= {name: result[name] for name in untold if name in result}
     return json.loads(json.dumps(made))
 
 
@@ -49,6 +50,7 @@ def _told(result: Mapping[str, Any]) -> list[dict[str, Any]]:
         "bytes",
     )
     facts = {name: result[name] for name in names} | {"compile_seconds": 0.0}
+    facts |= {"flops": result.get("flops", {}).get("sample"), "explored": result.get("explored")}
     started = [{"event": "started", **segment, "facts": facts | segment} for segment in result["segments"]]
     evaluated = [{"event": "evaluated", **point} for point in result["curve"]]
     return [*started, *evaluated, {"event": "finished", "outcome": result["outcome"], "facts": facts}]
@@ -69,23 +71,29 @@ def differences(recorded: Any, computed: Any, place: str = "") -> Iterator[str]:
 
 def inconsistent(result: Mapping[str, Any]) -> Iterator[str]:
     """What no log could have given."""
-    steps, size, outcome = result["steps"], result["spec"]["batch_size"], result["outcome"]
+    yield from _miscounted(result) if "baseline" not in result["spec"] else ()
+    if any(before["train_seconds"] >= after["train_seconds"] for before, after in pairwise(result["curve"])):
+        yield "curve: train_seconds does not rise from point to point"
+    missed = [target["label"] for target in result["targets"] if not target["reached"]]
+    if result["outcome"]["kind"] == "reached" and (missed or not result["targets"]):
+        yield f"outcome: reached, with {', '.join(missed) or 'no target'} missed"
+    unknown = set(result["published"]) - {row.id for row in published.rows_for(result["spec"]["task"])}
+    if unknown:
+        yield f"published: {', '.join(sorted(unknown))}: no such rows of {result['spec']['task']}"
+
+
+def _miscounted(result: Mapping[str, Any]) -> Iterator[str]:
+    """Steps and samples that do not go together."""
+    steps, size, most = result["steps"], result["spec"]["batch_size"], result["spec"]["config"]["max_steps"]
     counted = [("samples", steps, result["samples"])]
     counted += [(f"curve.{index}.samples", at["step"], at["samples"]) for index, at in enumerate(result["curve"])]
     for place, step, samples in counted:
         if samples != step * size:
             yield f"{place}: {samples} is recorded, {step} steps of {size} samples are {step * size}"
-    for name in ("step", "train_seconds"):
-        if any(before[name] >= after[name] for before, after in pairwise(result["curve"])):
-            yield f"curve: {name} does not rise from point to point"
+    if any(before["step"] >= after["step"] for before, after in pairwise(result["curve"])):
+        yield "curve: step does not rise from point to point"
     last = max((point["step"] for point in result["curve"]), default=0)
     if last > steps:
         yield f"curve: goes on to step {last}, the run to {steps}"
-    missed = [target["label"] for target in result["targets"] if not target["reached"]]
-    if outcome["kind"] == "reached" and (missed or not result["targets"]):
-        yield f"outcome: reached, with {', '.join(missed) or 'no target'} missed"
-    if outcome["kind"] == "exhausted" and steps != result["spec"]["config"]["max_steps"]:
-        yield f"outcome: exhausted after {steps} of {result['spec']['config']['max_steps']} steps"
-    unknown = set(result["published"]) - {row.id for row in published.rows_for(result["spec"]["task"])}
-    if unknown:
-        yield f"published: {', '.join(sorted(unknown))}: no such rows of {result['spec']['task']}"
+    if result["outcome"]["kind"] == "exhausted" and steps != most:
+        yield f"outcome: exhausted after {steps} of {most} steps"

@@ -61,13 +61,13 @@ def rerun(
     if faults:  # another task's losses would say nothing
         return faults, ""
     recorded = events or [{"event": "evaluated", **point} for point in result["curve"]]
+    if "baseline" in config:
+        return _fitted_again(result, config)
     first = next((event["step"] for event in recorded if event["event"] in ("step", "evaluated")), None)
     if first is None:
         return faults, "not made: nothing is recorded that it could be compared with"
     steps = max(steps, first)
-    here = run.make_header(result["spec"]["config"], ["verify"])
-    exact = here["fingerprint"] == result["fingerprint"]
-    other = [name for name in SAME if result["environment"].get(name) != here["environment"].get(name)] or ["device"]
+    exact, other = _same(result)
     if not (exact or events):
         return faults, f"not made: without a log only evaluations compare, and {' and '.join(other)} are not the same"
     made = first_steps(config, steps)
@@ -89,6 +89,24 @@ def rerun(
         f"{tolerance(1, config['precision']):.0e} at step 1, {tolerance(steps, config['precision']):.0e} at the last"
     )
     return faults, f"{compared} within {limits}; bits need not, {' and '.join(other)} are not the same"
+
+
+def _same(result: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    """Whether bits must be equal here, and what is not the same where they need not."""
+    here = run.make_header(result["spec"]["config"], ["verify"])
+    other = [name for name in SAME if result["environment"].get(name) != here["environment"].get(name)] or ["device"]
+    return here["fingerprint"] == result["fingerprint"], other
+
+
+def _fitted_again(result: Mapping[str, Any], config: dict[str, Any]) -> tuple[list[str], str]:
+    """What `rerun` returns, of a baseline: its metrics once more, where they must come out equal."""
+    exact, other = _same(result)
+    if not (exact and result["curve"]):
+        why = f"{' and '.join(other)} are not the same" if result["curve"] else "no metrics are recorded"
+        return [], f"not made: {why}"
+    made = [event["metrics"] for event in first_steps(config, 0) if event["event"] == "evaluated"]
+    faults = differences(result["curve"][0]["metrics"], made[0], "metrics")
+    return list(faults), "fitted again: metrics agree bit for bit; same source, packages, processor and threads"
 
 
 def tolerance(step: int, precision: str) -> float:
@@ -116,7 +134,7 @@ def _premises(result: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[
     targets = [Target(entry["metric"], entry["value"], entry["higher_is_better"]) for entry in result["targets"]]
     count = sum(math.prod(spec.shape) for spec in task.shapes().values() if spec.kind == "parameter")
     yield from differences(list(map(str, targets)), list(map(str, task.targets)), "targets")
-    yield from differences(result["parameters"], count, "parameters")
+    yield from differences(result["parameters"], None if "baseline" in config else count, "parameters")
     yield from differences(result["data"]["identity"], task.data.identity, "data.identity")
 
 
@@ -147,9 +165,9 @@ def first_steps(config: Mapping[str, Any], steps: int) -> Events:
                 child.kill()
                 child.wait()
         events = _events(run_dir / "events.jsonl")
-        if not any(event["event"] == "step" for event in events):
+        if not any(event["event"] in ("step", "evaluated") for event in events):
             last = " / ".join(said.read_text().splitlines()[-LAST_LINES:])
-            raise UserError(f"the run made no step here; it said: {last}")
+            raise UserError(f"nothing was trained here; it said: {last}")
     return events
 
 
@@ -169,7 +187,7 @@ def _events(log: Path) -> Events:
 def _enough(events: Events, steps: int) -> bool:
     """Whether `steps` updates have been made, and what is evaluated after the last of them is there."""
     past = any(event["event"] == "step" and event["step"] > steps for event in events)
-    return past or any(event["event"] == "evaluated" and event["step"] >= steps for event in events)
+    return past or any(event["event"] == "evaluated" and (event["step"] or 0) >= steps for event in events)
 
 
 if __name__ == "__main__":

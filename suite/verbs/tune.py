@@ -78,6 +78,8 @@ def _split(typed: list[str]) -> tuple[list[str], int]:
             continue
         if key in ("recipe", "experiment"):
             raise UserError(f"{override}: tuning starts from the defaults; give that one's values instead")
+        if key == "baseline":
+            raise UserError(f"{override}: a baseline has no optimizer to tune; type suite +task=… {override}")
         adds = key.startswith(("+", "~")) and key.lstrip("+~").startswith(configure.TUNED)
         if adds and not key.startswith(f"+{SEARCH}"):
             raise UserError(f"{override}: a recipe replaces values and adds none; give {key[1:]} a default first")

@@ -1,0 +1,14 @@
+import jax
+import optax
+
+from suite.optimizers._base.jax import Optimizer, hyper
+
+
+def make(*, lr=0.1, momentum=0.9):
+    trace = optax.trace(momentum)
+
+    def update(grads, state, params):
+        direction, inner = trace.update(grads, state["inner"], params)
+        return jax.tree.map(lambda d: -state["hyper"]["lr"] * d, direction), state | {"inner": inner}
+
+    return Optimizer(lambda params: {"hyper": hyper(lr=lr), "inner": trace.init(params)}, update)
