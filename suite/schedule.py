@@ -86,8 +86,10 @@ def factor(step: int, total: int, config: Mapping[str, Any]) -> float:
     return max(shape(progress, **options), config.get("floor", 0.0))
 
 
-def hyper(step: int, total: int, config: Mapping[str, Any], optimizer: Mapping[str, Any]) -> dict[str, float]:
-    """The scheduled hyper-parameters of update `step`: `lr`, and `momentum` where it follows."""
+def hyper(
+    step: int, total: int, config: Mapping[str, Any], optimizer: Mapping[str, Any], rate: float = 1.0
+) -> dict[str, float]:
+    """The scheduled hyper-parameters of update `step`: `lr`, `rate` times it, and `momentum` where it follows."""
     scale = factor(step, total, config)
-    names = ["lr"] + (["momentum"] if config.get("momentum_follows") else [])
-    return {name: float(optimizer[name]) * scale for name in names}
+    found = {"lr": float(optimizer["lr"]) * scale * rate}
+    return found | ({"momentum": float(optimizer["momentum"]) * scale} if config.get("momentum_follows") else {})

@@ -10,7 +10,7 @@ from typing import Any
 
 from suite import schedule
 from suite.clock import Clock
-from suite.contract import Checkpointed, Evaluated, Event, Finished, Generates, Started, Step, Target, Task
+from suite.contract import Checkpointed, Evaluated, Event, Finished, Generates, Sparse, Started, Step, Target, Task
 
 Batch = dict[str, Any]
 
@@ -44,7 +44,8 @@ def train(
         engine.restore(arrays, skeleton)
         clock.restore(state["clock"])
         start = state["step"]
-    hyper = [schedule.hyper(step, total, config["schedule"], config["optimizer"]) for step in range(total)]
+    rate = task.rate if isinstance(task, Sparse) else 1.0
+    hyper = [schedule.hyper(step, total, config["schedule"], config["optimizer"], rate) for step in range(total)]
     rank, world = engine.share
 
     def batch(split: str, index: int) -> Batch:

@@ -14,10 +14,16 @@ OUTSIDE = {name: {"module": f"mylab.{name}", "lr": 0.1} for name in ("secant", "
 OPTIMIZERS = INSIDE | OUTSIDE
 # hyper-parameters at which ten steps of the tiny task are well conditioned
 SETTINGS: dict[str, dict[str, Any]] = {
+    "soap": {"lr": 0.01, "epsilon": 1e-3, "start_preconditioning": 4, "precondition_frequency": 2},
+    "muon": {"lr": 0.02, "fallback_epsilon": 1e-4},
     "kfac": {"lr": 0.05, "damping": 0.3, "factor_interval": 2, "inverse_interval": 4, "weight_decay": 1e-3},
     "shampoo": {"lr": 0.05, "block_size": 3, "inverse_interval": 3},
     "adamw": {"lr": 0.01},
     "lars": {"lr": 0.2, "weight_decay": 1e-3, "trust": 0.2},
+    "adagrad": {"lr": 0.05},
+    "rmsprop": {"lr": 0.005, "epsilon": 1e-3},
+    "lamb": {"lr": 0.02},
+    "sm3": {"lr": 0.1, "weight_decay": 1e-3},
 }
 
 
@@ -64,7 +70,7 @@ def weights(made: Any) -> dict[str, np.ndarray]:
     """Parameters and buffers by name, as NumPy copies."""
     found = {}
     for name, value in made.snapshot()[0].items():
-        if name.startswith(("run['params']", "run['buffers']")):  # jax
+        if name.startswith(("run['params']", "run['buffers']", "run['patterns']")):  # jax
             found[name.split("'")[3]] = value.copy()
         if name.startswith("run.model."):  # torch
             found[name.removeprefix("run.model.")] = value.copy()

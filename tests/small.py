@@ -26,6 +26,17 @@ SMALL_AUTOENCODER = [
     *("batch_size=16", "eval_batch_size=32"),
     *(f"sources.{name}.options={{train: 200, valid: 50}}" for name in ("curves", "faces")),
 ]
+SPARSE = [  # each kind of product; `intervals` so that blocks move in a run of four steps
+    ["sparsity=static", "sparse.block=1", "sparse.execution=dense"],
+    *(
+        ["sparsity=dynamic", "sparse.steps=4", "sparse.share=0.6", *options]
+        for options in (
+            ["sparse.block=4", "sparse.execution=blocks", "sparse.intervals=4"],
+            ["sparse.block=4", "sparse.growth=gradient", "sparse.intervals=4"],
+            ["sparse.block=8", "sparse.pattern=balanced", "sparse.intervals=4"],
+        )
+    ),
+]
 # One list of overrides for each network or option worth comparing; the first is also trained, resumed and shared out.
 SMALL: dict[str, list[list[str]]] = {
     "autoencoder": [
@@ -42,6 +53,7 @@ SMALL: dict[str, list[list[str]]] = {
         [*SMALL_BERT, "next_sentence=true", "dropout=0.1"],
         SMALL_BERT,
         [*SMALL_BERT, "next_sentence=true", "pre_norm=true", "deep_init=true", "dropout=0.1", "whole_word=true"],
+        *([*SMALL_BERT, *options] for options in SPARSE),
     ],
     "frnn": [
         [*SMALL_FRNN, "dropout=0.2", "l2=0.01"],

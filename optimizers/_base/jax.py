@@ -16,7 +16,7 @@ from suite.contract import Plan, Rows
 
 
 class Optimizer(optax.GradientTransformationExtraArgs):
-    """An optax transformation with the further parts of `suite.contract`: plan, observe, absorb, program, host.
+    """An optax transformation with the further parts of `suite.contract`: plan, observe, absorb, program, host, reset.
 
     Still the two-field tuple that `optax.chain` takes; a chain keeps the extra arguments but loses the further parts.
     """
@@ -28,6 +28,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
     host: Callable[..., Any]
     drain: Callable[[], None]
     forward_params: Callable[..., Any]
+    reset: Callable[..., Any]
 
     def __new__(cls, init: Callable[..., Any], update: Callable[..., Any], **offers: Any) -> "Optimizer":
         """Take the two optax functions, and by name whatever the optimizer lists in NEEDS."""
@@ -50,9 +51,26 @@ def dense(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:
     }
 
 
+def merged(rows: Rows) -> Rows:
+    """The same gradient with each id once, as squares need it; still (m,) and (m, d), filled up with zeros at id 0."""
+    ids, place = jnp.unique(rows.ids, size=len(rows.ids), fill_value=0, return_inverse=True)
+    return Rows(ids, jnp.zeros_like(rows.values).at[place.reshape(-1)].add(rows.values))
+
+
 def decayed(grads: dict[str, Array], params: dict[str, Array], weight_decay: Array | float) -> dict[str, Array]:
     """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) are left alone.
 
     Goyal et al. 2017, §5.3: no decay on batch normalisation's coefficients.
     """
     return {name: grad + weight_decay * params[name] if grad.ndim > 1 else grad for name, grad in grads.items()}
+
+
+def forget(state: dict[str, Any], moved: dict[str, Array], *names: str) -> dict[str, Any]:
+    """The state with zeros for some blocks of parameters, {parameter (n, …): (n,) booleans}, in the trees `names`."""
+
+    def cleared(value: Array, mask: Array) -> Array:
+        return jnp.where(mask.reshape(-1, *[1] * (value.ndim - 1)), 0, value)
+
+    return state | {
+        name: state[name] | {at: cleared(state[name][at], mask) for at, mask in moved.items()} for name in names
+    }

@@ -11,4 +11,4 @@ CITATION = (
     "Kingma, Ba: Adam: A Method for Stochastic Optimization, ICLR 2015, arXiv:1412.6980; "
     "Loshchilov, Hutter: Decoupled Weight Decay Regularization, ICLR 2019, arXiv:1711.05101"
 )
-NEEDS = ("rows",)
+NEEDS = ("rows", "reset")

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.optimizers._base.jax import Optimizer, dense, hyper
+from suite.optimizers._base.jax import Optimizer, dense, forget, hyper
 
 Tree = dict[str, Array]
 
@@ -47,7 +47,10 @@ def adamw(
 
         return jax.tree.map(change, params, first, second), state | {"steps": steps, "first": first, "second": second}
 
-    return Optimizer(init, update)
+    def reset(state: dict[str, Any], moved: Tree) -> dict[str, Any]:
+        return forget(state, moved, "first", "second")
+
+    return Optimizer(init, update, reset=reset)
 
 
 make = adamw

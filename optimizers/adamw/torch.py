@@ -1,12 +1,12 @@
 """AdamW in torch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import dense
+from suite.optimizers._base.torch import dense, forget
 
 
 class AdamW(torch.optim.Optimizer):
@@ -64,6 +64,10 @@ class AdamW(torch.optim.Optimizer):
             if matrices and group["weight_decay"]:
                 torch._foreach_mul_(matrices, 1.0 - group["lr"] * group["weight_decay"])
             torch._foreach_addcdiv_(params, mean, scale, -group["lr"])
+
+    def reset(self, moved: Mapping[Tensor, Tensor]) -> None:
+        """Start again at blocks that have moved: {parameter (n, …): (n,) booleans}."""
+        forget(self, moved)
 
 
 make = AdamW

@@ -7,4 +7,4 @@ SUMMARY = "stochastic gradient descent with heavy-ball or Nesterov momentum"
 CITATION = (
     "Sutskever, Martens, Dahl, Hinton: On the importance of initialization and momentum in deep learning, ICML 2013"
 )
-NEEDS = ("rows",)
+NEEDS = ("rows", "reset")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Rows
-from suite.optimizers._base.jax import Optimizer, decayed, dense, hyper
+from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, hyper
 
 Tree = dict[str, Array]
 
@@ -31,7 +31,10 @@ def sgd(*, lr: float = 0.1, momentum: float = 0.9, nesterov: bool = False, weigh
         updates = jax.tree.map(lambda d: -at["lr"] * d, direction)
         return updates | by_rows, state | {"velocity": state["velocity"] | velocity}
 
-    return Optimizer(init, update)
+    def reset(state: dict[str, Any], moved: Tree) -> dict[str, Any]:
+        return forget(state, moved, "velocity")
+
+    return Optimizer(init, update, reset=reset)
 
 
 make = sgd

@@ -1,12 +1,12 @@
 """SGD in torch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import decayed, dense
+from suite.optimizers._base.torch import decayed, dense, forget
 
 
 class SGD(torch.optim.Optimizer):
@@ -58,6 +58,10 @@ class SGD(torch.optim.Optimizer):
             return False
         table.index_add_(0, grad.indices()[0], grad.values(), alpha=-lr)
         return True
+
+    def reset(self, moved: Mapping[Tensor, Tensor]) -> None:
+        """Start again at blocks that have moved: {parameter (n, …): (n,) booleans}."""
+        forget(self, moved)
 
 
 make = SGD

@@ -29,7 +29,7 @@ from suite import backend, load
 from suite.backend.jax_step import Maths
 from suite.comm.transport import Entry, Ledger
 from suite.comm.transport.jax import AXIS, Transport
-from suite.contract import Plan, Task, UserError
+from suite.contract import Plan, Sparse, Task, UserError
 
 Tree = dict[str, Any]
 Batch = dict[str, np.ndarray]
@@ -104,9 +104,12 @@ class Engine:
             shapes = task.shapes()
             self.needs = load.common(node["module"]).NEEDS
             self.tables = tuple(backend.tables(task, self.needs, node))
-            made = {n: jnp.asarray(task.init(self.seed, n), kind) for n in shapes if n not in self.tables}
+            self.sparse = backend.sparse(task, self.needs, node)
+            initial = {name: task.init(self.seed, name) for name in shapes if name not in self.tables}
+            made = {n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in initial.items()}
             made |= {name: self._table(name, kind) for name in self.tables}
-            params = self._place({name: made[name] for name in shapes if shapes[name].kind == "parameter"})
+            held = {k: {n: made[n] for n in shapes if shapes[n].kind == k} for k in ("parameter", "buffer", "pattern")}
+            params = self._place(held["parameter"])
             offers = {
                 "layers": task.layers(),
                 "shapes": {name: value.shape for name, value in params.items()},
@@ -130,7 +133,8 @@ class Engine:
             }
             run = {
                 "params": params,
-                "buffers": {name: value for name, value in made.items() if name not in params},
+                "buffers": held["buffer"],
+                "patterns": held["pattern"],
                 "carry": {"owned": carry},
                 "opt": jax.jit(self.optimizer.init)(params),  # one program; by itself, every new shape would be one
                 "comm": {"owned": {}},
@@ -170,7 +174,7 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------- programs
     def _lower(
-        self, body: Any, arguments: tuple[Any, ...], specs: tuple[Any, ...], out: Any
+        self, body: Any, arguments: tuple[Any, ...], specs: tuple[Any, ...], out: Any, *, donate: bool = True
     ) -> tuple[Any, list[Entry]]:
         transport = Transport(self.world)
         mapped = jax.shard_map(
@@ -178,7 +182,7 @@ class Engine:
         )
         with warnings.catch_warnings():  # the update half returns no gradients, so theirs are not reused
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-            return jax.jit(mapped, donate_argnums=0).lower(*arguments), transport.entries
+            return jax.jit(mapped, donate_argnums=0 if donate else ()).lower(*arguments), transport.entries
 
     def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
         """What step `step` runs, by key: (body, arguments, their specs, the result's spec)."""
@@ -224,6 +228,8 @@ class Engine:
     def _compile(self, steps: Iterable[int], batch: Any, key: Any, hyper: Any) -> None:
         began, lowered, seen = time.perf_counter(), {}, set()
         abstract = jax.tree.map(_abstract, (self.run, batch, key, hyper))
+        if self.sparse and "reset" not in self.programs and any(self.sparse.moves(step) for step in steps):
+            lowered |= self._moving(self.sparse, *abstract[:3])
         for step in steps:
             kind = self.plan.phase(step), self.plan.programs(step)
             if kind not in seen:
@@ -261,7 +267,41 @@ class Engine:
                 run = self._call(("both", *kind), self.run, *rest)
             loss = run.pop("loss")
             self.run = run
+            if self.sparse and self.sparse.moves(step):
+                self._move(self.sparse, *rest[:2])
             return loss
+
+    def _moving(self, task: Sparse, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
+        """The programs around a move: the gradient of whole matrices, where it is asked for, and the new start."""
+        state, specs = self._state_spec(run), {name: P() for name in task.matrices()}
+        masks = {
+            f"{name}.weight": jax.ShapeDtypeStruct(
+                run["params"][f"{name}.weight"].shape[:1], bool, sharding=NamedSharding(self.mesh, P())
+            )
+            for name in specs
+        }
+        both = {name: state[name] for name in ("params", "opt")}
+        start = {name: run[name] for name in both}
+        found = {"reset": self._lower(self.maths.reset, (start, masks), (both, P()), both)}
+        if task.by_gradient:
+            body = functools.partial(self.maths.whole_gradients, names=tuple(specs))
+            arguments = (run, batch, key), (state, P(AXIS), P()), specs
+            found["whole gradients"] = self._lower(body, *arguments, donate=False)
+        return found
+
+    def _move(self, task: Sparse, batch: Any, key: Any) -> None:
+        """Let blocks of sparse matrices move, and start them again from zero."""
+        gradients = {}
+        if task.by_gradient:
+            found = self._call("whole gradients", self.run, batch, key)
+            gradients = {name: self._host(value) for name, value in found.items()}
+        weights = {name: self._host(self.run["params"][f"{name}.weight"]) for name in task.matrices()}
+        patterns = {name: self._host(value) for name, value in self.run["patterns"].items()}
+        seed, step = np.asarray(key).tolist()
+        after, moved = backend.moved(task, (seed, step), weights, patterns, gradients)
+        whole = NamedSharding(self.mesh, P())
+        self.run["patterns"] = jax.device_put(after, whole)
+        self.run |= self._call("reset", {n: self.run[n] for n in ("params", "opt")}, jax.device_put(moved, whole))
 
     # --------------------------------------------------------------------------------- everything around it
     def _inputs(self, batch: Batch, step: int, hyper: Mapping[str, float]) -> tuple[Tree, Array, Tree]:
@@ -288,7 +328,7 @@ class Engine:
 
     def _state_spec(self, run: Any) -> Any:
         """Sharding of the whole run. Carry and residuals are always split: what is in them may change with a step."""
-        whole = {"params": self._spec(run["params"]), "buffers": P(), "opt": self._spec(run["opt"])}
+        whole = {"params": self._spec(run["params"]), "buffers": P(), "patterns": P(), "opt": self._spec(run["opt"])}
         return whole | {"carry": P(AXIS), "comm": P(AXIS)}
 
     def losses(self, pending: list[Array]) -> list[float]:
@@ -305,7 +345,11 @@ class Engine:
             with self._mode():
                 inputs, key, _ = self._inputs(batch, 0, {})
                 outputs = self._evaluation(
-                    self.run["params"], self.run["buffers"], self.run["carry"]["owned"], inputs, key
+                    self.run["params"],
+                    self.run["buffers"] | self.run["patterns"],
+                    self.run["carry"]["owned"],
+                    inputs,
+                    key,
                 )
                 hosted = {name: self._host(value) for name, value in outputs.items()}
                 yield hosted | (self._written(batch, generate) if generate else {})
@@ -375,6 +419,8 @@ class Engine:
         return {
             "device": self.devices[0].device_kind,
             "parameters": backend.parameters(self.task),
+            "flops": backend.flops(self.task),
+            "explored": backend.explored({name: self._host(value) for name, value in self.run["patterns"].items()}),
             "compile_seconds": self.compile_seconds,
             "compile_cache": "miss" if "miss" in kinds else "hit" if kinds else None,
             "peak_memory_bytes": stats.get(

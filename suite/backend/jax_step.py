@@ -1,6 +1,6 @@
 """A step's maths in jax, seen from one device inside `shard_map`: pure functions of the run's state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from suite.comm.transport.jax import Transport
 from suite.contract import Rows
 
 Tree = dict[str, Any]
+Observer = Callable[[Any, Array], Tree]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,15 @@ class Maths:
     narrow: bool
 
     def _tapped(
-        self, params: Tree, run: Tree, batch: Tree, carry: Tree, key: Array, reduce: Reduce, labels: str, observe: bool
+        self,
+        params: Tree,
+        run: Tree,
+        batch: Tree,
+        carry: Tree,
+        key: Array,
+        reduce: Reduce,
+        labels: str,
+        observe: Observer | None,
     ) -> Any:
         """((loss sum, weight, gradients, statistics), new buffers), (new carry, tables' rows): of one micro-batch."""
         model = self.model
@@ -50,7 +59,9 @@ class Maths:
 
         def forward(whole: Tree, rows: Tree, tap: Any) -> Any:
             params, inputs = self._cast(whole, batch | {f"{name}.rows": value for name, value in rows.items()})
-            return model.apply(params, run["buffers"], carry, inputs, train=True, key=key, tap=tap)
+            held = run["buffers"] | run["patterns"]
+            outputs, after, carried = model.apply(params, held, carry, inputs, train=True, key=key, tap=tap)
+            return outputs, {name: after[name] for name in run["buffers"]}, carried
 
         probes: dict[Any, Any] = {}
         if observe:
@@ -72,7 +83,7 @@ class Maths:
             whole, {name: found.values for name, found in fetched.items()}, probes
         )
         taps = {at: (inputs[at], dy[at]) for at in dy}
-        statistics = self.optimizer.observe(taps, batch["weight"]) if observe else {}
+        statistics = observe(taps, batch["weight"]) if observe else {}
         rows = {name: Rows(found.ids, slopes[name]) for name, found in fetched.items()}
         return ((total, weight, grads, statistics), buffers), (after, rows)
 
@@ -82,9 +93,20 @@ class Maths:
         return {name: Rows(ids, by_rows.fetch(name, params[name], ids, transport)) for name, ids in named.items()}
 
     def _evaluate(
-        self, params: Tree, run: Tree, batch: Tree, key: Array, reduce: Reduce, *, labels: str, observe: bool
+        self,
+        params: Tree,
+        run: Tree,
+        batch: Tree,
+        key: Array,
+        reduce: Reduce,
+        *,
+        labels: str = "given",
+        observe: Observer | None,
     ) -> Any:
-        """Loss, gradients, statistics, buffers, carry and the tables' rows; means over ranks are Σ / Σ weight."""
+        """Loss, gradients, statistics, buffers, carry and the tables' rows; means over ranks are Σ / Σ weight.
+
+        `observe` makes the statistics' sums of the layers' taps and the samples' weights.
+        """
         count = self.accumulate
         split = jax.tree.map(lambda v: v.reshape(count, -1, *v.shape[1:]), (batch, run["carry"]["owned"]))
 
@@ -120,7 +142,8 @@ class Maths:
         reduce = Reduce(transport, **self.mode, state=run["comm"]["owned"])
 
         def evaluate(params: Tree, labels: str = "given") -> tuple[Array, Tree, Tree]:
-            again = self._evaluate(params, run, batch, key, reduce, labels=labels, observe="observe" in self.needs)
+            observe = optimizer.observe if "observe" in self.needs else None
+            again = self._evaluate(params, run, batch, key, reduce, labels=labels, observe=observe)
             return again[:3]
 
         if half != "update":
@@ -129,10 +152,8 @@ class Maths:
                 if "forward_params" in self.needs
                 else run["params"]
             )
-            observe = "statistics" in phase
-            loss, grads, statistics, buffers, after, rows = self._evaluate(
-                at, run, batch, key, reduce, labels="given", observe=observe
-            )
+            observe = optimizer.observe if "statistics" in phase else None
+            loss, grads, statistics, buffers, after, rows = self._evaluate(at, run, batch, key, reduce, observe=observe)
             grads = reduce.mean("gradients", grads) | {
                 name: by_rows.gradient(name, found.ids, found.values / reduce.world, run["params"][name], transport)
                 for name, found in rows.items()
@@ -158,6 +179,30 @@ class Maths:
     def refresh(self, state: Tree, *, transport: Transport, name: str) -> Tree:
         """Run one of the optimizer's programs on its state."""
         return self.optimizer.program(name, state, reduce=Reduce(transport, **self.mode, state={}))
+
+    def whole_gradients(
+        self, run: Tree, batch: Tree, key: Array, *, transport: Transport, names: tuple[str, ...]
+    ) -> Tree:
+        """Of sparse matrices, the gradient (outputs, inputs) also where no weight is stored."""
+        reduce = Reduce(transport, **self.mode, state={})
+
+        def observe(taps: Mapping[tuple[str, int], tuple[Array, Array]], weight: Array) -> Tree:
+            sums: Tree = {}
+            for (name, _), (x, dy) in taps.items():
+                if name in names:
+                    found = dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
+                    sums[name] = sums[name] + found if name in sums else found
+            return sums
+
+        return reduce.exact(self._evaluate(run["params"], run, batch, key, reduce, observe=observe)[2])
+
+    def reset(self, run: Tree, moved: Tree, *, transport: Transport) -> Tree:
+        """Parameters and optimizer state (`params`, `opt`) in which blocks that have moved start again from zero."""
+        params = {
+            name: jnp.where(mask.reshape(-1, *[1] * (run["params"][name].ndim - 1)), 0, run["params"][name])
+            for name, mask in moved.items()
+        }
+        return {"params": run["params"] | params, "opt": self.optimizer.reset(run["opt"], moved)}
 
     def predict(self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, key: Array, *, world: int) -> Tree:
         """The model's outputs in evaluation mode."""

@@ -19,9 +19,11 @@ from suite.comm.reduce.torch import Reduce
 from suite.comm.tables import torch as by_rows
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import Layer, Plan, Task, UserError
+from suite.contract import Layer, Plan, Sparse, Task, UserError
 
 Tree = dict[str, Tensor]
+Taps = dict[tuple[str, int], tuple[Tensor, Tensor]]
+Observer = tuple[Mapping[str, Layer], Callable[[Taps, Tensor], Tree]]
 Batch = dict[str, np.ndarray]
 
 
@@ -92,11 +94,14 @@ class Engine:
             self.model = load.half(config["task"]["module"], "torch").make(task)
         self.needs = load.common(node["module"]).NEEDS
         self.tables = backend.tables(task, self.needs, node)
+        self.sparse = backend.sparse(task, self.needs, node)
         self._load(task)
         self.compiles, self.compile_seconds = config["compile"], 0.0
         self.forward = torch.compile(self.model) if self.compiles else self.model
         self.named = dict(self.model.named_parameters())
-        self.buffers = dict(self.model.named_buffers())
+        held, kinds = dict(self.model.named_buffers()), task.shapes()
+        self.buffers = {name: value for name, value in held.items() if kinds[name].kind == "buffer"}
+        self.patterns = {name: value for name, value in held.items() if name not in self.buffers}
         self.layers = task.layers()
         offers = {
             "layers": self.layers,
@@ -128,7 +133,7 @@ class Engine:
         observing = {False, "statistics" in self.plan.phase(0)}  # with statistics the model is not the compiled one
         with self._mode():
             for observe in sorted(observing) if self.compiles else [max(observing)]:
-                self._evaluate(self._micro(batch), (self.seed, 0), labels="given", observe=observe)
+                self._evaluate(self._micro(batch), (self.seed, 0), observe=self._curvature if observe else None)
         self.compile_seconds = time.perf_counter() - began if self.compiles else 0.0
 
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Tensor:
@@ -142,12 +147,13 @@ class Engine:
         micro = self._micro(batch)
 
         def evaluate(labels: str = "given") -> tuple[Tensor, Tree, Tree]:
-            again = self._evaluate(micro, key, labels=labels, observe="observe" in needs)
+            observe = self._curvature if "observe" in needs else None
+            again = self._evaluate(micro, key, labels=labels, observe=observe)
             return again.loss, again.grads, again.statistics
 
         with self._mode():
             with optimizer.forward_params(key) if "forward_params" in needs else contextlib.nullcontext():
-                share = self._evaluate(micro, key, labels="given", observe="statistics" in phase)
+                share = self._evaluate(micro, key, observe=self._curvature if "statistics" in phase else None)
             grads = reduce.mean("gradients", share.grads) | self._table_gradients(share.tables)
             for name, grad in self._clipped(grads).items():
                 self.named[name].grad = grad
@@ -162,8 +168,27 @@ class Engine:
             optimizer.step(**{name: value for name, value in offers.items() if name in needs})
             for name, value in reduce.exact(share.buffers).items():
                 self.buffers[name].copy_(value)
+            if self.sparse and self.sparse.moves(step):
+                self._move(self.sparse, micro, key)
             self.carry = share.carry
             return reduce.exact({"loss": share.loss})["loss"]
+
+    @torch.no_grad()
+    def _move(self, task: Sparse, micro: list[Tree], key: tuple[int, int]) -> None:
+        """Let blocks of sparse matrices move, and start them again from zero."""
+        matrices, gradients = task.matrices(), {}
+        if task.by_gradient:
+            share = self._evaluate(micro, key, observe=(matrices, _whole_gradients))
+            gradients = {name: _numpy(value) for name, value in self.reduce.exact(share.statistics).items()}
+        weights = {name: _numpy(self.named[f"{name}.weight"]) for name in matrices}
+        patterns = {name: _numpy(value) for name, value in self.patterns.items()}
+        after, moved = backend.moved(task, key, weights, patterns, gradients)
+        for name, value in after.items():
+            self.patterns[name].copy_(torch.from_numpy(value))
+        masks = {self.named[name]: torch.from_numpy(mask).to(self.device) for name, mask in moved.items()}
+        for parameter, mask in masks.items():
+            parameter[mask] = 0
+        self.optimizer.reset(masks)
 
     def _clipped(self, grads: Tree) -> Tree:
         """The gradient, scaled down to a norm of `clip_norm` where it is larger (Pascanu et al. 2013, algorithm 1)."""
@@ -208,8 +233,17 @@ class Engine:
     def _carry(self, values: Batch) -> list[Tree]:
         return self._micro(values) if values else [{} for _ in range(self.accumulate)]
 
-    def _evaluate(self, micro: list[Tree], key: tuple[int, int], *, labels: str, observe: bool) -> Share:
-        """Loss, gradients and statistics at the current weights; `.grad`, buffers and carry are left as they were."""
+    @property
+    def _curvature(self) -> Observer:
+        return self.layers, self.optimizer.observe
+
+    def _evaluate(
+        self, micro: list[Tree], key: tuple[int, int], *, labels: str = "given", observe: Observer | None
+    ) -> Share:
+        """Loss, gradients and statistics at the current weights; `.grad`, buffers and carry are left as they were.
+
+        `observe` is which layers to tap, and what makes of the taps and the samples' weights the statistics' sums.
+        """
         self.model.train()
         kept = {name: parameter.grad for name, parameter in self.named.items()}
         before = {name: value.clone() for name, value in self.buffers.items()}
@@ -223,7 +257,7 @@ class Engine:
             for name, value in before.items():
                 self.buffers[name].copy_(value)
             part, fetched = self._fetched(part)
-            with self._taps(observe) as seen, torch.enable_grad():
+            with self._taps(observe[0] if observe else {}) as seen, torch.enable_grad():
                 with self._autocast():
                     outputs, after = (self.model if observe else self.forward)(part, state, key)
                 if labels == "sampled":
@@ -235,7 +269,7 @@ class Engine:
                 looked_up[name].append((ids, cast(Tensor, rows.grad)))
             carry.append({name: value.detach() for name, value in after.items()})
             with torch.no_grad():
-                sums = self.optimizer.observe(seen, part["weight"]) if observe else {}
+                sums = observe[1](seen, part["weight"]) if observe else {}
             for name, value in sums.items():
                 statistics[name] = statistics[name] + value if name in statistics else value
             for name, value in self.buffers.items():
@@ -258,11 +292,11 @@ class Engine:
             parameter.grad = None
 
     @contextlib.contextmanager
-    def _taps(self, observe: bool) -> Iterator[dict[tuple[str, int], tuple[Tensor, Tensor]]]:
-        """Inputs and output gradients of every layer, keyed by name and by how often it has been called."""
-        seen: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+    def _taps(self, layers: Mapping[str, Layer]) -> Iterator[Taps]:
+        """Inputs and output gradients of layers, keyed by name and by how often it has been called."""
+        seen: Taps = {}
         handles = []
-        for name, layer in self.layers.items() if observe else ():
+        for name, layer in layers.items():
             handles.append(self.model.get_submodule(name).register_forward_hook(_tap(name, layer, seen)))
         try:
             yield seen
@@ -359,6 +393,8 @@ class Engine:
         return {
             "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
             "parameters": backend.parameters(self.task),
+            "flops": backend.flops(self.task),
+            "explored": backend.explored({name: _numpy(value) for name, value in self.patterns.items()}),
             "compile_seconds": self.compile_seconds,
             "compile_cache": None,
             "peak_memory_bytes": peak,
@@ -382,7 +418,7 @@ class Engine:
             torch.use_deterministic_algorithms(deterministic)
 
 
-def _tap(name: str, layer: Layer, seen: dict[tuple[str, int], tuple[Tensor, Tensor]]) -> Callable[..., None]:
+def _tap(name: str, layer: Layer, seen: Taps) -> Callable[..., None]:
     calls = 0
 
     def forward(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -399,8 +435,21 @@ def _tap(name: str, layer: Layer, seen: dict[tuple[str, int], tuple[Tensor, Tens
     return forward
 
 
+def _whole_gradients(taps: Taps, weight: Tensor) -> Tree:
+    """Of fully connected layers, Σ dyᵀ x (outputs, inputs): also where no weight is stored."""
+    sums: Tree = {}
+    for (name, _), (x, dy) in taps.items():
+        found = dy.flatten(0, -2).t() @ x.flatten(0, -2)
+        sums[name] = sums[name] + found if name in sums else found
+    return sums
+
+
+def _numpy(value: Tensor) -> np.ndarray:
+    return value.detach().cpu().contiguous().numpy()
+
+
 def _host(value: Any) -> np.ndarray | None:
-    return value.detach().cpu().contiguous().numpy() if isinstance(value, Tensor) else None
+    return _numpy(value) if isinstance(value, Tensor) else None
 
 
 def _owned(value: Any, change: Callable[[Tensor], Tensor], inside: bool = False) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from suite.contract import Data, Layer, Spec, Target, UserError
 from suite.tasks import _nn
 from suite.tasks._data import order
+from suite.tasks._sparse import KINDS, Sparsity
 from suite.tasks.bert.architecture import Architecture
 from suite.tasks.bert.sample import Hiding, expand
 
@@ -54,6 +55,7 @@ class Bert:
     Args:
         source: where the records come from.
         architecture: the network's sizes.
+        sequence: tokens of a record.
         batch_size: global batch, in sequences.
         eval_batch_size: batch of a validation pass.
         targets: the ladder of masked-word accuracies, easiest first.
@@ -71,11 +73,12 @@ class Bert:
         source: Source,
         *,
         architecture: Architecture,
+        sequence: int,
         batch_size: int,
         eval_batch_size: int,
         targets: Sequence[float],
     ):
-        self.source, self.architecture = source, architecture
+        self.source, self.architecture, self.sequence = source, architecture, sequence
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.hidden_each = source.hidden_each
         self.targets = tuple(Target("mlm_accuracy", value) for value in targets)
@@ -85,17 +88,56 @@ class Bert:
         """Where the records come from."""
         return self.source.data
 
+    @property
+    def rate(self) -> float:
+        """What learning rates are multiplied by: 1 where all matrices are dense."""
+        return self.architecture.sparsity.rate if self.architecture.sparsity else 1.0
+
+    @property
+    def by_gradient(self) -> bool:
+        """Whether blocks that move go where the gradient is largest."""
+        return self.architecture.sparsity is not None and self.architecture.sparsity.growth == "gradient"
+
+    def matrices(self) -> dict[str, Layer]:
+        """The sparse matrices."""
+        return {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in self.architecture.sparse()}
+
+    def moves(self, step: int) -> bool:
+        """Whether blocks move after update `step`."""
+        return self.architecture.sparsity is not None and self.architecture.sparsity.moves(step)
+
+    def move(
+        self, seed: int, step: int, name: str, weight: np.ndarray, pattern: np.ndarray, gradient: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the blocks of one matrix stand next, and which of them moved."""
+        assert self.architecture.sparsity
+        shape = self.architecture.sparse()[name]
+        return self.architecture.sparsity.move(seed, step, name, shape, weight, pattern, gradient)
+
+    def flops(self) -> float:
+        """Of the encoder on one sequence, forward and backward."""
+        return self.architecture.flops(self.sequence)
+
     def shapes(self) -> dict[str, Spec]:
-        """Every parameter; there are no buffers."""
+        """Every parameter, and the patterns of sparse matrices."""
         return self.architecture.shapes()
 
     def layers(self) -> dict[str, Layer]:
-        """Fully connected layers, and the tables of positions and segments."""
+        """Dense fully connected layers, and the tables of positions and segments."""
         return self.architecture.curvature()
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        """The initial value of one parameter."""
-        return _nn.draw(self.shapes()[name], seed, name, rows)
+        """The initial value of one parameter; of a pattern, where blocks stand."""
+        spec, sparsity = self.shapes()[name], self.architecture.sparsity
+        if spec.kind != "pattern" or not sparsity:
+            return _nn.draw(spec, seed, name, rows)
+        matrix, _, kind = name.rpartition(".")
+        pattern = sparsity.start(seed, matrix, self.architecture.sparse()[matrix])
+        if kind == "visited":
+            visited = np.zeros(spec.shape, np.int8)
+            visited[pattern] = 1
+            pattern = visited
+        return pattern[rows or slice(None)]
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share of a batch: what `sample.expand` returns, `weight` and `index`."""
@@ -189,6 +231,8 @@ def make(
     batch_size: int,
     eval_batch_size: int,
     targets: Sequence[float],
+    sparsity: str = "dense",
+    sparse: Mapping[str, Any] | None = None,
     on_error: str = "stop",
     absent: bool = False,
     **sizes: Any,
@@ -207,6 +251,8 @@ def make(
         batch_size: global batch, in sequences.
         eval_batch_size: batch of a validation pass.
         targets: the ladder of masked-word accuracies, easiest first.
+        sparsity: of the encoder's matrices: dense, static or dynamic.
+        sparse: of `Sparsity`, where they are not dense.
         on_error: what to do with a damaged shard, stop or skip.
         absent: describe the task without its directory of records.
         sizes: of `Architecture`; the vocabulary comes with the source.
@@ -214,7 +260,12 @@ def make(
     Raises:
         UserError: for an unknown source or way to treat errors, or sequences longer than the table of positions.
     """
-    for name, value, known in (("data", data, SOURCES), ("on_error", on_error, ("stop", "skip"))):
+    words = (
+        ("data", data, SOURCES),
+        ("on_error", on_error, ("stop", "skip")),
+        ("sparsity", sparsity, ("dense", *KINDS)),
+    )
+    for name, value, known in words:
         if value not in known:
             raise UserError(f"task.{name}={value}: unknown; one of {', '.join(known)}")
     if sequence > sizes["positions"]:
@@ -223,6 +274,8 @@ def make(
     hiding = Hiding(probability, predictions, whole_word)
     form = {"sequence": sequence, "next_sentence": next_sentence}
     found = AbsentText() if absent else module.make(hiding, **form, **source)
-    architecture = Architecture(vocabulary=found.vocabulary, next_sentence=next_sentence, **sizes)
-    batches = {"batch_size": batch_size, "eval_batch_size": eval_batch_size}
+    blocks = Sparsity(sparsity, **(sparse or {})) if sparsity != "dense" else None
+    heads = {"vocabulary": found.vocabulary, "next_sentence": next_sentence}
+    architecture = Architecture(**heads, **sizes, sparsity=blocks)
+    batches = {"sequence": sequence, "batch_size": batch_size, "eval_batch_size": eval_batch_size}
     return Bert(found, architecture=architecture, targets=targets, **batches)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from suite.contract import Layer, Spec, UserError
+from suite.tasks._sparse import Sparsity
 
 DEVIATION = 0.02  # of every matrix at the start, cut at two deviations (Devlin et al.'s code, initializer_range)
 SEGMENTS = 2
@@ -31,6 +32,7 @@ class Architecture:
             want it (Shoeybi et al. 2019, §4.1: Megatron-LM).
         next_sentence: add the pooler and the next-sentence head.
         dropout: probability at embeddings, attention probabilities and both sublayers' outputs.
+        sparsity: of the encoder's matrices; None where they are dense.
     """
 
     vocabulary: int
@@ -43,6 +45,7 @@ class Architecture:
     deep_init: bool = False
     next_sentence: bool = True
     dropout: float = 0.0
+    sparsity: Sparsity | None = None
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -62,16 +65,42 @@ class Architecture:
             found |= {"pooler": (self.hidden, self.hidden), "next_sentence": (2, self.hidden)}
         return found
 
+    def sparse(self) -> dict[str, tuple[int, int]]:
+        """The matrices that are stored as blocks, all those of the encoder or none."""
+        if not self.sparsity:
+            return {}
+        return {name: shape for layer in range(self.layers) for name, shape in self.matrices(layer).items()}
+
+    def flops(self, tokens: int) -> float:
+        """Operations of the encoder on one sequence, forward and backward, as Dietrich et al. 2021 count them.
+
+        Each weight that is stored takes part in one multiplication and one addition a token, three times over (the
+        result, and its gradients by input and by weight), and attention in two such products of (tokens, tokens) a
+        layer. Heads, embeddings and normalisation are left out. Table 1's figures follow.
+        """
+        shapes = self.shapes()
+        weights = sum(
+            math.prod(shapes[f"{name}.weight"].shape) for at in range(self.layers) for name in self.matrices(at)
+        )
+        return 3.0 * 2.0 * tokens * (weights + self.layers * 2 * tokens * self.hidden)
+
     def shapes(self) -> dict[str, Spec]:
-        """Every parameter, in torch's order."""
+        """Every parameter, in torch's order, and the patterns of sparse matrices."""
         return dict(self._specs())
 
     def _specs(self) -> Iterator[tuple[str, Spec]]:
-        linear = self.linear()
+        linear, sparsity, sparse = self.linear(), self.sparsity, self.sparse()
 
         def dense(name: str, deviation: float = DEVIATION) -> Iterator[tuple[str, Spec]]:
-            yield f"{name}.weight", Spec(linear[name], f"truncated_normal({deviation!r})")
+            shape: tuple[int, ...] = linear[name]
+            if sparsity and name in sparse:
+                shape = sparsity.count(name, sparse[name]), sparsity.block, sparsity.block
+            yield f"{name}.weight", Spec(shape, f"truncated_normal({deviation!r})")
             yield f"{name}.bias", Spec(linear[name][:1], "zeros")
+            if sparsity and name in sparse:
+                yield f"{name}.pattern", Spec(shape[:1], "pattern", kind="pattern")
+                if sparsity.kind == "dynamic":
+                    yield f"{name}.visited", Spec((math.prod(sparsity.grid(name, sparse[name])),), "pattern", "pattern")
 
         def norm(name: str) -> Iterator[tuple[str, Spec]]:
             yield f"{name}.weight", Spec((self.hidden,), "ones")
@@ -98,10 +127,14 @@ class Architecture:
             yield from dense("next_sentence")
 
     def curvature(self) -> dict[str, Layer]:
-        """Every fully connected layer, and the two tables that are only looked up.
+        """Every fully connected layer that is dense, and the two tables that are only looked up.
 
         The word table is left out: its gradient is the sum of the embedding's and the decoder's, and no single pair of
         factors describes that.
         """
         found = {table: Layer("embedding", (f"{table}.weight",)) for table in ("position", "segment")}
-        return found | {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in self.linear()}
+        return found | {
+            name: Layer("linear", (f"{name}.weight", f"{name}.bias"))
+            for name in self.linear()
+            if name not in self.sparse()
+        }

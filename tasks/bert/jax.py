@@ -8,6 +8,7 @@ from jax import Array
 
 from suite import stream
 from suite.tasks._nn.jax import Tap, Tree, attention, dropout, heads, layer_norm, linear, merge
+from suite.tasks._sparse.jax import linear as block_linear
 from suite.tasks.bert import EPSILON, Bert
 from suite.tasks.bert.architecture import Architecture
 
@@ -23,9 +24,16 @@ class Network:
     sizes: Architecture
     next_weight: float
 
-    def encode(self, params: Tree, batch: Tree, *, train: bool, key: Array | None, tap: Tap) -> Array:
+    def encode(self, params: Tree, buffers: Tree, batch: Tree, *, train: bool, key: Array | None, tap: Tap) -> Array:
         """Contextual vectors (N, T, width)."""
         sizes, visible = self.sizes, batch["visible"][:, None, None]
+        sparsity, sparse = sizes.sparsity, sizes.sparse()
+
+        def matrix(name: str, x: Array) -> Array:
+            if sparsity:
+                form = {"shape": sparse[name], "execution": sparsity.execution}
+                return block_linear(params, buffers, name, x, tap, **form)
+            return linear(params, name, x, tap)
 
         def drop(x: Array, name: str) -> Array:
             return dropout(x, sizes.dropout, key=key, name=name, index=batch["index"]) if train else x
@@ -37,16 +45,13 @@ class Network:
             return tap(name, rows, params[f"{name}.weight"][rows])
 
         def attend(at: str, x: Array) -> Array:
-            query, key, value = (
-                heads(linear(params, f"{at}.{name}", x, tap), sizes.heads) for name in ("query", "key", "value")
-            )
+            query, key, value = (heads(matrix(f"{at}.{name}", x), sizes.heads) for name in ("query", "key", "value"))
             masked = (lambda p: drop(p, f"{at}.attention")) if sizes.dropout else None
             seen = attention(query, key, value, visible, masked)
-            return drop(linear(params, f"{at}.out", merge(seen), tap), f"{at}.out")
+            return drop(matrix(f"{at}.out", merge(seen)), f"{at}.out")
 
         def feed(at: str, x: Array) -> Array:
-            y = _gelu(linear(params, f"{at}.up", x, tap))
-            return drop(linear(params, f"{at}.down", y, tap), f"{at}.down")
+            return drop(matrix(f"{at}.down", _gelu(matrix(f"{at}.up", x))), f"{at}.down")
 
         tokens = batch["tokens"]
         places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
@@ -65,7 +70,7 @@ class Network:
         self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, *, train: bool, key: Array | None, tap: Tap
     ) -> tuple[Tree, Tree, Tree]:
         """In training logits (N, P, V) and labels (N, P), and (N, 2), (N,) for pairs; in evaluation sums (N,)."""
-        x = self.encode(params, batch, train=train, key=key, tap=tap)
+        x = self.encode(params, buffers, batch, train=train, key=key, tap=tap)
         y = jnp.take_along_axis(x, batch["position"][..., None], 1)
         y = layer_norm(params, "mlm.norm", _gelu(linear(params, "mlm.transform", y, tap)), eps=EPSILON)
         outputs = {"logits": y @ params["word.weight"].T + params["mlm.bias"], "label": batch["label"]}

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite.tasks._nn.torch import Key, attention, dropout, heads, merge, uniform
+from suite.tasks._sparse import Shape
+from suite.tasks._sparse.torch import BlockLinear
 from suite.tasks.bert import EPSILON, Bert
 from suite.tasks.bert.architecture import SEGMENTS, Architecture
 
@@ -22,16 +24,24 @@ def _norm(width: int) -> nn.LayerNorm:
     return nn.LayerNorm(width, eps=EPSILON)
 
 
+def _matrix(sizes: Architecture, name: str, shape: Shape) -> nn.Module:
+    """A fully connected layer, dense or sparse."""
+    sparsity = sizes.sparsity
+    if not sparsity:
+        return nn.Linear(shape[1], shape[0])
+    form = {"count": sparsity.count(name, shape), "block": sparsity.block, "explores": sparsity.kind == "dynamic"}
+    return BlockLinear(shape, **form, execution=sparsity.execution)
+
+
 class EncoderLayer(nn.Module):
     """Self-attention and a feed-forward part, each in a residual branch."""
 
-    def __init__(self, sizes: Architecture):
+    def __init__(self, sizes: Architecture, number: int):
         super().__init__()
         width, self.heads, self.pre_norm, self.rate = sizes.hidden, sizes.heads, sizes.pre_norm, sizes.dropout
-        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
-        self.out, self.norm1 = nn.Linear(width, width), _norm(width)
-        self.up, self.down = nn.Linear(width, sizes.intermediate), nn.Linear(sizes.intermediate, width)
-        self.norm2 = _norm(width)
+        matrices = (_matrix(sizes, name, shape) for name, shape in sizes.matrices(number).items())
+        self.query, self.key, self.value, self.out, self.up, self.down = matrices
+        self.norm1, self.norm2 = _norm(width), _norm(width)
 
     def attend(self, x: Tensor, visible: Tensor, drop: Drop) -> Tensor:
         """Multi-head self-attention over (N, T, width); `visible` (N, 1, 1, T)."""
@@ -80,7 +90,7 @@ class Network(nn.Module):
         self.position = nn.Embedding(sizes.positions, sizes.hidden)
         self.segment = nn.Embedding(SEGMENTS, sizes.hidden)
         self.norm = _norm(sizes.hidden)
-        self.encoder = nn.ModuleList(EncoderLayer(sizes) for _ in range(sizes.layers))
+        self.encoder = nn.ModuleList(EncoderLayer(sizes, number) for number in range(sizes.layers))
         self.mlm = MaskedWords(sizes)
         self.pooler = nn.Linear(sizes.hidden, sizes.hidden) if sizes.next_sentence else None
         self.next_sentence = nn.Linear(sizes.hidden, 2) if sizes.next_sentence else None

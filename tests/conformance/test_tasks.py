@@ -67,7 +67,8 @@ def test_initial_values_by_the_slice(name: str, options: tuple[str, ...]) -> Non
     task = run.make_task(config(name, options))
     for key, spec in task.shapes().items():
         value = task.init(0, key)
-        assert value.shape == spec.shape and value.dtype == np.float32, key
+        whole = spec.kind == "pattern"
+        assert value.shape == spec.shape and value.dtype in ((np.int32, np.int8) if whole else (np.float32,)), key
         assert np.array_equal(task.init(0, key, slice(1, 3)), value[1:3]), key
     covered = {parameter for layer in task.layers().values() for parameter in layer.parameters}
     assert covered <= {key for key, spec in task.shapes().items() if spec.kind == "parameter"}
@@ -95,6 +96,26 @@ def test_loss_gradient_and_evaluation_agree(name: str, options: tuple[str, ...])
         for key, value in scores[0].items():
             scale = max(1.0, float(np.abs(value).max()))
             assert float(np.abs(value.astype(np.float64) - scores[1][key]).max()) <= close * scale, key
+
+
+def rewired(name: str, options: tuple[str, ...]) -> bool:
+    return any(str(option).startswith("sparsity=dynamic") for option in options)
+
+
+@pytest.mark.parametrize("name, options", [case for case in CASES if rewired(*case.values)])
+def test_blocks_move_alike_on_any_number_of_devices(name: str, options: tuple[str, ...]) -> None:
+    """A run of four steps whose blocks move after each or after the second; the same for torch, jax and two devices."""
+    ends = []
+    for backend, changes in (("torch", {}), ("jax", {}), ("torch", {"accumulate": 2}), ("jax", {"world": 2})):
+        one = made(name, options, backend, **slow_lr(name, options, backend), **changes)
+        before = weights(one)
+        advance(one, range(4))
+        ends.append(weights(one))
+    patterns = [key for key in before if key.endswith(".pattern")]
+    assert any((before[key] != ends[0][key]).any() for key in patterns)
+    for end in ends[1:]:
+        assert all(np.array_equal(ends[0][key], end[key]) for key in patterns)
+        assert gap(ends[0], end) <= 1e-9
 
 
 @every_task

@@ -1,0 +1,98 @@
+"""Products with block-sparse matrices in torch."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from suite.tasks._sparse import WORTHWHILE, Shape
+
+
+class BlockLinear(nn.Module):
+    """x Wᵀ + b, of whose W only some blocks are stored; takes the place of `torch.nn.Linear`.
+
+    Args:
+        shape: of W, (outputs, inputs).
+        count: blocks that are stored, n.
+        block: rows and columns of one, b.
+        explores: keep `visited`: where a block has ever stood.
+        execution: how to multiply, as in `Sparsity`.
+    """
+
+    pattern: Tensor
+
+    def __init__(self, shape: Shape, *, count: int, block: int, explores: bool, execution: str):
+        super().__init__()
+        self.shape, self.execution = shape, execution
+        self.weight = nn.Parameter(torch.zeros(count, block, block))
+        self.bias = nn.Parameter(torch.zeros(shape[0]))
+        self.register_buffer("pattern", torch.zeros(count, dtype=torch.int32))
+        if explores:
+            places = shape[0] // block * (shape[1] // block)
+            self.register_buffer("visited", torch.zeros(places, dtype=torch.int8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, inputs) to (…, outputs)."""
+        auto = "blocks" if x.device.type == "cpu" and self.weight.shape[1] >= WORTHWHILE else "dense"
+        if (auto if self.execution == "auto" else self.execution) == "dense":
+            return functional.linear(x, whole(self.weight, self.pattern, self.shape), self.bias)
+        return product(x, self.weight, self.pattern, self.shape[0]) + self.bias
+
+
+def whole(weight: Tensor, pattern: Tensor, shape: Shape) -> Tensor:
+    """The matrix (O, I) that blocks (n, b, b) at `pattern` (n,) make."""
+    block = weight.shape[1]
+    rows, columns = (size // block for size in shape)
+    empty = torch.zeros(rows * columns, block, block, dtype=weight.dtype, device=weight.device)
+    matrix = empty.index_copy(0, pattern.long(), weight)
+    return matrix.view(rows, columns, block, block).transpose(1, 2).reshape(shape)
+
+
+@torch.compiler.disable()  # a compiler would write out the loop over blocks
+def product(x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) -> Tensor:
+    """X Wᵀ of (…, I), W (O, I) being the blocks (n, b, b) at `pattern` (n,); costs n of its blocks' products."""
+    if torch.is_autocast_enabled(x.device.type):
+        x, weight = (value.to(torch.get_autocast_dtype(x.device.type)) for value in (x, weight))
+    flat = _Product.apply(x.reshape(-1, x.shape[-1]), weight, pattern, outputs)
+    return flat.view(*x.shape[:-1], outputs)
+
+
+class _Product(torch.autograd.Function):
+    """Samples stand in columns: the rows that a block reads and writes are then contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) -> Tensor:
+        block = weight.shape[1]
+        inputs = x.t().contiguous()
+        result = inputs.new_zeros(outputs, x.shape[0])
+        read, written = inputs.split(block), result.split(block)
+        for at, row, column in _blocks(weight, pattern, len(read)):
+            written[row].addmm_(at, read[column])
+        ctx.save_for_backward(inputs, weight, pattern)
+        return result.t().contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        inputs, weight, pattern = ctx.saved_tensors
+        block = weight.shape[1]
+        slope = slopes[0].t().contiguous()
+        read, given = inputs.split(block), slope.split(block)
+        by_input, by_weight = torch.zeros_like(inputs), torch.empty_like(weight)
+        written = by_input.split(block)
+        for at, row, column in _blocks(weight.transpose(1, 2).contiguous(), pattern, len(read)):
+            written[column].addmm_(at, given[row])
+        for at, row, column in _blocks(by_weight, pattern, len(read)):
+            torch.mm(given[row], read[column].t(), out=at)
+        return by_input.t().contiguous(), by_weight, None, None
+
+
+def _blocks(weight: Tensor, pattern: Tensor, columns: int) -> list[tuple[Tensor, int, int]]:
+    """Each block with its row and column in the grid, row by row: neighbours share what they read or write."""
+    stored = weight.unbind()
+    return [(stored[at], place // columns, place % columns) for place, at in _ordered(pattern)]
+
+
+def _ordered(pattern: Tensor) -> list[tuple[int, int]]:
+    places = pattern.tolist()
+    return sorted(zip(places, range(len(places)), strict=True))
