@@ -1,5 +1,6 @@
-"""Buckets of equal blocks: the part of a curvature method's plan that both backends share."""
+"""Matrices and buckets of equal blocks: the part of a curvature method's plan that both backends share."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,3 +33,12 @@ def bucket(keys: Mapping[Any, str], world: int) -> Buckets:
         padded={key: -(-len(blocks) // world) * world for key, blocks in members.items()},
         place={block: (key, row) for key, blocks in members.items() for row, block in enumerate(blocks)},
     )
+
+
+def merge(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape a parameter is treated in: without sides of length 1, all but the first merged.
+
+    Two sides make a matrix, fewer a vector: (16, 3, 3, 3) is (16, 27), (1024, 1024) stays, (64, 1, 1, 1) is (64,).
+    """
+    sides = [side for side in shape if side > 1]
+    return tuple(sides) if len(sides) < 2 else (sides[0], math.prod(sides[1:]))

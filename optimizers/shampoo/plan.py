@@ -1,12 +1,11 @@
 """Shampoo's plan: how parameters are cut into blocks, and when roots are refreshed. Shared by torch and jax."""
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from suite.contract import Plan, UserError
 from suite.optimizers._linalg import METHODS
-from suite.optimizers._plan import bucket
+from suite.optimizers._plan import bucket, merge
 
 GRAFTS = ("sgd", "adagrad", "rmsprop", "adam")
 GRAFT_EPSILON = 1e-8  # added to the root of the second moment (Kingma and Ba 2015, algorithm 1)
@@ -28,15 +27,6 @@ class Grid:
     def blocks(self) -> int:
         """How many there are."""
         return self.down * self.across
-
-
-def merge(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape a parameter is treated in: without sides of length 1, all but the first merged.
-
-    Two sides make a matrix, fewer a vector: (16, 3, 3, 3) is (16, 27), (1024, 1024) stays, (64, 1, 1, 1) is (64,).
-    """
-    sides = [side for side in shape if side > 1]
-    return tuple(sides) if len(sides) < 2 else (sides[0], math.prod(sides[1:]))
 
 
 def split(side: int, block_size: int) -> tuple[int, int]:

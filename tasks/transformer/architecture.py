@@ -110,6 +110,8 @@ class Architecture:
         for sublayer in itertools.chain(*self.stack("encoder"), *self.stack("decoder")):
             for name in self.projections(sublayer):
                 found[name] = Layer("linear", (f"{name}.weight", f"{name}.bias"))
+        if "output" in found:  # last, as it stands in the network: Muon leaves the last linear layer out
+            found["output"] = found.pop("output")
         return found
 
 

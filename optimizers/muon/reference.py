@@ -1,0 +1,72 @@
+"""Specification of Muon in float64 NumPy: Jordan et al. 2024 (kellerjordan.github.io/posts/muon), one matrix at a time.
+
+[M] is Liu et al. 2025 (arXiv:2502.16982), [L] Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2, by its lines.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Tree = dict[str, np.ndarray]
+
+
+def init(params: Tree) -> dict[str, Any]:
+    """Zero momentum, and AdamW's moments zero."""
+    zeros = {name: np.zeros_like(value) for name, value in params.items()}
+    return {"momentum": zeros, "first": zeros, "second": zeros}
+
+
+def newton_schulz(u: np.ndarray, iterations: int) -> np.ndarray:
+    """The post's `newtonschulz5`, in whatever type u is."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = u / max(np.linalg.norm(u), 1e-7)
+    for _ in range(iterations):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+def update(
+    params: Tree,
+    grads: Tree,
+    state: dict[str, Any],
+    *,
+    step: int,
+    layers: dict[str, Any],
+    lr: float = 0.02,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    weight_decay: float = 0.01,
+    iterations: int = 5,
+    scale: str = "original",
+    excluded: list[str] | None = None,
+    fallback_ratio: float = 0.1,
+    fallback_beta1: float = 0.9,
+    fallback_beta2: float = 0.95,
+    fallback_epsilon: float = 1e-8,
+    **_: Any,
+) -> tuple[Tree, dict[str, Any]]:
+    """One step; returns new parameters and state."""
+    known = {name: layer for name, layer in layers.items() if layer.kind in ("linear", "conv2d")}
+    last = [name for name, layer in known.items() if layer.kind == "linear"][-1:]
+    left_out = last if excluded is None else excluded
+    treated = [layer.parameters[0] for name, layer in known.items() if name not in left_out]
+    new, buffer, first, second = {}, dict(state["momentum"]), dict(state["first"]), dict(state["second"])
+    for name, w in params.items():
+        g, decay = grads[name], weight_decay * w if w.ndim > 1 else 0.0
+        if name in treated:
+            buffer[name] = momentum * buffer[name] + (1.0 - momentum) * g
+            u = momentum * buffer[name] + (1.0 - momentum) * g if nesterov else buffer[name]
+            matrix = u.reshape(len(u), -1)
+            rows, columns = matrix.shape
+            s = max(1.0, rows / columns) ** 0.5 if scale == "original" else 0.2 * max(rows, columns) ** 0.5  # [M] 4
+            new[name] = w - lr * (s * newton_schulz(matrix, iterations).reshape(w.shape) + decay)
+        else:
+            first[name] = fallback_beta1 * first[name] + (1.0 - fallback_beta1) * g  # [L] 7
+            second[name] = fallback_beta2 * second[name] + (1.0 - fallback_beta2) * g**2  # [L] 8
+            m, v = (
+                first[name] / (1.0 - fallback_beta1 ** (step + 1)),
+                second[name] / (1.0 - fallback_beta2 ** (step + 1)),
+            )
+            new[name] = w - fallback_ratio * lr * (m / (np.sqrt(v) + fallback_epsilon) + decay)  # [L] 12
+    return new, {"momentum": buffer, "first": first, "second": second}

@@ -1,0 +1,29 @@
+"""SOAP: Adam in the eigenvectors of Shampoo's statistics.
+
+A parameter of shape (O, I, k, k) is seen as the matrix (O, I·k·k). Its reduced gradient G follows
+
+    G' = Q_Lᵀ G Q_R
+    M' ← β₁ M' + (1 - β₁) G',  V ← β₂ V + (1 - β₂) G'²
+    W ← W - η (Q_L (M̂' / (√V̂ + ε)) Q_Rᵀ + λ W)                  hats: divided by 1 - βᵗ
+    L ← β₂ L + (1 - β₂) G Gᵀ,  R ← β₂ R + (1 - β₂) Gᵀ G
+
+where the columns of Q_L and Q_R are the eigenvectors of L and R. A side longer than `max_size` keeps Q = I, and with
+`one_sided` so does the longer of two unequal sides. Vectors, and matrices with no side left, take AdamW's step.
+
+Bases are refreshed every `precondition_frequency` steps from `start_preconditioning` on, between gradient and update,
+each by its owner: first by an eigenvalue decomposition, then by one power iteration and a QR factorisation of
+(L + δ I) Q, columns taken in the order of the eigenvalues that they estimate. δ is at the level of rounding: columns in
+the null space of L stay what they were but for orthogonality. M' turns with its basis; V stays, as columns keep their
+places. A refresh sees no gradient but those of earlier steps. Before the first one Q = I, which is AdamW; the official
+code takes no step there instead.
+
+Where L is zero or not finite, Q stays what it was, and that is counted. Zero gradients change nothing but by decay; one
+that is not finite spoils its parameter, as in every optimizer here.
+"""
+
+SUMMARY = "SOAP: Adam in Shampoo's eigenbasis, bases distributed over owners (Vyas et al. 2024)"
+CITATION = (
+    "Vyas, Morwani, Zhao, Kwun, Shapira, Brandfonbrener, Janson, Kakade: SOAP: Improving and Stabilizing Shampoo using "
+    "Adam, arXiv:2409.11321"
+)
+NEEDS = ("shapes", "world", "program")

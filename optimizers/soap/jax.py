@@ -1,0 +1,138 @@
+"""SOAP in jax."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from suite.optimizers._base.jax import Optimizer, hyper
+from suite.optimizers.soap.plan import SOAPPlan
+
+Tree = dict[str, Array]
+State = dict[str, Any]
+
+
+def soap(
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    world: int = 1,
+    lr: float = 3e-3,
+    beta1: float = 0.95,
+    beta2: float = 0.95,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.01,
+    precondition_frequency: int = 10,
+    start_preconditioning: int = 1,
+    max_size: int = 512,
+    one_sided: bool = False,
+) -> Optimizer:
+    """Adam in Shampoo's eigenbasis; arguments as in `suite.optimizers.soap.torch.SOAP`.
+
+    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan` and `program`; call them
+    as the torch class says.
+    """
+    plan = SOAPPlan(
+        shapes,
+        world=world,
+        max_size=max_size,
+        one_sided=one_sided,
+        precondition_frequency=precondition_frequency,
+        start_preconditioning=start_preconditioning,
+    )
+    members = plan.buckets.members
+
+    def init(params: Tree) -> State:
+        kind, sizes = next(iter(params.values())).dtype, plan.sizes
+
+        def moments() -> Tree:
+            stacks = {key: jnp.zeros((len(names), *map(int, key.split("x"))), kind) for key, names in members.items()}
+            return stacks | {name: jnp.zeros_like(params[name]) for name in plan.rest}
+
+        return {
+            "hyper": hyper(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay),
+            "steps": jnp.zeros((), jnp.int32),
+            "kept": jnp.zeros((), jnp.int32),
+            "factor": {at: jnp.zeros((plan.count(at), size, size), kind) for at, size in sizes.items()},
+            "basis": {at: jnp.tile(jnp.eye(size, dtype=kind), (plan.count(at), 1, 1)) for at, size in sizes.items()},
+            "first": moments(),
+            "second": moments(),
+        }
+
+    def program(name: str, state: State, *, reduce: Any) -> State:
+        key, side, *start = name.split("/")
+        at = f"{key}/{side}"
+        padding = ((0, plan.filler(at)), (0, 0), (0, 0))
+        mine = [reduce.mine(jnp.pad(state[kind][at], padding)) for kind in ("factor", "basis")]
+        fresh = reduce.gather(f"basis/{at}", refreshed(*mine, start=bool(start)))[: plan.count(at)]
+        usable = jnp.isfinite(fresh).all((1, 2))
+        old, new = state["basis"][at], jnp.where(usable[:, None, None], fresh, state["basis"][at])
+        turn, first = new.mT @ old, state["first"][key]
+        return state | {
+            "basis": state["basis"] | {at: new},
+            "first": state["first"] | {key: turn @ first if side == "left" else first @ turn.mT},
+            "kept": state["kept"] + (~usable).sum(dtype=state["kept"].dtype),
+        }
+
+    def turn(state: State, key: str, stack: Array, *, back: bool = False) -> Array:
+        """Q_Lᵀ X Q_R, or `back` from there."""
+        left, right = (state["basis"].get(f"{key}/{side}") for side in ("left", "right"))
+        if left is not None:
+            stack = (left if back else left.mT) @ stack
+        if right is not None:
+            stack = stack @ (right.mT if back else right)
+        return stack
+
+    def update(grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
+        at, steps = state["hyper"], state["steps"] + 1
+        beta1, beta2 = at["beta1"], at["beta2"]
+        factor, turned = dict(state["factor"]), {name: grads[name] for name in plan.rest}
+        for key, names in members.items():
+            rows, columns = map(int, key.split("x"))
+            stack = jnp.stack([grads[name].reshape(rows, columns) for name in names])
+            for side, product in (("left", lambda s: s @ s.mT), ("right", lambda s: s.mT @ s)):
+                if (where := f"{key}/{side}") in factor:
+                    factor[where] = beta2 * factor[where] + (1.0 - beta2) * product(stack)
+            turned[key] = turn(state, key, stack)
+        first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], turned)
+        second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], turned)
+
+        def adam(m: Array, v: Array) -> Array:
+            held1, held2 = (-jnp.expm1(steps * jnp.log(beta)) for beta in (beta1, beta2))  # 1 - βᵗ uncancelled
+            return m / held1 / (jnp.sqrt(v / held2) + at["epsilon"])
+
+        direction = jax.tree.map(adam, first, second)
+        for key, names in members.items():
+            stack = turn(state, key, direction[key], back=True)
+            direction |= {name: stack[row].reshape(params[name].shape) for row, name in enumerate(names)}
+
+        def change(name: str, w: Array) -> Array:
+            return -at["lr"] * (direction[name] + at["weight_decay"] * w if w.ndim > 1 else direction[name])
+
+        state = state | {"steps": steps, "factor": factor, "first": first, "second": second}
+        return {name: change(name, w) for name, w in params.items()}, state
+
+    return Optimizer(init, update, plan=plan, program=program)
+
+
+def refreshed(factor: Array, basis: Array, *, start: bool) -> Array:
+    """Bases of eigenvectors (count, n, n), not finite where there is none; see the torch twin."""
+    size, limits = factor.shape[-1], jnp.finfo(factor.dtype)
+    mean = jnp.trace(factor, axis1=-2, axis2=-1) / size
+    usable = (jnp.isfinite(factor).all((-2, -1)) & (mean >= limits.tiny))[:, None, None]
+    safe = jnp.where(usable, factor, jnp.eye(size, dtype=factor.dtype))
+    # one by one: with several CPU devices in a process, jaxlib 0.10.2 hangs in batched factorisations now and then
+    if start:
+        found = lax.map(lambda matrix: lax.linalg.eigh(matrix)[0], safe)
+    else:
+        power = safe @ basis
+        estimate = (basis * power).sum(-2, keepdims=True)
+        power = power + size * limits.eps * estimate.max(-1, keepdims=True) * basis
+        order = jnp.argsort(estimate, axis=-1, descending=True, stable=True)
+        found = lax.map(lambda matrix: jnp.linalg.qr(matrix)[0], jnp.take_along_axis(power, order, -1))
+        found = jnp.take_along_axis(found, jnp.argsort(order, axis=-1), -1)  # columns back in their places
+    return jnp.where(usable, found, jnp.nan)
+
+
+make = soap
