@@ -11,15 +11,18 @@ from suite.contract import Rows, UserError
 
 pytestmark = pytest.mark.xdist_group("tables")
 STEPS, TABLE, WORDS = 6, "embed.weight", 7  # odd: two devices share eight rows, one of them padding
-OPTIMIZERS: dict[str, dict[str, Any]] = {  # the first is truly sparse, the others reach every row
-    "plain": {"momentum": 0.0, "weight_decay": 0.0},
-    "momentum": {"momentum": 0.9, "weight_decay": 1e-3},
-    "adamw": {},
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {  # the first two are truly sparse, the others reach every row
+    "plain": ("sgd", {"momentum": 0.0, "weight_decay": 0.0}),
+    "adagrad": ("adagrad", {"initial_accumulator": 0.1}),
+    "momentum": ("sgd", {"momentum": 0.9, "weight_decay": 1e-3}),
+    "adamw": ("adamw", {}),
+    "rmsprop": ("rmsprop", {}),
 }
 
 
 def settings(name: str, backend: str, **changes: Any) -> dict[str, Any]:
-    return config("adamw" if name == "adamw" else "sgd", backend, **changes, hyper=OPTIMIZERS[name])
+    optimizer, hyper = OPTIMIZERS[name]
+    return config(optimizer, backend, **changes, hyper=hyper)
 
 
 def after(name: str, backend: str, placement: str, **changes: Any) -> dict[str, np.ndarray]:
@@ -53,8 +56,8 @@ def test_two_jax_devices_equal_one(name: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_processes_equal_one(backend: str, tmp_path: Any) -> None:
     rows = {"task": {"placement": "rows"}}
-    cases = {n: ["adamw" if n == "adamw" else "sgd", STEPS, {"hyper": OPTIMIZERS[n], **rows}] for n in OPTIMIZERS}
-    cases["clipped"] = ["sgd", STEPS, {"hyper": OPTIMIZERS["plain"], "clip_norm": 0.05, **rows}]
+    cases = {name: [optimizer, STEPS, {"hyper": hyper, **rows}] for name, (optimizer, hyper) in OPTIMIZERS.items()}
+    cases["clipped"] = ["sgd", STEPS, {"hyper": OPTIMIZERS["plain"][1], "clip_norm": 0.05, **rows}]
     found = ranks.start(backend, 2, tmp_path, cases)
     for name, weights_found in found.items():
         changes = {"clip_norm": 0.05} if name == "clipped" else {}
@@ -78,10 +81,11 @@ def test_resumed_bit_for_bit(name: str, backend: str, world: int) -> None:
     assert gap(weights(whole), weights(again)) == 0.0
 
 
-def test_untouched_rows_are_not_written_by_a_plain_step() -> None:
+@pytest.mark.parametrize("name", ["plain", "adagrad"])
+def test_untouched_rows_are_not_written_by_a_plain_step(name: str) -> None:
     """A batch names words 0…3 only; the others keep their bits, although the step is in float32."""
     for backend in BACKENDS:
-        made = engine(settings("plain", backend, precision="float32"), tiny(placement="rows"))
+        made = engine(settings(name, backend, precision="float32"), tiny(placement="rows"))
         before = weights(made)[TABLE]
         batch = made.task.batch("train", 0, 0)
         batch["token"] = batch["token"] % 4

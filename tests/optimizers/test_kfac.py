@@ -149,7 +149,7 @@ def test_factors_are_per_sample_where_the_loss_counts_words() -> None:
     name, seen = next(name for name, layer in made.layers.items() if layer.kind == "linear"), []
     hook = made.model.get_submodule(name).register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
     micro = made._micro(made.task.batch("train", 0, 0))
-    found = made._evaluate(micro, (0, 0), labels="given", observe=True).statistics[f"{name}/in"]
+    found = made._evaluate(micro, (0, 0), observe=made._curvature).statistics[f"{name}/in"]
     hook.remove()
     rows = np.concatenate([reference.rows(x, made.layers[name]) for x in seen[0].detach().numpy()])
     assert np.allclose(np.asarray(found), rows.T @ rows / made.task.batch_size)

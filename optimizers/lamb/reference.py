@@ -1,0 +1,50 @@
+"""Specification of LAMB in float64 NumPy: You et al. 2020 (arXiv:1904.00962), algorithm 2, lines from "Set m₀" on."""
+
+from typing import Any
+
+import numpy as np
+
+Tree = dict[str, np.ndarray]
+
+
+def init(params: Tree) -> dict[str, Any]:
+    """Both moments zero."""
+    zeros = {name: np.zeros_like(value) for name, value in params.items()}
+    return {"first": zeros, "second": zeros}
+
+
+def update(
+    params: Tree,
+    grads: Tree,
+    state: dict[str, Any],
+    *,
+    step: int,
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-6,
+    weight_decay: float = 0.01,
+    bias_correction: bool = True,
+    adapt_vectors: bool = False,
+    least_ratio: float = 0.0,
+    largest_ratio: float = 0.0,
+    **_: Any,
+) -> tuple[Tree, dict[str, Any]]:
+    """One step; returns new parameters and state."""
+    new, first, second = {}, {}, {}
+    for name, w in params.items():
+        g = grads[name]
+        first[name] = m = beta1 * state["first"][name] + (1.0 - beta1) * g  # line 5
+        second[name] = v = beta2 * state["second"][name] + (1.0 - beta2) * g**2  # line 6
+        if bias_correction:
+            m = m / (1.0 - beta1 ** (step + 1))  # line 7
+            v = v / (1.0 - beta2 ** (step + 1))  # line 8
+        u = m / (np.sqrt(v) + epsilon) + (weight_decay * w if w.ndim > 1 else 0.0)  # line 9, and its sum with λ x
+        ratio = 1.0
+        if w.ndim > 1 or adapt_vectors:
+            norm_w, norm_u = np.linalg.norm(w), np.linalg.norm(u)
+            ratio = norm_w / norm_u if norm_w > 0 and norm_u > 0 else 1.0  # line 10 with φ(z) = z
+            ratio = max(ratio, least_ratio)
+            ratio = min(ratio, largest_ratio) if largest_ratio else ratio
+        new[name] = w - lr * ratio * u  # line 10
+    return new, {"first": first, "second": second}

@@ -1,0 +1,46 @@
+"""Specification of RMSProp in float64 NumPy: Tieleman and Hinton 2012, lecture 6, slide 29.
+
+Centred as in Graves 2013 (arXiv:1308.0850), equations 38 to 41; ε and η where torch and TensorFlow put them.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Tree = dict[str, np.ndarray]
+
+
+def init(params: Tree) -> dict[str, Any]:
+    """Averages and velocity zero; TensorFlow's squares begin at 1, see `update`."""
+    zeros = {name: np.zeros_like(value) for name, value in params.items()}
+    return {"second": zeros, "mean": zeros, "velocity": zeros}
+
+
+def update(
+    params: Tree,
+    grads: Tree,
+    state: dict[str, Any],
+    *,
+    step: int,
+    lr: float = 1e-3,
+    momentum: float = 0.0,
+    beta2: float = 0.9,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    centered: bool = False,
+    tensorflow: bool = False,
+    **_: Any,
+) -> tuple[Tree, dict[str, Any]]:
+    """One step; returns new parameters and state."""
+    new, second, mean, velocity = {}, {}, {}, {}
+    for name, w in params.items():
+        g = grads[name] + (weight_decay * w if w.ndim > 1 else 0.0)
+        before = 1.0 if tensorflow and step == 0 else state["second"][name]
+        second[name] = v = beta2 * before + (1.0 - beta2) * g**2  # slide 29; Graves eq. 38
+        mean[name] = m = beta2 * state["mean"][name] + (1.0 - beta2) * g  # Graves eq. 39
+        if centered:
+            v = np.maximum(v - m**2, 0.0)
+        d = g / (np.sqrt(v + epsilon) if tensorflow else np.sqrt(v) + epsilon)  # Graves eq. 40 has ε inside
+        velocity[name] = u = momentum * state["velocity"][name] + (lr * d if tensorflow else d)
+        new[name] = w - (u if tensorflow else lr * u)  # Graves eq. 41
+    return new, {"second": second, "mean": mean, "velocity": velocity}
