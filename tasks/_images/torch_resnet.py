@@ -33,7 +33,7 @@ class Residual(nn.Module):
         y = x
         for place in range(1, self.depth + 1):
             y = self.get_submodule(f"bn{place}")(self.get_submodule(f"conv{place}")(y))
-            y = torch.relu(y if place < self.depth else y + self.downsample(x))
+            y = torch.relu_(y if place < self.depth else y + self.downsample(x))
         return y
 
 
@@ -58,7 +58,7 @@ class ResNet(Classifier):
 
     def logits(self, x: Tensor, *, key: tuple[int, int] | None, index: Tensor) -> Tensor:
         """(N, 3, S, S) images to (N, classes) logits; nothing is random."""
-        x = torch.relu(self.bn1(self.conv1(x)))
+        x = torch.relu_(self.bn1(self.conv1(x)))
         x = x if self.small else functional.max_pool2d(x, 3, 2, 1)
         for stage in range(self.depth):
             x = self.get_submodule(f"layer{stage + 1}")(x)

@@ -38,20 +38,17 @@ class BatchNorm2d(nn.Module):
         """Normalise, scale and shift (N, C, H, W); updates the running statistics in training mode."""
         if not self.training:
             return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        parts, mean, var = [], torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
-        groups = x.split(self.group)
-        for part in groups:
-            group_mean, group_var = torch.zeros_like(mean), torch.zeros_like(var)
-            # momentum=1 makes torch write the group's own statistics into the two buffers
+        groups = x.split(self.group) if len(x) > self.group else (x,)
+        share, parts = self.momentum / len(groups), []
+        for left, part in zip(reversed(range(len(groups))), groups, strict=True):
+            # one after the other, each so that in the end all have moved the running statistics by their share
+            weight = share / (1.0 - share * left)
+            statistics = self.running_mean, self.running_var
             parts.append(
                 functional.batch_norm(
-                    part, group_mean, group_var, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps
+                    part, *statistics, self.weight, self.bias, training=True, momentum=weight, eps=self.eps
                 )
             )
-            mean += group_mean / len(groups)
-            var += group_var / len(groups)
-        self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(var, self.momentum)
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def normalize(self, x: Tensor) -> Tensor:

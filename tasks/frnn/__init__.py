@@ -172,12 +172,9 @@ class FRNN:
             ends = self.splits[split].steps[chosen]
             firsts = np.zeros(len(chosen), np.int64)
         share = len(chosen) // world
-        mine = range(rank * share, (rank + 1) * share)
-        rows = [self._sequence(split, chosen[i], slice(firsts[i], ends[i]), size) for i in mine]
-        batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        here = slice(mine.start, mine.stop)
+        here = slice(rank * share, (rank + 1) * share)
         numbers = index * len(chosen) + np.arange(len(chosen))
-        return batch | {
+        return self._sequences(split, chosen[here], firsts[here], ends[here], size) | {
             "begins": (firsts == 0)[here],
             "steps": (ends - firsts)[here].astype(np.int32),
             "disrupted": self.splits[split].disrupted[chosen[here]],
@@ -185,21 +182,23 @@ class FRNN:
             "index": numbers[here].astype(np.int64),
         }
 
-    def _sequence(self, split: str, shot: int, steps: slice, size: int) -> Batch:
-        """Some steps of a shot, padded with zeros to `size`."""
-        found, channels, count = self.splits[split], self.source.channels, steps.stop - steps.start
-        values = np.zeros((size, channels.width), np.float32)
-        values[:count] = found.read(shot, steps)
-        goal, mask = np.zeros(size, np.float32), np.zeros(size, np.float32)
-        whole = int(found.steps[shot]), bool(found.disrupted[shot])
-        goal[:count] = shots.target(self.target, *whole, dt=self.dt, warning=self.warning)[steps]
-        mask[:count] = 1.0
+    def _sequences(self, split: str, chosen: np.ndarray, firsts: np.ndarray, ends: np.ndarray, size: int) -> Batch:
+        """Of each of n chosen shots the steps from its first to its end, padded with zeros to `size`."""
+        found, channels = self.splits[split], self.source.channels
+        values = np.zeros((len(chosen), size, channels.width), np.float32)
+        goal, mask = np.zeros((2, len(chosen), size), np.float32)
+        for row, (shot, first, end) in enumerate(zip(chosen, firsts, ends, strict=True)):
+            steps, whole = slice(first, end), (int(found.steps[shot]), bool(found.disrupted[shot]))
+            values[row, : end - first] = found.raw(shot, steps)
+            goal[row, : end - first] = shots.target(self.target, *whole, dt=self.dt, warning=self.warning)[steps]
+            mask[row, : end - first] = 1.0
+        found.rescale(values, chosen)
         zero = len(channels.signals)
-        sequence = {"signals": values[:, :zero], "target": goal, "mask": mask}
+        sequences = {"signals": np.ascontiguousarray(values[..., :zero]), "target": goal, "mask": mask}
         if self.architecture.profiles:
-            profiles = values[:, zero:].reshape(size, len(channels.profiles), channels.radii)
-            sequence["profiles"] = np.ascontiguousarray(profiles.swapaxes(1, 2))
-        return sequence
+            profiles = values[..., zero:].reshape(len(chosen), size, len(channels.profiles), channels.radii)
+            sequences["profiles"] = np.ascontiguousarray(profiles.swapaxes(2, 3))
+        return sequences
 
     def batches(self, split: str) -> int:
         """Batches in one validation pass."""

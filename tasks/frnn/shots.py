@@ -1,6 +1,6 @@
 """Shots on an even grid of time, end to end in one array; who trains on which of them; and what they are held to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -97,7 +97,7 @@ class Split:
 
     def __init__(self, parts: Sequence[tuple[Shots, np.ndarray]], scales: dict[str, np.ndarray], *, channels: Channels):
         self._where = [(shots, int(row)) for shots, rows in parts for row in rows]
-        self._scales, self._channels = scales, channels
+        self._scales, self._parts = scales, channels.parts()
         self.steps = np.concatenate([np.diff(shots.starts)[rows] for shots, rows in parts])
         self.disrupted = np.concatenate([shots.disrupted[rows] for shots, rows in parts])
 
@@ -106,12 +106,23 @@ class Split:
 
     def read(self, shot: int, steps: slice = slice(None)) -> np.ndarray:
         """Scaled values of one shot, or some steps of it: (steps, channels.width) float32."""
+        values = np.array(self.raw(shot, steps)[None], np.float32)
+        self.rescale(values, [shot])
+        return values[0]
+
+    def raw(self, shot: int, steps: slice) -> np.ndarray:
+        """The same as measured."""
         shots, row = self._where[shot]
-        values = np.array(shots.shot(row)[steps], np.float32)
-        for name, part in self._channels.parts().items():
-            if name in POSITIVE:
-                values[:, part] = values[:, part].clip(min=0)
-        return (values / self._scales[shots.machine]).clip(-SPREAD, SPREAD)
+        return shots.shot(row)[steps]
+
+    def rescale(self, values: np.ndarray, chosen: Iterable[int]) -> None:
+        """Scale measured values (n, steps, channels.width) of n chosen shots in their place."""
+        for name in POSITIVE:
+            if name in self._parts:
+                part = values[..., self._parts[name]]
+                np.maximum(part, 0, out=part)
+        values /= np.stack([self._scales[self._where[shot][0].machine] for shot in chosen])[:, None]
+        np.clip(values, -SPREAD, SPREAD, out=values)
 
 
 def scale(parts: Sequence[tuple[Shots, np.ndarray]], channels: Channels) -> np.ndarray:

@@ -30,6 +30,12 @@ class LSTM(nn.Module):
 
         `mask` (N, hidden) multiplies the state where it is fed back, as Keras's recurrent dropout does.
         """
+        if mask is None and not self.input._forward_hooks:  # nobody looks at the gates: torch's kernel, twice as fast
+            weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
+            outputs, last, cells = torch.lstm(
+                x, (hidden[None], cell[None]), weights, True, 1, 0.0, self.training, False, True
+            )
+            return outputs, last[0], cells[0]
         size, outputs, weight = hidden.shape[1], [], self.recurrent.weight.T
         for gates in self.input(x).unbind(1):
             gates = torch.addmm(gates, hidden if mask is None else hidden * mask, weight)

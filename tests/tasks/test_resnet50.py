@@ -101,12 +101,16 @@ def test_loss_and_every_gradient_agree(options: dict[str, Any]) -> None:
         assert gap(*gradients) <= bound * norm
 
 
+# eigenvectors are the same in both only where statistics have full rank: those of sides of a few channels have
+FULL_RANK = {"soap": {"max_size": 8}}
+
+
 @pytest.mark.parametrize("optimizer", sorted(engines.INSIDE))
 def test_ten_updates_agree(optimizer: str) -> None:
     """Running mixup is on, so that the carry is followed as well."""
     ends = []
     for backend in engines.BACKENDS:
-        made = engine(backend, task(mixup=0.4), optimizer)
+        made = engine(backend, task(mixup=0.4), optimizer, hyper=FULL_RANK.get(optimizer, {}))
         engines.advance(made, range(10))
         ends.append(weights(made))
     assert gap(*ends) <= 1e-10
