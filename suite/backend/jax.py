@@ -157,7 +157,7 @@ class Engine:
     def _open_slots(self) -> None:
         """A zero residual for every name that any step's communication will use, found by tracing each kind of step."""
         batch, key, hyper = self._inputs(self.task.batch("train", self.seed, 0, *self.share), 0, {})
-        abstract = jax.tree.map(_abstract, (self.run, batch, key, hyper))
+        abstract = self._described(batch, key, hyper)
         state = self._state_spec(self.run)
         slots: Tree = {}
         for phase in {self.plan.phase(step) for step in range(1000)}:
@@ -227,7 +227,7 @@ class Engine:
 
     def _compile(self, steps: Iterable[int], batch: Any, key: Any, hyper: Any) -> None:
         began, lowered, seen = time.perf_counter(), {}, set()
-        abstract = jax.tree.map(_abstract, (self.run, batch, key, hyper))
+        abstract = self._described(batch, key, hyper)
         if self.sparse and "reset" not in self.programs and any(self.sparse.moves(step) for step in steps):
             lowered |= self._moving(self.sparse, *abstract[:3])
         for step in steps:
@@ -304,18 +304,33 @@ class Engine:
         self.run |= self._call("reset", {n: self.run[n] for n in ("params", "opt")}, jax.device_put(moved, whole))
 
     # --------------------------------------------------------------------------------- everything around it
-    def _inputs(self, batch: Batch, step: int, hyper: Mapping[str, float]) -> tuple[Tree, Array, Tree]:
+    def _inputs(self, batch: Batch, step: int, hyper: Mapping[str, float]) -> tuple[Any, Any, Any]:
+        """A step's arguments. One process leaves it to the program to place them, which costs least."""
         kind = jnp.result_type(float)
-        cast = {n: v.astype(kind) if v.dtype.kind == "f" else v for n, v in batch.items()}
-        whole = NamedSharding(self.mesh, P())
-        key = jax.device_put(np.array([self.seed, step], np.uint32), whole)
-        values = {name: jax.device_put(np.asarray(value, kind), whole) for name, value in hyper.items()}
-        return {name: self._shard(value) for name, value in cast.items()}, key, values
+        values = {name: np.asarray(value, kind) for name, value in hyper.items()}
+        key = np.array([self.seed, step], np.uint32)
+        cast = {name: self._narrow(value, kind) for name, value in batch.items()}
+        if jax.process_count() == 1:
+            return cast, key, values
+        split = NamedSharding(self.mesh, P(AXIS))  # this process's samples are its part of global arrays
+        shared = {name: jax.make_array_from_process_local_data(split, value) for name, value in cast.items()}
+        return shared, *jax.device_put((key, values), NamedSharding(self.mesh, P()))
 
-    def _shard(self, value: np.ndarray) -> Array:
-        """This process's samples as its part of a global array; 64-bit integers as jax's own width."""
-        value = value.astype(jax.dtypes.canonicalize_dtype(value.dtype))
-        return jax.make_array_from_process_local_data(NamedSharding(self.mesh, P(AXIS)), value)
+    def _described(self, batch: Any, key: Any, hyper: Any) -> tuple[Any, Any, Any, Any]:
+        """The run and a step's arguments as programs are lowered for them."""
+        whole, split = NamedSharding(self.mesh, P()), NamedSharding(self.mesh, P(AXIS))
+        shapes = jax.eval_shape(lambda *values: values, batch, key, hyper)
+        parts = [
+            jax.tree.map(lambda v, s=s: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s), part)
+            for part, s in zip(shapes, (split, whole, whole), strict=True)
+        ]
+        return jax.tree.map(_abstract, self.run), *parts
+
+    @staticmethod
+    def _narrow(value: np.ndarray, kind: Any) -> np.ndarray:
+        """Floats in the run's type; 64-bit integers as jax's own width."""
+        found = kind if value.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(value.dtype)
+        return value.astype(found, copy=False)
 
     def _place(self, run: Any) -> Any:
         return jax.tree.map(lambda v, s: jax.device_put(v, NamedSharding(self.mesh, s)), run, self._spec(run))
