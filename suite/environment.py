@@ -28,6 +28,7 @@ def capture() -> dict[str, Any]:
         "system": platform.platform(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
+        "gpus": _gpus(),
         "memory_bytes": psutil.virtual_memory().total,
         "frameworks": _versions(),
         "packages": packages(),
@@ -46,6 +47,7 @@ def fingerprint(environment: dict[str, Any], *, device: str, threads: int) -> st
     """Equal for two runs whose numbers may stand for each other: source, packages, framework, device, threads."""
     keys = ("source", "packages", "python", "cpu")
     facts = [environment[key] for key in keys] + [device, threads]
+    facts += [gpus] if (gpus := environment.get("gpus")) else []  # device=auto takes one where there is one
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
@@ -91,6 +93,14 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _gpus() -> list[str]:
+    """Models of the graphics processors that the driver names and the environment does not hide."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return []
+    found = [path.read_text() for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]
+    return [line.partition(":")[2].strip() for text in found for line in text.splitlines() if line.startswith("Model:")]
 
 
 def _cpu() -> str:

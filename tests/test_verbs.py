@@ -15,7 +15,7 @@ import conftest
 import pytest
 import yaml
 
-from suite import cli, configure, load, record, run
+from suite import cli, configure, environment, load, record, run
 from suite.contract import UserError
 from suite.tasks._data.shapes import NAMES, write_jpeg
 from suite.verbs import list as listing
@@ -357,6 +357,7 @@ def test_verify_imports_nothing_foreign_without_trust(suite: Call, one: Path, tm
         ({"data__label": "real:tiny@1"}, "data.label"),
         ({"published": ["A1-12"]}, "published: A1-12: no such rows of tiny"),
         ({"samples": 1}, "samples: 1 is recorded, 12 steps of 16 samples are 192"),
+        ({"fingerprint": "0" * 16}, "fingerprint: '0000000000000000' is recorded"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -375,6 +376,7 @@ def test_verify_recomputes_from_the_result_alone(suite: Call, one: Path, tmp_pat
         ({"curve__2__samples": 1}, "curve.2.samples: 1 is recorded"),
         ({"targets__1__reached": True}, "targets.1.reached: True is recorded"),
         ({"curve__0__step": 9}, "curve: step does not rise"),
+        ({"steps": 13, "samples": 208}, "steps: 13 is recorded, 12 comes out"),
         ({"curve__0__train_seconds": 1e6}, "curve: train_seconds does not rise"),
         ({"steps": 8, "samples": 128}, "curve: goes on to step 12, the run to 8"),
         ({"steps": 8, "samples": 128}, "outcome: exhausted after 8 of 12 steps"),
@@ -390,7 +392,10 @@ def test_verify_allows_rounding_elsewhere_but_no_other_run(
 ) -> None:
     """What a run on another machine gives: here, the recorded events with one loss changed."""
     recorded = [json.loads(line) for line in (one / "events.jsonl").read_text().splitlines()]
-    far = copied(one, tmp_path / "far", fingerprint="0" * 16, environment__cpu="another")
+    result = json.loads((one / "result.json").read_text())
+    there = result["environment"] | {"cpu": "another"}
+    known = environment.fingerprint(there, device=result["spec"]["config"]["device"], threads=there["threads"])
+    far = copied(one, tmp_path / "far", fingerprint=known, environment__cpu="another")
     near = copied(one, tmp_path / "near")
 
     def verified(path: Path, step: int, factor: float) -> tuple[int, str]:

@@ -190,7 +190,8 @@ class Maths:
             sums: Tree = {}
             for (name, _), (x, dy) in taps.items():
                 if name in names:
-                    found = dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
+                    wide = jnp.promote_types(dy.dtype, jnp.float32)
+                    found = dy.reshape(-1, dy.shape[-1]).astype(wide).T @ x.reshape(-1, x.shape[-1]).astype(wide)
                     sums[name] = sums[name] + found if name in sums else found
             return sums
 

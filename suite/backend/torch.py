@@ -439,7 +439,8 @@ def _whole_gradients(taps: Taps, weight: Tensor) -> Tree:
     """Of fully connected layers, Σ dyᵀ x (outputs, inputs): also where no weight is stored."""
     sums: Tree = {}
     for (name, _), (x, dy) in taps.items():
-        found = dy.flatten(0, -2).t() @ x.flatten(0, -2)
+        wide = torch.promote_types(dy.dtype, torch.float32)  # under autocast x and dy may differ in type
+        found = dy.flatten(0, -2).to(wide).t() @ x.flatten(0, -2).to(wide)
         sums[name] = sums[name] + found if name in sums else found
     return sums
 

@@ -6,7 +6,7 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any
 
-from suite import published, record
+from suite import environment, published, record
 from suite.contract import Data, Target
 
 
@@ -25,6 +25,9 @@ def recompute(result: Mapping[str, Any], events: list[dict[str, Any]] | None) ->
     header = {name: result[name] for name in ("execution_id", "fingerprint", "task_version", "environment", "command")}
     data = result["data"]
     known = Data(**{name: value for name, value in data.items() if name != "label"})
+    config, facts = result["spec"]["config"], result["environment"]
+    device = config.get("device", "cpu")
+    header["fingerprint"] = environment.fingerprint(facts, device=device, threads=facts["threads"])
     made = record.result(
         events if events is not None else _told(result),
         config=result["spec"]["config"],
@@ -35,6 +38,8 @@ def recompute(result: Mapping[str, Any], events: list[dict[str, Any]] | None) ->
     if events is None:
         untold = ("steps", "samples", "step_seconds", "compile_seconds", "flops")
         made |= {name: result[name] for name in untold if name in result}
+        if result["outcome"]["kind"] in ("reached", "exhausted") and "step" in result["outcome"]:
+            made["steps"] = result["outcome"]["step"]
     return json.loads(json.dumps(made))
 
 

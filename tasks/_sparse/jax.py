@@ -18,7 +18,9 @@ def linear(params: Tree, buffers: Tree, name: str, x: Array, tap: Tap, *, shape:
     if (auto if execution == "auto" else execution) == "dense":
         y = x @ whole(weight, pattern, shape).T
     else:
-        y = jnp.reshape(product(x.reshape(-1, x.shape[-1]), weight, pattern, shape[0]), (*x.shape[:-1], -1))
+        wide = jnp.promote_types(x.dtype, jnp.float32)  # sums are kept wide
+        flat = x.reshape(-1, x.shape[-1]).astype(wide)
+        y = jnp.asarray(product(flat, weight.astype(wide), pattern, shape[0]), x.dtype).reshape(*x.shape[:-1], -1)
     return tap(name, x, y + params[f"{name}.bias"])
 
 

@@ -51,11 +51,16 @@ def whole(weight: Tensor, pattern: Tensor, shape: Shape) -> Tensor:
 
 @torch.compiler.disable()  # a compiler would write out the loop over blocks
 def product(x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) -> Tensor:
-    """X Wᵀ of (…, I), W (O, I) being the blocks (n, b, b) at `pattern` (n,); costs n of its blocks' products."""
+    """X Wᵀ of (…, I), W (O, I) being the blocks (n, b, b) at `pattern` (n,); costs n of its blocks' products.
+
+    Under autocast inputs and result are rounded to its type; sums are kept wide.
+    """
+    flat, narrow = x.reshape(-1, x.shape[-1]), None
     if torch.is_autocast_enabled(x.device.type):
-        x, weight = (value.to(torch.get_autocast_dtype(x.device.type)) for value in (x, weight))
-    flat = _Product.apply(x.reshape(-1, x.shape[-1]), weight, pattern, outputs)
-    return flat.view(*x.shape[:-1], outputs)
+        narrow = torch.get_autocast_dtype(x.device.type)
+        flat, weight = (value.to(narrow).float() for value in (flat, weight))
+    result = _Product.apply(flat, weight, pattern, outputs)
+    return (result if narrow is None else result.to(narrow)).view(*x.shape[:-1], outputs)
 
 
 class _Product(torch.autograd.Function):

@@ -17,7 +17,7 @@ CITATION = (
     "PPPLDeepLearning/plasma-python@b13dbed"
 )
 WINDOWS = (0.05, 0.2)  # seconds of the recent past that features look back on
-SAMPLES = 20_000  # most steps trained on; neighbours in time are nearly the same (plasma-python: 1,000,000 at 1 ms)
+SAMPLES = 20_000  # steps trained on, about; neighbours in time are nearly the same (plasma-python: 1,000,000 at 1 ms)
 CHUNK = 100  # shots scored together
 POSITIVE = 10.0  # weight of the positive steps in boosting (plasma-python, scale_pos_weight)
 

@@ -277,3 +277,12 @@ def test_what_cannot_be_is_refused(option: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         task = run.make_task(small("bert", [*SMALL_BERT, *DYNAMIC["random"], option], "optimizer=sgd"))
         task.shapes()
+
+
+@pytest.mark.parametrize("execution", ["blocks", "dense"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bfloat16_keeps_sums_wide_and_grows_by_gradient(backend: str, execution: str) -> None:
+    made = bert(backend, *DYNAMIC["gradient"], f"sparse.execution={execution}", precision="bfloat16")
+    exact = bert(backend, *DYNAMIC["gradient"], f"sparse.execution={execution}")
+    losses = [advance(one, range(3)) for one in (made, exact)]
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2) and made.facts()["explored"] > 0.4
