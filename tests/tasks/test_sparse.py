@@ -267,7 +267,8 @@ def test_an_optimizer_that_sees_whole_matrices_is_refused(optimizer: str) -> Non
     "option, said",
     [
         ("sparse.block=5", "encoder.0.query is 16 × 16"),
-        ("sparse.share=1.0", "between 0 and 1"),
+        ("sparse.share=1.0", "above 0 and below 1"),
+        ("sparse.block=0", "task.sparse.block=0: must be at least 1"),
         ("sparse.growth=magic", "one of random, gradient"),
         ("sparse.ratio=2.0", "between 0 and 1"),
         ("sparsity=some", "one of dense, static, dynamic"),
