@@ -181,6 +181,7 @@ class Sparse(Protocol):
     """
 
     rate: float  # what a schedule's learning rates are multiplied by
+    form: str  # of the sparse matrices, in a few words; "" where all are dense
 
     def matrices(self) -> Mapping[str, Layer]:
         """The sparse matrices; {} where all are dense."""

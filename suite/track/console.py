@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suite import record
-from suite.contract import Evaluated, Event, Finished, Started, Step, Target, Task
+from suite.contract import Evaluated, Event, Finished, Sparse, Started, Step, Target, Task
 from suite.published import Row
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ def headline(config: Mapping[str, Any], task: Task) -> str:
     parts = [
         config["task"]["name"],
         f"{scale} {'stand-in' if scale == 'laptop' else 'scale'} on {data.name} ({data.kind}, {size})",
+        *([task.form] if isinstance(task, Sparse) and task.form else []),
         record.method(config),
     ]
     if world:

@@ -72,6 +72,9 @@ class Sparsity:
             if getattr(self, name) < 1:
                 raise UserError(f"task.sparse.{name}={getattr(self, name)}: must be at least 1")
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pattern} blocks of {self.block} × {self.block}, {100 * self.share:g} % zero"
+
     @property
     def rate(self) -> float:
         """η(s) / η(0) = exp(1.969 s² + 0.2905 s), Dietrich et al., fitted to sweeps of static sparsity; 6.4 at 0.9."""

@@ -94,6 +94,12 @@ class Bert:
         return self.architecture.sparsity.rate if self.architecture.sparsity else 1.0
 
     @property
+    def form(self) -> str:
+        """Kind, share of zeros and block of the sparse matrices, and what they do to the learning rate."""
+        sparsity = self.architecture.sparsity
+        return f"{sparsity} · learning rate × {self.rate:.3g}" if sparsity else ""
+
+    @property
     def by_gradient(self) -> bool:
         """Whether blocks that move go where the gradient is largest."""
         return self.architecture.sparsity is not None and self.architecture.sparsity.growth == "gradient"

@@ -14,6 +14,7 @@ from suite import configure, load, published, record, run, train
 from suite.contract import UserError
 from suite.tasks import _sparse
 from suite.tasks._sparse import Sparsity, blocked, whole
+from suite.track import console
 
 SHAPE = (48, 96)
 DYNAMIC = {name: options for name, options in zip(("random", "gradient", "balanced"), SPARSE[1:], strict=True)}
@@ -287,3 +288,10 @@ def test_bfloat16_keeps_sums_wide_and_grows_by_gradient(backend: str, execution:
     exact = bert(backend, *DYNAMIC["gradient"], f"sparse.execution={execution}")
     losses = [advance(one, range(3)) for one in (made, exact)]
     assert losses[0] == pytest.approx(losses[1], rel=2e-2) and made.facts()["explored"] > 0.4
+
+
+def test_the_first_line_of_a_run_says_that_it_is_sparse() -> None:
+    for options, said in ((SPARSE[1], "dynamic random blocks of 4 × 4, 60 % zero · learning rate × 2.4"), ([], "")):
+        settings = small("bert", [*SMALL_BERT, *options], "optimizer=adamw")
+        line = console.headline(settings, run.make_task(settings))
+        assert said in line and ("blocks" in line) == bool(said)
