@@ -39,9 +39,9 @@ class EncoderLayer(nn.Module):
     def __init__(self, sizes: Architecture, number: int):
         super().__init__()
         width, self.heads, self.pre_norm, self.rate = sizes.hidden, sizes.heads, sizes.pre_norm, sizes.dropout
-        matrices = (_matrix(sizes, name, shape) for name, shape in sizes.matrices(number).items())
-        self.query, self.key, self.value, self.out, self.up, self.down = matrices
-        self.norm1, self.norm2 = _norm(width), _norm(width)
+        query, key, value, out, up, down = (_matrix(sizes, *each) for each in sizes.matrices(number).items())
+        self.query, self.key, self.value, self.out, self.norm1 = query, key, value, out, _norm(width)
+        self.up, self.down, self.norm2 = up, down, _norm(width)
 
     def attend(self, x: Tensor, visible: Tensor, drop: Drop) -> Tensor:
         """Multi-head self-attention over (N, T, width); `visible` (N, 1, 1, T)."""
