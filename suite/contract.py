@@ -176,8 +176,8 @@ class Sparse(Protocol):
     """A task some of whose matrices are stored as their blocks that are not zero, perhaps on the move while it trains.
 
     A matrix `name` has the parameter `<name>.weight` (n, b, b) and the pattern `<name>.pattern` (n,): where each block
-    stands, row · columns + column in the grid of blocks. With `explores`, `<name>.visited` (rows · columns,) is 1 where
-    a block has ever stood.
+    stands, row · columns + column in the grid of blocks. Where blocks move, `<name>.visited` (rows · columns,) is 1
+    wherever a block has ever stood.
     """
 
     rate: float  # what a schedule's learning rates are multiplied by
