@@ -1,14 +1,16 @@
 """Shampoo: held to its specification, to closed forms and to theory; its roots to exact matrices."""
 
+import functools
 import io
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import torch
+import twins
+from twins import Tree, draw, noisy
 
 from suite.contract import Layer, UserError
 from suite.optimizers._linalg.jax import inverse_root as root_in_jax
@@ -19,11 +21,8 @@ from suite.optimizers.kfac import reference as kfac
 from suite.optimizers.shampoo import jax as in_jax
 from suite.optimizers.shampoo import reference
 from suite.optimizers.shampoo import torch as in_torch
-from suite.optimizers.shampoo.jax import shampoo
 from suite.optimizers.shampoo.plan import GRAFTS, ORDER, ShampooPlan, merge, split
-from suite.optimizers.shampoo.torch import Shampoo
 
-Tree = dict[str, np.ndarray]
 STEPS = 10
 SHAPES = {"matrix": (5, 4), "filter": (4, 3, 3, 3), "wide": (3, 7), "narrow": (6, 1), "bias": (5,), "scale": ()}
 HYPER = {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.01, "beta2": 0.9, "epsilon": 1e-4, "block_size": 3}
@@ -31,97 +30,12 @@ SCHEDULE = {"inverse_interval": 2, "start_preconditioning": 3}
 both = pytest.mark.parametrize("backend", ["torch", "jax"])
 
 
-class Alone:
-    """A reduction over one rank."""
-
-    world = 1
-    gather = staticmethod(lambda name, slices: slices)
-    mine = staticmethod(lambda stack: stack)
-
-
-def draw(shapes: dict[str, tuple[int, ...]], seed: int) -> Tree:
-    """By name, as jax sorts its dictionaries."""
-    return {n: np.asarray(np.random.default_rng([seed, *n.encode()]).normal(size=s)) for n, s in shapes.items()}
-
-
-def noisy(params: Tree, step: int) -> Tree:
-    """A gradient that depends on where one is."""
-    noise = draw({name: value.shape for name, value in params.items()}, 100 + step)
-    return {name: noise[name] + value for name, value in params.items()}
-
-
-class Torch:
-    """One optimizer of either backend behind the same few names, in float64 unless told otherwise."""
-
-    def __init__(self, params: Tree, kind: str = "float64", **hyper: Any):
-        self.named = {n: torch.nn.Parameter(torch.tensor(v, dtype=getattr(torch, kind))) for n, v in params.items()}
-        self.optimizer = Shampoo(self.named.items(), **hyper)
-        self.plan, self.state = self.optimizer.plan, self.optimizer.state["shampoo"]
-
-    @property
-    def params(self) -> Tree:
-        return {name: parameter.detach().numpy().copy() for name, parameter in self.named.items()}
-
-    def edit(self, **values: float) -> None:
-        for group in self.optimizer.param_groups:
-            group.update(values)
-
-    def refresh(self, name: str, reduce: Any = Alone) -> None:
-        self.optimizer.program(name, reduce=reduce)
-
-    def place(self, stack: str, value: np.ndarray) -> None:
-        """Put statistics into the state."""
-        self.state["factor"][stack].copy_(torch.from_numpy(value))
-
-    def root(self, stack: str) -> np.ndarray:
-        return self.state["root"][stack].numpy().copy()
-
-    def update(self, grads: Tree) -> None:
-        for name, parameter in self.named.items():
-            parameter.grad = torch.as_tensor(grads[name], dtype=parameter.dtype)
-        self.optimizer.step()
-
-
-class Jax:
-    def __init__(self, params: Tree, kind: str = "float64", **hyper: Any):
-        self.wide = kind == "float64"
-        with jax.enable_x64(self.wide):
-            self.tree = {name: jnp.asarray(value, kind) for name, value in params.items()}
-            self.optimizer = shampoo(shapes={name: value.shape for name, value in params.items()}, **hyper)
-            self.state = self.optimizer.init(self.tree)
-        self.plan = self.optimizer.plan
-        self.program = jax.jit(lambda state, name: self.optimizer.program(name, state, reduce=Alone), static_argnums=1)
-        self.compiled = jax.jit(self.optimizer.update)
-
-    @property
-    def params(self) -> Tree:
-        return {name: np.asarray(value) for name, value in self.tree.items()}
-
-    def edit(self, **values: float) -> None:
-        with jax.enable_x64(self.wide):
-            changed = {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
-        self.state = self.state | {"hyper": self.state["hyper"] | changed}
-
-    def refresh(self, name: str) -> None:
-        with jax.enable_x64(self.wide):
-            self.state = self.program(self.state, name)
-
-    def place(self, stack: str, value: np.ndarray) -> None:
-        with jax.enable_x64(self.wide):
-            value = jnp.asarray(value, self.state["factor"][stack].dtype)
-            self.state = self.state | {"factor": self.state["factor"] | {stack: value}}
-
-    def root(self, stack: str) -> np.ndarray:
-        return np.asarray(self.state["root"][stack])
-
-    def update(self, grads: Tree) -> None:
-        with jax.enable_x64(self.wide):
-            grads = {name: jnp.asarray(grads[name], value.dtype) for name, value in self.tree.items()}
-            updates, self.state = self.compiled(grads, self.state, self.tree)
-            self.tree = optax.apply_updates(self.tree, updates)
-
-
+Torch, Jax = (functools.partial(half, "shampoo") for half in (twins.Torch, twins.Jax))
 BACKENDS = {"torch": Torch, "jax": Jax}
+
+
+def held(made: Any, stack: str) -> np.ndarray:
+    return np.asarray(made.state["root"][stack]).copy()
 
 
 def train(
@@ -451,13 +365,13 @@ def test_a_failed_root_keeps_the_previous_one_and_is_counted(backend: str, metho
     good = np.tile(16.0 * np.eye(4, dtype=np.float32), (count, 1, 1))
     made.place("4x4/left", good)
     made.refresh("4x4/left")
-    before = made.root("4x4/left")
+    before = held(made, "4x4/left")
     assert np.allclose(before, 0.5 * np.eye(4), atol=1e-6) and int(made.state["kept"]) == 0
     mixed = good / 16.0
     mixed[1::2] = list(BROKEN.values())
     made.place("4x4/left", mixed)
     made.refresh("4x4/left")
-    after = made.root("4x4/left")
+    after = held(made, "4x4/left")
     assert [kind for kind, now, old in zip(BROKEN, after[1::2], before[1::2], strict=True) if (now != old).any()] == []
     assert np.allclose(after[::2], np.eye(4), atol=1e-6)
     assert int(made.state["kept"]) == len(BROKEN)
@@ -472,7 +386,7 @@ def test_an_eigensolver_that_gives_up_keeps_every_root(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch.linalg, "eigh", fails)
     made.refresh("4x4/left")
-    assert np.array_equal(made.root("4x4/left")[0], np.eye(4)) and int(made.state["kept"]) == 1
+    assert np.array_equal(held(made, "4x4/left")[0], np.eye(4)) and int(made.state["kept"]) == 1
 
 
 def test_zero_gradients_move_nothing() -> None:
@@ -557,9 +471,9 @@ def test_each_rank_takes_the_roots_of_its_slice() -> None:
             made.refresh(stack, rank)
         slices = [rank.sent[f"root/{stack}"] for rank in ranks]
         assert [len(slice) for slice in slices] == [2, 2]
-        assert np.array_equal(torch.cat(slices)[:3].numpy(), alone.root(stack))
+        assert np.array_equal(torch.cat(slices)[:3].numpy(), held(alone, stack))
         assert not slices[1][1].isfinite().any()
-    assert int(pair[0].state["kept"]) == 0 and pair[0].root("3x3/left").shape == (3, 3, 3)
+    assert int(pair[0].state["kept"]) == 0 and held(pair[0], "3x3/left").shape == (3, 3, 3)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
@@ -596,5 +510,5 @@ def test_two_jax_devices_take_the_roots_together(kind: str) -> None:
             )
             together = np.asarray(jax.jit(mapped)(state)["root"][stack])
             made.refresh(stack)
-            assert made.root(stack).shape == (3, 128, 128)
-            assert np.allclose(together, made.root(stack), rtol=1e-5 if kind == "float32" else 1e-12)
+            assert held(made, stack).shape == (3, 128, 128)
+            assert np.allclose(together, held(made, stack), rtol=1e-5 if kind == "float32" else 1e-12)

@@ -1,25 +1,24 @@
 """SOAP: held to its specification, to Adam where its bases are the identity, and to what a rotation must not change."""
 
+import functools
 import io
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import torch
+import twins
+from twins import Tree, draw, noisy
 
 from suite.contract import UserError
 from suite.optimizers.adamw import reference as adamw
 from suite.optimizers.soap import reference
 from suite.optimizers.soap.jax import refreshed as refreshed_in_jax
-from suite.optimizers.soap.jax import soap
 from suite.optimizers.soap.plan import SOAPPlan
-from suite.optimizers.soap.torch import SOAP
 from suite.optimizers.soap.torch import refreshed as refreshed_in_torch
 
-Tree = dict[str, np.ndarray]
 STEPS = 12
 SHAPES = {"matrix": (5, 4), "twin": (5, 4), "filter": (4, 2, 2, 2), "long": (3, 9), "narrow": (6, 1), "bias": (5,)}
 HYPER = {"lr": 0.02, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6, "weight_decay": 0.05, "max_size": 8}
@@ -27,92 +26,7 @@ SCHEDULE = {"precondition_frequency": 2, "start_preconditioning": 4}  # by then 
 both = pytest.mark.parametrize("backend", ["torch", "jax"])
 
 
-class Alone:
-    """A reduction over one rank."""
-
-    gather = staticmethod(lambda name, slices: slices)
-    mine = staticmethod(lambda stack: stack)
-
-
-def draw(shapes: dict[str, tuple[int, ...]], seed: int) -> Tree:
-    return {n: np.asarray(np.random.default_rng([seed, *n.encode()]).normal(size=s)) for n, s in shapes.items()}
-
-
-def noisy(params: Tree, step: int) -> Tree:
-    """A gradient that depends on where one is."""
-    noise = draw({name: value.shape for name, value in params.items()}, 100 + step)
-    return {name: noise[name] + value for name, value in params.items()}
-
-
-class Torch:
-    """One optimizer of either backend behind the same few names, in float64 unless told otherwise."""
-
-    def __init__(self, params: Tree, kind: str = "float64", **hyper: Any):
-        self.named = {n: torch.nn.Parameter(torch.tensor(v, dtype=getattr(torch, kind))) for n, v in params.items()}
-        self.optimizer = SOAP(self.named.items(), **hyper)
-        self.plan = self.optimizer.plan
-
-    @property
-    def state(self) -> Any:
-        return self.optimizer.state["soap"]
-
-    @property
-    def params(self) -> Tree:
-        return {name: parameter.detach().numpy().copy() for name, parameter in self.named.items()}
-
-    def edit(self, **values: float) -> None:
-        for group in self.optimizer.param_groups:
-            group.update(values)
-
-    def refresh(self, name: str, reduce: Any = Alone) -> None:
-        self.optimizer.program(name, reduce=reduce)
-
-    def place(self, basis: str, value: np.ndarray) -> None:
-        """Put statistics into the state."""
-        self.state["factor"][basis].copy_(torch.from_numpy(value))
-
-    def update(self, grads: Tree) -> None:
-        for name, parameter in self.named.items():
-            parameter.grad = torch.as_tensor(grads[name], dtype=parameter.dtype)
-        self.optimizer.step()
-
-
-class Jax:
-    def __init__(self, params: Tree, kind: str = "float64", **hyper: Any):
-        self.wide = kind == "float64"
-        with jax.enable_x64(self.wide):
-            self.tree = {name: jnp.asarray(value, kind) for name, value in params.items()}
-            self.optimizer = soap(shapes={name: value.shape for name, value in params.items()}, **hyper)
-            self.state = self.optimizer.init(self.tree)
-        self.plan = self.optimizer.plan
-        self.program = jax.jit(lambda state, name: self.optimizer.program(name, state, reduce=Alone), static_argnums=1)
-        self.compiled = jax.jit(self.optimizer.update)
-
-    @property
-    def params(self) -> Tree:
-        return {name: np.asarray(value) for name, value in self.tree.items()}
-
-    def edit(self, **values: float) -> None:
-        with jax.enable_x64(self.wide):
-            changed = {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
-        self.state = self.state | {"hyper": self.state["hyper"] | changed}
-
-    def refresh(self, name: str) -> None:
-        with jax.enable_x64(self.wide):
-            self.state = self.program(self.state, name)
-
-    def place(self, basis: str, value: np.ndarray) -> None:
-        with jax.enable_x64(self.wide):
-            value = jnp.asarray(value, self.state["factor"][basis].dtype)
-            self.state = self.state | {"factor": self.state["factor"] | {basis: value}}
-
-    def update(self, grads: Tree) -> None:
-        with jax.enable_x64(self.wide):
-            grads = {name: jnp.asarray(grads[name], value.dtype) for name, value in self.tree.items()}
-            updates, self.state = self.compiled(grads, self.state, self.tree)
-            self.tree = optax.apply_updates(self.tree, updates)
-
-
+Torch, Jax = (functools.partial(half, "soap") for half in (twins.Torch, twins.Jax))
 BACKENDS = {"torch": Torch, "jax": Jax}
 
 
@@ -211,7 +125,7 @@ def test_rotated_gradients_give_a_rotated_step(backend: str) -> None:
 
 def forget(made: Any) -> None:
     """The second moment from before the first basis is in other coordinates, which no rotation of it can mend."""
-    if isinstance(made, Torch):
+    if isinstance(made, twins.Torch):
         for value in made.state["second"].values():
             value.zero_()
         for parameter in made.named.values():

@@ -1,0 +1,106 @@
+"""An optimizer with a refresh, by itself: either backend behind the same few names, in float64 by default."""
+
+import importlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import torch
+
+Tree = dict[str, np.ndarray]
+
+
+class Alone:
+    """A reduction over one rank."""
+
+    world = 1
+    gather = staticmethod(lambda name, slices: slices)
+    mine = staticmethod(lambda stack: stack)
+
+
+def draw(shapes: dict[str, tuple[int, ...]], seed: int) -> Tree:
+    """By name, as jax sorts its dictionaries."""
+    return {n: np.asarray(np.random.default_rng([seed, *n.encode()]).normal(size=s)) for n, s in shapes.items()}
+
+
+def noisy(params: Tree, step: int) -> Tree:
+    """A gradient that depends on where one is."""
+    noise = draw({name: value.shape for name, value in params.items()}, 100 + step)
+    return {name: noise[name] + value for name, value in params.items()}
+
+
+class Torch:
+    """The optimizer `name` in torch."""
+
+    def __init__(self, name: str, params: Tree, kind: str = "float64", **hyper: Any):
+        make = importlib.import_module(f"suite.optimizers.{name}.torch").make
+        self.name = name
+        self.named = {n: torch.nn.Parameter(torch.tensor(v, dtype=getattr(torch, kind))) for n, v in params.items()}
+        self.optimizer = make(self.named.items(), **hyper)
+        self.plan = self.optimizer.plan
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state[self.name]
+
+    @property
+    def params(self) -> Tree:
+        return {name: parameter.detach().numpy().copy() for name, parameter in self.named.items()}
+
+    def edit(self, **values: float) -> None:
+        for group in self.optimizer.param_groups:
+            group.update(values)
+
+    def refresh(self, name: str, reduce: Any = Alone) -> None:
+        self.optimizer.program(name, reduce=reduce)
+
+    def place(self, stack: str, value: np.ndarray) -> None:
+        """Put statistics into the state."""
+        self.state["factor"][stack].copy_(torch.from_numpy(value))
+
+    def update(self, grads: Tree) -> None:
+        for name, parameter in self.named.items():
+            parameter.grad = torch.as_tensor(grads[name], dtype=parameter.dtype)
+        self.optimizer.step()
+
+
+class Jax:
+    """The optimizer `name` in jax."""
+
+    def __init__(self, name: str, params: Tree, kind: str = "float64", **hyper: Any):
+        make = importlib.import_module(f"suite.optimizers.{name}.jax").make
+        self.wide = kind == "float64"
+        with jax.enable_x64(self.wide):
+            self.tree = {name: jnp.asarray(value, kind) for name, value in params.items()}
+            self.optimizer = make(shapes={name: value.shape for name, value in params.items()}, **hyper)
+            self.state = self.optimizer.init(self.tree)
+        self.plan = self.optimizer.plan
+        self.program = jax.jit(lambda state, name: self.optimizer.program(name, state, reduce=Alone), static_argnums=1)
+        self.compiled = jax.jit(self.optimizer.update)
+
+    @property
+    def params(self) -> Tree:
+        return {name: np.asarray(value) for name, value in self.tree.items()}
+
+    def edit(self, **values: float) -> None:
+        with jax.enable_x64(self.wide):
+            changed = {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
+        self.state = self.state | {"hyper": self.state["hyper"] | changed}
+
+    def refresh(self, name: str) -> None:
+        with jax.enable_x64(self.wide):
+            self.state = self.program(self.state, name)
+
+    def place(self, stack: str, value: np.ndarray) -> None:
+        """Put statistics into the state."""
+        with jax.enable_x64(self.wide):
+            value = jnp.asarray(value, self.state["factor"][stack].dtype)
+            self.state = self.state | {"factor": self.state["factor"] | {stack: value}}
+
+    def update(self, grads: Tree) -> None:
+        with jax.enable_x64(self.wide):
+            grads = {name: jnp.asarray(grads[name], value.dtype) for name, value in self.tree.items()}
+            updates, self.state = self.compiled(grads, self.state, self.tree)
+            self.tree = optax.apply_updates(self.tree, updates)
