@@ -230,8 +230,10 @@ class Plan:
     `phase(step)` is a sorted tuple of words, part of a compiled step's key. Two words mean something to the engine:
     `statistics` (observe the ordinary backward pass and absorb it) and `sampled` (the same from labels drawn from
     the model: one more pass). `programs(step)` names what runs between absorption and update, each a compiled
-    program of its own.
+    program of its own. The statistics of the first `warm_start` batches are given to `prepare` before the first step.
     """
+
+    warm_start: int = 0
 
     def phase(self, step: int) -> tuple[str, ...]:
         """Words that are true of this step."""
@@ -246,9 +248,10 @@ class Plan:
 # Asked at construction and given as keyword arguments:
 CONSTRUCTION = ("layers", "shapes", "world")
 # Asked of each update and given as keyword arguments to torch's `step` or jax's `update`:
-#   evaluate(labels="given" | "sampled") -> (loss, gradients, statistics)   (jax: evaluate(params, labels=…))
+#   evaluate(labels="given" | "sampled", observe=…) -> (loss, gradients, statistics)   (jax: evaluate(params, …))
 #       once more at the current weights: same randomness, buffers untouched, local shares that
-#       reduce.mean turns into sums over samples divided by summed weights
+#       reduce.mean turns into sums over samples divided by summed weights; `observe` makes the statistics, the
+#       optimizer's own unless another is given
 #   reduce   exact(values), mean(name, values), to_owners(name, stack), gather(name, slices), mine(stack)
 #   phase    the plan's words for this step;   key (seed, step), for suite.stream
 UPDATE = ("evaluate", "reduce", "phase", "key")
@@ -268,12 +271,15 @@ class Rows(NamedTuple):
 #   observe(taps, weight) -> sums over samples, additive over micro-batches
 #   absorb(statistics, reduce=…) after the engine divided the sums by the samples' summed weight, not by what the loss
 #                                counts (words, time steps)   (jax: returns the state)
+#   prepare(statistics, reduce=…) begin with these, the mean over `plan.warm_start` batches at the initial weights, from
+#                                sampled labels where phase(0) says so; billed   (jax: after it the state, -> state)
 #   program(name, reduce=…)      one of plan.programs(step) (jax: program(name, state, reduce=…) -> state)
 #   host(step)                   before the step, outside compiled code (jax: host(state, step) -> state); drain()
 #   forward_params(key)          the weights to run forward with (torch: a context manager)
 #   reset(moved)                 forget what was gathered for the blocks that `moved`: {parameter: (n,) booleans} names
 #                                (jax: reset(state, moved), by the parameter's name, -> state)
-OFFERED = ("observe", "absorb", "program", "host", "forward_params", "reset")
+#   facts()                      {name: number} counted so far, for the result   (jax: facts(state))
+OFFERED = ("observe", "absorb", "prepare", "program", "host", "forward_params", "reset", "facts")
 
 
 # -------------------------------------------------------------------------------------------------- events

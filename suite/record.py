@@ -82,6 +82,7 @@ def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, A
         "segments": [{"step": s["step"], "resumed": s["resumed"], "device": s["facts"]["device"]} for s in segments],
         "peak_memory_bytes": facts["peak_memory_bytes"],
         "bytes": facts["bytes"],
+        **({"optimizer": facts["optimizer"]} if facts.get("optimizer") else {}),
     }
 
 

@@ -76,6 +76,8 @@ def train(
     since = 0.0
     clock.start()
     since = clock.seconds
+    if not start and engine.plan.warm_start:
+        engine.prepare(batch("train", index) for index in range(engine.plan.warm_start))
     with Prefetch(batch, range(start, total), config["prefetch"]) as batches:
         for step, data in zip(range(start, total), batches, strict=True):
             pending.append((step, engine.step(step, data, hyper[step])))

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from suite.clock import Clock
-from suite.contract import Data, Evaluated, Finished, Target
+from suite.contract import Data, Evaluated, Finished, Plan, Target
 from suite.train import train
 
 WORK = 0.05
@@ -84,7 +84,7 @@ class Task:
 class Engine:
     """Steps that return at once; work on the device, and work on the host that an optimizer left under way."""
 
-    share = (0, 1)
+    share, plan = (0, 1), Plan()
 
     def __init__(self, *, device: float, host: float) -> None:
         self.device, self.host, self.timer = device, host, Timer()

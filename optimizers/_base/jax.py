@@ -23,12 +23,14 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 
     plan: Plan
     observe: Callable[..., Any]
+    prepare: Callable[..., Any]
     absorb: Callable[..., Any]
     program: Callable[..., Any]
     host: Callable[..., Any]
     drain: Callable[[], None]
     forward_params: Callable[..., Any]
     reset: Callable[..., Any]
+    facts: Callable[..., dict[str, float]]
 
     def __new__(cls, init: Callable[..., Any], update: Callable[..., Any], **offers: Any) -> "Optimizer":
         """Take the two optax functions, and by name whatever the optimizer lists in NEEDS."""

@@ -1,5 +1,7 @@
 """What several torch optimizers share."""
 
+import math
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,3 +45,37 @@ def velocities(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[
         if "velocity" not in state:
             state["velocity"] = torch.zeros_like(parameter)
     return [state["velocity"] for state in states]
+
+
+def normal(key: tuple[int, int], name: str, like: Tensor) -> Tensor:
+    """`suite.stream.normal`, a draw for each element of `like`, on its device and computed in its type.
+
+    The words are held in int32, whose products wrap as unsigned ones do; torch shifts no unsigned integers.
+    """
+    index = torch.arange(like.numel(), dtype=torch.int32, device=like.device)
+    radius, angle = (_uniform(key, f"{name}/{part}", index).to(like.dtype) for part in ("radius", "angle"))
+    return ((-2.0 * radius.log()).sqrt() * (2.0 * math.pi * angle).cos()).view(like.shape)
+
+
+def _uniform(key: tuple[int, int], name: str, index: Tensor) -> Tensor:
+    """`suite.stream.uniform`, from int32 indices."""
+    word = index
+    for part in (zlib.crc32(name.encode()), *key):
+        word = _mix(word ^ _signed(part)).add_(_signed(0x9E3779B9))
+    return (_shifted(_mix(word), 9).float() + 0.5) * 2.0**-23
+
+
+def _mix(word: Tensor) -> Tensor:
+    word = (word ^ _shifted(word, 16)) * _signed(0x85EBCA6B)
+    word = (word ^ _shifted(word, 13)) * _signed(0xC2B2AE35)
+    return word ^ _shifted(word, 16)
+
+
+def _shifted(word: Tensor, places: int) -> Tensor:
+    """Shifted to the right, zeros coming in."""
+    return (word >> places) & (2 ** (32 - places) - 1)
+
+
+def _signed(word: int) -> int:
+    """The int32 of the same 32 bits."""
+    return (word + 2**31) % 2**32 - 2**31

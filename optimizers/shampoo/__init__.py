@@ -20,4 +20,4 @@ CITATION = (
     "Gupta, Koren, Singer: Shampoo: Preconditioned Stochastic Tensor Optimization, ICML 2018, arXiv:1802.09568; "
     "Anil, Gupta, Koren, Regan, Singer: Scalable Second Order Optimization for Deep Learning, arXiv:2002.09018"
 )
-NEEDS = ("shapes", "world", "program")
+NEEDS = ("shapes", "world", "program", "facts")

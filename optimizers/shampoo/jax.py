@@ -112,7 +112,7 @@ def shampoo(
         changed |= {"factor": factor, "velocity": velocity}
         return jax.tree.map(lambda d: -at["lr"] * d, ahead), state | changed
 
-    return Optimizer(init, update, plan=plan, program=program)
+    return Optimizer(init, update, plan=plan, program=program, facts=lambda state: {"kept": int(state["kept"])})
 
 
 def cut(value: Array, grid: Grid) -> Array:

@@ -95,6 +95,10 @@ class Shampoo(torch.optim.Optimizer):
         state["kept"] += (~usable).sum()
         state["refreshed"].fill_(True)
 
+    def facts(self) -> dict[str, float]:
+        """How often the previous one was kept, for the result."""
+        return {"kept": int(self.state["shampoo"]["kept"])}
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:
         """Update the parameters from their gradients."""

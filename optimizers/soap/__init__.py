@@ -26,4 +26,4 @@ CITATION = (
     "Vyas, Morwani, Zhao, Kwun, Shapira, Brandfonbrener, Janson, Kakade: SOAP: Improving and Stabilizing Shampoo using "
     "Adam, arXiv:2409.11321"
 )
-NEEDS = ("shapes", "world", "program")
+NEEDS = ("shapes", "world", "program", "facts")

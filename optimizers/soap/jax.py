@@ -113,7 +113,7 @@ def soap(
         state = state | {"steps": steps, "factor": factor, "first": first, "second": second}
         return {name: change(name, w) for name, w in params.items()}, state
 
-    return Optimizer(init, update, plan=plan, program=program)
+    return Optimizer(init, update, plan=plan, program=program, facts=lambda state: {"kept": int(state["kept"])})
 
 
 def refreshed(factor: Array, basis: Array, *, start: bool) -> Array:

@@ -92,6 +92,10 @@ class SOAP(torch.optim.Optimizer):
         state["basis"][at] = new
         state["kept"] += (~usable).sum()
 
+    def facts(self) -> dict[str, float]:
+        """How often the previous one was kept, for the result."""
+        return {"kept": int(self.state["soap"]["kept"])}
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:
         """Update the parameters from their gradients."""

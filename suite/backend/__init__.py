@@ -1,16 +1,18 @@
 """The two engines; nothing else in `suite/` imports a framework.
 
-Each offers the same few names: `connect`, `disconnect`, and an `Engine` with `warm`, `step`, `losses`, `evaluate`,
-`agree`, `synchronize`, `snapshot`, `restore` and `facts`.
+Each offers the same few names: `connect`, `disconnect`, and an `Engine` with `warm`, `prepare`, `step`, `losses`,
+`evaluate`, `agree`, `synchronize`, `snapshot`, `restore` and `facts`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from suite.contract import Counts, Sparse, Task, UserError
+
+LAST = 2**32 - 1  # keys are made of 32-bit words
 
 
 def parameters(task: Task) -> int:
@@ -84,6 +86,11 @@ def explored(patterns: Mapping[str, np.ndarray]) -> float | None:
     """Share of all places where a block has ever stood; None where blocks cannot move."""
     visited = [value for name, value in patterns.items() if name.endswith(".visited")]
     return float(sum(value.sum() for value in visited) / sum(value.size for value in visited)) if visited else None
+
+
+def preparation(seed: int, batches: Iterable[Mapping[str, np.ndarray]]) -> Iterator[tuple[tuple[int, int], Any]]:
+    """Batches looked at before the first step, each with a key of random numbers that no step has: (key, batch)."""
+    return (((seed, LAST - number), batch) for number, batch in enumerate(batches))
 
 
 def share(task: Task, seed: int, name: str, rank: int, world: int) -> np.ndarray:

@@ -230,6 +230,8 @@ class Engine:
         abstract = self._described(batch, key, hyper)
         if self.sparse and "reset" not in self.programs and any(self.sparse.moves(step) for step in steps):
             lowered |= self._moving(self.sparse, *abstract[:3])
+        if self.plan.warm_start and "prepare" not in self.programs and 0 in steps:
+            lowered |= self._preparing(*abstract[:3])
         for step in steps:
             kind = self.plan.phase(step), self.plan.programs(step)
             if kind not in seen:
@@ -247,6 +249,30 @@ class Engine:
         program, entries = self.programs[name]
         self.ledger.add(entries)
         return program(*arguments)
+
+    def _preparing(self, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
+        """The programs of `prepare`: a batch's statistics, and the optimizer's start with them."""
+        labels = "sampled" if "sampled" in self.plan.phase(0) else "given"
+        body = functools.partial(self.maths.prepared, labels=labels)
+        specs, spec = (self._state_spec(run), P(AXIS), P()), self._spec(run["opt"])
+        looking = self._lower(body, (run, batch, key), specs, P(), donate=False)
+        whole = NamedSharding(self.mesh, P())
+        found = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole), looking[0].out_info)
+        return {
+            "statistics": looking,
+            "prepare": self._lower(self.maths.prepare, (run["opt"], found), (spec, P()), spec),
+        }
+
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Give the optimizer the mean statistics of some batches at the present weights, which stay as they are."""
+        with self._mode():
+            total, count = None, 0
+            for (_, number), batch in backend.preparation(self.seed, batches):
+                found = self._call("statistics", self.run, *self._inputs(batch, number, {})[:2])
+                total = jax.tree.map(jnp.add, total, found) if total else found
+                count += 1
+            mean = jax.tree.map(lambda value: value / count, total)
+            self.run["opt"] = self._call("prepare", self.run["opt"], mean)
 
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
@@ -436,6 +462,7 @@ class Engine:
             "parameters": backend.parameters(self.task),
             "flops": backend.flops(self.task),
             "explored": backend.explored({name: self._host(value) for name, value in self.run["patterns"].items()}),
+            "optimizer": self._counted(),
             "compile_seconds": self.compile_seconds,
             "compile_cache": "miss" if "miss" in kinds else "hit" if kinds else None,
             "peak_memory_bytes": stats.get(
@@ -443,6 +470,12 @@ class Engine:
             ),
             "bytes": {"sent": self.ledger.total, "by_name": dict(self.ledger.sent)},
         }
+
+    def _counted(self) -> dict[str, float] | None:
+        """What the optimizer counted, where it does; a step that failed may have taken its state along."""
+        state = self.run["opt"]
+        lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+        return self.optimizer.facts(state) if "facts" in self.needs and not lost else None
 
     def _mode(self) -> Any:
         return _Mode(self.precision)

@@ -141,8 +141,8 @@ class Maths:
         optimizer, run = self.optimizer, dict(run)
         reduce = Reduce(transport, **self.mode, state=run["comm"]["owned"])
 
-        def evaluate(params: Tree, labels: str = "given") -> tuple[Array, Tree, Tree]:
-            observe = optimizer.observe if "observe" in self.needs else None
+        def evaluate(params: Tree, labels: str = "given", observe: Any = None) -> tuple[Array, Tree, Tree]:
+            observe = observe or (optimizer.observe if "observe" in self.needs else None)
             again = self._evaluate(params, run, batch, key, reduce, labels=labels, observe=observe)
             return again[:3]
 
@@ -175,6 +175,16 @@ class Maths:
             run["buffers"], run["carry"] = after["buffers"], {"owned": after["owned"]}
         run["comm"] = {"owned": reduce.state}
         return run
+
+    def prepared(self, run: Tree, batch: Tree, key: Array, *, transport: Transport, labels: str) -> Tree:
+        """The optimizer's statistics of a batch, averaged over ranks."""
+        reduce = Reduce(transport, **self.mode, state={})
+        observe = self.optimizer.observe
+        return reduce.exact(self._evaluate(run["params"], run, batch, key, reduce, labels=labels, observe=observe)[2])
+
+    def prepare(self, state: Tree, statistics: Tree, *, transport: Transport) -> Tree:
+        """The optimizer's state that begins with these statistics."""
+        return self.optimizer.prepare(statistics, state, reduce=Reduce(transport, **self.mode, state={}))
 
     def refresh(self, state: Tree, *, transport: Transport, name: str) -> Tree:
         """Run one of the optimizer's programs on its state."""

@@ -136,6 +136,19 @@ class Engine:
                 self._evaluate(self._micro(batch), (self.seed, 0), observe=self._curvature if observe else None)
         self.compile_seconds = time.perf_counter() - began if self.compiles else 0.0
 
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Give the optimizer the mean statistics of some batches at the present weights, which stay as they are."""
+        labels = "sampled" if "sampled" in self.plan.phase(0) else "given"
+        total: Tree = {}
+        count = 0
+        with self._mode():
+            for key, batch in backend.preparation(self.seed, batches):
+                share = self._evaluate(self._micro(batch), key, labels=labels, observe=self._curvature)
+                total = {n: total[n] + v if total else v for n, v in share.statistics.items()}
+                count += 1
+            with torch.no_grad():
+                self.optimizer.prepare({name: value / count for name, value in total.items()}, reduce=self.reduce)
+
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Tensor:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
         optimizer, reduce, needs = self.optimizer, self.reduce, self.needs
@@ -146,9 +159,9 @@ class Engine:
         phase, key = self.plan.phase(step), (self.seed, step)
         micro = self._micro(batch)
 
-        def evaluate(labels: str = "given") -> tuple[Tensor, Tree, Tree]:
-            observe = self._curvature if "observe" in needs else None
-            again = self._evaluate(micro, key, labels=labels, observe=observe)
+        def evaluate(labels: str = "given", observe: Any = None) -> tuple[Tensor, Tree, Tree]:
+            observer = (self.layers, observe) if observe else self._curvature if "observe" in needs else None
+            again = self._evaluate(micro, key, labels=labels, observe=observer)
             return again.loss, again.grads, again.statistics
 
         with self._mode():
@@ -395,6 +408,7 @@ class Engine:
             "parameters": backend.parameters(self.task),
             "flops": backend.flops(self.task),
             "explored": backend.explored({name: _numpy(value) for name, value in self.patterns.items()}),
+            "optimizer": self.optimizer.facts() if "facts" in self.needs else None,
             "compile_seconds": self.compile_seconds,
             "compile_cache": None,
             "peak_memory_bytes": peak,

@@ -61,4 +61,5 @@ def _totals(result: Mapping[str, Any]) -> dict[str, float | None]:
     names = ("train_seconds", "wall_seconds", "compile_seconds", "peak_memory_bytes", "parameters", "steps", "samples")
     counted = {"flops": result["flops"]["trained"]} if "flops" in result else {}
     found = {"explored": result["explored"]} if "explored" in result else {}
-    return quantiles | counted | found | {name: result[name] for name in names}
+    kept = {f"optimizer/{name}": value for name, value in result.get("optimizer", {}).items()}
+    return quantiles | counted | found | kept | {name: result[name] for name in names}

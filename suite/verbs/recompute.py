@@ -56,6 +56,7 @@ def _told(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
     facts = {name: result[name] for name in names} | {"compile_seconds": 0.0}
     facts |= {"flops": result.get("flops", {}).get("sample"), "explored": result.get("explored")}
+    facts["optimizer"] = result.get("optimizer")
     started = [{"event": "started", **segment, "facts": facts | segment} for segment in result["segments"]]
     evaluated = [{"event": "evaluated", **point} for point in result["curve"]]
     return [*started, *evaluated, {"event": "finished", "outcome": result["outcome"], "facts": facts}]

@@ -5,6 +5,7 @@ CARD.md for sources, licences and targets.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,7 +48,12 @@ class Autoencoder:
         architecture: the network's widths, loss and penalty.
         batch_size: global batch.
         eval_batch_size: batch of a validation pass.
-        targets: the ladder of losses, easiest first.
+        targets: the ladder, easiest first.
+        metric: what the ladder is of: `loss`, or `objective`, which has the penalty in it.
+        evaluate_on: the images that a validation pass is made over: valid | train.
+
+    Raises:
+        UserError: for an unknown metric or split.
     """
 
     name, version, group = "autoencoder", VERSION, 1
@@ -60,15 +66,28 @@ class Autoencoder:
         batch_size: int,
         eval_batch_size: int,
         targets: Sequence[float],
+        metric: str = "loss",
+        evaluate_on: str = "valid",
     ):
+        if metric not in ("loss", "objective"):
+            raise UserError(f"task.metric={metric}: unknown; type loss or objective")
+        if evaluate_on not in ("valid", "train"):
+            raise UserError(f"task.evaluate_on={evaluate_on}: unknown; type valid or train")
         self.images, self.architecture = images, architecture
-        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
-        self.targets = tuple(Target("loss", value, higher_is_better=False) for value in targets)
+        self.batch_size, self.eval_batch_size, self.evaluate_on = batch_size, eval_batch_size, evaluate_on
+        self.targets = tuple(Target(metric, value, higher_is_better=False) for value in targets)
 
     @property
     def data(self) -> Data:
         """Where the images come from."""
-        return self.images.data
+        data = self.images.data
+        if self.evaluate_on == "valid":
+            return data
+        note = "; ".join(filter(None, [data.note, "measured on the training images"]))
+        return replace(data, note=note)
+
+    def _split(self, split: str) -> str:
+        return split if split == "train" else self.evaluate_on
 
     def shapes(self) -> dict[str, Spec]:
         """Every parameter; there are no buffers."""
@@ -84,7 +103,7 @@ class Autoencoder:
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share of a batch: `image` (n, pixels) float32, `weight` and `index` (n,)."""
-        samples = self.data.samples[split]
+        samples = self.data.samples[self._split(split)]
         if split == "train":
             rows, numbers = order.take(samples, batch_size=self.batch_size, seed=seed, index=index)
             weight = np.ones(len(rows), np.float32)
@@ -93,26 +112,27 @@ class Autoencoder:
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
         mine = slice(rank * share, (rank + 1) * share)
-        image = self.images.read(split, rows[mine])
+        image = self.images.read(self._split(split), rows[mine])
         return {"image": image, "weight": weight[mine], "index": numbers[mine].astype(np.int64)}
 
     def batches(self, split: str) -> int:
         """Batches in one validation pass; the ragged last one is padded, where the published code drops it."""
-        return -(-self.data.samples[split] // self.eval_batch_size)
+        return -(-self.data.samples[self._split(split)] // self.eval_batch_size)
 
     def carry(self, samples: int) -> Batch:
         """Nothing lives from batch to batch."""
         return {}
 
     def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
-        """Mean loss of an image without the penalty, and the mean squared error of a pixel, over the whole split."""
-        loss = error = total = 0.0
+        """Over the whole split: an image's mean loss, without and with the penalty; a pixel's mean squared error."""
+        loss = error = penalty = total = 0.0
         for part in parts:
             weight = part["weight"].astype(np.float64)
             loss += float(weight @ part["loss"].astype(np.float64))
             error += float(weight @ part["error"].astype(np.float64))
+            penalty += float(weight @ part["penalty"].astype(np.float64))
             total += float(weight.sum())
-        return {"loss": loss / total, "squared_error": error / total}
+        return {"loss": loss / total, "objective": (loss + penalty) / total, "squared_error": error / total}
 
 
 class AbsentImages:

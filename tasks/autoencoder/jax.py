@@ -26,15 +26,13 @@ class Model:
         for name, _, _, relu in at.sequence:
             x = linear(params, name, x, tap)
             x = jax.nn.relu(x) if relu else x
+        penalty = 0.5 * at.penalty * jnp.stack([jnp.vdot(v, v) for v in params.values()]).sum()
         if train:
-            outputs = {"output": x, "image": batch["image"]}
-            if at.penalty:
-                outputs["penalty"] = 0.5 * at.penalty * jnp.stack([jnp.vdot(v, v) for v in params.values()]).sum()
-            return outputs, buffers, carry
+            return {"output": x, "image": batch["image"], "penalty": penalty}, buffers, carry
         pixels = jax.nn.sigmoid(x) if at.loss == "bernoulli" else x
         error = ((pixels - batch["image"]) ** 2).mean(1)
         outputs = {"loss": self._losses(x, batch["image"]), "error": error, "weight": batch["weight"]}
-        return outputs, buffers, carry
+        return outputs | {"penalty": jnp.broadcast_to(penalty, error.shape)}, buffers, carry
 
     def _losses(self, output: Array, image: Array) -> Array:
         """Summed over the pixels of each image, (N,)."""
@@ -47,7 +45,7 @@ class Model:
         """Weighted sum of the images' losses, each with the penalty, and the summed weight."""
         weight = batch["weight"].sum()
         total = (self._losses(outputs["output"], outputs["image"]) * batch["weight"]).sum()
-        return total + outputs["penalty"] * weight if "penalty" in outputs else total, weight
+        return total + outputs["penalty"] * weight, weight
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
         """The outputs with images drawn from the model: Bernoulli pixels, or normal ones of deviation 1."""

@@ -26,14 +26,13 @@ class Model(nn.Module):
         x = batch["image"]
         for layer, relu in zip(self.layers, self.relu, strict=True):
             x = torch.relu(layer(x)) if relu else layer(x)
+        penalty = 0.5 * self.at.penalty * torch.stack([value.square().sum() for value in self.parameters()]).sum()
         if self.training:
-            outputs = {"output": x, "image": batch["image"]}
-            if self.at.penalty:
-                outputs["penalty"] = 0.5 * self.at.penalty * sum(value.square().sum() for value in self.parameters())
-            return outputs, carry or {}
+            return {"output": x, "image": batch["image"], "penalty": penalty}, carry or {}
         pixels = x.sigmoid() if self.at.loss == "bernoulli" else x
         error = (pixels - batch["image"]).square().mean(1)
-        return {"loss": self._losses(x, batch["image"]), "error": error, "weight": batch["weight"]}, carry or {}
+        outputs = {"loss": self._losses(x, batch["image"]), "error": error, "penalty": penalty.expand(len(x))}
+        return outputs | {"weight": batch["weight"]}, carry or {}
 
     def _losses(self, output: Tensor, image: Tensor) -> Tensor:
         """Summed over the pixels of each image, (N,)."""
@@ -45,7 +44,7 @@ class Model(nn.Module):
         """Weighted sum of the images' losses, each with the penalty, and the summed weight."""
         weight = batch["weight"].sum()
         total = (self._losses(outputs["output"], outputs["image"]) * batch["weight"]).sum()
-        return total + outputs["penalty"] * weight if "penalty" in outputs else total, weight
+        return total + outputs["penalty"] * weight, weight
 
     def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
         """The outputs with images drawn from the model: Bernoulli pixels, or normal ones of deviation 1."""

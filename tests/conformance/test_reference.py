@@ -57,7 +57,9 @@ def specified(optimizer: str) -> dict[str, np.ndarray]:
         # a second evaluation starts from the same buffers and carry, so they move on only after the update
         grads, taps, weight = oracle.evaluate(params, step, keep=False)
         again = lambda at, step=step: oracle.evaluate(at, step, keep=False)[0]  # noqa: E731
-        extra = {"taps": taps, "weight": weight, "layers": oracle.engine.task.layers(), "evaluate": again}
+        tapped = lambda at, step=step: oracle.evaluate(at, step, keep=False)[1]  # noqa: E731
+        extra = {"taps": taps, "weight": weight, "layers": oracle.engine.task.layers()}
+        extra |= {"evaluate": again, "tapped": tapped}
         new, state = reference.update(params, grads, state, step=step, **extra, **load.arguments(node))
         oracle.evaluate(params, step, keep=True)
         params = new

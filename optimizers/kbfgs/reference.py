@@ -1,0 +1,108 @@
+"""Specification of K-BFGS in float64 NumPy, one sample at a time.
+
+Sources: [G] Goldfarb, Ren and Bahamou 2020 (arXiv:2006.08877), algorithms 1 and 2; [C] the authors' code,
+renyiryry/kbfgs_neurips2020_public, kbfgs_utils.py, where the paper leaves a detail open. Taps are {layer: (x, dy)}, dy
+the gradient of the summed loss.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from suite.contract import Layer
+
+Tree = dict[str, np.ndarray]
+Taps = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def init(params: Tree) -> dict[str, Any]:
+    """Zero averages."""
+    return {"average": {name: np.zeros_like(value) for name, value in params.items()}, "layers": {}, "mass": 0.0}
+
+
+def statistics(x: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: bool) -> tuple[Any, Any, Any]:
+    """One layer's mean(a aᵀ), summed over positions; its mean input â and mean slope ĝ, averaged over them."""
+    factor: Any = 0.0
+    middle: Any = 0.0
+    slope: Any = 0.0
+    for n, w in enumerate(weight):
+        a = x[n].reshape(-1, x.shape[-1])  # (T, in)
+        a = np.hstack([a, np.ones((len(a), 1))]) if bias else a
+        factor = factor + w * a.T @ a / weight.sum()
+        middle = middle + w * a.mean(0) / weight.sum()
+        slope = slope + dy[n].reshape(len(a), -1).mean(0) / weight.sum()  # dy holds the weight already
+    return factor, middle, slope
+
+
+def bfgs(h: np.ndarray, s: np.ndarray, y: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """[G] eq. 5, in the order of operations of its remark; the pair is skipped as in [C]."""
+    curvature = s @ y
+    if curvature <= 1e-4 * (s @ s) * np.linalg.norm(slope):
+        return h
+    hy, rho = h @ y, 1.0 / curvature
+    new = h + (rho**2 * (y @ hy) + rho) * np.outer(s, s) - rho * (np.outer(s, hy) + np.outer(hy, s))
+    return new if np.isfinite(new).all() else h
+
+
+def damped(h: np.ndarray, s: np.ndarray, y: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+    """Double damping, [G] algorithm 2: Powell's of s by H with μ₁ = 0.2, then of y by the identity with μ₂ = √λ."""
+    hy = h @ y
+    if s @ y < 0.2 * (y @ hy):
+        theta = 0.8 * (y @ hy) / (y @ hy - s @ y)
+        s = theta * s + (1.0 - theta) * hy
+    if s @ y < ridge * (s @ s):
+        theta = (1.0 - ridge) * (s @ s) / (s @ s - s @ y)
+        y = theta * y + (1.0 - theta) * s
+    return s, y
+
+
+def update(
+    params: Tree,
+    grads: Tree,
+    state: dict[str, Any],
+    *,
+    step: int,
+    taps: Taps,
+    weight: np.ndarray,
+    layers: dict[str, Layer],
+    tapped: Callable[[Tree], Taps],
+    lr: float = 0.3,
+    momentum: float = 0.9,
+    damping: float = 0.3,
+    factor_decay: float = 0.9,
+    pair_decay: float = 0.9,
+    weight_decay: float = 0.0,
+    **_: Any,
+) -> tuple[Tree, dict[str, Any]]:
+    """One step; `tapped` gives the taps of the same batch at other weights. Returns new parameters and state."""
+    grads = {name: g + (weight_decay * params[name] if g.ndim > 1 else 0.0) for name, g in grads.items()}
+    average = {name: momentum * state["average"][name] + (1.0 - momentum) * g for name, g in grads.items()}
+    mass = factor_decay * state["mass"] + 1.0 - factor_decay  # corrects the zero start of A
+    new = {name: value - lr * average[name] for name, value in params.items()}
+    linear = {name: layer.parameters for name, layer in layers.items() if layer.kind == "linear"}
+    ridge, before = np.sqrt(damping), {}
+    after: dict[str, Any] = {}
+    for name, (w, *bias) in linear.items():
+        old = dict(state["layers"].get(name, {}))
+        factor, middle, slope = statistics(*taps[name], weight, bool(bias))
+        old["sum"] = factor_decay * old.get("sum", 0.0) + (1.0 - factor_decay) * factor
+        old["a"] = old["sum"] / mass + ridge * np.eye(len(factor))
+        if step == 0:
+            old |= {"ha": np.linalg.inv(old["a"]), "hg": np.eye(len(slope)), "s": 0.0, "y": 0.0}
+        together = np.hstack([average[w], *(average[b][:, None] for b in bias)])
+        direction = old["hg"] @ together @ old["ha"]  # [G] algorithm 1: Hg ∇W Ha
+        new[w] = params[w] - lr * direction[:, : params[w].shape[1]]
+        new |= {b: params[b] - lr * direction[:, -1] for b in bias}
+        after[name], before[name] = old, (middle, slope)
+    again = tapped(new)
+    for name, (w, *bias) in linear.items():
+        of, (middle, slope) = after[name], before[name]
+        _, middle_after, slope_after = statistics(*again[name], weight, bool(bias))
+        whole, moved = (np.hstack([p[w], *(p[b][:, None] for b in bias)]) for p in (params, new))
+        of["s"] = pair_decay * of["s"] + (1.0 - pair_decay) * (whole @ middle - moved @ middle_after)
+        of["y"] = pair_decay * of["y"] + (1.0 - pair_decay) * (slope - slope_after)
+        of["hg"] = bfgs(of["hg"], *damped(of["hg"], of["s"], of["y"], ridge), slope)
+        acted = of["ha"] @ middle  # "Hessian action", [G] §3
+        of["ha"] = bfgs(of["ha"], acted, of["a"] @ acted, middle)
+    return new, {"average": average, "layers": after, "mass": mass}
