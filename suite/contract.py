@@ -245,8 +245,8 @@ class Plan:
 
 
 # What an optimizer may ask for by name in NEEDS (`optimizers/<name>/__init__.py`), beside its gradient.
-# Asked at construction and given as keyword arguments:
-CONSTRUCTION = ("layers", "shapes", "world")
+# Asked at construction and given as keyword arguments; `samples` is the size of the training split:
+CONSTRUCTION = ("layers", "shapes", "world", "samples")
 # Asked of each update and given as keyword arguments to torch's `step` or jax's `update`:
 #   evaluate(labels="given" | "sampled", observe=…) -> (loss, gradients, statistics)   (jax: evaluate(params, …))
 #       once more at the current weights: same randomness, buffers untouched, local shares that

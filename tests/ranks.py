@@ -1,10 +1,12 @@
 """One rank of several: runs cases of `engines.py` and saves what came out.
 
 python ranks.py BACKEND RANK WORLD ADDRESS OUT CASES, where CASES is JSON: {name: [optimizer, steps, changes]} on the
-tiny task, or {name: [null, steps, configuration]}.
+tiny task, or {name: [null, steps, configuration]}. With `"restored": [3, 5]` among the changes a new engine, restored
+from the last one, takes over after 3 and after 5 steps.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import socket
@@ -58,15 +60,22 @@ def main(backend: str, rank: str, world: str, address: str, out: str, cases: str
     module = load.half("suite.backend", backend)
     module.connect(int(rank), int(world), address, 60)
     for name, (optimizer, steps, changes) in json.loads(cases).items():
+        ends = [*changes.pop("restored", []), steps]
         if optimizer is None:
-            made = engines.engine(changes, run.make_task(changes))
+            task = run.make_task(changes)
         else:
             task = engines.tiny(**changes.pop("task", {}))
-            made = engines.engine(engines.config(optimizer, backend, world=int(world), **changes), task)
-        losses = engines.advance(made, range(steps))
+            changes = engines.config(optimizer, backend, world=int(world), **changes)
+        made = engines.engine(changes, task)
+        losses = engines.advance(made, range(ends[0]))
+        for begin, end in itertools.pairwise(ends):
+            arrays, skeleton = made.snapshot()
+            made = engines.engine(changes, task)
+            made.restore({name: array.copy() for name, array in arrays.items()}, skeleton)
+            losses += engines.advance(made, range(begin, end))
         found = engines.weights(made) | {
             "losses": np.asarray(losses),
-            "sent": np.asarray(made.ledger.sent["gradients"]),
+            "sent": np.asarray(made.facts()["bytes"]["by_name"]["gradients"]),
         }
         digest = hashlib.sha256(b"".join(found[key].tobytes() for key in sorted(found)))
         (Path(out) / f"{name}.{rank}.hash").write_text(digest.hexdigest())

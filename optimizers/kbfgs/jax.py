@@ -34,6 +34,10 @@ def kbfgs(
     `absorb` and `program`; call them as the torch class says.
     """
     plan = KBFGSPlan(layers, shapes, warm_start=warm_start)
+    count = {key: len(names) for key, names in plan.stacks.items()}
+
+    def identities(number: int, size: int, kind: Any) -> Array:
+        return jnp.tile(jnp.eye(size, dtype=kind), (number, 1, 1))
 
     def init(params: Tree) -> State:
         kind = next(iter(params.values())).dtype
@@ -41,13 +45,13 @@ def kbfgs(
         return {
             "hyper": hyper(**values, pair_decay=pair_decay, weight_decay=weight_decay),
             "average": jax.tree.map(jnp.zeros_like, params),
-            "a": {name: jnp.zeros((size, size), kind) for name, size in plan.inputs.items()},
-            "ha": {name: jnp.eye(size, dtype=kind) for name, size in plan.inputs.items()},
-            "hg": {name: jnp.eye(size, dtype=kind) for name, size in plan.outputs.items()},
-            "middle": {name: jnp.zeros(size, kind) for name, size in plan.inputs.items()},
-            "slope": {name: jnp.zeros(size, kind) for name, size in plan.outputs.items()},
-            "s": {name: jnp.zeros(size, kind) for name, size in plan.outputs.items()},
-            "y": {name: jnp.zeros(size, kind) for name, size in plan.outputs.items()},
+            "a": {key: jnp.zeros((count[key], size, size), kind) for key, size in plan.inputs.items()},
+            "ha": {key: identities(count[key], size, kind) for key, size in plan.inputs.items()},
+            "hg": {key: identities(count[key], size, kind) for key, size in plan.outputs.items()},
+            "middle": {key: jnp.zeros((count[key], size), kind) for key, size in plan.inputs.items()},
+            "slope": {key: jnp.zeros((count[key], size), kind) for key, size in plan.outputs.items()},
+            "s": {key: jnp.zeros((count[key], size), kind) for key, size in plan.outputs.items()},
+            "y": {key: jnp.zeros((count[key], size), kind) for key, size in plan.outputs.items()},
             "mass": jnp.zeros((), kind),
             "kept": jnp.zeros((), jnp.int32),
         }
@@ -55,53 +59,64 @@ def kbfgs(
     def observe(taps: Taps, weight: Array) -> Tree:
         sums = means(taps, weight)
         for (name, _), (x, _) in taps.items():
-            if name in plan.inputs:
-                key, value = f"{name}/factor", _factor(x, weight, plan.inputs[name])
+            if name in plan.place:
+                key, value = f"{name}/factor", _factor(x, weight, plan.inputs[plan.place[name]])
                 sums[key] = sums[key] + value if key in sums else value
         return sums
 
     def means(taps: Taps, weight: Array) -> Tree:
         sums: Tree = {}
         for (name, _), (x, dy) in taps.items():
-            if name in plan.inputs:
-                for key, value in _means(x, dy, weight, plan.inputs[name]).items():
+            if name in plan.place:
+                for key, value in _means(x, dy, weight, plan.inputs[plan.place[name]]).items():
                     sums[name + key] = sums[name + key] + value if name + key in sums else value
         return sums
 
+    def stacked(statistics: Tree, kind: str) -> Tree:
+        """One kind of statistics, a stack of layers by key."""
+        return {key: jnp.stack([statistics[f"{name}/{kind}"] for name in names]) for key, names in plan.stacks.items()}
+
     def prepare(statistics: Tree, state: State, *, reduce: Any) -> State:
-        mixed = reduce.mean("factors", {name: statistics[f"{name}/factor"] for name in plan.linear})
+        mixed = reduce.mean("factors", stacked(statistics, "factor"))
         return state | {"a": mixed, "mass": jnp.ones_like(state["mass"])}
 
     def absorb(statistics: Tree, state: State, *, reduce: Any) -> State:
         decay = state["hyper"]["factor_decay"]
         mix = lambda old, new: decay * old + (1.0 - decay) * new  # noqa: E731
-        mixed = reduce.mean("factors", {name: statistics[f"{name}/factor"] for name in plan.linear})
-        found = reduce.exact({key: value for key, value in statistics.items() if not key.endswith("/factor")})
+        mixed = reduce.mean("factors", stacked(statistics, "factor"))
+        found = reduce.exact({name: value for name, value in statistics.items() if not name.endswith("/factor")})
         return state | {
-            "a": {name: mix(state["a"][name], mixed[name]) for name in plan.linear},
-            "middle": {name: found[f"{name}/middle"] for name in plan.linear},
-            "slope": {name: found[f"{name}/slope"] for name in plan.linear},
+            "a": {key: mix(state["a"][key], mixed[key]) for key in plan.stacks},
+            "middle": stacked(found, "middle"),
+            "slope": stacked(found, "slope"),
             "mass": mix(state["mass"], 1.0),
         }
 
-    def damped(name: str, state: State) -> Array:
-        """A + √λ I."""
-        identity = jnp.eye(plan.inputs[name], dtype=state["mass"].dtype)
-        return state["a"][name] / state["mass"] + jnp.sqrt(state["hyper"]["damping"]) * identity
+    def damped(key: str, state: State) -> Array:
+        """A + √λ I of a stack."""
+        identity = jnp.eye(plan.inputs[key], dtype=state["mass"].dtype)
+        return state["a"][key] / state["mass"] + jnp.sqrt(state["hyper"]["damping"]) * identity
 
     def program(name: str, state: State, *, reduce: Any) -> State:
-        factor = damped(name, state)
-        identity = jnp.eye(len(factor), dtype=factor.dtype)
-        inverse = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(factor), True), identity)
-        usable = jnp.isfinite(inverse).all()
-        kept = state["kept"] + (~usable).astype(state["kept"].dtype)
-        return state | {"ha": state["ha"] | {name: jnp.where(usable, inverse, state["ha"][name])}, "kept": kept}
+        keys, identity = plan.equal[name], jnp.eye(int(name), dtype=state["mass"].dtype)
+        factor = jnp.concatenate([damped(key, state) for key in keys])
+        # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
+        inverse = jax.lax.map(lambda m: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(m), True), identity), factor)
+        usable = jnp.isfinite(inverse).all((1, 2))
+        inverse = jnp.where(usable[:, None, None], inverse, jnp.concatenate([state["ha"][key] for key in keys]))
+        ha, begin = dict(state["ha"]), 0
+        for key in keys:
+            ha[key], begin = inverse[begin : begin + count[key]], begin + count[key]
+        return state | {"ha": ha, "kept": state["kept"] + (~usable).sum(dtype=state["kept"].dtype)}
 
-    def whole(name: str, values: Tree) -> Array:
-        """Weight and bias of a layer side by side, or what belongs to them."""
-        weight, *bias = layers[name].parameters
-        matrix = values[weight].reshape(len(values[weight]), -1)
-        return jnp.concatenate([matrix, *(values[b][:, None] for b in bias)], 1)
+    def whole(key: str, values: Tree) -> Array:
+        """Weights and biases of a stack side by side, or what belongs to them: (count, out, in)."""
+        wholes = []
+        for name in plan.stacks[key]:
+            weight, *bias = layers[name].parameters
+            matrix = values[weight].reshape(len(values[weight]), -1)
+            wholes.append(jnp.concatenate([matrix, *(values[b][:, None] for b in bias)], 1))
+        return jnp.stack(wholes)
 
     def update(grads: Tree, state: State, params: Tree, *, evaluate: Any, reduce: Any) -> tuple[Tree, State]:
         at = state["hyper"]
@@ -110,29 +125,31 @@ def kbfgs(
             lambda old, g: mix(at["momentum"], old, g), state["average"], decayed(grads, params, at["weight_decay"])
         )
         directions = dict(average)
-        for name in plan.linear:
-            found = state["hg"][name] @ whole(name, average) @ state["ha"][name]
-            weight, *bias = layers[name].parameters
-            directions[weight] = found[:, : params[weight][0].size].reshape(params[weight].shape)
-            directions |= {b: found[:, -1] for b in bias}
+        for key, names in plan.stacks.items():
+            found = state["hg"][key] @ whole(key, average) @ state["ha"][key]
+            for row, name in enumerate(names):
+                weight, *bias = layers[name].parameters
+                directions[weight] = found[row, :, : params[weight][0].size].reshape(params[weight].shape)
+                directions |= {b: found[row, :, -1] for b in bias}
         updates = jax.tree.map(lambda d: -at["lr"] * d, directions)
         state = state | {"average": average}
-        if not plan.linear:
+        if not plan.stacks:
             return updates, state
         new = {name: value + updates[name] for name, value in params.items()}
         after = reduce.exact(evaluate(new, observe=means)[2])
+        middle, slopes = stacked(after, "middle"), stacked(after, "slope")
         follows: dict[str, Tree] = {"s": {}, "y": {}, "hg": {}, "ha": {}}
         kept = state["kept"]
-        for name in plan.linear:
-            a, slope, ha, hg = (state[part][name] for part in ("middle", "slope", "ha", "hg"))
-            moved = whole(name, params) @ a - whole(name, new) @ after[f"{name}/middle"]
-            s = follows["s"][name] = mix(at["pair_decay"], state["s"][name], moved)
-            y = follows["y"][name] = mix(at["pair_decay"], state["y"][name], slope - after[f"{name}/slope"])
-            acted = ha @ a
+        for key in plan.stacks:
+            a, slope, ha, hg = (state[part][key] for part in ("middle", "slope", "ha", "hg"))
+            moved = _outputs(whole(key, params), a) - _outputs(whole(key, new), middle[key])
+            s = follows["s"][key] = mix(at["pair_decay"], state["s"][key], moved)
+            y = follows["y"][key] = mix(at["pair_decay"], state["y"][key], slope - slopes[key])
+            acted = _outputs(ha, a)
             pair = _double_damping(hg, s, y, jnp.sqrt(at["damping"]))
-            follows["hg"][name], first = _bfgs(hg, *pair, slope)
-            follows["ha"][name], second = _bfgs(ha, acted, damped(name, state) @ acted, a)
-            kept = kept + (~first).astype(kept.dtype) + (~second).astype(kept.dtype)
+            follows["hg"][key], first = _bfgs(hg, *pair, slope)
+            follows["ha"][key], second = _bfgs(ha, acted, _outputs(damped(key, state), acted), a)
+            kept = kept + (~first).sum(dtype=kept.dtype) + (~second).sum(dtype=kept.dtype)
         return updates, state | follows | {"kept": kept}
 
     offers = {"observe": observe, "prepare": prepare, "absorb": absorb, "program": program}
@@ -157,26 +174,37 @@ def _factor(x: Array, weight: Array, size: int) -> Array:
     return rows.T @ rows
 
 
+def _outputs(matrix: Array, vector: Array) -> Array:
+    """Matrix-vector products of a stack: (count, m, n) and (count, n) to (count, m)."""
+    return (matrix @ vector[:, :, None])[:, :, 0]
+
+
+def _dot(one: Array, other: Array) -> Array:
+    """Inner products of a stack, (count, 1)."""
+    return (one * other).sum(1, keepdims=True)
+
+
 def _double_damping(h: Array, s: Array, y: Array, ridge: Array) -> tuple[Array, Array]:
-    """The pair, s and y moved towards Hy and s so far that sᵀy ≥ μ₁ yᵀHy and sᵀy ≥ √λ sᵀs."""
-    hy = h @ y
-    sy, yhy = s @ y, y @ hy
+    """The pairs (count, n), s and y moved towards Hy and s so far that sᵀy ≥ μ₁ yᵀHy and sᵀy ≥ √λ sᵀs."""
+    hy = _outputs(h, y)
+    sy, yhy = _dot(s, y), _dot(y, hy)
     theta = jnp.where(sy < POWELL * yhy, (1.0 - POWELL) * yhy / (yhy - sy), 1.0)
     s = theta * s + (1.0 - theta) * hy
-    sy, ss = s @ y, s @ s
+    sy, ss = _dot(s, y), _dot(s, s)
     theta = jnp.where(sy < ridge * ss, (1.0 - ridge) * ss / (ss - sy), 1.0)
     return s, theta * y + (1.0 - theta) * s
 
 
 def _bfgs(h: Array, s: Array, y: Array, slope: Array) -> tuple[Array, Array]:
-    """BFGS of an inverse, and whether the pair was used."""
-    curvature = s @ y
-    usable = curvature > CURVATURE * (s @ s) * jnp.linalg.norm(slope)
+    """BFGS of inverses (count, n, n), and which pairs were used (count,)."""
+    curvature = _dot(s, y)
+    usable = curvature > CURVATURE * _dot(s, s) * jnp.linalg.norm(slope, axis=1, keepdims=True)
     rho = 1.0 / jnp.where(usable, curvature, 1.0)
-    hy = h @ y
-    new = h + jnp.outer(s, (rho**2 * (y @ hy) + rho) * s - rho * hy) - jnp.outer(rho * hy, s)
-    usable &= jnp.isfinite(new).all()
-    return jnp.where(usable, new, h), usable
+    hy = _outputs(h, y)
+    scaled = (rho**2 * _dot(y, hy) + rho) * s - rho * hy
+    new = h + s[:, :, None] * scaled[:, None] - (rho * hy)[:, :, None] * s[:, None]
+    used = usable[:, 0] & jnp.isfinite(new).all((1, 2))
+    return jnp.where(used[:, None, None], new, h), used
 
 
 make = kbfgs

@@ -10,27 +10,36 @@ CURVATURE = 1e-4  # least sᵀy / (sᵀs ‖ĝ‖) of a pair that is used (autho
 
 
 class KBFGSPlan(Plan):
-    """Statistics at every step; inverses of A once, at the first.
+    """Statistics at every step; inverses of A once, at the first. Layers of equal shape stand in one stack.
 
     Attributes:
-        linear: names of the covered layers.
-        inputs: rows of A by layer, a constant input for the bias included.
-        outputs: rows of Hg by layer.
+        stacks: names of the covered layers, keyed by `<outputs>x<inputs>`.
+        inputs: rows of A by stack, a constant input for the bias included.
+        outputs: rows of Hg by stack.
+        place: the stack of each covered layer.
+        equal: the stacks with equal inputs; their A are inverted together, a program for each size.
     """
 
     def __init__(self, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], *, warm_start: int):
         self.layers, self.warm_start = dict(layers), warm_start
-        self.linear = [name for name, layer in layers.items() if layer.kind == "linear"]
-        self.inputs, self.outputs = {}, {}
-        for name in self.linear:
+        self.stacks: dict[str, list[str]] = {}
+        self.inputs: dict[str, int] = {}
+        self.outputs: dict[str, int] = {}
+        for name in [name for name, layer in layers.items() if layer.kind == "linear"]:
             weight, *bias = layers[name].parameters
-            self.inputs[name] = math.prod(shapes[weight][1:]) + len(bias)
-            self.outputs[name] = shapes[weight][0]
+            outputs, inputs = shapes[weight][0], math.prod(shapes[weight][1:]) + len(bias)
+            key = f"{outputs}x{inputs}"
+            self.inputs[key], self.outputs[key] = inputs, outputs
+            self.stacks.setdefault(key, []).append(name)
+        self.place = {name: key for key, names in self.stacks.items() for name in names}
+        self.equal: dict[str, list[str]] = {}
+        for key, size in self.inputs.items():
+            self.equal.setdefault(str(size), []).append(key)
 
     def phase(self, step: int) -> tuple[str, ...]:
         """Statistics come with every gradient."""
         return ("statistics",)
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The first inverse of each layer's A, a program each: jaxlib may deadlock on several sizes in one."""
-        return tuple(self.linear) if step == 0 else ()
+        """The first inverses of A, a program for each size: jaxlib may deadlock on several in one."""
+        return tuple(self.equal) if step == 0 else ()

@@ -55,14 +55,15 @@ class KBFGS(torch.optim.Optimizer):
         shapes = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
         self.plan = plan = KBFGSPlan(layers, shapes, warm_start=warm_start)
         like = next(iter(self.named.values())).detach()
+        count = {key: len(names) for key, names in plan.stacks.items()}
         self.state["kbfgs"] = {
-            "a": {name: like.new_zeros(size, size) for name, size in plan.inputs.items()},
-            "ha": {name: torch.eye(size).to(like) for name, size in plan.inputs.items()},
-            "hg": {name: torch.eye(size).to(like) for name, size in plan.outputs.items()},
-            "middle": {name: like.new_zeros(size) for name, size in plan.inputs.items()},
-            "slope": {name: like.new_zeros(size) for name, size in plan.outputs.items()},
-            "s": {name: like.new_zeros(size) for name, size in plan.outputs.items()},
-            "y": {name: like.new_zeros(size) for name, size in plan.outputs.items()},
+            "a": {key: like.new_zeros(count[key], size, size) for key, size in plan.inputs.items()},
+            "ha": {key: torch.eye(size).to(like).repeat(count[key], 1, 1) for key, size in plan.inputs.items()},
+            "hg": {key: torch.eye(size).to(like).repeat(count[key], 1, 1) for key, size in plan.outputs.items()},
+            "middle": {key: like.new_zeros(count[key], size) for key, size in plan.inputs.items()},
+            "slope": {key: like.new_zeros(count[key], size) for key, size in plan.outputs.items()},
+            "s": {key: like.new_zeros(count[key], size) for key, size in plan.outputs.items()},
+            "y": {key: like.new_zeros(count[key], size) for key, size in plan.outputs.items()},
             "mass": like.new_zeros(()),
             "kept": like.new_zeros((), dtype=torch.int64),
         }
@@ -73,8 +74,8 @@ class KBFGS(torch.optim.Optimizer):
         """Sums over samples of a aᵀ, â and ĝ, from the taps of one backward pass; weight is (N,)."""
         sums = self.means(taps, weight)
         for (name, _), (x, _) in taps.items():
-            if name in self.plan.inputs:
-                key, value = f"{name}/factor", _factor(x, weight, self.plan.inputs[name])
+            if name in self.plan.place:
+                key, value = f"{name}/factor", _factor(x, weight, self.plan.inputs[self.plan.place[name]])
                 sums[key] = sums[key] + value if key in sums else value
         return sums
 
@@ -82,44 +83,52 @@ class KBFGS(torch.optim.Optimizer):
         """Sums over samples of â and ĝ: all that the second pass is asked for."""
         sums: Tree = {}
         for (name, _), (x, dy) in taps.items():
-            if name in self.plan.inputs:
-                for key, value in _means(x, dy, weight, self.plan.inputs[name]).items():
+            if name in self.plan.place:
+                for key, value in _means(x, dy, weight, self.plan.inputs[self.plan.place[name]]).items():
                     sums[name + key] = sums[name + key] + value if name + key in sums else value
         return sums
 
+    def _stacked(self, statistics: Tree, kind: str) -> Tree:
+        """One kind of statistics, a stack of layers by key."""
+        return {
+            key: torch.stack([statistics[f"{name}/{kind}"] for name in names])
+            for key, names in self.plan.stacks.items()
+        }
+
     def prepare(self, statistics: Tree, *, reduce: Any) -> None:
         """Begin with these statistics of `plan.warm_start` batches."""
-        state, names = self.state["kbfgs"], self.plan.linear
-        for name, value in reduce.mean("factors", {n: statistics[f"{n}/factor"] for n in names}).items():
-            state["a"][name].copy_(value)
+        state = self.state["kbfgs"]
+        for key, value in reduce.mean("factors", self._stacked(statistics, "factor")).items():
+            state["a"][key].copy_(value)
         state["mass"].fill_(1.0)
 
     def absorb(self, statistics: Tree, *, reduce: Any) -> None:
         """Average the statistics over ranks; A takes them in."""
-        state, names, decay = self.state["kbfgs"], self.plan.linear, self.param_groups[0]["factor_decay"]
-        for name, value in reduce.mean("factors", {n: statistics[f"{n}/factor"] for n in names}).items():
-            state["a"][name].lerp_(value, 1.0 - decay)
-        means = reduce.exact({key: value for key, value in statistics.items() if not key.endswith("/factor")})
-        for name in names:
-            state["middle"][name].copy_(means[f"{name}/middle"])
-            state["slope"][name].copy_(means[f"{name}/slope"])
+        state, decay = self.state["kbfgs"], self.param_groups[0]["factor_decay"]
+        for key, value in reduce.mean("factors", self._stacked(statistics, "factor")).items():
+            state["a"][key].lerp_(value, 1.0 - decay)
+        means = reduce.exact({name: value for name, value in statistics.items() if not name.endswith("/factor")})
+        for kind in ("middle", "slope"):
+            for key, value in self._stacked(means, kind).items():
+                state[kind][key].copy_(value)
         state["mass"].mul_(decay).add_(1.0 - decay)
 
-    def _damped(self, name: str) -> Tensor:
-        """A + √λ I."""
+    def _damped(self, key: str) -> Tensor:
+        """A + √λ I of a stack."""
         state = self.state["kbfgs"]
-        factor = state["a"][name] / state["mass"]
-        factor.diagonal().add_(self.param_groups[0]["damping"] ** 0.5)
+        factor = state["a"][key] / state["mass"]
+        factor.diagonal(dim1=1, dim2=2).add_(self.param_groups[0]["damping"] ** 0.5)
         return factor
 
     def program(self, name: str, *, reduce: Any) -> None:
-        """Ha of one layer from its A; every rank does the same."""
-        root, failed = torch.linalg.cholesky_ex(self._damped(name))
-        inverse = torch.cholesky_inverse(root)
-        usable = (failed == 0) & inverse.isfinite().all()
+        """Ha from A for all layers with so many inputs; every rank does the same."""
         state = self.state["kbfgs"]
-        state["ha"][name].copy_(torch.where(usable, inverse, state["ha"][name]))
-        state["kept"] += ~usable
+        for key in self.plan.equal[name]:
+            root, failed = torch.linalg.cholesky_ex(self._damped(key))
+            inverse = torch.cholesky_inverse(root)
+            usable = (failed == 0) & inverse.isfinite().all(-1).all(-1)
+            state["ha"][key].copy_(torch.where(usable[:, None, None], inverse, state["ha"][key]))
+            state["kept"] += (~usable).sum()
 
     def facts(self) -> dict[str, float]:
         """How often a matrix stayed as it was, for the result."""
@@ -128,7 +137,7 @@ class KBFGS(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, evaluate: Any, reduce: Any) -> None:
         """Update the parameters from their gradients, look at the batch again, and let the inverses follow."""
-        state, linear, directions = self.state["kbfgs"], self.plan.linear, {}
+        state, directions = self.state["kbfgs"], {}
         for group in self.param_groups:
             found = [parameter.grad for parameter in group["params"]]
             average = [self.state[parameter]["average"] for parameter in group["params"]]
@@ -136,36 +145,42 @@ class KBFGS(torch.optim.Optimizer):
                 average, decayed(found, group["params"], group["weight_decay"]), 1.0 - group["momentum"]
             )
             directions |= zip(group["param_names"], average, strict=True)
-        before = {name: self._whole(name, self.named) @ state["middle"][name] for name in linear}
-        for name in linear:
-            whole = state["hg"][name] @ self._whole(name, directions) @ state["ha"][name]
-            weight, *bias = self.plan.layers[name].parameters
-            directions[weight] = whole[:, : self.named[weight][0].numel()].reshape(self.named[weight].shape)
-            directions |= {b: whole[:, -1] for b in bias}
+        before = {key: _outputs(self._whole(key, self.named), state["middle"][key]) for key in self.plan.stacks}
+        for key, names in self.plan.stacks.items():
+            found = state["hg"][key] @ self._whole(key, directions) @ state["ha"][key]
+            for row, name in enumerate(names):
+                weight, *bias = self.plan.layers[name].parameters
+                columns = self.named[weight][0].numel()
+                directions[weight] = found[row, :, :columns].reshape(self.named[weight].shape)
+                directions |= {b: found[row, :, -1] for b in bias}
         for group in self.param_groups:
             chosen = [directions[name] for name in group["param_names"]]
             torch._foreach_add_(group["params"], chosen, alpha=-group["lr"])
-        if linear:
+        if self.plan.stacks:
             after = reduce.exact(evaluate(observe=self.means)[2])
-            for name in linear:
-                self._follow(name, before[name], after[f"{name}/middle"], after[f"{name}/slope"])
+            middle, slope = self._stacked(after, "middle"), self._stacked(after, "slope")
+            for key in self.plan.stacks:
+                self._follow(key, before[key], middle[key], slope[key])
 
-    def _whole(self, name: str, values: Tree) -> Tensor:
-        """Weight and bias of a layer side by side, or what belongs to them."""
-        weight, *bias = self.plan.layers[name].parameters
-        return torch.cat([values[weight].flatten(1), *(values[b][:, None] for b in bias)], 1)
+    def _whole(self, key: str, values: Tree) -> Tensor:
+        """Weights and biases of a stack side by side, or what belongs to them: (count, out, in)."""
+        wholes = []
+        for name in self.plan.stacks[key]:
+            weight, *bias = self.plan.layers[name].parameters
+            wholes.append(torch.cat([values[weight].flatten(1), *(values[b][:, None] for b in bias)], 1))
+        return torch.stack(wholes)
 
-    def _follow(self, name: str, before: Tensor, middle: Tensor, slope: Tensor) -> None:
-        """Hg and Ha of one layer after the step, from the outputs before it and the means after it."""
+    def _follow(self, key: str, before: Tensor, middle: Tensor, slope: Tensor) -> None:
+        """Hg and Ha of a stack after the step, from the outputs before it and the means after it."""
         state, at = self.state["kbfgs"], self.param_groups[0]
         rest = 1.0 - at["pair_decay"]
-        s = state["s"][name].lerp_(before - self._whole(name, self.named) @ middle, rest)
-        y = state["y"][name].lerp_(state["slope"][name] - slope, rest)
-        hg, ha, a = state["hg"][name], state["ha"][name], state["middle"][name]
-        acted = ha @ a
+        s = state["s"][key].lerp_(before - _outputs(self._whole(key, self.named), middle), rest)
+        y = state["y"][key].lerp_(state["slope"][key] - slope, rest)
+        hg, ha, a = state["hg"][key], state["ha"][key], state["middle"][key]
+        acted = _outputs(ha, a)
         used = [
-            _bfgs(hg, *_double_damping(hg, s, y, at["damping"] ** 0.5), state["slope"][name]),
-            _bfgs(ha, acted, self._damped(name) @ acted, a),
+            _bfgs(hg, *_double_damping(hg, s, y, at["damping"] ** 0.5), state["slope"][key]),
+            _bfgs(ha, acted, _outputs(self._damped(key), acted), a),
         ]
         state["kept"] += (~torch.stack(used)).sum()
 
@@ -188,26 +203,37 @@ def _factor(x: Tensor, weight: Tensor, size: int) -> Tensor:
     return rows.T @ rows
 
 
+def _outputs(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Matrix-vector products of a stack: (count, m, n) and (count, n) to (count, m)."""
+    return (matrix @ vector[:, :, None])[:, :, 0]
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    """Inner products of a stack, (count, 1)."""
+    return (one * other).sum(1, keepdim=True)
+
+
 def _double_damping(h: Tensor, s: Tensor, y: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """The pair, s and y moved towards Hy and s so far that sᵀy ≥ μ₁ yᵀHy and sᵀy ≥ √λ sᵀs."""
-    hy = h @ y
-    sy, yhy = s @ y, y @ hy
+    """The pairs (count, n), s and y moved towards Hy and s so far that sᵀy ≥ μ₁ yᵀHy and sᵀy ≥ √λ sᵀs."""
+    hy = _outputs(h, y)
+    sy, yhy = _dot(s, y), _dot(y, hy)
     theta = torch.where(sy < POWELL * yhy, (1.0 - POWELL) * yhy / (yhy - sy), 1.0)
     s = theta * s + (1.0 - theta) * hy
-    sy, ss = s @ y, s @ s
+    sy, ss = _dot(s, y), _dot(s, s)
     theta = torch.where(sy < ridge * ss, (1.0 - ridge) * ss / (ss - sy), 1.0)
     return s, theta * y + (1.0 - theta) * s
 
 
 def _bfgs(h: Tensor, s: Tensor, y: Tensor, slope: Tensor) -> Tensor:
-    """BFGS of an inverse, in place; whether the pair was used."""
-    curvature = s @ y
-    usable = curvature > CURVATURE * (s @ s) * slope.norm()
+    """BFGS of inverses (count, n, n), in place; which pairs were used (count,)."""
+    curvature = _dot(s, y)
+    usable = curvature > CURVATURE * _dot(s, s) * slope.norm(dim=1, keepdim=True)
     rho = 1.0 / torch.where(usable, curvature, 1.0)
-    hy = h @ y
-    new = h + torch.outer(s, (rho**2 * (y @ hy) + rho) * s - rho * hy) - torch.outer(rho * hy, s)
-    usable &= new.isfinite().all()
-    h.copy_(torch.where(usable, new, h))
+    hy = _outputs(h, y)
+    scaled = (rho**2 * _dot(y, hy) + rho) * s - rho * hy
+    new = h + s[:, :, None] * scaled[:, None] - (rho * hy)[:, :, None] * s[:, None]
+    usable = usable[:, 0] & new.isfinite().all(-1).all(-1)
+    h.copy_(torch.where(usable[:, None, None], new, h))
     return usable
 
 

@@ -41,7 +41,7 @@ def soap(
         precondition_frequency=precondition_frequency,
         start_preconditioning=start_preconditioning,
     )
-    members = plan.buckets.members
+    members = plan.members
 
     def init(params: Tree) -> State:
         kind, sizes = next(iter(params.values())).dtype, plan.sizes
@@ -61,19 +61,21 @@ def soap(
         }
 
     def program(name: str, state: State, *, reduce: Any) -> State:
-        key, side, *start = name.split("/")
-        at = f"{key}/{side}"
-        padding = ((0, plan.filler(at)), (0, 0), (0, 0))
-        mine = [reduce.mine(jnp.pad(state[kind][at], padding)) for kind in ("factor", "basis")]
-        fresh = reduce.gather(f"basis/{at}", refreshed(*mine, start=bool(start)))[: plan.count(at)]
+        size, *start = name.split("/")
+        stacks, padding = plan.equal[size], ((0, plan.filler(size)), (0, 0), (0, 0))
+        together = [jnp.concatenate([state[kind][at] for at in stacks]) for kind in ("factor", "basis")]
+        mine = [reduce.mine(jnp.pad(stack, padding)) for stack in together]
+        fresh = reduce.gather(f"basis/{size}", refreshed(*mine, start=bool(start)))[: len(together[1])]
         usable = jnp.isfinite(fresh).all((1, 2))
-        old, new = state["basis"][at], jnp.where(usable[:, None, None], fresh, state["basis"][at])
-        turn, first = new.mT @ old, state["first"][key]
-        return state | {
-            "basis": state["basis"] | {at: new},
-            "first": state["first"] | {key: turn @ first if side == "left" else first @ turn.mT},
-            "kept": state["kept"] + (~usable).sum(dtype=state["kept"].dtype),
-        }
+        fresh = jnp.where(usable[:, None, None], fresh, together[1])
+        basis, first, begin = dict(state["basis"]), dict(state["first"]), 0
+        for at in stacks:
+            key, side = at.split("/")
+            new, begin = fresh[begin : begin + plan.count(at)], begin + plan.count(at)
+            turn, basis[at] = new.mT @ basis[at], new
+            first[key] = turn @ first[key] if side == "left" else first[key] @ turn.mT
+        kept = state["kept"] + (~usable).sum(dtype=state["kept"].dtype)
+        return state | {"basis": basis, "first": first, "kept": kept}
 
     def turn(state: State, key: str, stack: Array, *, back: bool = False) -> Array:
         """Q_Lᵀ X Q_R, or `back` from there."""

@@ -3,17 +3,18 @@
 from collections.abc import Mapping
 
 from suite.contract import Plan, UserError
-from suite.optimizers._plan import bucket, merge
+from suite.optimizers._plan import merge
 
 
 class SOAPPlan(Plan):
-    """Matrices of equal shape in one stack, their bases owned slice by slice; refreshes every so many steps.
+    """Matrices of equal shape in one stack, bases of equal size owned slice by slice; refreshes every so many steps.
 
     Attributes:
         precondition_frequency: steps between refreshes; may be edited while training, and counts at once.
         start: the first step with a refresh.
-        buckets: names of the matrices, keyed by `<rows>x<columns>`.
-        sizes: rows of each basis, by `<bucket>/left` (Q_L) and `<bucket>/right` (Q_R): a program each.
+        members: names of the matrices in each stack, keyed by `<rows>x<columns>`.
+        sizes: rows of each stack of bases, by `<rows>x<columns>/left` (Q_L) and `…/right` (Q_R).
+        equal: the stacks of bases of each size; they are refreshed together, a program for each size.
         rest: names of the parameters without any basis.
     """
 
@@ -31,7 +32,8 @@ class SOAPPlan(Plan):
             raise UserError(f"optimizer.precondition_frequency={precondition_frequency}: steps; type 1 or more")
         self.precondition_frequency = precondition_frequency
         self.start = max(start_preconditioning, 1)  # before the first update there is nothing to decompose
-        keys: dict[str, str] = {}
+        self.world = world
+        self.members: dict[str, list[str]] = {}
         self.sizes: dict[str, int] = {}
         for name, shape in shapes.items():
             sides = merge(shape)
@@ -42,20 +44,23 @@ class SOAPPlan(Plan):
             bases = {f"{key}/{at}": side for at, side in zip(("left", "right"), sides, strict=True) if side <= limit}
             self.sizes |= bases
             if bases:
-                keys[name] = key
-        self.buckets = bucket(keys, world)
-        self.rest = [name for name in shapes if name not in keys]
+                self.members.setdefault(key, []).append(name)
+        covered = {name for names in self.members.values() for name in names}
+        self.rest = [name for name in shapes if name not in covered]
+        self.equal: dict[str, list[str]] = {}
+        for stack, size in self.sizes.items():
+            self.equal.setdefault(str(size), []).append(stack)
 
-    def count(self, basis: str) -> int:
+    def count(self, stack: str) -> int:
         """Matrices in a stack."""
-        return len(self.buckets.members[basis.partition("/")[0]])
+        return len(self.members[stack.partition("/")[0]])
 
-    def filler(self, basis: str) -> int:
-        """Rows that make a stack a multiple of the ranks."""
-        return self.buckets.filler(basis.partition("/")[0])
+    def filler(self, size: str) -> int:
+        """Matrices that make those of a size a multiple of the ranks."""
+        return -sum(map(self.count, self.equal[size])) % self.world
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The refreshes of this step, `<basis>/start` where it is the first: its method is another."""
+        """The refreshes of this step, `<size>/start` where it is the first: its method is another."""
         since = step - self.start
         due = since >= 0 and since % self.precondition_frequency == 0
-        return tuple(basis if since else f"{basis}/start" for basis in self.sizes) if due else ()
+        return tuple(size if since else f"{size}/start" for size in self.equal) if due else ()

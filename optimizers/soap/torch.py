@@ -64,7 +64,7 @@ class SOAP(torch.optim.Optimizer):
             start_preconditioning=start_preconditioning,
         )
         like, sizes, count = next(iter(self.named.values())).detach(), self.plan.sizes, self.plan.count
-        stacks = {key: (len(names), *map(int, key.split("x"))) for key, names in self.plan.buckets.members.items()}
+        stacks = {key: (len(names), *map(int, key.split("x"))) for key, names in self.plan.members.items()}
         self.state["soap"] = {
             "factor": {basis: like.new_zeros(count(basis), size, size) for basis, size in sizes.items()},
             "basis": {basis: torch.eye(size).to(like).repeat(count(basis), 1, 1) for basis, size in sizes.items()},
@@ -79,17 +79,19 @@ class SOAP(torch.optim.Optimizer):
 
     @torch.no_grad()
     def program(self, name: str, *, reduce: Any) -> None:
-        """Refresh one stack of bases; each rank takes those of its slice, and a failed one stays as it was."""
-        state, (key, side, *start) = self.state["soap"], name.split("/")
-        at = f"{key}/{side}"
-        padding = (0, 0, 0, 0, 0, self.plan.filler(at))
-        mine = [reduce.mine(functional.pad(state[kind][at], padding)) for kind in ("factor", "basis")]
-        fresh = reduce.gather(f"basis/{at}", refreshed(*mine, start=bool(start)))[: self.plan.count(at)]
+        """Refresh the bases of one size; each rank takes those of its slice, and a failed one stays as it was."""
+        state, (size, *start) = self.state["soap"], name.split("/")
+        stacks, padding = self.plan.equal[size], (0, 0, 0, 0, 0, self.plan.filler(size))
+        together = [torch.cat([state[kind][at] for at in stacks]) for kind in ("factor", "basis")]
+        mine = [reduce.mine(functional.pad(stack, padding)) for stack in together]
+        fresh = reduce.gather(f"basis/{size}", refreshed(*mine, start=bool(start)))[: len(together[1])]
         usable = fresh.isfinite().all(-1).all(-1)
-        old, new = state["basis"][at], torch.where(usable[:, None, None], fresh, state["basis"][at])
-        turn, first = new.mT @ old, state["first"][key]
-        state["first"][key] = turn @ first if side == "left" else first @ turn.mT
-        state["basis"][at] = new
+        fresh = torch.where(usable[:, None, None], fresh, together[1])
+        for at, new in zip(stacks, fresh.split([self.plan.count(at) for at in stacks]), strict=True):
+            key, side = at.split("/")
+            turn, first = new.mT @ state["basis"][at], state["first"][key]
+            state["first"][key] = turn @ first if side == "left" else first @ turn.mT
+            state["basis"][at].copy_(new)
         state["kept"] += (~usable).sum()
 
     def facts(self) -> dict[str, float]:
@@ -103,7 +105,7 @@ class SOAP(torch.optim.Optimizer):
         steps = shared["steps"].add_(1.0)
         grads: Tree = dict(zip(self.named, dense(list(self.named.values())), strict=True))
         moments = [self.state[self.named[name]] for name in plan.rest]
-        turned = [self._absorb(key, [grads[name] for name in names]) for key, names in plan.buckets.members.items()]
+        turned = [self._absorb(key, [grads[name] for name in names]) for key, names in plan.members.items()]
         turned += [grads[name] for name in plan.rest]
         first = [*shared["first"].values(), *(moment["first"] for moment in moments)]
         second = [*shared["second"].values(), *(moment["second"] for moment in moments)]
@@ -115,8 +117,8 @@ class SOAP(torch.optim.Optimizer):
         torch._foreach_add_(scale, at["epsilon"])
         torch._foreach_mul_(scale, (1.0 - at["beta1"] ** steps).to(first[0].dtype))
         done = torch._foreach_div(first, scale)
-        direction = dict(zip(plan.rest, done[len(plan.buckets.members) :], strict=True))
-        for (key, names), stack in zip(plan.buckets.members.items(), done, strict=False):
+        direction = dict(zip(plan.rest, done[len(plan.members) :], strict=True))
+        for (key, names), stack in zip(plan.members.items(), done, strict=False):
             direction |= zip(names, self._turn(key, stack, back=True).unbind(), strict=True)
         for group in self.param_groups:
             params = group["params"]

@@ -1,20 +1,16 @@
 """The engine in jax: one jitted `shard_map` over the mesh axis `data`, on one process or several.
 
-A step is one program, or three where the optimizer's plan names programs of its own: gradient, each program, update.
+A step is one program. Where the optimizer's plan names programs of its own it is gradient, each program, update, also
+in steps that run none of them: fused for those, forward and backward would be compiled twice.
 Everything a step changes is one tree, `run`; whatever lies below a key `owned` is split by rank, the rest is equal on
 all. `check_vma` is off because gradients must reach `reduce` as local shares; replicas are compared in tests instead.
-The maths is in `jax_step.py`; here are devices, programs and state.
+The maths is in `jax_step.py`, compilation in `jax_programs.py`; here are devices, state and what a step runs.
 """
 
 import functools
-import os
 import resource
 import time
-import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,16 +22,16 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from suite import backend, load
+from suite.backend.jax_programs import Lowered, Mode, Programs, enable_cache
 from suite.backend.jax_step import Maths
-from suite.comm.transport import Entry, Ledger
 from suite.comm.transport.jax import AXIS, Transport
 from suite.contract import Plan, Sparse, Task, UserError
 
+__all__ = ["Engine", "connect", "devices_for", "disconnect", "enable_cache"]
+
 Tree = dict[str, Any]
 Batch = dict[str, np.ndarray]
-CACHE_EVENTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
 SIGNALS = [None, "SIGINT", "SIGTERM"]
-MATMUL = {"float32": "float32", "float64": "float32", "tf32": "tensorfloat32", "bfloat16": "bfloat16"}
 
 
 def connect(rank: int, world: int, address: str, deadline: float) -> None:
@@ -64,17 +60,6 @@ def devices_for(name: str, world: int) -> list[Any]:
     return found[:world]
 
 
-def _heard(event: str, **_: Any) -> None:
-    if event in CACHE_EVENTS:
-        for engine in list(LISTENING):
-            engine.cache_events.append(CACHE_EVENTS[event])
-
-
-# jax forgets no listener: one that belonged to an engine would keep it, and all its programs, for ever
-LISTENING: "weakref.WeakSet[Engine]" = weakref.WeakSet()
-jax.monitoring.register_event_listener(_heard)
-
-
 class Engine:
     """A model, its optimizer and their communication on this process's share of the mesh.
 
@@ -88,16 +73,13 @@ class Engine:
         self.precision, self.share = config["precision"], (jax.process_index(), jax.process_count())
         self.devices = devices_for(config["device"], self.world)
         self.mesh = Mesh(np.array(self.devices), (AXIS,))
-        self.programs: dict[Any, tuple[Any, list[Entry]]] = {}
-        self.compile_seconds, self.cache_events = 0.0, []
-        LISTENING.add(self)
+        self.programs = Programs(self.mesh, self._mode)
         comm, node = config["comm"], config["optimizer"]
         mode = {
             "codec": load.half(comm["codec"]["module"], "jax"),
             "algorithm": load.half(comm["algorithm"]["module"], "jax"),
             "feedback": comm["feedback"],
         }
-        self.ledger = Ledger()
         model = load.half(config["task"]["module"], "jax").make(task)
         with self._mode():
             kind = jnp.result_type(float)
@@ -114,10 +96,12 @@ class Engine:
                 "layers": task.layers(),
                 "shapes": {name: value.shape for name, value in params.items()},
                 "world": self.world,
+                "samples": task.data.samples["train"],
             }
             asked = {name: value for name, value in offers.items() if name in self.needs}
             self.optimizer = load.half(node["module"], "jax").make(**asked, **load.arguments(node))
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
+            self.split = "program" in self.needs
             self.maths = Maths(
                 model,
                 self.optimizer,
@@ -173,17 +157,6 @@ class Engine:
         self.run["comm"] = self._place({"comm": zeros})["comm"]
 
     # ------------------------------------------------------------------------------------------- programs
-    def _lower(
-        self, body: Any, arguments: tuple[Any, ...], specs: tuple[Any, ...], out: Any, *, donate: bool = True
-    ) -> tuple[Any, list[Entry]]:
-        transport = Transport(self.world)
-        mapped = jax.shard_map(
-            functools.partial(body, transport=transport), mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
-        )
-        with warnings.catch_warnings():  # the update half returns no gradients, so theirs are not reused
-            warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-            return jax.jit(mapped, donate_argnums=0 if donate else ()).lower(*arguments), transport.entries
-
     def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
         """What step `step` runs, by key: (body, arguments, their specs, the result's spec)."""
         phase, programs = self.plan.phase(step), self.plan.programs(step)
@@ -191,34 +164,33 @@ class Engine:
         between = state | {"grads": P(), "loss": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
         rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
         body = functools.partial(self.maths.body, phase=phase)
-        kind = phase, tuple(sorted(hyper))
-        if not programs:
-            return {
-                ("both", *kind): (
-                    functools.partial(body, half="both"),
-                    (run, *rest),
-                    (state, *rest_specs),
-                    state | {"loss": P()},
-                )
-            }
+        names = self._order(step, hyper)
+        if not self.split:
+            whole = functools.partial(body, half="both")
+            return {names[0]: (whole, (run, *rest), (state, *rest_specs), state | {"loss": P()})}
         middle = run | {
             "grads": run["params"],
             "loss": jax.eval_shape(lambda: jnp.zeros((), jnp.result_type(float))),
             "next": {"buffers": run["buffers"], "owned": run["carry"]["owned"]},
         }
         stages: dict[Any, Any] = {
-            ("gradient", *kind): (functools.partial(body, half="gradient"), (run, *rest), (state, *rest_specs), between)
+            names[0]: (functools.partial(body, half="gradient"), (run, *rest), (state, *rest_specs), between)
         }
         for name in programs:
             spec = self._spec(run["opt"])
             stages["program", name] = (functools.partial(self.maths.refresh, name=name), (run["opt"],), (spec,), spec)
-        stages["update", *kind] = (
-            functools.partial(body, half="update"),
-            (middle, *rest),
-            (between, *rest_specs),
-            state | {"loss": P()},
-        )
+        update = functools.partial(body, half="update")
+        stages[names[-1]] = (update, (middle, *rest), (between, *rest_specs), state | {"loss": P()})
         return stages
+
+    def _order(self, step: int, hyper: Mapping[str, Any]) -> list[Any]:
+        """Keys of the programs that step `step` runs, in order."""
+        phase, given = self.plan.phase(step), tuple(sorted(hyper))
+        if not self.split:
+            return [("both", phase, given)]
+        asked = phase if "phase" in self.needs else ()
+        programs = [("program", name) for name in self.plan.programs(step)]
+        return [("gradient", phase, given), *programs, ("update", asked, given)]
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
         """Compile every program that these steps will run, two at a time, so that none is compiled in a step."""
@@ -226,7 +198,8 @@ class Engine:
             self._compile(steps, *self._inputs(batch, 0, hyper))
 
     def _compile(self, steps: Iterable[int], batch: Any, key: Any, hyper: Any) -> None:
-        began, lowered, seen = time.perf_counter(), {}, set()
+        began, seen = time.perf_counter(), set()
+        lowered: dict[Any, Lowered] = {}
         abstract = self._described(batch, key, hyper)
         if self.sparse and "reset" not in self.programs and any(self.sparse.moves(step) for step in steps):
             lowered |= self._moving(self.sparse, *abstract[:3])
@@ -238,29 +211,21 @@ class Engine:
                 seen.add(kind)
                 for name, stage in self._stages(step, *abstract).items():
                     if name not in self.programs and name not in lowered:
-                        lowered[name] = self._lower(*stage)
-        with ThreadPoolExecutor(2) as pool:
-            compiled = pool.map(_in_mode(self._mode, lambda item: item[0].compile()), lowered.values())
-            for (name, (_, entries)), program in zip(lowered.items(), compiled, strict=True):
-                self.programs[name] = program, entries
-        self.compile_seconds += time.perf_counter() - began
-
-    def _call(self, name: Any, *arguments: Any) -> Any:
-        program, entries = self.programs[name]
-        self.ledger.add(entries)
-        return program(*arguments)
+                        lowered[name] = self.programs.lower(*stage)
+        self.programs.compile(lowered)
+        self.programs.seconds += time.perf_counter() - began
 
     def _preparing(self, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
         """The programs of `prepare`: a batch's statistics, and the optimizer's start with them."""
         labels = "sampled" if "sampled" in self.plan.phase(0) else "given"
         body = functools.partial(self.maths.prepared, labels=labels)
         specs, spec = (self._state_spec(run), P(AXIS), P()), self._spec(run["opt"])
-        looking = self._lower(body, (run, batch, key), specs, P(), donate=False)
+        looking = self.programs.lower(body, (run, batch, key), specs, P(), donate=False)
         whole = NamedSharding(self.mesh, P())
-        found = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole), looking[0].out_info)
+        found = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole), looking.program.out_info)
         return {
             "statistics": looking,
-            "prepare": self._lower(self.maths.prepare, (run["opt"], found), (spec, P()), spec),
+            "prepare": self.programs.lower(self.maths.prepare, (run["opt"], found), (spec, P()), spec),
         }
 
     def prepare(self, batches: Iterable[Batch]) -> None:
@@ -268,29 +233,26 @@ class Engine:
         with self._mode():
             total, count = None, 0
             for (_, number), batch in backend.preparation(self.seed, batches):
-                found = self._call("statistics", self.run, *self._inputs(batch, number, {})[:2])
+                found = self.programs("statistics", self.run, *self._inputs(batch, number, {})[:2])
                 total = jax.tree.map(jnp.add, total, found) if total else found
                 count += 1
             mean = jax.tree.map(lambda value: value / count, total)
-            self.run["opt"] = self._call("prepare", self.run["opt"], mean)
+            self.run["opt"] = self.programs("prepare", self.run["opt"], mean)
 
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
         with self._mode():
-            phase, programs = self.plan.phase(step), self.plan.programs(step)
             if "host" in self.needs:
                 self.run["opt"] = self.optimizer.host(self.run["opt"], step)
             rest = self._inputs(batch, step, hyper)
-            kind = phase, tuple(sorted(hyper))
-            if ("update" if programs else "both", *kind) not in self.programs:
+            names = self._order(step, hyper)
+            if any(name not in self.programs for name in names):
                 self._compile([step], *rest)
-            if programs:
-                run = self._call(("gradient", *kind), self.run, *rest)
-                for name in programs:
-                    run["opt"] = self._call(("program", name), run["opt"])
-                run = self._call(("update", *kind), run, *rest)
-            else:
-                run = self._call(("both", *kind), self.run, *rest)
+            run = self.programs(names[0], self.run, *rest)
+            for name in names[1:-1]:
+                run["opt"] = self.programs(name, run["opt"])
+            if self.split:
+                run = self.programs(names[-1], run, *rest)
             loss = run.pop("loss")
             self.run = run
             if self.sparse and self.sparse.moves(step):
@@ -308,18 +270,18 @@ class Engine:
         }
         both = {name: state[name] for name in ("params", "opt")}
         start = {name: run[name] for name in both}
-        found = {"reset": self._lower(self.maths.reset, (start, masks), (both, P()), both)}
+        found = {"reset": self.programs.lower(self.maths.reset, (start, masks), (both, P()), both)}
         if task.by_gradient:
             body = functools.partial(self.maths.whole_gradients, names=tuple(specs))
             arguments = (run, batch, key), (state, P(AXIS), P()), specs
-            found["whole gradients"] = self._lower(body, *arguments, donate=False)
+            found["whole gradients"] = self.programs.lower(body, *arguments, donate=False)
         return found
 
     def _move(self, task: Sparse, batch: Any, key: Any) -> None:
         """Let blocks of sparse matrices move, and start them again from zero."""
         gradients = {}
         if task.by_gradient:
-            found = self._call("whole gradients", self.run, batch, key)
+            found = self.programs("whole gradients", self.run, batch, key)
             gradients = {name: self._host(value) for name, value in found.items()}
         weights = {name: self._host(self.run["params"][f"{name}.weight"]) for name in task.matrices()}
         patterns = {name: self._host(value) for name, value in self.run["patterns"].items()}
@@ -327,7 +289,7 @@ class Engine:
         after, moved = backend.moved(task, (seed, step), weights, patterns, gradients)
         whole = NamedSharding(self.mesh, P())
         self.run["patterns"] = jax.device_put(after, whole)
-        self.run |= self._call("reset", {n: self.run[n] for n in ("params", "opt")}, jax.device_put(moved, whole))
+        self.run |= self.programs("reset", {n: self.run[n] for n in ("params", "opt")}, jax.device_put(moved, whole))
 
     # --------------------------------------------------------------------------------- everything around it
     def _inputs(self, batch: Batch, step: int, hyper: Mapping[str, float]) -> tuple[Any, Any, Any]:
@@ -456,19 +418,19 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """What the result says of the engine."""
         stats = self.mesh.local_devices[0].memory_stats() or {}
-        kinds = set(self.cache_events)
+        kinds = set(self.programs.cache_events)
         return {
             "device": self.devices[0].device_kind,
             "parameters": backend.parameters(self.task),
             "flops": backend.flops(self.task),
             "explored": backend.explored({name: self._host(value) for name, value in self.run["patterns"].items()}),
             "optimizer": self._counted(),
-            "compile_seconds": self.compile_seconds,
+            "compile_seconds": self.programs.seconds,
             "compile_cache": "miss" if "miss" in kinds else "hit" if kinds else None,
             "peak_memory_bytes": stats.get(
                 "peak_bytes_in_use", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             ),
-            "bytes": {"sent": self.ledger.total, "by_name": dict(self.ledger.sent)},
+            "bytes": {"sent": self.programs.ledger.total, "by_name": dict(self.programs.ledger.sent)},
         }
 
     def _counted(self) -> dict[str, float] | None:
@@ -478,40 +440,8 @@ class Engine:
         return self.optimizer.facts(state) if "facts" in self.needs and not lost else None
 
     def _mode(self) -> Any:
-        return _Mode(self.precision)
-
-
-class _Mode:
-    """Sets jax's thread-local switches for the run's own calls only."""
-
-    def __init__(self, precision: str):
-        self.contexts = jax.enable_x64(precision == "float64"), jax.default_matmul_precision(MATMUL[precision])
-
-    def __enter__(self) -> None:
-        for context in self.contexts:
-            context.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for context in reversed(self.contexts):
-            context.__exit__(*error)
-
-
-def _in_mode(mode: Any, function: Any) -> Any:
-    """Switches are thread-local: a worker thread must set them itself."""
-
-    def inside(item: Any) -> Any:
-        with mode():
-            return function(item)
-
-    return inside
+        return Mode(self.precision)
 
 
 def _abstract(value: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=value.sharding)
-
-
-def enable_cache() -> None:
-    """Keep compiled programs between processes, where the user has not said otherwise."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "suite" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

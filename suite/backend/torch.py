@@ -15,15 +15,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from suite import backend, load, tree
+from suite.backend.torch_taps import Observer, tapped, whole_gradients
 from suite.comm.reduce.torch import Reduce
 from suite.comm.tables import torch as by_rows
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import Layer, Plan, Sparse, Task, UserError
+from suite.contract import Plan, Sparse, Task, UserError
 
 Tree = dict[str, Tensor]
-Taps = dict[tuple[str, int], tuple[Tensor, Tensor]]
-Observer = tuple[Mapping[str, Layer], Callable[[Taps, Tensor], Tree]]
 Batch = dict[str, np.ndarray]
 
 
@@ -107,6 +106,7 @@ class Engine:
             "layers": self.layers,
             "shapes": {name: tuple(parameter.shape) for name, parameter in self.named.items()},
             "world": self.world,
+            "samples": task.data.samples["train"],
         }
         asked = {name: value for name, value in offers.items() if name in self.needs}
         make = load.half(node["module"], "torch").make
@@ -191,7 +191,7 @@ class Engine:
         """Let blocks of sparse matrices move, and start them again from zero."""
         matrices, gradients = task.matrices(), {}
         if task.by_gradient:
-            share = self._evaluate(micro, key, observe=(matrices, _whole_gradients))
+            share = self._evaluate(micro, key, observe=(matrices, whole_gradients))
             gradients = {name: _numpy(value) for name, value in self.reduce.exact(share.statistics).items()}
         weights = {name: _numpy(self.named[f"{name}.weight"]) for name in matrices}
         patterns = {name: _numpy(value) for name, value in self.patterns.items()}
@@ -270,7 +270,7 @@ class Engine:
             for name, value in before.items():
                 self.buffers[name].copy_(value)
             part, fetched = self._fetched(part)
-            with self._taps(observe[0] if observe else {}) as seen, torch.enable_grad():
+            with tapped(self.model, observe[0] if observe else {}) as seen, torch.enable_grad():
                 with self._autocast():
                     outputs, after = (self.model if observe else self.forward)(part, state, key)
                 if labels == "sampled":
@@ -303,19 +303,6 @@ class Engine:
     def _clear(self) -> None:
         for parameter in self.named.values():
             parameter.grad = None
-
-    @contextlib.contextmanager
-    def _taps(self, layers: Mapping[str, Layer]) -> Iterator[Taps]:
-        """Inputs and output gradients of layers, keyed by name and by how often it has been called."""
-        seen: Taps = {}
-        handles = []
-        for name, layer in layers.items():
-            handles.append(self.model.get_submodule(name).register_forward_hook(_tap(name, layer, seen)))
-        try:
-            yield seen
-        finally:
-            for handle in handles:
-                handle.remove()
 
     # -------------------------------------------------------------------------------- everything around it
     def losses(self, pending: list[Tensor]) -> list[float]:
@@ -430,33 +417,6 @@ class Engine:
         finally:
             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
             torch.use_deterministic_algorithms(deterministic)
-
-
-def _tap(name: str, layer: Layer, seen: Taps) -> Callable[..., None]:
-    calls = 0
-
-    def forward(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal calls
-        call, calls = calls, calls + 1
-        x = inputs[0].detach()
-
-        def backward(dy: Tensor) -> None:
-            with torch.no_grad():
-                seen[name, call] = (module.normalize(x) if layer.kind == "batchnorm" else x, dy)
-
-        output.register_hook(backward)
-
-    return forward
-
-
-def _whole_gradients(taps: Taps, weight: Tensor) -> Tree:
-    """Of fully connected layers, Σ dyᵀ x (outputs, inputs): also where no weight is stored."""
-    sums: Tree = {}
-    for (name, _), (x, dy) in taps.items():
-        wide = torch.promote_types(dy.dtype, torch.float32)  # under autocast x and dy may differ in type
-        found = dy.flatten(0, -2).to(wide).t() @ x.flatten(0, -2).to(wide)
-        sums[name] = sums[name] + found if name in sums else found
-    return sums
 
 
 def _numpy(value: Tensor) -> np.ndarray:

@@ -33,8 +33,8 @@ def started(backend: str, **changes: Any) -> Any:
 def factor(made: Any) -> np.ndarray:
     """A of the tiny task's only linear layer."""
     if hasattr(made, "run"):
-        return np.asarray(made.run["opt"]["a"]["fc"])
-    return made.optimizer.state["kbfgs"]["a"]["fc"].numpy()
+        return np.asarray(made.run["opt"]["a"]["4x5"][0])
+    return made.optimizer.state["kbfgs"]["a"]["4x5"][0].numpy()
 
 
 @both
@@ -44,10 +44,12 @@ def test_a_secant_pair_holds_after_the_update(backend: str) -> None:
     h, y = h @ h.T + np.eye(5), s + 0.1 * draw(5, seed=2)
     if backend == "torch":
         new = torch.from_numpy(h.copy())
-        assert in_torch._bfgs(new, torch.from_numpy(s), torch.from_numpy(y), torch.zeros(5).double())
+        assert in_torch._bfgs(
+            new[None], torch.from_numpy(s[None]), torch.from_numpy(y[None]), torch.zeros(1, 5).double()
+        )
     else:
         with jax.enable_x64(True):
-            new, used = in_jax._bfgs(*map(jnp.asarray, (h, s, y, np.zeros(5))))
+            (new,), used = in_jax._bfgs(*(jnp.asarray(value)[None] for value in (h, s, y, np.zeros(5))))
             assert used
     new = np.asarray(new)
     assert np.allclose(new @ y, s) and np.allclose(new, new.T) and np.linalg.eigvalsh(new)[0] > 0
@@ -60,10 +62,12 @@ def test_an_unusable_pair_changes_nothing_and_is_said(backend: str) -> None:
     for y in (-s, np.zeros(4), np.full(4, np.nan), np.full(4, 1e-320)):
         if backend == "torch":
             new = torch.from_numpy(h.copy())
-            used = in_torch._bfgs(new, torch.from_numpy(s), torch.from_numpy(y), torch.ones(4).double())
+            used = in_torch._bfgs(
+                new[None], torch.from_numpy(s[None]), torch.from_numpy(y[None]), torch.ones(1, 4).double()
+            )
         else:
             with jax.enable_x64(True):
-                new, used = in_jax._bfgs(*map(jnp.asarray, (h, s, y, np.ones(4))))
+                (new,), used = in_jax._bfgs(*(jnp.asarray(value)[None] for value in (h, s, y, np.ones(4))))
         assert not used and np.array_equal(np.asarray(new), h)
 
 
@@ -77,11 +81,12 @@ def test_double_damping_bounds_the_curvature(backend: str) -> None:
 
     def damped(s: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
         if backend == "torch":
-            given = [torch.from_numpy(value) for value in (h, s, y)]
-            return [value.numpy() for value in in_torch._double_damping(given[0], given[1], given[2], 0.5)]
+            given = [torch.from_numpy(value[None]) for value in (h, s, y)]
+            return [value[0].numpy() for value in in_torch._double_damping(given[0], given[1], given[2], 0.5)]
         with jax.enable_x64(True):
-            given = [jnp.asarray(value) for value in (h, s, y, 0.5)]
-            return [np.asarray(value) for value in in_jax._double_damping(*given)]
+            at, *pair = (jnp.asarray(value)[None] for value in (h, s, y))
+            found = in_jax._double_damping(at, pair[0], pair[1], jnp.asarray(0.5))
+            return [np.asarray(value)[0] for value in found]
 
     for s, y in PAIRS:
         found = damped(s, y)
