@@ -37,7 +37,11 @@ def uniform(xp: Any, key: Any, name: str, index: Any) -> Any:
     return (upper + xp.float32(0.5)) * xp.float32(2.0**-23)
 
 
-def normal(xp: Any, key: Any, name: str, index: Any) -> Any:
-    """Standard normal draws, float32, by Box and Muller (1958)."""
-    radius = xp.sqrt(-2.0 * xp.log(uniform(xp, key, name + "/radius", index)))
-    return radius * xp.cos(xp.float32(2.0 * math.pi) * uniform(xp, key, name + "/angle", index))
+def normal(xp: Any, key: Any, name: str, index: Any, kind: Any = None) -> Any:
+    """Standard normal draws by Box and Muller (1958), float32, or computed in the type `kind`.
+
+    Logarithm and cosine are the backend's own: in float32 the last bits may differ.
+    """
+    kind = kind or xp.float32
+    radius = xp.sqrt(-2.0 * xp.log(uniform(xp, key, name + "/radius", index).astype(kind)))
+    return radius * xp.cos(xp.asarray(2.0 * math.pi, kind) * uniform(xp, key, name + "/angle", index).astype(kind))

@@ -24,6 +24,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rmsprop": {"lr": 0.005, "epsilon": 1e-3},
     "lamb": {"lr": 0.02},
     "sm3": {"lr": 0.1, "weight_decay": 1e-3},
+    "vogn": {
+        "lr": 0.01,
+        "damping": 0.1,
+        "beta2": 0.3,
+        "augmentation": 1e-4,
+        "tempering_start": 0.3,
+        "tempering_warmup": 6,
+    },
 }
 
 

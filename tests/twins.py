@@ -53,6 +53,9 @@ class Torch:
         for group in self.optimizer.param_groups:
             group.update(values)
 
+    def host(self, step: int) -> None:
+        self.optimizer.host(step)
+
     def refresh(self, name: str, reduce: Any = Alone) -> None:
         self.optimizer.program(name, reduce=reduce)
 
@@ -88,6 +91,10 @@ class Jax:
         with jax.enable_x64(self.wide):
             changed = {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
         self.state = self.state | {"hyper": self.state["hyper"] | changed}
+
+    def host(self, step: int) -> None:
+        with jax.enable_x64(self.wide):
+            self.state = self.optimizer.host(self.state, step)
 
     def refresh(self, name: str) -> None:
         with jax.enable_x64(self.wide):

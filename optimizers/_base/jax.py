@@ -8,7 +8,9 @@ axis.
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -43,6 +45,23 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 def hyper(**values: float) -> dict[str, Array]:
     """Hyper-parameters as state: scalars of the default floating-point type."""
     return {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
+
+
+def local(value: Array) -> np.ndarray:
+    """This process's slices of an array that is split by its leading axis, on the host, as a copy."""
+    return np.concatenate([np.asarray(shard.data) for shard in _slices(value)])
+
+
+def with_local(value: Array, slices: np.ndarray) -> Array:
+    """The same array with other slices of this process, as `local` gives them."""
+    own = _slices(value)
+    parts = np.split(slices.astype(value.dtype), len(own))
+    placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, own, strict=True)]
+    return jax.make_array_from_single_device_arrays(value.shape, value.sharding, placed)
+
+
+def _slices(value: Array) -> list[Any]:
+    return sorted(value.addressable_shards, key=lambda shard: shard.index[0].start or 0)
 
 
 def dense(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:

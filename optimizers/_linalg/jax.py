@@ -20,22 +20,25 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
     mean = jnp.where(usable, mean, 1.0)
     epsilon = jnp.asarray(epsilon, stack.dtype)
     eigh, newton = partial(_eigh, order=order), partial(_newton, order=order)
+    narrow = partial(_eigh, order=order, wide=False)
     if method == "auto":
         root = lax.platform_dependent(safe, mean, epsilon, cpu=eigh, default=newton)
     else:
-        root = {"eigh": eigh, "newton": newton}[method](safe, mean, epsilon)
+        root = {"eigh": eigh, "eigh32": narrow, "newton": newton}[method](safe, mean, epsilon)
     return jnp.where(usable, root, jnp.nan)
 
 
-def _eigh(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
+def _eigh(stack: Array, mean: Array, epsilon: Array, *, order: int, wide: bool = True) -> Array:
     # Neither a callback to NumPy nor a batched call: with several CPU devices in a process, jaxlib 0.10.2 hangs in both
     # once in some hundred times, because each waits on a thread of the pool for work that needs another one.
+    kind = jnp.float64 if wide else jnp.float32
+    scale = jnp.ones_like(mean) if wide else mean  # float32 has a range to keep to
     with jax.enable_x64(True):
-        vectors, values = lax.map(lax.linalg.eigh, stack.astype(jnp.float64))
+        vectors, values = lax.map(lax.linalg.eigh, (stack / scale).astype(kind))
         values = jnp.maximum(values, 0.0)
-        values = values + epsilon.astype(jnp.float64) * values[:, -1:]
+        values = values + epsilon.astype(kind) * values[:, -1:]
         root = jnp.matmul(vectors * values[:, None] ** (-1.0 / order), vectors.mT, precision=lax.Precision.HIGHEST)
-        return root.astype(stack.dtype)
+        return root.astype(stack.dtype) * scale ** (-1.0 / order)
 
 
 def _newton(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:

@@ -17,29 +17,39 @@ def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "au
         stack: symmetric positive semidefinite matrices (count, n, n).
         order: p of A^(-1/p).
         epsilon: ridge, relative to the largest eigenvalue.
-        method: auto | eigh | newton.
+        method: auto | eigh | eigh32 | newton.
 
     Returns:
         (count, n, n), row-major, in the type of the stack.
     """
     mean = stack.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
-    usable = stack.isfinite().all(-1).all(-1)[:, None, None] & (mean >= torch.finfo(stack.dtype).tiny)
-    identity = torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device)
-    safe = torch.where(usable, stack, identity)
-    mean = torch.where(usable, mean, 1.0)
-    eigenvalues = method == "eigh" or (method == "auto" and stack.device.type == "cpu")
-    root = _eigh(safe, order, epsilon) if eigenvalues else _newton(safe / mean, order, epsilon) * mean ** (-1.0 / order)
-    return torch.where(usable, root, torch.nan).contiguous()
+    usable = finite(stack) & (mean >= torch.finfo(stack.dtype).tiny)
+    safe = torch.where(usable, stack, torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device))
+    if method == "eigh" or (method == "auto" and stack.device.type == "cpu"):
+        factor = torch.where(usable, 1.0, torch.nan).double()
+        return _eigh(safe.double(), order, epsilon, factor).to(stack.dtype).contiguous()
+    scaled = safe / torch.where(usable, mean, 1.0)
+    factor = torch.where(usable, mean, torch.nan) ** (-1.0 / order)
+    if method == "eigh32":
+        return _eigh(scaled.float(), order, epsilon, factor.float()).to(stack.dtype).contiguous()
+    return (_newton(scaled, order, epsilon) * factor).contiguous()
 
 
-def _eigh(stack: Tensor, order: int, epsilon: float) -> Tensor:
+def finite(stack: Tensor) -> Tensor:
+    """Whether all entries of each matrix are finite (count, 1, 1); extremes hand on NaN, and take no memory."""
+    flat = stack.flatten(1)
+    return (flat.amax(1).isfinite() & flat.amin(1).isfinite())[:, None, None]
+
+
+def _eigh(stack: Tensor, order: int, epsilon: float, factor: Tensor) -> Tensor:
+    """The roots times a factor each (count, 1, 1), in the type of the stack."""
     try:
-        values, vectors = torch.linalg.eigh(stack.double())
+        values, vectors = torch.linalg.eigh(stack)
     except torch.linalg.LinAlgError:  # one matrix that does not converge fails the whole call
         return torch.full_like(stack, torch.nan)
     values = values.clamp(min=0.0)
     values = values + epsilon * values[:, -1:]
-    return ((vectors * values[:, None] ** (-1.0 / order)) @ vectors.mT).to(stack.dtype)
+    return (vectors * (values[:, None] ** (-1.0 / order) * factor)) @ vectors.mT
 
 
 def _newton(stack: Tensor, order: int, epsilon: float) -> Tensor:

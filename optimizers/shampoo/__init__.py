@@ -11,13 +11,27 @@ where s is the step of the grafted method: SGD, AdaGrad, RMSProp or Adam without
 after. L and R start at zero and are not corrected for it: the ridge is relative, and grafting cancels a common factor.
 Vectors take the step s itself, and so does everything before the first refresh of the roots.
 
+Shapes. `reshape` says which sides have a factor: both of the matrix, all sides of the tensor (`none`), or those of the
+tensor whose neighbouring small sides are merged (`merge`). With k factors the exponent is -1 / (2 k) (Gupta et al.,
+algorithm 2), unless `exponent` overrides it. A side longer than `max_size` has no factor and is not cut: the others are
+preconditioned with the exponent of fewer factors, G R^(-1/2) for a table of many rows (`one_sided`), or the parameter
+takes the step s (`skip`). So do all embeddings where `embeddings` is false.
+
 Roots are refreshed every `inverse_interval` steps from `start_preconditioning` on, between gradient and update, each by
 its owner. A refresh sees no gradient but those of earlier steps: the roots of step t are of L and R after step t - 1.
+With `lag` a thread of the host takes them while training goes on, and they are installed at exactly t + lag, if need be
+after waiting: what is under way is part of the state, so that a restored run lands the same bits. With `stagger` the
+blocks are dealt out over the steps of an interval, after a first refresh of all. A lag takes memory for one more copy
+of a rank's own statistics.
+
+A root that cannot be taken (statistics zero, denormal or not finite, singular without a ridge, no convergence) stays
+what it was, and that is counted: `kept` in the result. Zero gradients change nothing but by decay; one that is not
+finite spoils its parameter.
 """
 
-SUMMARY = "blocked Shampoo with grafting, roots distributed over owners (Anil et al. 2020)"
+SUMMARY = "blocked Shampoo with grafting, roots distributed over owners or lagging on the host (Anil et al. 2020)"
 CITATION = (
     "Gupta, Koren, Singer: Shampoo: Preconditioned Stochastic Tensor Optimization, ICML 2018, arXiv:1802.09568; "
     "Anil, Gupta, Koren, Regan, Singer: Scalable Second Order Optimization for Deep Learning, arXiv:2002.09018"
 )
-NEEDS = ("shapes", "world", "program", "facts")
+NEEDS = ("layers", "shapes", "world", "program", "host", "facts")

@@ -5,11 +5,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from suite.optimizers._base.jax import Optimizer, decayed, hyper
+from suite.contract import Layer
+from suite.optimizers._base.jax import Optimizer, decayed, hyper, local, with_local
+from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.jax import inverse_root
-from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ORDER, Grid, ShampooPlan
+from suite.optimizers.shampoo.jax_blocks import along, cut, filled, join, turned
+from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ShampooPlan, split_name
 
 Tree = dict[str, Array]
 State = dict[str, Any]
@@ -18,6 +22,7 @@ State = dict[str, Any]
 def shampoo(
     *,
     shapes: Mapping[str, tuple[int, ...]],
+    layers: Mapping[str, Layer] | None = None,
     world: int = 1,
     lr: float = 0.1,
     momentum: float = 0.9,
@@ -25,51 +30,84 @@ def shampoo(
     weight_decay: float = 0.0,
     beta2: float = 0.99,
     epsilon: float = 1e-6,
-    block_size: int = 128,
-    inverse_interval: int = 1,
-    start_preconditioning: int = 5,
     graft: str = "sgd",
     root: str = "auto",
+    **options: Any,
 ) -> Optimizer:
     """Blocked Shampoo with grafting; arguments as in `suite.optimizers.shampoo.torch.Shampoo`.
 
-    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan` and `program`; call them
-    as the torch class says.
+    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan`, `program` and `host`;
+    call them as the torch class says.
     """
-    plan = ShampooPlan(
-        shapes,
-        world=world,
-        block_size=block_size,
-        inverse_interval=inverse_interval,
-        start_preconditioning=start_preconditioning,
-        graft=graft,
-        root=root,
-    )
+    plan = ShampooPlan(shapes, layers, world=world, graft=graft, root=root, **options)
+    roots = HostRoots()
 
     def init(params: Tree) -> State:
         kind = next(iter(params.values())).dtype
-        roots = {key: jnp.eye(size, dtype=kind) for key, size in plan.sizes.items()}
-        return {
+        eyes = {key: jnp.eye(size, dtype=kind) for key, size in plan.sizes.items()}
+        state = {
             "hyper": hyper(lr=lr, momentum=momentum, weight_decay=weight_decay, beta2=beta2, epsilon=epsilon),
             "factor": {key: jnp.zeros((plan.count(key), size, size), kind) for key, size in plan.sizes.items()},
-            "root": {key: jnp.tile(root, (plan.count(key), 1, 1)) for key, root in roots.items()},
+            "root": {key: jnp.tile(eye, (plan.count(key), 1, 1)) for key, eye in eyes.items()},
             "refreshed": jnp.zeros((), bool),
             "kept": jnp.zeros((), jnp.int32),
             "mass": jnp.zeros((), kind),
             "square": {} if graft == "sgd" else jax.tree.map(jnp.zeros_like, params),
             "velocity": jax.tree.map(jnp.zeros_like, params),
         }
+        if plan.stagger:
+            state["turn"] = {key: jnp.zeros((), jnp.int32) for key in plan.sizes}
+        if plan.lag:  # split by rank: statistics on their way to the host, then the roots that come back
+            owned = {
+                key: jnp.zeros((plan.padded(plan.count(key)), size, size), kind) for key, size in plan.sizes.items()
+            }
+            state["pending"] = {"owned": owned, "epsilon": hyper(epsilon=epsilon)["epsilon"]}
+        return state
+
+    def host(state: State, step: int) -> State:
+        flying, landing = plan.flying(step), plan.landing(step)
+        if not flying:
+            return state
+        pending = state["pending"]
+        owned, ridge = pending["owned"], float(pending["epsilon"])
+        for key in flying:
+            if key not in roots.jobs:
+                roots.begin(key, local(owned[key]), plan.order(key), ridge)
+        found = {key: roots.finish(key, local(owned[key]), plan.order(key), ridge) for key in landing}
+        found = {key: with_local(owned[key], value) for key, value in found.items()}
+        return state | {"pending": pending | {"owned": owned | found}}
 
     def program(name: str, state: State, *, reduce: Any) -> State:
-        stack = jnp.pad(state["factor"][name], ((0, plan.filler(name)), (0, 0), (0, 0)))
-        mine = inverse_root(reduce.mine(stack), ORDER, epsilon=state["hyper"]["epsilon"], method=root)
-        fresh = reduce.gather(f"root/{name}", mine)[: plan.count(name)]
+        key, what = split_name(name)
+        factor, old, ridge = state["factor"][key], state["root"][key], state["hyper"]["epsilon"]
+        if what == "take":
+            pending = state["pending"]
+            owned = pending["owned"] | {key: reduce.mine(filled(factor, plan.padded(len(factor))))}
+            return state | {"pending": pending | {"owned": owned, "epsilon": ridge}}
+        rows = None
+        if what == "turn":
+            turns = plan.rows(key)
+            table = np.full((len(turns), max(map(len, turns))), len(factor))  # a row too far: neither read nor written
+            for turn, chosen in enumerate(turns):
+                table[turn, : len(chosen)] = chosen
+            rows = jnp.asarray(table)[state["turn"][key]]
+            factor, old = (value.at[rows].get(mode="fill", fill_value=0) for value in (factor, old))
+            state = state | {"turn": state["turn"] | {key: (state["turn"][key] + 1) % len(turns)}}
+        if what == "install":
+            mine = state["pending"]["owned"][key]
+        else:
+            share = reduce.mine(filled(factor, plan.padded(len(factor))))
+            mine = inverse_root(share, plan.order(key), epsilon=ridge, method=root)
+        fresh = reduce.gather(f"root/{key}", mine)[: len(old)]
         usable = jnp.isfinite(fresh).all((1, 2))
-        fresh = jnp.where(usable[:, None, None], fresh, state["root"][name])
+        failed = ~usable if rows is None else ~usable & (rows < len(state["root"][key]))
+        fresh = jnp.where(usable[:, None, None], fresh, old)
+        if rows is not None:
+            fresh = state["root"][key].at[rows].set(fresh, mode="drop")
         return state | {
-            "root": state["root"] | {name: fresh},
+            "root": state["root"] | {key: fresh},
             "refreshed": jnp.ones_like(state["refreshed"]),
-            "kept": state["kept"] + (~usable).sum(dtype=state["kept"].dtype),
+            "kept": state["kept"] + failed.sum(dtype=state["kept"].dtype),
         }
 
     def weights(state: State) -> tuple[Array, Array]:
@@ -96,11 +134,14 @@ def shampoo(
         past, present = weights(state)
         factor, direction = dict(state["factor"]), dict(steps)
         for key, names in plan.stacked.items():
-            left, right, grids = f"{key}/left", f"{key}/right", [plan.grids[name] for name in names]
+            grids = [plan.grids[name] for name in names]
             stack = jnp.concatenate([cut(grads[name], grid) for name, grid in zip(names, grids, strict=True)])
-            factor[left] = past * factor[left] + present * (stack @ stack.mT)
-            factor[right] = past * factor[right] + present * (stack.mT @ stack)
-            stack, start = state["root"][left] @ stack @ state["root"][right], 0
+            for side in plan.factored[key]:
+                x = along(stack, side)
+                factor[f"{key}/{side}"] = past * factor[f"{key}/{side}"] + present * (x @ x.mT)
+            for side in plan.factored[key]:
+                stack = turned(stack, state["root"][f"{key}/{side}"], side)
+            start = 0
             for name, grid in zip(names, grids, strict=True):
                 whole = join(stack[start : start + grid.blocks], grid).reshape(steps[name].shape)
                 start += grid.blocks
@@ -112,22 +153,10 @@ def shampoo(
         changed |= {"factor": factor, "velocity": velocity}
         return jax.tree.map(lambda d: -at["lr"] * d, ahead), state | changed
 
-    return Optimizer(init, update, plan=plan, program=program, facts=lambda state: {"kept": int(state["kept"])})
+    def facts(state: State) -> dict[str, float]:
+        return {"kept": int(state["kept"])}
 
-
-def cut(value: Array, grid: Grid) -> Array:
-    """A parameter's blocks, row by row: (blocks, height, width)."""
-    below, right = grid.down * grid.height - grid.rows, grid.across * grid.width - grid.columns
-    padded = jnp.pad(value.reshape(grid.rows, grid.columns), ((0, below), (0, right)))
-    apart = padded.reshape(grid.down, grid.height, grid.across, grid.width)
-    return apart.swapaxes(1, 2).reshape(-1, grid.height, grid.width)
-
-
-def join(blocks: Array, grid: Grid) -> Array:
-    """The matrix (rows, columns) that `cut` made these blocks of."""
-    apart = blocks.reshape(grid.down, grid.across, grid.height, grid.width).swapaxes(1, 2)
-    whole = apart.reshape(grid.down * grid.height, grid.across * grid.width)
-    return whole[: grid.rows, : grid.columns]
+    return Optimizer(init, update, plan=plan, program=program, host=host, drain=roots.drain, facts=facts)
 
 
 make = shampoo

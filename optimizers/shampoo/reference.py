@@ -1,42 +1,57 @@
-"""Specification of Shampoo in float64 NumPy, one block at a time.
+"""Specification of Shampoo in float64 NumPy, one block and one side at a time.
 
 Sources: [G] Gupta, Koren and Singer 2018 (arXiv:1802.09568), [A] Agarwal et al. 2020 (arXiv:2002.11803).
 """
 
+import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from suite.contract import Layer
 
 Tree = dict[str, np.ndarray]
 
 
 def init(params: Tree) -> dict[str, Any]:
-    """No statistics, no roots, zero velocity."""
+    """No statistics, no roots, none under way, zero velocity."""
     zeros = {name: np.zeros_like(value) for name, value in params.items()}
-    return {"factors": {}, "roots": {}, "square": zeros, "mass": 0.0, "velocity": zeros}
+    return {"factors": {}, "roots": {}, "pending": {}, "square": zeros, "mass": 0.0, "velocity": zeros}
 
 
-def matrix(value: np.ndarray) -> np.ndarray:
-    """First side against the rest, sides of length 1 left out; what has a single side is a vector."""
+def reshaped(value: np.ndarray, reshape: str, merge_size: int) -> np.ndarray:
+    """Without sides of length 1: as it is, its last sides merged, or first side against the rest."""
     sides = [side for side in value.shape if side > 1]
-    return value.reshape(sides[0], -1) if len(sides) > 1 else value.reshape(-1)
+    merged = sides[-1:]
+    for side in reversed(sides[:-1]):
+        fits = side * merged[0] <= merge_size
+        merged = [side * merged[0], *merged[1:]] if fits else [side, *merged]
+    if reshape == "matrix" or (reshape == "merge" and len(merged) < 2):  # what has two sides never becomes a vector
+        merged = [sides[0], -1] if len(sides) > 1 else sides
+    return value.reshape(sides if reshape == "none" else merged)
 
 
-def cut(value: np.ndarray, block_size: int) -> list[tuple[slice, slice]]:
-    """Places of a matrix's blocks, row by row; the last ones may be smaller."""
-    sides = []
-    for side in value.shape:
-        count = int(np.ceil(side / block_size))
+def cut(shape: tuple[int, ...], sides: list[int], block_size: int) -> list[tuple[slice, ...]]:
+    """Places of a tensor's blocks, row by row, the last ones smaller; only these sides are cut."""
+    places = []
+    for number, side in enumerate(shape):
+        count = int(np.ceil(side / block_size)) if number in sides else 1
         length = int(np.ceil(side / count))
-        sides.append([slice(start, start + length) for start in range(0, side, length)])
-    return [(rows, columns) for rows in sides[0] for columns in sides[1]]
+        places.append([slice(start, start + length) for start in range(0, side, length)])
+    return list(itertools.product(*places))
 
 
-def inverse_root(a: np.ndarray, epsilon: float) -> np.ndarray | None:
-    """(A + ε λmax I)^(-1/4), exponent -1 / (2 k) with order k = 2 ([G] algorithm 2); None where there is none."""
+def along(side: int, block: np.ndarray) -> np.ndarray:
+    """A block as the matrix of one side against all others."""
+    return np.moveaxis(block, side, 0).reshape(block.shape[side], -1)
+
+
+def inverse_root(a: np.ndarray, epsilon: float, order: int) -> np.ndarray | None:
+    """(A + ε λmax I)^(-1/order); None where there is none."""
     values, vectors = np.linalg.eigh(a)
     values = np.maximum(values, 0.0) + epsilon * values[-1]
-    return (vectors * values**-0.25) @ vectors.T if values[0] > 0 else None
+    return (vectors * values ** (-1.0 / order)) @ vectors.T if values[0] > 0 else None
 
 
 def update(
@@ -45,6 +60,7 @@ def update(
     state: dict[str, Any],
     *,
     step: int,
+    layers: Mapping[str, Layer] | None = None,
     lr: float = 0.1,
     momentum: float = 0.9,
     nesterov: bool = False,
@@ -52,17 +68,34 @@ def update(
     beta2: float = 0.99,
     epsilon: float = 1e-6,
     block_size: int = 128,
+    reshape: str = "matrix",
+    merge_size: int = 4096,
+    exponent: int | None = None,
+    max_size: int | None = None,
+    large: str = "one_sided",
+    embeddings: bool = True,
     inverse_interval: int = 1,
     start_preconditioning: int = 5,
+    lag: int = 0,
+    stagger: bool = False,
     graft: str = "sgd",
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
     """One step; returns new parameters and state."""
-    start = max(start_preconditioning, 1)
-    factors, roots = dict(state["factors"]), dict(state["roots"])
-    if step >= start and (step - start) % inverse_interval == 0:
-        fresh = {key: inverse_root(factor, epsilon) for key, factor in factors.items()}
-        roots |= {key: root for key, root in fresh.items() if root is not None}
+    tables = {name for layer in (layers or {}).values() if layer.kind == "embedding" for name in layer.parameters}
+    factors, roots, pending = dict(state["factors"]), dict(state["roots"]), dict(state["pending"])
+    since = step - max(start_preconditioning, 1)
+    blocks = sorted({(name, number) for name, number, _ in factors})
+    due = set(blocks) if since >= 0 and since % inverse_interval == 0 else set()
+    if stagger and since > 0:  # dealt out over the interval like cards
+        due = {block for turn, block in enumerate(blocks) if (since - 1 - turn) % inverse_interval == 0}
+    sides = {block: sum(key[:2] == block for key in factors) for block in due}  # k, how many have a factor
+    pending[step + lag] = {
+        key: inverse_root(factor, epsilon, exponent or 2 * sides[key[:2]])  # [G] algorithm 2: exponent -1 / (2 k)
+        for key, factor in factors.items()
+        if key[:2] in due
+    }
+    roots |= {key: root for key, root in pending.pop(step, {}).items() if root is not None}
     weight = 1.0 - beta2 if beta2 < 1 else 1.0
     mass = beta2 * state["mass"] + weight  # 1 - β₂ᵗ
     new, velocity, square = {}, {}, {}
@@ -72,17 +105,29 @@ def update(
         square[name] = old + g**2 if graft == "adagrad" else beta2 * old + weight * g**2
         corrected = square[name] / mass if graft == "adam" else square[name]
         d = s = g if graft == "sgd" else g / (np.sqrt(corrected) + 1e-8)
-        if matrix(g).ndim == 2:
-            whole, p = matrix(g), np.zeros_like(matrix(g))
-            for number, place in enumerate(cut(whole, block_size)):
-                block, left, right = whole[place], (name, number, "left"), (name, number, "right")
-                factors[left] = beta2 * factors.get(left, 0.0) + weight * block @ block.T  # [G] algorithm 1: L
-                factors[right] = beta2 * factors.get(right, 0.0) + weight * block.T @ block  # [G] algorithm 1: R
-                l_root, r_root = roots.get(left, np.eye(block.shape[0])), roots.get(right, np.eye(block.shape[1]))
-                p[place] = l_root @ block @ r_root  # [G] algorithm 1: L^(-1/4) G R^(-1/4)
+        whole = reshaped(g, reshape, merge_size)
+        factored = [side for side, length in enumerate(whole.shape) if length <= (max_size or np.inf)]
+        skipped = (large == "skip" and len(factored) < whole.ndim) or (name in tables and not embeddings)
+        if whole.ndim > 1 and factored and not skipped:
+            p = np.zeros_like(whole)
+            for number, place in enumerate(cut(whole.shape, factored, block_size)):
+                block = turned = whole[place]
+                for side in factored:  # [G] algorithm 2: H^i ← H^i + G^(i), then G ×_i (H^i)^(-1 / 2k)
+                    key, x = (name, number, side), along(side, block)
+                    factors[key] = beta2 * factors.get(key, 0.0) + weight * x @ x.T
+                    root = roots.get(key, np.eye(len(x)))
+                    turned = np.moveaxis(np.tensordot(root, turned, (1, side)), 0, side)
+                p[place] = turned
             norm = np.linalg.norm(p)
-            if step >= start and norm > 0:
+            if since >= lag and norm > 0:
                 d = (np.linalg.norm(s) / norm * p).reshape(w.shape)  # [A] algorithm 2, layer by layer
         velocity[name] = v = momentum * state["velocity"][name] + d
         new[name] = w - lr * (d + momentum * v if nesterov else v)
-    return new, {"factors": factors, "roots": roots, "square": square, "mass": mass, "velocity": velocity}
+    return new, {
+        "factors": factors,
+        "roots": roots,
+        "pending": pending,
+        "square": square,
+        "mass": mass,
+        "velocity": velocity,
+    }

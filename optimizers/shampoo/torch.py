@@ -5,11 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from suite.contract import Layer
 from suite.optimizers._base.torch import decayed
-from suite.optimizers._linalg.torch import inverse_root
-from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ORDER, Grid, ShampooPlan
+from suite.optimizers._linalg.host import HostRoots
+from suite.optimizers._linalg.torch import finite, inverse_root
+from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ShampooPlan, split_name
+from suite.optimizers.shampoo.torch_blocks import along, cut, filled, join, touched, turned
 
 Tree = dict[str, Tensor]
 
@@ -17,11 +19,12 @@ Tree = dict[str, Tensor]
 class Shampoo(torch.optim.Optimizer):
     """Blocked Shampoo with grafting; the rule stands in the package's docstring.
 
-    Call `program` for each of `plan.programs(step)`, then `step`. `state["shampoo"]["kept"]` counts the roots that
-    could not be refreshed, so that the previous one was kept.
+    Before a step call `host` if there is a lag, after the gradient `program` for each of `plan.programs(step)`, then
+    `step`. `state["shampoo"]["kept"]` counts the roots that could not be refreshed, so that the previous one was kept.
 
     Args:
         parameters: `model.named_parameters()`.
+        layers: which parameters are embeddings; asked where `embeddings` is false.
         world: ranks that share the roots.
         lr: learning rate η.
         momentum: μ, of the grafted step.
@@ -30,10 +33,18 @@ class Shampoo(torch.optim.Optimizer):
         beta2: of the statistics' exponential average, and of the graft's; 1 sums instead.
         epsilon: ridge, relative to a statistic's largest eigenvalue.
         block_size: longest side of a block.
+        reshape: the tensor whose sides have statistics: matrix | merge | none.
+        merge_size: longest merged side.
+        exponent: p of the roots A^(-1/p); None: twice the number of factors.
+        max_size: a side longer than this has no factor; None: each has.
+        large: what becomes of a parameter with such a side: one_sided (the other sides have factors) | skip.
+        embeddings: precondition them too.
         inverse_interval: steps between refreshes.
         start_preconditioning: first step with roots, at least 1; before it the graft's own step is taken.
+        lag: steps after which a host thread's roots are installed; 0: no thread.
+        stagger: spread a refresh over the steps of an interval.
         graft: whose magnitude each parameter's step has: sgd | adagrad | rmsprop | adam.
-        root: eigh | newton | auto, which is eigh on a CPU and newton elsewhere.
+        root: eigh | eigh32 | newton | auto, which is eigh on a CPU and newton elsewhere.
     """
 
     state: dict[Any, Any]  # under the key "shampoo": what belongs to no single parameter
@@ -42,6 +53,7 @@ class Shampoo(torch.optim.Optimizer):
         self,
         parameters: Iterable[tuple[str, Tensor]],
         *,
+        layers: Mapping[str, Layer] | None = None,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         world: int = 1,
         lr: float = 0.1,
@@ -50,50 +62,85 @@ class Shampoo(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         beta2: float = 0.99,
         epsilon: float = 1e-6,
-        block_size: int = 128,
-        inverse_interval: int = 1,
-        start_preconditioning: int = 5,
         graft: str = "sgd",
         root: str = "auto",
+        **options: Any,
     ):
         values = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         super().__init__(parameters, values | {"beta2": beta2, "epsilon": epsilon})
         pairs = [zip(group["param_names"], group["params"], strict=True) for group in self.param_groups]
         self.named: Tree = {name: parameter for group in pairs for name, parameter in group}
         self.graft, self.root = graft, root
-        self.plan = ShampooPlan(
-            {name: tuple(parameter.shape) for name, parameter in self.named.items()},
-            world=world,
-            block_size=block_size,
-            inverse_interval=inverse_interval,
-            start_preconditioning=start_preconditioning,
-            graft=graft,
-            root=root,
-        )
-        like, sizes, count = next(iter(self.named.values())).detach(), self.plan.sizes, self.plan.count
+        sides = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
+        self.plan = plan = ShampooPlan(sides, layers, world=world, graft=graft, root=root, **options)
+        self.roots = HostRoots()
+        like = next(iter(self.named.values())).detach()
+
+        def stacks(rows: Callable[[str], int]) -> Tree:
+            return {stack: like.new_zeros(rows(stack), size, size) for stack, size in plan.sizes.items()}
+
         self.state["shampoo"] = {
-            "factor": {key: like.new_zeros(count(key), size, size) for key, size in sizes.items()},
-            "root": {key: torch.eye(size).to(like).repeat(count(key), 1, 1) for key, size in sizes.items()},
-            "refreshed": like.new_zeros((), dtype=torch.bool),
+            "factor": stacks(plan.count),
+            "root": {at: torch.eye(size).to(like).repeat(plan.count(at), 1, 1) for at, size in plan.sizes.items()},
+            "refreshed": False,
             "kept": like.new_zeros((), dtype=torch.int64),
             "mass": like.new_zeros(()),
         }
+        if plan.stagger:
+            self.state["shampoo"]["turn"] = dict.fromkeys(plan.sizes, 0)
+        if plan.lag:  # each rank's own slices: statistics on their way to the host, then the roots that come back
+            owned = stacks(lambda stack: plan.padded(plan.count(stack)) // world)
+            self.state["shampoo"]["pending"] = {"owned": owned, "epsilon": epsilon}
         for parameter in self.named.values():
             self.state[parameter]["velocity"] = torch.zeros_like(parameter)
             if graft != "sgd":
                 self.state[parameter]["square"] = torch.zeros_like(parameter)
 
     @torch.no_grad()
+    def host(self, step: int) -> None:
+        """Let a thread work at the statistics that were handed in, and take the roots that are due before `step`."""
+        for stack in self.plan.flying(step):
+            if stack not in self.roots.jobs:
+                self.roots.begin(stack, *self._handed_in(stack))
+        for stack in self.plan.landing(step):
+            found = torch.from_numpy(self.roots.finish(stack, *self._handed_in(stack)))
+            self.state["shampoo"]["pending"]["owned"][stack].copy_(found)
+
+    def drain(self) -> None:
+        """Wait for the thread."""
+        self.roots.drain()
+
+    def _handed_in(self, stack: str) -> tuple[Any, int, float]:
+        pending = self.state["shampoo"]["pending"]
+        return pending["owned"][stack].cpu().numpy().copy(), self.plan.order(stack), pending["epsilon"]
+
+    @torch.no_grad()
     def program(self, name: str, *, reduce: Any) -> None:
-        """Refresh one stack of roots; each rank takes those of its slice, and a failed one stays as it was."""
-        state = self.state["shampoo"]
-        stack = functional.pad(state["factor"][name], (0, 0, 0, 0, 0, self.plan.filler(name)))
-        mine = inverse_root(reduce.mine(stack), ORDER, epsilon=self.param_groups[0]["epsilon"], method=self.root)
-        root = reduce.gather(f"root/{name}", mine)[: self.plan.count(name)]
-        usable = root.isfinite().all(-1).all(-1)
-        state["root"][name] = torch.where(usable[:, None, None], root, state["root"][name])
+        """Refresh a stack of roots or some of them, each rank those of its slice; a failed one stays as it was."""
+        state, plan, (stack, what) = self.state["shampoo"], self.plan, split_name(name)
+        if what == "take":
+            owned = reduce.mine(filled(state["factor"][stack], plan.padded(plan.count(stack))))
+            state["pending"]["owned"][stack].copy_(owned)
+            state["pending"]["epsilon"] = self.param_groups[0]["epsilon"]
+            return
+        rows: Any = slice(None)
+        if what == "turn":
+            turns = plan.rows(stack)
+            rows = torch.tensor(turns[state["turn"][stack] % len(turns)], device=state["root"][stack].device)
+            state["turn"][stack] = (state["turn"][stack] + 1) % len(turns)
+        old = state["root"][stack][rows]
+        if what == "install":
+            mine = state["pending"]["owned"][stack]
+        else:
+            share = reduce.mine(filled(state["factor"][stack][rows], plan.padded(len(old))))
+            epsilon = self.param_groups[0]["epsilon"]
+            mine = inverse_root(share, plan.order(stack), epsilon=epsilon, method=self.root)
+        fresh = reduce.gather(f"root/{stack}", mine)[: len(old)]
+        usable = finite(fresh)
+        chosen = torch.where(usable, fresh, old)
+        state["root"][stack] = state["root"][stack].index_put((rows,), chosen) if what == "turn" else chosen
         state["kept"] += (~usable).sum()
-        state["refreshed"].fill_(True)
+        state["refreshed"] = True
 
     def facts(self) -> dict[str, float]:
         """How often the previous one was kept, for the result."""
@@ -139,40 +186,36 @@ class Shampoo(torch.optim.Optimizer):
         return dict(zip(grads, torch._foreach_div(values, scale), strict=True))
 
     def _precondition(self, grads: Tree, steps: Tree) -> Tree:
-        """Add the matrices' gradients to the statistics; returns their steps, in Shampoo's direction once known."""
-        state, grids, done = self.state["shampoo"], self.plan.grids, {}
+        """Add the gradients to the statistics; returns the steps in Shampoo's direction, once there are roots."""
+        state, plan = self.state["shampoo"], self.plan
         past, present = self._weights()
-        for key, names in self.plan.stacked.items():
-            stack = torch.cat([cut(grads[name], grids[name]) for name in names])
-            state["factor"][f"{key}/left"].baddbmm_(stack, stack.mT, beta=past, alpha=present)
-            state["factor"][f"{key}/right"].baddbmm_(stack.mT, stack, beta=past, alpha=present)
-            stack = state["root"][f"{key}/left"] @ stack @ state["root"][f"{key}/right"]
-            parts = stack.split([grids[name].blocks for name in names])
-            done |= {name: join(part, grids[name]) for name, part in zip(names, parts, strict=True)}
+        done: Tree = {}
+        for key, names in plan.stacked.items():
+            grids = [plan.grids[name] for name in names]
+            counts = [grid.blocks for grid in grids]
+            stack = grads[names[0]].new_empty(sum(counts), *grids[0].lengths)
+            for name, grid, part in zip(names, grids, stack.split(counts), strict=True):
+                cut(grads[name], grid, part)
+            few = touched(stack) if plan.factored[key] == [1] else None
+            whole, stack = stack, stack if few is None else stack[:, few]
+            for side in plan.factored[key]:
+                x = along(stack, side)
+                state["factor"][f"{key}/{side}"].baddbmm_(x, x.mT, beta=past, alpha=present)
+            if not state["refreshed"]:
+                continue
+            for side in plan.factored[key]:
+                stack = turned(stack, state["root"][f"{key}/{side}"], side)
+            if few is not None:
+                stack = torch.zeros_like(whole).index_copy_(1, few, stack)
+            for name, grid, part in zip(names, grids, stack.split(counts), strict=True):
+                done[name] = join(part, grid)
         if not done:
             return {}
-        norms = torch._foreach_norm(list(done.values()))
-        wanted = torch._foreach_norm([steps[name] for name in done])
-        for name, norm, goal in zip(done, norms, wanted, strict=True):
-            known = state["refreshed"] & (norm > 0)
-            scaled = done[name].reshape_as(steps[name]) * (goal / torch.where(known, norm, 1.0))
-            done[name] = torch.where(known, scaled, steps[name])
+        norm = torch.stack(torch._foreach_norm(list(done.values())))
+        goal = torch.stack(torch._foreach_norm([steps[name] for name in done]))
+        done = {name: value.reshape_as(steps[name]) for name, value in done.items()}
+        torch._foreach_mul_(list(done.values()), (goal / torch.where(norm > 0, norm, 1.0)).unbind())
         return done
-
-
-def cut(value: Tensor, grid: Grid) -> Tensor:
-    """A parameter's blocks, row by row: (blocks, height, width)."""
-    below, right = grid.down * grid.height - grid.rows, grid.across * grid.width - grid.columns
-    padded = functional.pad(value.reshape(grid.rows, grid.columns), (0, right, 0, below))
-    apart = padded.view(grid.down, grid.height, grid.across, grid.width)
-    return apart.transpose(1, 2).reshape(-1, grid.height, grid.width)
-
-
-def join(blocks: Tensor, grid: Grid) -> Tensor:
-    """The matrix (rows, columns) that `cut` made these blocks of."""
-    apart = blocks.view(grid.down, grid.across, grid.height, grid.width).transpose(1, 2)
-    whole = apart.reshape(grid.down * grid.height, grid.across * grid.width)
-    return whole[: grid.rows, : grid.columns]
 
 
 make = Shampoo

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -31,3 +31,30 @@ def ratio(seconds: dict[str, list[float]], name: str, base: str) -> dict[str, fl
     """Median of the rounds' ratios, with the smallest and the largest."""
     each = [a / b for a, b in zip(seconds[name], seconds[base], strict=True)]
     return {"median": statistics.median(each), "least": min(each), "most": max(each)}
+
+
+def p99(values: list[float]) -> float:
+    """The 99th percentile; of few rounds, nearly the slowest."""
+    return statistics.quantiles(values, n=100, method="inclusive")[98]
+
+
+def memory(engine: Any) -> float:
+    """Bytes of an optimizer's state for each byte of the parameters, after steps that have filled it."""
+    jax = hasattr(engine, "run")
+    params = list((engine.run["params"] if jax else engine.named).values())
+    state = engine.run["opt"] if jax else engine.optimizer.state
+    return _held(state, {id(value) for value in params}) / sum(value.nbytes for value in params)
+
+
+def _held(value: Any, seen: set[int]) -> int:
+    """Bytes of all arrays that hang on a value: rivals keep theirs in objects of their own."""
+    if id(value) in seen or isinstance(value, type) or callable(value):
+        return 0
+    seen.add(id(value))
+    if hasattr(value, "nbytes"):
+        return value.nbytes
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    else:
+        parts = value if isinstance(value, list | tuple) else list(getattr(value, "__dict__", {}).values())
+    return sum(_held(part, seen) for part in parts)

@@ -13,7 +13,7 @@ import pytest
 
 from suite import load
 
-from .measure import interleaved, ratio
+from .measure import interleaved, memory, p99, ratio
 from .test_step import MODELS, made, stepper
 
 pytestmark = pytest.mark.bench
@@ -41,6 +41,7 @@ def test_first_order_step_against_sgd(backend: str, model: str, benchmark: Any, 
         print(f" ({1e3 * min(base):.0f} to {1e3 * max(base):.0f} ms)")
         for name, each in found.items():
             limit = f", limit {LIMITS[name]}" if name in LIMITS else ""
-            print(f"  {name:<13} {each['median']:.3f} ({each['least']:.2f} to {each['most']:.2f}){limit}")
+            held = f"p99 {1e3 * p99(seconds[name]):.0f} ms · state {memory(engines[name]):.2f} × parameters"
+            print(f"  {name:<13} {each['median']:.3f} ({each['least']:.2f} to {each['most']:.2f}) · {held}{limit}")
     over = {name: found[name]["median"] for name in LIMITS if found[name]["median"] > LIMITS[name]}
     assert not over, over

@@ -12,6 +12,7 @@ from suite import load
 STEPS = 10
 # optimizers that change the weights of the forward pass by a draw have nothing of their own to specify
 SPECIFIED = sorted(set(OPTIMIZERS) - {"noisy"})
+FURTHER: list[tuple[str, dict[str, Any]]] = [("vogn", {"draws": 3})]  # settings at which another part of one speaks
 
 
 class Oracle:
@@ -46,31 +47,34 @@ class Oracle:
         return {n: g.numpy().copy() for n, g in share.grads.items()}, taps, batch["weight"].astype(np.float64)
 
 
-def specified(optimizer: str) -> dict[str, np.ndarray]:
+def specified(optimizer: str, **hyper: Any) -> dict[str, np.ndarray]:
     """Parameters after STEPS updates by the reference."""
-    node = OPTIMIZERS[optimizer] | SETTINGS.get(optimizer, {})
+    node = OPTIMIZERS[optimizer] | SETTINGS.get(optimizer, {}) | hyper
     reference = importlib.import_module(f"{node['module']}.reference")
     oracle = Oracle()
     params = oracle.params
     state = reference.init(params)
+    known = {"layers": oracle.engine.task.layers(), "samples": oracle.engine.task.data.samples["train"]}
     for step in range(STEPS):
+        at = params
+        if hasattr(reference, "forward_params"):  # the weights that the step's own pass runs with
+            at = reference.forward_params(params, state, key=(0, step), **known, **load.arguments(node))
         # a second evaluation starts from the same buffers and carry, so they move on only after the update
-        grads, taps, weight = oracle.evaluate(params, step, keep=False)
+        grads, taps, weight = oracle.evaluate(at, step, keep=False)
         again = lambda at, step=step: oracle.evaluate(at, step, keep=False)[0]  # noqa: E731
         tapped = lambda at, step=step: oracle.evaluate(at, step, keep=False)[1]  # noqa: E731
-        extra = {"taps": taps, "weight": weight, "layers": oracle.engine.task.layers()}
-        extra |= {"evaluate": again, "tapped": tapped}
-        new, state = reference.update(params, grads, state, step=step, **extra, **load.arguments(node))
-        oracle.evaluate(params, step, keep=True)
+        extra = {"taps": taps, "weight": weight, "evaluate": again, "tapped": tapped}
+        new, state = reference.update(params, grads, state, step=step, **extra, **known, **load.arguments(node))
+        oracle.evaluate(at, step, keep=True)
         params = new
     return params
 
 
-@pytest.mark.parametrize("optimizer", SPECIFIED)
-def test_both_backends_follow_the_reference(optimizer: str) -> None:
-    expected = specified(optimizer)
+@pytest.mark.parametrize("optimizer, hyper", [*((name, {}) for name in SPECIFIED), *FURTHER])
+def test_both_backends_follow_the_reference(optimizer: str, hyper: dict[str, Any]) -> None:
+    expected = specified(optimizer, **hyper)
     for backend in ("torch", "jax"):
-        made = engine(config(optimizer, backend))
+        made = engine(config(optimizer, backend, hyper=dict(hyper)))
         advance(made, range(STEPS))
         found = {name: value for name, value in weights(made).items() if name in expected}
         assert gap(found, expected) <= 1e-10, backend

@@ -273,7 +273,12 @@ def test_sides() -> None:
     made = plan(shapes)
     sizes = {"8x8/left": 8, "8x8/right": 8, "4x27/left": 4, "4x27/right": 27, "900x6/right": 6}
     assert made.sizes == sizes and made.rest == ["large", "b"]
-    assert made.equal == {"8": ["8x8/left", "8x8/right"], "4": ["4x27/left"], "27": ["4x27/right"], "6": ["900x6/right"]}
+    assert made.equal == {
+        "8": ["8x8/left", "8x8/right"],
+        "4": ["4x27/left"],
+        "27": ["4x27/right"],
+        "6": ["900x6/right"],
+    }
     assert made.count("8x8/left") == 2 and plan(shapes, world=3).filler("8") == 2
     one = plan(shapes, one_sided=True)
     assert one.sizes == {"8x8/left": 8, "8x8/right": 8, "4x27/left": 4, "900x6/right": 6}

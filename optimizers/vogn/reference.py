@@ -1,0 +1,121 @@
+"""Specification of VOGN in float64 NumPy, one sample at a time: lines of algorithm 1 in arXiv:1906.02506.
+
+Taps are in torch's layout: {layer: (x, dy)}, dy the gradient of the summed loss, which holds the sample's weight once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from suite import stream
+from suite.contract import Layer
+
+Tree = dict[str, np.ndarray]
+Taps = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def init(params: Tree) -> dict[str, Any]:
+    """Line 1; s is started by the first batch. `first` and `second` are Adam's, for what no layer describes."""
+    names = ("momentum", "curvature", "first", "second")
+    return {state: {name: np.zeros_like(value) for name, value in params.items()} for state in names}
+
+
+def constants(step: int, samples: int, at: dict[str, Any]) -> tuple[float, float, float]:
+    """N, τ and δ̃ (line 2); τ warms up as section 3 describes."""
+    n = at.get("augmentation", 1.0) * samples
+    tau, start, warmup = at.get("tempering", 1.0), at.get("tempering_start", 1.0), at.get("tempering_warmup", 0)
+    tau = start + (tau - start) * min(1.0, step / warmup) if warmup else tau
+    return n, tau, tau * at.get("prior_precision", 1.0) / n
+
+
+def forward_params(
+    params: Tree, state: dict[str, Any], *, key: tuple[int, int], draw: int = 0, samples: int, layers: Any, **at: Any
+) -> Tree:
+    """Lines 8-9: the weights of one draw; the first step is made at the mean."""
+    if key[1] == 0:
+        return params
+    n, _, delta = constants(key[1], samples, at)
+    drawn = {name for layer in layers.values() if layer.kind != "batchnorm" for name in layer.parameters}
+    made = dict(params)
+    for name in drawn:
+        index = np.arange(params[name].size)
+        noise = stream.normal(np, key, f"{name}/{draw}", index, kind=np.float64).reshape(params[name].shape)
+        made[name] = params[name] + noise / np.sqrt(n * (state["curvature"][name] + delta + at.get("damping", 0.0)))
+    return made
+
+
+def gradients(layer: Layer, x: np.ndarray, dy: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """One sample's gradients of a layer's parameters, weight first."""
+    if layer.kind == "batchnorm":
+        return [(dy * x).reshape(len(dy), -1).sum(1), dy.reshape(len(dy), -1).sum(1)]
+    weight = np.zeros(shape)
+    if layer.kind == "embedding":
+        for row, slope in zip(x.reshape(-1), dy.reshape(-1, shape[1]), strict=True):
+            weight[row] += slope
+        return [weight]
+    if layer.kind == "linear":
+        x, dy = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+        return [dy.T @ x, dy.sum(0)]
+    x = np.pad(x, ((0, 0), (layer.padding,) * 2, (layer.padding,) * 2))
+    for i, j in np.ndindex(*dy.shape[1:]):
+        top, left = i * layer.stride, j * layer.stride
+        weight += dy[:, i, j, None, None, None] * x[:, top : top + layer.kernel, left : left + layer.kernel]
+    return [weight, dy.sum((1, 2))]
+
+
+def squares(taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params: Tree) -> Tree:
+    """ĥ, lines 10 and 12: the weighted mean over samples of the squares of each one's own gradient."""
+    found = {name: np.zeros_like(value) for name, value in params.items()}
+    for name, (x, dy) in taps.items():
+        layer = layers[name]
+        for n in np.flatnonzero(weight):
+            each = gradients(layer, x[n], dy[n] / weight[n], params[layer.parameters[0]].shape)
+            for parameter, value in zip(layer.parameters, each, strict=False):  # a layer may have no bias
+                found[parameter] += weight[n] / weight.sum() * value**2
+    return found
+
+
+def update(
+    params: Tree,
+    grads: Tree,
+    state: dict[str, Any],
+    *,
+    step: int,
+    taps: Taps,
+    weight: np.ndarray,
+    layers: dict[str, Layer],
+    samples: int,
+    seed: int = 0,
+    evaluate: Callable[[Tree], Tree] | None = None,
+    tapped: Callable[[Tree], Taps] | None = None,
+    lr: float = 1e-3,
+    **at: Any,
+) -> tuple[Tree, dict[str, Any]]:
+    """One step from the gradients and taps of the first draw; returns new parameters and state."""
+    new = {name: dict(tree) for name, tree in state.items()} | {"params": dict(params)}
+    _, tau, delta = constants(step, samples, at)
+    g, h, k = dict(grads), squares(taps, weight, layers, params), at.get("draws", 1)
+    for draw in range(1, k):
+        assert evaluate and tapped
+        there = forward_params(params, state, key=(seed, step), draw=draw, samples=samples, layers=layers, **at)
+        more, squared = evaluate(there), squares(tapped(there), weight, layers, params)
+        g, h = {n: g[n] + more[n] for n in g}, {n: h[n] + squared[n] for n in h}
+    g, h = {n: value / k for n, value in g.items()}, {n: value / k for n, value in h.items()}  # line 14
+    normal = {name for layer in layers.values() if layer.kind == "batchnorm" for name in layer.parameters}
+    covered = {name for layer in layers.values() for name in layer.parameters}
+    for name, mu in params.items():
+        if name not in covered:
+            b1, b2 = at.get("fallback_beta1", 0.9), at.get("fallback_beta2", 0.999)
+            new["first"][name] = first = b1 * state["first"][name] + (1 - b1) * g[name]
+            new["second"][name] = second = b2 * state["second"][name] + (1 - b2) * g[name] ** 2
+            scale = np.sqrt(second / (1 - b2 ** (step + 1))) + at.get("fallback_epsilon", 1e-8)
+            new["params"][name] = mu - at.get("fallback_ratio", 1.0) * lr * first / (1 - b1 ** (step + 1)) / scale
+            continue
+        prior = 0.0 if name in normal else delta
+        m = at.get("momentum", 0.9) * state["momentum"][name] + g[name] + prior * mu  # 17
+        beta2 = at.get("beta2", 0.999)
+        s = h[name] if step == 0 else (1 - tau * beta2) * state["curvature"][name] + beta2 * h[name]  # 18
+        new["momentum"][name], new["curvature"][name] = m, s
+        new["params"][name] = mu - lr * m / (s + delta + at.get("damping", 0.0))  # 19
+    return new.pop("params"), new

@@ -1,0 +1,55 @@
+"""Shampoo by itself: either backend and the reference, driven through the same steps."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import twins
+from twins import Tree, noisy
+
+from suite.contract import Layer
+from suite.optimizers.shampoo import reference
+
+STEPS = 10
+SHAPES = {"matrix": (5, 4), "filter": (4, 3, 3, 3), "wide": (3, 7), "narrow": (6, 1), "bias": (5,), "scale": ()}
+HYPER = {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.01, "beta2": 0.9, "epsilon": 1e-4, "block_size": 3}
+SCHEDULE = {"inverse_interval": 2, "start_preconditioning": 3}
+TABLES = {"words": Layer("embedding", ("wide",))}
+Torch, Jax = (functools.partial(half, "shampoo") for half in (twins.Torch, twins.Jax))
+BACKENDS = {"torch": Torch, "jax": Jax}
+
+
+def held(made: Any, stack: str) -> np.ndarray:
+    """A stack of roots."""
+    return np.asarray(made.state["root"][stack]).copy()
+
+
+def train(
+    made: Any, gradient: Any = noisy, steps: int = STEPS, edits: dict[int, dict[str, float]] | None = None
+) -> Tree:
+    """Parameters after some steps; `edits` are hyper-parameters that change."""
+    for step in range(steps):
+        made.edit(**(edits or {}).get(step, {}))
+        made.host(step)
+        grads = gradient(made.params, step)
+        for name in made.plan.programs(step):
+            made.refresh(name)
+        made.update(grads)
+    return made.params
+
+
+def specified(
+    params: Tree, gradient: Any = noisy, edits: dict[int, dict[str, float]] | None = None, **hyper: Any
+) -> Tree:
+    """The same by the reference."""
+    state = reference.init(params)
+    for step in range(hyper.pop("steps", STEPS)):
+        hyper |= (edits or {}).get(step, {})
+        params, state = reference.update(params, gradient(params, step), state, step=step, **hyper)
+    return params
+
+
+def gap(one: Tree, other: Tree) -> float:
+    """Largest absolute difference over everything."""
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
