@@ -1,7 +1,38 @@
 """K-FAC: natural gradient with the Fisher matrix approximated by Kronecker factors, layer by layer.
 
-Covers linear, convolution, batch-normalisation (unit-wise) and embedding layers; any other parameter follows SGD with
-the same learning rate and momentum.
+For a linear layer or convolution with weights and bias side by side, W̃ = [W b], inputs a = [h 1], gradients g by the
+outputs, over samples and the T positions of a sample (windows, words):
+
+    A ← β A + (1 - β) mean(Σ a aᵀ),  G ← β G + (1 - β) mean(Σ g gᵀ / T)        divided by 1 - βᵏ: the zero start
+    d = (G + √λ/π I)⁻¹ ∇W̃ (A + π√λ I)⁻¹,  π² = mean eigenvalue of A / that of G
+    v ← μ v + d,  W̃ ← W̃ - η v
+
+Means go over samples, so λ means the same at any batch size, number of micro-batches and of ranks. What is covered:
+
+- linear layers, also those inside attention: each projection is a layer, the words are its positions
+- convolutions: the windows are the positions
+- embeddings: A is diagonal, how often each word occurs, and never stale
+- batch normalisation: `unit`, 2x2 blocks of each channel's scale and shift; `full`, all of them in one block
+- a layer called more than once: each call is so many more positions
+- not: a matrix that stands in two layers, as of tied embeddings. It, and any other parameter, follows SGD with the
+  same learning rate and momentum.
+
+Each rank inverts the factors it owns and sends the inverses; `symmetric` sends triangles, half the bytes. Options:
+
+- `stale`: each factor X waits Δ steps until it is refreshed (SP-NGD, algorithms 1 and 2). Δ is halved where X differs
+  from the last one by α or more, relative and in the Frobenius norm; stays where X is like the last but not like the
+  one before; and is Δ + Δ₋₁ where it is like both. X is the averaged factor, without damping. A factor not due is
+  neither taken, sent nor inverted, except that a step of jax that refreshes any takes and sends all statistics.
+- `rescale`: after each step, norm √(2 · outputs) for the weights of linear layers and convolutions (SP-NGD, eq. 24).
+  The velocity stays that of the step, while SP-NGD's is the difference of the weights.
+- `kl_clip`: d is scaled by min(1, √(κ / η² Σ⟨∇, d⟩)), with the vector ∇ that was preconditioned.
+- `momentum_on: gradient`: m ← μ m + (1 - μ) ∇ is preconditioned and its d is the step.
+- `damping_split: equal`: √λ for either factor. `inverse_warmup`: inverses at every step up to this one.
+- `warm_start`: the mean statistics of so many batches are the first A and G, and 1 - βᵏ is 1.
+
+Statistics that are not finite are not taken in. A factor that has no Cholesky factor, even with ten times the damping,
+keeps its inverse (at first the identity). Both are counted (`kept`). A factor of zero, or nearly, is taken for one of
+mean eigenvalue 1e-12 in π, so that its pair leaves ∇/λ: a network whose branches begin at zero has such layers.
 """
 
 SUMMARY = "Kronecker-factored approximate curvature, distributed over owners (Osawa et al. 2019)"
@@ -10,4 +41,4 @@ CITATION = (
     "arXiv:1503.05671; Osawa et al.: Scalable and Practical Natural Gradient for Large-Scale Deep Learning, "
     "arXiv:2002.06015"
 )
-NEEDS = ("layers", "shapes", "world", "observe", "absorb", "program")
+NEEDS = ("layers", "shapes", "world", "observe", "absorb", "prepare", "program", "host", "facts")

@@ -1,14 +1,20 @@
 """K-FAC in jax."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from suite.contract import Layer
 from suite.optimizers._base.jax import Optimizer, decayed, hyper
+from suite.optimizers.kfac import jax_stale
+from suite.optimizers.kfac.jax_factors import damped_inverse, pack, ridges, unpack, usable
+from suite.optimizers.kfac.jax_precondition import clipped, precondition
+from suite.optimizers.kfac.jax_statistics import factors
 from suite.optimizers.kfac.plan import KFACPlan
 
 Tree = dict[str, Array]
@@ -22,18 +28,27 @@ def kfac(
     world: int = 1,
     lr: float = 0.1,
     momentum: float = 0.9,
+    momentum_on: str = "direction",
     damping: float = 0.1,
+    damping_split: str = "pi",
     factor_decay: float = 0.95,
     factor_interval: int = 1,
     inverse_interval: int = 1,
+    inverse_warmup: int = 0,
+    stale: bool = False,
+    stale_alpha: float = 0.1,
+    warm_start: int = 0,
     weight_decay: float = 0.0,
     fisher: str = "empirical",
+    batchnorm: str = "unit",
     rescale: bool = False,
+    kl_clip: float = 0.0,
+    symmetric: bool = True,
 ) -> Optimizer:
     """Natural gradient with Kronecker factors; arguments as in `suite.optimizers.kfac.torch.KFAC`.
 
-    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan`, `observe`, `absorb` and
-    `program`; call them as the torch class says.
+    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan`, `host`, `observe`,
+    `absorb`, `prepare`, `program` and `facts`; call them as the torch class says.
     """
     plan = KFACPlan(
         layers,
@@ -41,143 +56,156 @@ def kfac(
         world=world,
         factor_interval=factor_interval,
         inverse_interval=inverse_interval,
+        inverse_warmup=inverse_warmup,
+        stale=stale,
+        warm_start=warm_start,
         fisher=fisher,
+        batchnorm=batchnorm,
+        damping_split=damping_split,
+        momentum_on=momentum_on,
     )
-    buckets = plan.buckets
+    buckets, sent = plan.buckets, symmetric and world > 1
+    to_wire, from_wire = (pack, unpack) if sent else (lambda stack: stack, lambda stack: stack)
 
     def init(params: Tree) -> State:
         kind = next(iter(params.values())).dtype
-        replicated = {name: (plan.shapes[layers[name].parameters[0]][0], 3) for name in plan.batchnorm}
-        replicated |= {name: (plan.shapes[layers[name].parameters[0]][0],) for name in plan.embedding}
-        return {
-            "hyper": hyper(
-                lr=lr, momentum=momentum, damping=damping, factor_decay=factor_decay, weight_decay=weight_decay
-            ),
-            "owned": {key: jnp.zeros((rows, int(key), int(key)), kind) for key, rows in buckets.padded.items()},
-            "inverse": {
-                key: jnp.tile(jnp.eye(int(key), dtype=kind), (rows, 1, 1)) for key, rows in buckets.padded.items()
-            },
-            "replicated": {name: jnp.zeros(shape, kind) for name, shape in replicated.items()},
-            "trace": jnp.zeros(len(plan.sides), kind),
-            "mass": jnp.zeros((), kind),
+        values = {"lr": lr, "momentum": momentum, "damping": damping, "factor_decay": factor_decay}
+        values |= {"weight_decay": weight_decay, "stale_alpha": stale_alpha, "kl_clip": kl_clip}
+        eye = {key: jnp.eye(int(key), dtype=kind) for key in buckets.padded}
+        state = {
+            "hyper": hyper(**values),
+            "owned": {"factor": {key: jnp.zeros((n, int(key), int(key)), kind) for key, n in buckets.padded.items()}},
+            "inverse": {key: jnp.tile(eye[key], (rows, 1, 1)) for key, rows in buckets.padded.items()},
+            "replicated": {name: jnp.zeros(shape, kind) for name, shape in plan.replicated.items()},
+            "trace": jnp.zeros(len(plan.factors), kind),
+            "mass": jnp.zeros(len(plan.factors), kind),
+            "kept": jnp.zeros((), jnp.int32),
+            "refreshed": jnp.zeros((), jnp.int32),
             "velocity": jax.tree.map(jnp.zeros_like, params),
         }
+        return jax_stale.begin(state) if stale else state
+
+    # ------------------------------------------------------------------------------------------ statistics
+    def host(state: State, step: int) -> State:
+        if plan.asks(step):
+            plan.read(step, np.asarray(state["wait"]).tolist())
+        return state
+
+    def facts(state: State) -> dict[str, int]:
+        return {name: int(state[name]) for name in ("refreshed", "kept")}
 
     def observe(taps: Mapping[tuple[str, int], tuple[Array, Array]], weight: Array) -> Tree:
         sums: Tree = {}
-        root = jnp.sqrt(weight)
-        inverse_root = jnp.where(weight > 0, 1.0 / jnp.where(weight > 0, root, 1.0), 0.0)
+        calls = Counter(name for name, _ in taps)
         for (name, _), (x, dy) in taps.items():
-            layer = layers[name]
-            dy = dy * inverse_root.reshape(-1, *[1] * (dy.ndim - 1))  # dy holds the weight once; its square needs √w
-            for key, value in _factors(layer, x, dy, root, shapes[layer.parameters[0]][0]).items():
-                sums[name + key] = sums[name + key] + value if name + key in sums else value
+            if (layer := plan.layers.get(name)) is None:
+                continue
+            rows, full = shapes[layer.parameters[0]][0], name in plan.whole
+            for end, value in factors(layer, x, dy, weight, rows, full=full, calls=calls[name]).items():
+                sums[name + end] = sums[name + end] + value if name + end in sums else value
         return sums
 
+    def prepare(statistics: Tree, state: State, *, reduce: Any) -> State:
+        every = jnp.ones(len(plan.factors), bool)
+        return mix(statistics, state, every, jnp.zeros(()), reduce)[0]
+
     def absorb(statistics: Tree, state: State, *, reduce: Any) -> State:
-        decay = state["hyper"]["factor_decay"]
-        rest = {name: statistics[name + ("/in" if name in plan.embedding else "")] for name in state["replicated"]}
-        sides = [statistics[side] for side in plan.sides]
-        if sides:
-            rest["trace"] = jnp.stack([jnp.trace(value) if value.ndim == 2 else value.sum() for value in sides])
-        mixed = reduce.exact(rest)
-        mix = lambda old, new: decay * old + (1.0 - decay) * new  # noqa: E731
-        owned = {}
+        due = state["wait"] <= 0 if stale else jnp.ones(len(plan.factors), bool)
+        state, similar = mix(statistics, state, due, state["hyper"]["factor_decay"], reduce)
+        return jax_stale.settle(state, due, similar) if stale else state
+
+    def mix(statistics: Tree, state: State, due: Array, decay: Array, reduce: Any) -> tuple[State, Array]:
+        """Take due statistics into the factors; which of them are still what they were, (factors, 2)."""
+        values = [statistics[name] for name in plan.factors]
+        traces = [jnp.trace(v) if n in buckets.place else v.sum() for n, v in zip(plan.factors, values, strict=True)]
+        rest = reduce.exact({name: statistics[name] for name in plan.replicated} | {"trace": jnp.stack(traces)})
+        new_trace = rest.pop("trace")
+        sound = jnp.isfinite(new_trace)  # |a_ij|² ≤ a_ii a_jj: where the trace is finite, all is
+        taken = due & sound
+        old, tiny = state["mass"], jnp.finfo(new_trace.dtype).tiny
+        mass = jnp.where(taken, decay * old + (1.0 - decay), old)
+        trace = jnp.where(taken, decay * state["trace"] + (1.0 - decay) * new_trace, state["trace"])
+        similar = jnp.zeros((len(plan.factors), 2), bool)
+
+        def one(numbers: Array, factor: Array, new: Array, before: Array | None) -> Any:
+            """The factors (m, …) with these numbers, mixed; what they were; and whether they are similar to that."""
+            beside = lambda value: value[numbers].reshape(-1, *[1] * (factor.ndim - 1))  # noqa: E731
+            mixed = jnp.where(beside(taken), decay * factor + (1.0 - decay) * new, factor)
+            if before is None:
+                return mixed, None, None
+            last = factor / beside(jnp.maximum(old, tiny))
+            now = mixed / beside(jnp.maximum(mass, tiny))
+            found = jax_stale.alike(now, last, before, state["hyper"]["stale_alpha"])
+            return mixed, jnp.where(beside(due), last, before), found
+
+        past, replicated, before = state.get("before", {}), {}, {}
+        for name, value in rest.items():
+            parts = past[name][None] if stale else None
+            found = one(jnp.array([plan.index[name]]), state["replicated"][name][None], value[None], parts)
+            replicated[name] = found[0][0]
+            if stale:
+                before[name], similar = found[1][0], similar.at[plan.index[name]].set(found[2][0])
+        past, factor, owned_before = state["owned"].get("before", {}), {}, {}
         for key, members in buckets.members.items():
             stack = jnp.stack([statistics[side] for side in members])
-            stack = jnp.pad(stack, ((0, buckets.filler(key)), (0, 0), (0, 0)))
-            owned[key] = mix(state["owned"][key], reduce.to_owners(f"factor/{key}", stack))
-        return state | {
-            "owned": owned,
-            "replicated": {name: mix(old, mixed[name]) for name, old in state["replicated"].items()},
-            "trace": mix(state["trace"], mixed["trace"]) if sides else state["trace"],
-            "mass": mix(state["mass"], 1.0),
-        }
+            stack = to_wire(jnp.pad(stack, ((0, buckets.filler(key)), (0, 0), (0, 0))))
+            new = from_wire(reduce.to_owners(f"factor/{key}", stack))
+            numbers = reduce.mine(jnp.array(plan.rows(key) + [0] * buckets.filler(key)))
+            factor[key], last, found = one(numbers, state["owned"]["factor"][key], new, past.get(key))
+            if stale:
+                found = reduce.gather("stale", found.astype(mass.dtype))[: len(members)] > 0
+                owned_before[key], similar = last, similar.at[jnp.array(plan.rows(key))].set(found)
+        counts = {"refreshed": state["refreshed"] + taken.sum(dtype=jnp.int32)}
+        counts["kept"] = state["kept"] + (due & ~sound).sum(dtype=jnp.int32)
+        state = state | counts | {"mass": mass, "trace": trace, "replicated": replicated}
+        state["owned"] = {"factor": factor} | ({"before": owned_before} if stale else {})
+        return state | ({"before": before} if stale else {}), similar & sound[:, None]
 
-    def ridges(state: State) -> Array:
-        sizes = jnp.asarray([plan.sizes[side] for side in plan.sides], state["trace"].dtype)
-        mean = jnp.maximum(state["trace"] / state["mass"] / sizes, 1e-12)
-        return jnp.sqrt(state["hyper"]["damping"] * mean / mean[jnp.asarray(plan.partner)])
-
+    # -------------------------------------------------------------------------------------------- inverses
     def program(name: str, state: State, *, reduce: Any) -> State:
-        ridge = ridges(state)[jnp.asarray(plan.rows(name))]
-        ridge = reduce.mine(jnp.pad(ridge, (0, buckets.filler(name)), constant_values=1.0))
-        identity = jnp.eye(int(name), dtype=ridge.dtype)
-        damped = state["owned"][name] / state["mass"] + ridge[:, None, None] * identity
+        filler, previous = buckets.filler(name), state["inverse"][name]
+        numbers = reduce.mine(jnp.array(plan.rows(name) + [0] * filler))
+        due = reduce.mine(jnp.arange(buckets.padded[name])) < len(buckets.members[name])
+        if stale:  # refreshed in this very step: it has waited for nothing yet
+            due &= (state["wait"] == state["interval"][0])[numbers]
+        scale = 1.0 / jnp.maximum(state["mass"], jnp.finfo(previous.dtype).tiny)
+
+        def one(item: Any) -> Array:
+            due, factor, scale, ridge, old = item
+            return jax.lax.cond(due, lambda: damped_inverse(factor * scale, ridge), lambda: old)
+
         # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
-        inverse = jax.lax.map(lambda m: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(m), True), identity), damped)
-        usable = jnp.isfinite(inverse).all((1, 2), keepdims=True)
-        inverse = jnp.where(usable, inverse, reduce.mine(state["inverse"][name]))
-        return state | {"inverse": state["inverse"] | {name: reduce.gather(f"inverse/{name}", inverse)}}
+        items = (scale[numbers], ridges(plan, state, damping_split)[numbers], reduce.mine(previous))
+        found = jax.lax.map(one, (due, state["owned"]["factor"][name], *items))
+        found = from_wire(reduce.gather(f"inverse/{name}", to_wire(found)))
+        good = usable(found)
+        inverse = jnp.where(good[:, None, None], found, previous)
+        kept = state["kept"] + (~good).sum(dtype=jnp.int32)
+        return state | {"inverse": state["inverse"] | {name: inverse}, "kept": kept}
 
-    def precondition(grads: Tree, state: State) -> Tree:
-        done, damping = dict(grads), state["hyper"]["damping"]
-
-        def inverse(side: str) -> Array:
-            key, row = buckets.place[side]
-            return state["inverse"][key][row]
-
-        for name in plan.kronecker:
-            weight, *bias = layers[name].parameters
-            matrix = grads[weight].reshape(len(grads[weight]), -1)
-            full = jnp.concatenate([matrix, *(grads[b][:, None] for b in bias)], 1)
-            full = inverse(f"{name}/out") @ full @ inverse(f"{name}/in")
-            done[weight] = full[:, : matrix.shape[1]].reshape(grads[weight].shape)
-            done |= {b: full[:, -1] for b in bias}
-        for name in plan.embedding:
-            weight = layers[name].parameters[0]
-            diagonal = state["replicated"][name] / state["mass"] + ridges(state)[plan.sides.index(f"{name}/in")]
-            done[weight] = grads[weight] / diagonal[:, None] @ inverse(f"{name}/out")
-        for name in plan.batchnorm:
-            weight, bias = layers[name].parameters
-            a, b, c = (state["replicated"][name] / state["mass"]).T  # [[a, b], [b, c]] for each channel
-            a, c = a + damping, c + damping
-            determinant = a * c - b * b
-            done[weight] = (c * grads[weight] - b * grads[bias]) / determinant
-            done[bias] = (a * grads[bias] - b * grads[weight]) / determinant
-        return done
-
+    # ---------------------------------------------------------------------------------------------- update
     def update(grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
         at = state["hyper"]
-        direction = precondition(decayed(grads, params, at["weight_decay"]), state)
-        velocity = jax.tree.map(lambda v, d: at["momentum"] * v + d, state["velocity"], direction)
-        updates = jax.tree.map(lambda v: -at["lr"] * v, velocity)
+        grads = decayed(grads, params, at["weight_decay"])
+        velocity = state["velocity"]
+        if momentum_on == "gradient":
+            mean = lambda m, g: at["momentum"] * m + (1.0 - at["momentum"]) * g  # noqa: E731
+            grads = velocity = jax.tree.map(mean, velocity, grads)
+        direction = precondition(plan, state, grads, ridges(plan, state, damping_split))
+        if kl_clip:
+            direction |= clipped(plan, grads, direction, lr=at["lr"], bound=at["kl_clip"])
+        if momentum_on == "direction":
+            direction = velocity = jax.tree.map(lambda v, d: at["momentum"] * v + d, velocity, direction)
+        updates = jax.tree.map(lambda v: -at["lr"] * v, direction)
         if rescale:
             for name in plan.kronecker:
                 weight = layers[name].parameters[0]
                 new = params[weight] + updates[weight]
                 updates[weight] = new * ((2.0 * len(new)) ** 0.5 / (jnp.linalg.norm(new) + 1e-9)) - params[weight]
-        return updates, state | {"velocity": velocity}
+        return updates, state | {"velocity": velocity} | ({"wait": state["wait"] - 1} if stale else {})
 
-    return Optimizer(init, update, plan=plan, observe=observe, absorb=absorb, program=program)
-
-
-def _patches(x: Array, layer: Layer) -> Array:
-    """Windows of (N, H, W, C) as rows: (N · places, C · k · k), in the order of a torch weight's columns."""
-    k, s, p = layer.kernel, layer.stride, layer.padding
-    x = jnp.pad(x, ((0, 0), (p, p), (p, p), (0, 0)))
-    height, width = (x.shape[1] - k) // s + 1, (x.shape[2] - k) // s + 1
-    shifts = [(i, j) for i in range(k) for j in range(k)]
-    windows = [x[:, i : i + s * height : s, j : j + s * width : s] for i, j in shifts]
-    return jnp.stack(windows, -1).reshape(-1, x.shape[3] * k * k)
-
-
-def _factors(layer: Layer, x: Array, dy: Array, root: Array, rows: int) -> Tree:
-    """One layer's sums over samples; dy already divided by √weight, `root` is √weight (N,)."""
-    if layer.kind == "batchnorm":
-        middle = tuple(range(1, dy.ndim - 1))
-        scale, shift = (dy * x).sum(middle), dy.sum(middle)  # (N, C) each
-        return {"": jnp.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)}
-    places = dy[0, ..., 0].size
-    g = dy.reshape(-1, dy.shape[-1])
-    out = {"/out": g.T @ g / places}
-    if layer.kind == "embedding":
-        return out | {"/in": jnp.zeros(rows, dy.dtype).at[x.reshape(-1)].add(jnp.repeat(root * root, places))}
-    x = x * root.reshape(-1, *[1] * (x.ndim - 1))
-    a = _patches(x, layer) if layer.kind == "conv2d" else x.reshape(-1, x.shape[-1])
-    if len(layer.parameters) > 1:
-        a = jnp.concatenate([a, jnp.repeat(root, places)[:, None]], 1)
-    return out | {"/in": a.T @ a}
+    offers: dict[str, Any] = {"plan": plan, "host": host, "drain": lambda: None, "facts": facts, "observe": observe}
+    return Optimizer(init, update, **offers, absorb=absorb, prepare=prepare, program=program)
 
 
 make = kfac

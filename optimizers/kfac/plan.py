@@ -1,22 +1,38 @@
 """K-FAC's plan: which factor stands where, and when it is refreshed. Shared by torch and jax."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
-from suite.contract import Layer, Plan
+from suite.contract import Layer, Plan, UserError
 from suite.optimizers._plan import bucket
+
+CHOICES = {
+    "fisher": ("empirical", "sampled"),
+    "batchnorm": ("unit", "full"),
+    "damping_split": ("pi", "equal"),
+    "momentum_on": ("direction", "gradient"),
+}
+SMALLEST = 1e-12  # mean eigenvalues are taken for at least this in π
 
 
 class KFACPlan(Plan):
-    """Factors of equal size in one bucket, owned slice by slice; refreshes every so many steps.
+    """Factors of equal size in one bucket, owned slice by slice; refreshes every so many steps, or when due.
 
     Attributes:
+        layers: what is preconditioned: all but those that share their matrix with another.
+        covered: names of their parameters.
         kronecker: names of layers with two dense factors, `<layer>/in` (A) and `<layer>/out` (G).
         embedding: names of layers with a diagonal A and a dense G.
-        batchnorm: names of layers with a 2×2 block for each channel.
-        sizes: rows of each factor, dense or diagonal, by `<layer>/in` and `<layer>/out`; `sides` is their order.
+        whole: names of batch normalisations with one dense factor, `<layer>`, of 2C scales and shifts.
+        unit: names of batch normalisations with a 2x2 block for each channel, `<layer>`.
+        sizes: rows of each factor but the unit-wise, dense or diagonal; `sides` is their order.
+        paired: how many of `sides` are an A or a G; those of a layer stand next to each other.
+        factors: every factor's name: `sides`, then `unit`.
+        replicated: factors that all ranks hold, by the name of their statistics.
         buckets: the dense factors, keyed by their size.
-        covered: names of the parameters that are preconditioned.
+        world: ranks that share them.
+        warm_start: batches whose statistics are averaged before the first step.
     """
 
     def __init__(
@@ -28,12 +44,35 @@ class KFACPlan(Plan):
         factor_interval: int,
         inverse_interval: int,
         fisher: str,
+        batchnorm: str = "unit",
+        damping_split: str = "pi",
+        momentum_on: str = "direction",
+        inverse_warmup: int = 0,
+        stale: bool = False,
+        warm_start: int = 0,
     ):
-        self.layers, self.shapes = dict(layers), dict(shapes)
-        self.factor_interval, self.inverse_interval, self.fisher = factor_interval, inverse_interval, fisher
+        chosen = {"fisher": fisher, "batchnorm": batchnorm, "damping_split": damping_split, "momentum_on": momentum_on}
+        for key, value in chosen.items():
+            if value not in CHOICES[key]:
+                raise UserError(f"optimizer.{key}={value}: unknown; type one of {', '.join(CHOICES[key])}")
+        if stale and (factor_interval, inverse_interval) != (1, 1):
+            raise UserError(
+                "optimizer.stale=true: each factor finds its own interval, so there is none to be set; "
+                "type optimizer.factor_interval=1 optimizer.inverse_interval=1"
+            )
+        uses = Counter(
+            layer.parameters[0] for layer in layers.values()
+        )  # a matrix of two layers has no pair of its own
+        self.layers = layers = {name: layer for name, layer in layers.items() if uses[layer.parameters[0]] == 1}
+        self.covered = {parameter for layer in layers.values() for parameter in layer.parameters}
+        self.shapes, self.world = dict(shapes), world
+        self.factor_interval, self.inverse_interval = factor_interval, inverse_interval
+        self.inverse_warmup, self.stale, self.warm_start = inverse_warmup, stale, warm_start
+        self.word = "statistics" if fisher == "empirical" else "sampled"
         self.kronecker = [name for name, layer in layers.items() if layer.kind in ("linear", "conv2d")]
         self.embedding = [name for name, layer in layers.items() if layer.kind == "embedding"]
-        self.batchnorm = [name for name, layer in layers.items() if layer.kind == "batchnorm"]
+        normalised = [name for name, layer in layers.items() if layer.kind == "batchnorm"]
+        self.whole, self.unit = (normalised, []) if batchnorm == "full" else ([], normalised)
         self.sizes: dict[str, int] = {}
         for name in self.kronecker:
             weight, *bias = layers[name].parameters
@@ -41,21 +80,66 @@ class KFACPlan(Plan):
             self.sizes[f"{name}/out"] = shapes[weight][0]
         for name in self.embedding:
             self.sizes[f"{name}/in"], self.sizes[f"{name}/out"] = shapes[layers[name].parameters[0]]
-        diagonal = {f"{name}/in" for name in self.embedding}
+        self.paired = len(self.sizes)
+        self.sizes |= {name: 2 * shapes[layers[name].parameters[0]][0] for name in self.whole}
+        diagonal = {f"{name}/in": name for name in self.embedding}
         self.buckets = bucket({side: str(size) for side, size in self.sizes.items() if side not in diagonal}, world)
         self.sides = list(self.sizes)
-        self.partner = [i ^ 1 for i in range(len(self.sides))]  # A and G of a layer stand next to each other
-        self.covered = {p for name in self.kronecker + self.embedding + self.batchnorm for p in layers[name].parameters}
+        self.factors = [*self.sides, *self.unit]
+        self.index = {name: number for number, name in enumerate(self.factors)}
+        self.replicated = {name: (shapes[layers[name].parameters[0]][0], 3) for name in self.unit}
+        self.replicated |= {side: (self.sizes[side],) for side in diagonal}
+        self.partner = [number ^ 1 for number in range(self.paired)]
+        self._due: dict[str, int] = {}  # the step at which each factor is due, as far as it has been read
+        self._last: int | None = None
 
     def rows(self, key: str) -> list[int]:
         """Where each member of a bucket stands in `sides`."""
-        return [self.sides.index(side) for side in self.buckets.members[key]]
+        return [self.index[side] for side in self.buckets.members[key]]
+
+    def parcels(self, key: str, chosen: Collection[str]) -> list[int]:
+        """Rows of a bucket's stack, those of `chosen` only, owner after owner and equally many of each; -1 fills up."""
+        share = self.buckets.padded[key] // self.world
+        wanted = [row for row, side in enumerate(self.buckets.members[key]) if side in chosen]
+        owned = [[row for row in wanted if row // share == rank] for rank in range(self.world)]
+        most = max(map(len, owned))
+        return [row for rows in owned for row in rows + [-1] * (most - len(rows))]
+
+    # ------------------------------------------------------------------------------------------------ when
+    def now(self, step: int) -> tuple[str, ...]:
+        """The factors whose statistics are refreshed in this step.
+
+        With `stale` they follow from what has been read. Before that, a compiler that asks ahead is told that even
+        steps refresh all and odd ones none, so that it makes both kinds of step.
+        """
+        if not self.stale:
+            return tuple(self.factors) if step % self.factor_interval == 0 else ()
+        if not self._due:
+            return tuple(self.factors) if step % 2 == 0 else ()
+        return tuple(name for name in self.factors if self._due[name] <= step)
+
+    def asks(self, step: int) -> bool:
+        """Whether the waiting times must be read before this step: after a refresh, and after a jump."""
+        known = self._last is not None and self._last == step - 1 and not self.now(step - 1)
+        self._last = step
+        return self.stale and not known
+
+    def read(self, step: int, wait: Sequence[int]) -> None:
+        """Take over how many steps each of `factors` waits, counted from this step."""
+        self._due = {name: step + steps for name, steps in zip(self.factors, wait, strict=True)}
 
     def phase(self, step: int) -> tuple[str, ...]:
-        """Statistics are observed every `factor_interval` steps, from given or from sampled labels."""
-        word = "statistics" if self.fisher == "empirical" else "sampled"
-        return (word,) if step % self.factor_interval == 0 else ()
+        """The word for steps with statistics, taken with given or with sampled labels."""
+        return (self.word,) if self.now(step) else ()
+
+    def inverted(self, step: int) -> tuple[str, ...]:
+        """The dense factors that are inverted in this step."""
+        if self.stale:
+            return tuple(name for name in self.now(step) if name in self.buckets.place)
+        due = step <= self.inverse_warmup or step % self.inverse_interval == 0
+        return tuple(self.buckets.place) if due else ()
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """Inverses are refreshed every `inverse_interval` steps, a program for each bucket."""
-        return tuple(self.buckets.members) if step % self.inverse_interval == 0 else ()
+        """The buckets with a factor that is inverted in this step, a program each."""
+        due = {self.buckets.place[side][0] for side in self.inverted(step)}
+        return tuple(key for key in self.buckets.members if key in due)

@@ -18,22 +18,27 @@ Taps = dict[str, tuple[np.ndarray, np.ndarray]]
 def init(params: Tree) -> dict[str, Any]:
     """Zero factors of zero weight, zero velocity."""
     velocity = {name: np.zeros_like(value) for name, value in params.items()}
-    return {"factors": {}, "mass": 0.0, "inverses": {}, "velocity": velocity}
+    return {"factors": {}, "mass": {}, "inverses": {}, "past": {}, "timing": {}, "velocity": velocity, "kept": 0}
 
 
 def rows(x: np.ndarray, layer: Layer) -> np.ndarray:
-    """The (T, in) inputs that one sample's weight gradient is made of, a 1 appended where there is a bias."""
+    """The (T, in) inputs that one sample's weight gradient is made of, a 1 appended where there is a bias.
+
+    A convolution's are its windows, in the order (row, column, channel).
+    """
     if layer.kind == "conv2d":
         k, s, p = layer.kernel, layer.stride, layer.padding
         x = np.pad(x, ((0, 0), (p, p), (p, p)))
         height, width = ((x.shape[1] - k) // s + 1, (x.shape[2] - k) // s + 1)
         places = [(i * s, j * s) for i in range(height) for j in range(width)]
-        x = np.stack([x[:, i : i + k, j : j + k].ravel() for i, j in places])
+        x = np.stack([x[:, i : i + k, j : j + k].transpose(1, 2, 0).ravel() for i, j in places])
     x = x.reshape(-1, x.shape[-1])
     return np.hstack([x, np.ones((len(x), 1))]) if len(layer.parameters) > 1 else x
 
 
-def statistics(taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params: Tree) -> dict[str, np.ndarray]:
+def statistics(
+    taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params: Tree, *, batchnorm: str = "unit"
+) -> dict[str, np.ndarray]:
     """Mean over samples of each layer's factors."""
     sums: dict[str, Any] = {}
 
@@ -48,7 +53,8 @@ def statistics(taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params:
             g = dy[n] / w  # (…,) gradient of this sample's own loss
             if layer.kind == "batchnorm":
                 pair = np.stack([(g * x[n]).reshape(len(g), -1).sum(1), g.reshape(len(g), -1).sum(1)], 1)  # (C, 2)
-                add(name, w * pair[:, :, None] * pair[:, None, :])  # [O] eq. 15: unit-wise Fisher, (C, 2, 2)
+                unit = batchnorm == "unit"
+                add(name, w * (pair[:, :, None] * pair[:, None, :] if unit else np.outer(pair.T, pair.T)))  # [O] eq. 15
                 continue
             g = g.reshape(len(g), -1).T if layer.kind == "conv2d" else g.reshape(-1, g.shape[-1])  # (T, out)
             add(f"{name}/out", w * g.T @ g / len(g))  # Γ, [G] eq. 29
@@ -61,23 +67,69 @@ def statistics(taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params:
     return sums
 
 
-def invert(state: dict[str, Any], layers: dict[str, Layer], damping: float) -> dict[str, np.ndarray]:
-    """Damped inverses of the bias-corrected factors, diagonal ones as vectors."""
-    inverses = {}
-    factors = {name: value / state["mass"] for name, value in state["factors"].items()}
+def refresh(state: dict[str, Any], new: Tree, decay: float, names: list[str], alpha: float | None = None) -> None:
+    """Mix statistics into the factors; where the interval is to be found, [O] algorithm 2."""
+    for name in names:
+        if not np.isfinite(new[name]).all():
+            state["kept"] += 1
+        else:
+            mass, old = state["mass"].get(name, 0.0), state["factors"].get(name, 0.0)
+            state["mass"][name] = decay * mass + 1 - decay  # 1 - decay**k: corrects the zero start
+            now = (decay * mass * old + (1 - decay) * new[name]) / state["mass"][name]
+            state["factors"] = state["factors"] | {name: now}
+        if alpha is not None and name in state["factors"]:
+            now, zero = state["factors"][name], np.zeros_like(state["factors"][name])
+            last, before = state["past"].get(name, (zero, zero))
+            sound = np.isfinite(new[name]).all()
+            similar = [sound and np.linalg.norm(now - x) < alpha * np.linalg.norm(x) for x in (last, before)]
+            _, interval, older = state["timing"].get(name, (0, 1, 1))
+            chosen = max(1, interval // 2) if not similar[0] else interval if not similar[1] else interval + older
+            state["timing"] = state["timing"] | {name: (chosen, chosen, interval)}  # steps to wait; intervals
+            state["past"] = state["past"] | {name: (now, last)}
+
+
+def invert(state: dict[str, Any], layers: dict[str, Layer], damping: float, split: str) -> dict[str, np.ndarray]:
+    """Damped inverses of the factors, diagonal ones as vectors."""
+    inverses, factors = {}, state["factors"]
     for name, layer in layers.items():
         if layer.kind == "batchnorm":
+            if (fisher := factors.get(name)) is not None and fisher.ndim == 2:
+                inverses[name] = np.linalg.inv(fisher + damping * np.eye(len(fisher)))  # [O] eq. 14, all units at once
             continue
         a, g = factors[f"{name}/in"], factors[f"{name}/out"]
-        mean_a = a.mean() if layer.kind == "embedding" else np.trace(a) / len(a)
-        mean_g = np.trace(g) / len(g)
+        mean_a, mean_g = (a.sum() if a.ndim == 1 else np.trace(a)) / len(a), np.trace(g) / len(g)
         pi = np.sqrt(max(mean_a, 1e-12) / max(mean_g, 1e-12))  # [M] eq. 31
+        pi = 1.0 if split == "equal" else pi
         ridge_a, ridge_g = pi * np.sqrt(damping), np.sqrt(damping) / pi
-        inverses[f"{name}/in"] = (
-            1.0 / (a + ridge_a) if layer.kind == "embedding" else np.linalg.inv(a + ridge_a * np.eye(len(a)))
-        )
+        inverses[f"{name}/in"] = 1.0 / (a + ridge_a) if a.ndim == 1 else np.linalg.inv(a + ridge_a * np.eye(len(a)))
         inverses[f"{name}/out"] = np.linalg.inv(g + ridge_g * np.eye(len(g)))
     return inverses
+
+
+def precondition(grads: Tree, state: dict[str, Any], inverses: Tree, layers: dict[str, Layer], damping: float) -> Tree:
+    """F⁻¹ g, layer by layer; other gradients pass."""
+    direction = dict(grads)
+    for name, layer in layers.items():
+        w, *bias = layer.parameters
+        if layer.kind == "batchnorm":
+            pair = np.stack([grads[w], grads[bias[0]]])
+            if name in inverses:
+                direction[w], direction[bias[0]] = (inverses[name] @ pair.ravel()).reshape(pair.shape)
+            else:  # [O] eq. 17
+                fisher = state["factors"][name] + damping * np.eye(2)
+                direction[w], direction[bias[0]] = np.linalg.solve(fisher, pair.T[:, :, None])[:, :, 0].T
+            continue
+        matrix = np.moveaxis(grads[w], 1, -1)
+        shape, matrix = matrix.shape, matrix.reshape(len(matrix), -1)
+        if layer.kind == "embedding":
+            direction[w] = inverses[f"{name}/in"][:, None] * matrix @ inverses[f"{name}/out"]
+            continue
+        a, g = inverses[f"{name}/in"], inverses[f"{name}/out"]
+        full = g @ np.hstack([matrix, *(grads[b][:, None] for b in bias)]) @ a  # [M] eq. 21: G⁻¹ ∇W A⁻¹
+        direction[w] = np.moveaxis(full[:, : matrix.shape[1]].reshape(shape), -1, 1)
+        for b in bias:
+            direction[b] = full[:, -1]
+    return direction
 
 
 def update(
@@ -91,49 +143,51 @@ def update(
     layers: dict[str, Layer],
     lr: float = 0.1,
     momentum: float = 0.9,
+    momentum_on: str = "direction",
     damping: float = 0.1,
+    damping_split: str = "pi",
     factor_decay: float = 0.95,
     factor_interval: int = 1,
     inverse_interval: int = 1,
+    inverse_warmup: int = 0,
+    stale: bool = False,
+    stale_alpha: float = 0.1,
     weight_decay: float = 0.0,
+    batchnorm: str = "unit",
     rescale: bool = False,
+    kl_clip: float = 0.0,
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
     """One step; returns new parameters and state."""
-    state = dict(state)
-    if step % factor_interval == 0:
-        new = statistics(taps, weight, layers, params)
-        old = state["factors"] or {name: np.zeros_like(value) for name, value in new.items()}
-        state["factors"] = {n: factor_decay * old[n] + (1 - factor_decay) * new[n] for n in new}
-        state["mass"] = factor_decay * state["mass"] + (1 - factor_decay)  # 1 - decay**k: corrects the zero start
-    if step % inverse_interval == 0:
-        state["inverses"] = invert(state, layers, damping)
+    state = {**state, "mass": dict(state["mass"]), "inverses": dict(state["inverses"])}
+    new = statistics(taps, weight, layers, params, batchnorm=batchnorm)
+    due = [name for name in new if state["timing"].get(name, (0,))[0] <= 0]  # [O] algorithm 1
+    if stale or step % factor_interval == 0:
+        refresh(state, new, factor_decay, due if stale else list(new), stale_alpha if stale else None)
     # diagonals cost nothing to invert and are never stale
-    current = invert(state, {n: layer for n, layer in layers.items() if layer.kind == "embedding"}, damping)
-    diagonals = {name: value for name, value in current.items() if name.endswith("/in")}
-    inverses = state["inverses"] | diagonals
-    direction = {name: g + (weight_decay * params[name] if g.ndim > 1 else 0.0) for name, g in grads.items()}
-    for name, layer in layers.items():
-        w, *bias = layer.parameters
-        if layer.kind == "batchnorm":
-            fisher = state["factors"][name] / state["mass"] + damping * np.eye(2)
-            pair = np.stack([direction[w], direction[bias[0]]], 1)[:, :, None]
-            direction[w], direction[bias[0]] = np.linalg.solve(fisher, pair)[:, :, 0].T
-            continue
-        a, g = inverses[f"{name}/in"], inverses[f"{name}/out"]
-        matrix = direction[w].reshape(len(direction[w]), -1)
-        if layer.kind == "embedding":
-            direction[w] = a[:, None] * matrix @ g
-            continue
-        full = g @ np.hstack([matrix, *(direction[b][:, None] for b in bias)]) @ a  # [M] eq. 21: G⁻¹ ∇W A⁻¹
-        direction[w] = full[:, : matrix.shape[1]].reshape(direction[w].shape)
-        for b in bias:
-            direction[b] = full[:, -1]
-    velocity = {name: momentum * state["velocity"][name] + d for name, d in direction.items()}
-    new = {name: value - lr * velocity[name] for name, value in params.items()}
-    if rescale:  # [O] §6.4: norm √(2 · d_out) after each step
+    diagonal = {f"{name}/in" for name, layer in layers.items() if layer.kind == "embedding"}
+    current = invert(state, layers, damping, damping_split)
+    if stale or step <= inverse_warmup or step % inverse_interval == 0:
+        state["inverses"] |= {name: value for name, value in current.items() if not stale or name in due}
+    state["inverses"] |= {name: current[name] for name in diagonal}
+    grads = {name: g + (weight_decay * params[name] if g.ndim > 1 else 0.0) for name, g in grads.items()}
+    if momentum_on == "gradient":
+        grads = {name: momentum * state["velocity"][name] + (1 - momentum) * g for name, g in grads.items()}
+    direction = precondition(grads, state, state["inverses"], layers, damping)
+    if kl_clip:  # ν = min(1, √(κ / lr² Σ ⟨g, d⟩)) over the covered parameters
+        covered = {name for layer in layers.values() for name in layer.parameters}
+        length = lr**2 * sum(np.vdot(grads[name], direction[name]) for name in covered)
+        nu = min(1.0, np.sqrt(kl_clip / length))
+        direction |= {name: nu * direction[name] for name in covered}
+    if momentum_on == "direction":
+        velocity = direction = {name: momentum * state["velocity"][name] + d for name, d in direction.items()}
+    else:
+        velocity = grads
+    new = {name: value - lr * direction[name] for name, value in params.items()}
+    if rescale:  # [O] eq. 24: norm √(2 · d_out) after each step
         for layer in layers.values():
             if layer.kind in ("linear", "conv2d"):
                 w = new[layer.parameters[0]]
                 new[layer.parameters[0]] = np.sqrt(2.0 * len(w)) * w / (np.linalg.norm(w) + 1e-9)
-    return new, state | {"velocity": velocity}
+    timing = {name: (wait - 1, *intervals) for name, (wait, *intervals) in state["timing"].items()}
+    return new, state | {"velocity": velocity, "timing": timing}

@@ -1,38 +1,51 @@
 """K-FAC in torch."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from suite.contract import Layer
 from suite.optimizers._base.torch import decayed
+from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
+from suite.optimizers.kfac.torch_factors import Triangle, certain, damped_inverse, ridges, usable
+from suite.optimizers.kfac.torch_precondition import clipped, precondition
+from suite.optimizers.kfac.torch_statistics import factors
 
 Tree = dict[str, Tensor]
 
 
 class KFAC(torch.optim.Optimizer):
-    """Natural gradient with Kronecker factors; equation numbers stand in reference.py.
+    """Natural gradient with Kronecker factors; the rule stands in the package's docstring.
 
-    Needs statistics beside the gradient: pass what `observe` makes of a layer's taps, divided by the summed weight,
-    to `absorb`, then call `program` for each of `plan.programs(step)`, then `step`.
+    Needs statistics beside the gradient: call `host`, pass what `observe` makes of a layer's taps, divided by the
+    summed weight, to `absorb`, then call `program` for each of `plan.programs(step)`, then `step`.
 
     Args:
         parameters: `model.named_parameters()`.
         layers: what is preconditioned, by module name.
         world: ranks that share the factors.
         lr: learning rate.
-        momentum: of the preconditioned gradient.
-        damping: λ, split between the factors by π.
+        momentum: μ.
+        momentum_on: direction: v ← μ v + d | gradient: m ← μ m + (1 - μ) g, which is then preconditioned.
+        damping: λ.
+        damping_split: between the two factors: pi (by their mean eigenvalues) | equal.
         factor_decay: of the factors' exponential average.
         factor_interval: steps between statistics.
         inverse_interval: steps between inversions.
+        inverse_warmup: up to this step inverses are refreshed at every one.
+        stale: each factor finds its own interval (SP-NGD, algorithms 1 and 2).
+        stale_alpha: relative change below which a factor counts as unchanged.
+        warm_start: batches whose mean statistics are the first factors.
         weight_decay: L2 term, added before preconditioning, to matrices and filters.
-        fisher: `empirical`, or `sampled`: labels drawn from the model, one more pass.
+        fisher: empirical | sampled: labels drawn from the model, one more pass.
+        batchnorm: unit | full.
         rescale: keep each weight's norm at √(2 · d_out) (SP-NGD).
+        kl_clip: κ, largest squared length of a step by the Fisher matrix, lr² dᵀ F d; 0 for any.
+        symmetric: send triangles instead of whole factors.
     """
 
     state: dict[Any, Any]  # under the key "kfac": what belongs to no single parameter
@@ -46,164 +59,217 @@ class KFAC(torch.optim.Optimizer):
         world: int = 1,
         lr: float = 0.1,
         momentum: float = 0.9,
+        momentum_on: str = "direction",
         damping: float = 0.1,
+        damping_split: str = "pi",
         factor_decay: float = 0.95,
         factor_interval: int = 1,
         inverse_interval: int = 1,
+        inverse_warmup: int = 0,
+        stale: bool = False,
+        stale_alpha: float = 0.1,
+        warm_start: int = 0,
         weight_decay: float = 0.0,
         fisher: str = "empirical",
+        batchnorm: str = "unit",
         rescale: bool = False,
+        kl_clip: float = 0.0,
+        symmetric: bool = True,
     ):
         values = {"lr": lr, "momentum": momentum, "damping": damping, "factor_decay": factor_decay}
+        values |= {"stale_alpha": stale_alpha, "kl_clip": kl_clip}
         super().__init__(parameters, values | {"weight_decay": weight_decay, "rescale": rescale})
         self.named = {
             n: p for group in self.param_groups for n, p in zip(group["param_names"], group["params"], strict=True)
         }
-        self.plan = KFACPlan(
+        self.momentum_on, self.split = momentum_on, damping_split
+        self.plan = plan = KFACPlan(
             layers,
             {name: tuple(parameter.shape) for name, parameter in self.named.items()},
             world=world,
             factor_interval=factor_interval,
             inverse_interval=inverse_interval,
+            inverse_warmup=inverse_warmup,
+            stale=stale,
+            warm_start=warm_start,
             fisher=fisher,
+            batchnorm=batchnorm,
+            damping_split=damping_split,
+            momentum_on=momentum_on,
         )
-        buckets, like = self.plan.buckets, next(iter(self.named.values())).detach()
+        self.wanted = tuple(plan.factors)  # what this step refreshes
+        self.triangle = Triangle() if symmetric else None
+        padded, like = plan.buckets.padded, next(iter(self.named.values())).detach()
+        factor = {key: like.new_zeros(rows // world, int(key), int(key)) for key, rows in padded.items()}
         self.state["kfac"] = {
-            "owned": {key: like.new_zeros(rows // world, int(key), int(key)) for key, rows in buckets.padded.items()},
-            "inverse": {key: torch.eye(int(key)).to(like).repeat(rows, 1, 1) for key, rows in buckets.padded.items()},
-            "replicated": {
-                name: like.new_zeros(self._replicated(name)) for name in self.plan.batchnorm + self.plan.embedding
-            },
-            "trace": like.new_zeros(len(self.plan.sides)),
-            "mass": like.new_zeros(()),
+            "owned": {"factor": factor},
+            "inverse": {key: torch.eye(int(key)).to(like).repeat(rows, 1, 1) for key, rows in padded.items()},
+            "replicated": {name: like.new_zeros(shape) for name, shape in plan.replicated.items()},
+            "trace": like.new_zeros(len(plan.factors)),
+            "mass": like.new_zeros(len(plan.factors)),
+            "kept": like.new_zeros((), dtype=torch.int64),
+            "refreshed": like.new_zeros((), dtype=torch.int64),
         }
+        if stale:
+            torch_stale.begin(self.state["kfac"])
         for parameter in self.named.values():
             self.state[parameter]["velocity"] = torch.zeros_like(parameter)
 
-    def _replicated(self, name: str) -> tuple[int, ...]:
-        rows = self.plan.shapes[self.plan.layers[name].parameters[0]][0]
-        return (rows, 3) if self.plan.layers[name].kind == "batchnorm" else (rows,)
+    # ------------------------------------------------------------------------------------------- statistics
+    def host(self, step: int) -> None:
+        """Find out which factors are due in this step; waits for the device only after a step that refreshed some."""
+        if self.plan.asks(step):
+            self.plan.read(step, self.state["kfac"]["wait"].tolist())
+        if self.plan.stale:
+            self.wanted = self.plan.now(step)
+
+    def drain(self) -> None:
+        """Nothing is ever under way on the host."""
+
+    def facts(self) -> dict[str, int]:
+        """How many factors were refreshed; and how many statistics and inverses were unusable, so the old ones kept."""
+        return {name: int(self.state["kfac"][name]) for name in ("refreshed", "kept")}
 
     def observe(self, taps: Mapping[tuple[str, int], tuple[Tensor, Tensor]], weight: Tensor) -> Tree:
-        """Sums over samples of every factor, from the taps of one backward pass; weight is (N,)."""
+        """Sums over samples of every factor that is due, from the taps of one backward pass; weight is (N,)."""
         sums: Tree = {}
-        root = weight.sqrt()
-        inverse_root = torch.where(weight > 0, root.reciprocal(), 0.0)  # dy holds the weight once; its square needs √w
+        calls = Counter(name for name, _ in taps)
         for (name, _), (x, dy) in taps.items():
+            due = [end for end in ("/in", "/out", "") if name + end in self.wanted]
+            if not due:
+                continue
             layer = self.plan.layers[name]
-            dy = dy * inverse_root.view(-1, *[1] * (dy.ndim - 1))
-            for key, value in _factors(layer, x, dy, root, self.plan.shapes[layer.parameters[0]][0]).items():
-                sums[name + key] = sums[name + key] + value if name + key in sums else value
+            rows, full = self.plan.shapes[layer.parameters[0]][0], name in self.plan.whole
+            for end, value in factors(layer, x, dy, weight, rows, due, full=full, calls=calls[name]).items():
+                sums[name + end] = sums[name + end] + value if name + end in sums else value
         return sums
+
+    def prepare(self, statistics: Tree, *, reduce: Any) -> None:
+        """Begin with these statistics, averaged over ranks, as if they had always been the factors."""
+        self._mix(statistics, 0.0, reduce)
 
     def absorb(self, statistics: Tree, *, reduce: Any) -> None:
         """Average the statistics over ranks and mix them into the factors; each rank keeps the slices it owns."""
-        state, decay, buckets = self.state["kfac"], self.param_groups[0]["factor_decay"], self.plan.buckets
-        rest = {name: statistics[name + ("/in" if name in self.plan.embedding else "")] for name in state["replicated"]}
-        traces = [
-            value.trace() if value.ndim == 2 else value.sum() for value in map(statistics.__getitem__, self.plan.sides)
-        ]
-        mixed = reduce.exact(rest | {"trace": torch.stack(traces)}) if traces else reduce.exact(rest)
-        for key, members in buckets.members.items():
-            stack = torch.stack([statistics[side] for side in members])
-            stack = functional.pad(stack, (0, 0, 0, 0, 0, buckets.filler(key)))
-            state["owned"][key].lerp_(reduce.to_owners(f"factor/{key}", stack), 1.0 - decay)
-        for name, value in mixed.items():
-            (state["trace"] if name == "trace" else state["replicated"][name]).lerp_(value, 1.0 - decay)
-        state["mass"].mul_(decay).add_(1.0 - decay)
+        alike = self._mix(statistics, self.param_groups[0]["factor_decay"], reduce)
+        if self.plan.stale:
+            torch_stale.settle(self.plan, self.state["kfac"], self.wanted, alike, reduce)
 
+    def _mix(self, statistics: Tree, decay: float, reduce: Any) -> Tree:
+        """Take statistics into the factors; by name, whether those a rank holds are still what they were."""
+        state, plan = self.state["kfac"], self.plan
+        names = [name for name in plan.factors if name in statistics]
+        rest = {name: statistics[name] for name in names if name in plan.replicated}
+        traces = [statistics[n].trace() if n in plan.buckets.place else statistics[n].sum() for n in names]
+        rest = reduce.exact(rest | {"trace": torch.stack(traces)})
+        trace = rest.pop("trace")
+        sound = trace.isfinite()  # |a_ij|² ≤ a_ii a_jj: where the trace is finite, all is
+        clean, weight = certain(sound.all()), sound.to(trace.dtype) * (1.0 - decay)
+        at = torch.tensor([plan.index[name] for name in names], device=trace.device)
+        mass = state["mass"][at], state["mass"][at].lerp(torch.ones_like(trace), weight)
+        state["mass"][at] = mass[1]
+        state["trace"][at] = state["trace"][at].lerp(torch.where(sound, trace, 0.0), weight)
+        state["refreshed"] += sound.sum()
+        state["kept"] += (~sound).sum()
+        alike: Tree = {}
+        tiny = torch.finfo(trace.dtype).tiny
+
+        def mix(name: str, factor: Tensor, new: Tensor, before: Tensor | None) -> None:
+            number = names.index(name)
+            last = factor / mass[0][number].clamp_min(tiny) if before is not None else None
+            factor.lerp_(new if clean else torch.where(sound[number], new, factor), 1.0 - decay)
+            if before is not None and last is not None:
+                alpha = self.param_groups[0]["stale_alpha"]
+                alike[name] = sound[number] & torch_stale.similar(factor / mass[1][number], last, before, alpha)
+
+        past = state.get("before", {})
+        for name, value in rest.items():
+            mix(name, state["replicated"][name], value, past.get(name))
+        past = state["owned"].get("before", {})
+        for key, members in plan.buckets.members.items():
+            rows, share = plan.parcels(key, names), plan.buckets.padded[key] // plan.world
+            stack = self._to_owners(key, [statistics[members[row]] if row >= 0 else None for row in rows], reduce)
+            for row, new in zip(_mine(rows, reduce), stack, strict=True):
+                if row >= 0:
+                    before = past[key][row % share] if past else None
+                    mix(members[row], state["owned"]["factor"][key][row % share], new, before)
+        return alike
+
+    def _to_owners(self, key: str, found: list[Tensor | None], reduce: Any) -> Iterable[Tensor]:
+        """This rank's share of some matrices, averaged over ranks; None stands where nothing is sent."""
+        if self.plan.world == 1 or not found:
+            return [value for value in found if value is not None]
+        empty = self.state["kfac"]["trace"].new_zeros(int(key), int(key))
+        stack = torch.stack([empty if value is None else value for value in found])
+        if not self.triangle:
+            return reduce.to_owners(f"factor/{key}", stack)
+        return self.triangle.unpack(reduce.to_owners(f"factor/{key}", self.triangle.pack(stack)))
+
+    # --------------------------------------------------------------------------------------------- inverses
     def _ridges(self) -> Tensor:
-        """Damping of each side: √(λ · mean eigenvalue / partner's mean eigenvalue), that is π√λ and √λ/π."""
-        state = self.state["kfac"]
-        sizes = state["trace"].new_tensor([self.plan.sizes[side] for side in self.plan.sides])
-        mean = (state["trace"] / state["mass"] / sizes).clamp_min(1e-12)
-        return (self.param_groups[0]["damping"] * mean / mean[self.plan.partner]).sqrt()
+        return ridges(self.plan, self.state["kfac"], self.param_groups[0]["damping"], self.split)
 
     def program(self, name: str, *, reduce: Any) -> None:
-        """Invert the owned factors of one bucket and gather every owner's inverses."""
+        """Invert the due factors of one bucket that this rank owns, and gather every owner's inverses."""
         state, buckets = self.state["kfac"], self.plan.buckets
-        ridge = functional.pad(self._ridges()[self.plan.rows(name)], (0, buckets.filler(name)), value=1.0)
-        damped = state["owned"][name] / state["mass"]
-        damped.diagonal(dim1=1, dim2=2).add_(reduce.mine(ridge)[:, None])
-        root, failed = torch.linalg.cholesky_ex(damped)
-        inverse = torch.cholesky_inverse(root)
-        usable = (failed == 0) & inverse.isfinite().all(-1).all(-1)
-        inverse = torch.where(usable[:, None, None], inverse, reduce.mine(state["inverse"][name]))
-        # row-major, so that a restored state has the same strides and the same bits follow
-        state["inverse"][name] = reduce.gather(f"inverse/{name}", inverse.contiguous())
+        rows, members = self.plan.parcels(name, self.wanted), buckets.members[name]
+        share = buckets.padded[name] // self.plan.world
+        added = self._ridges()
+        factor, own = state["owned"]["factor"][name], [row for row in _mine(rows, reduce) if row >= 0]
+        # on a CPU one by one, so that each stays in the cache
+        batches = [[row] for row in own] if factor.device.type == "cpu" else [own] if own else []
+        found: list[Tensor] = []
+        for batch in batches:
+            at = [self.plan.index[members[row]] for row in batch]
+            mass = state["mass"][at].clamp_min(torch.finfo(factor.dtype).tiny)
+            scaled = factor[[row % share for row in batch]] / mass[:, None, None]
+            found += damped_inverse(scaled, added[at]).unbind()
+        if self.plan.world > 1:
+            found = self._gathered(name, found, len(rows) // self.plan.world, reduce)
+        for row, value in zip(rows, found, strict=True):
+            if row >= 0:
+                good, old = usable(value), state["inverse"][name][row]
+                old.copy_(value if certain(good) else torch.where(good, value, old))
+                state["kept"] += ~good
 
+    def _gathered(self, name: str, found: list[Tensor], count: int, reduce: Any) -> list[Tensor]:
+        empty = self.state["kfac"]["trace"].new_zeros(int(name), int(name))
+        stack = torch.stack(found + [empty] * (count - len(found)))
+        if not self.triangle:
+            return list(reduce.gather(f"inverse/{name}", stack))
+        return list(self.triangle.unpack(reduce.gather(f"inverse/{name}", self.triangle.pack(stack))))
+
+    # ----------------------------------------------------------------------------------------------- update
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:
         """Update the parameters from their gradients."""
         for group in self.param_groups:
-            found = [parameter.grad for parameter in group["params"]]
-            grads = dict(zip(group["param_names"], decayed(found, group["params"], group["weight_decay"]), strict=True))
-            direction = list(self._precondition(grads).values())
-            velocity = [self.state[parameter]["velocity"] for parameter in group["params"]]
-            torch._foreach_mul_(velocity, group["momentum"])
-            torch._foreach_add_(velocity, direction)
-            torch._foreach_add_(group["params"], velocity, alpha=-group["lr"])
+            params, momentum = group["params"], group["momentum"]
+            grads = decayed([parameter.grad for parameter in params], params, group["weight_decay"])
+            velocity = [self.state[parameter]["velocity"] for parameter in params]
+            if self.momentum_on == "gradient":
+                torch._foreach_mul_(velocity, momentum)
+                torch._foreach_add_(velocity, grads, alpha=1.0 - momentum)
+                grads = velocity
+            named = dict(zip(group["param_names"], grads, strict=True))
+            direction = precondition(self.plan, self.state["kfac"], named, self._ridges(), group["damping"])
+            if group["kl_clip"]:
+                direction |= clipped(self.plan, named, direction, lr=group["lr"], bound=group["kl_clip"])
+            step = list(direction.values())
+            if self.momentum_on == "direction":
+                torch._foreach_mul_(velocity, momentum)
+                torch._foreach_add_(velocity, step)
+                step = velocity
+            torch._foreach_add_(params, step, alpha=-group["lr"])
             if group["rescale"]:
                 for name in self.plan.kronecker:
                     weight = self.named[self.plan.layers[name].parameters[0]]
                     weight.mul_((2.0 * len(weight)) ** 0.5 / (weight.norm() + 1e-9))
-
-    def _inverse(self, side: str) -> Tensor:
-        key, row = self.plan.buckets.place[side]
-        return self.state["kfac"]["inverse"][key][row]
-
-    def _precondition(self, grads: Tree) -> Tree:
-        """G⁻¹ ∇W A⁻¹ for every covered layer; other gradients pass."""
-        state, plan, done = self.state["kfac"], self.plan, dict(grads)
-        for name in plan.kronecker:
-            weight, *bias = plan.layers[name].parameters
-            columns = [grads[weight].flatten(1), *(grads[b][:, None] for b in bias)]
-            full = self._inverse(f"{name}/out") @ torch.cat(columns, 1) @ self._inverse(f"{name}/in")
-            done[weight] = full[:, : columns[0].shape[1]].reshape(grads[weight].shape)
-            done.update({b: full[:, -1] for b in bias})
-        for name in plan.embedding:
-            weight = plan.layers[name].parameters[0]
-            diagonal = state["replicated"][name] / state["mass"] + self._ridges()[plan.sides.index(f"{name}/in")]
-            done[weight] = grads[weight] / diagonal[:, None] @ self._inverse(f"{name}/out")
-        damping = self.param_groups[0]["damping"]
-        for name in plan.batchnorm:
-            weight, bias = plan.layers[name].parameters
-            a, b, c = (state["replicated"][name] / state["mass"]).unbind(1)  # [[a, b], [b, c]] for each channel
-            a, c = a + damping, c + damping
-            determinant = a * c - b * b
-            done[weight] = (c * grads[weight] - b * grads[bias]) / determinant
-            done[bias] = (a * grads[bias] - b * grads[weight]) / determinant
-        return done
+        if self.plan.stale:
+            self.state["kfac"]["wait"] -= 1
 
 
-def _factors(layer: Layer, x: Tensor, dy: Tensor, root: Tensor, rows: int) -> Tree:
-    """One layer's sums over samples; dy already divided by √weight, `root` is √weight (N,)."""
-    if layer.kind == "batchnorm":
-        scale, shift = (dy * x).flatten(2).sum(2), dy.flatten(2).sum(2)  # (N, C) each
-        return {"": torch.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)}
-    if layer.kind == "conv2d":
-        places = dy.shape[2] * dy.shape[3]
-        g = dy.transpose(0, 1).flatten(1).T  # (N · places, out)
-        x = x * root[:, None, None, None]
-        if layer.kernel == 1:
-            a = x[:, :, :: layer.stride, :: layer.stride].transpose(0, 1).flatten(1)
-        else:
-            patches = functional.unfold(x, layer.kernel, padding=layer.padding, stride=layer.stride)
-            a = patches.transpose(0, 1).flatten(1)  # (in · k², N · places)
-        if len(layer.parameters) > 1:
-            a = torch.cat([a, root.repeat_interleave(places)[None]])
-        return {"/in": a @ a.T, "/out": g.T @ g / places}
-    places = dy[0, ..., 0].numel()
-    g = dy.reshape(-1, dy.shape[-1])
-    out = {"/out": g.T @ g / places}
-    if layer.kind == "embedding":
-        weights = (root * root).repeat_interleave(places)
-        return out | {"/in": dy.new_zeros(rows).index_add_(0, x.reshape(-1), weights)}
-    a = x * root.view(-1, *[1] * (x.ndim - 1))
-    if len(layer.parameters) > 1:
-        a = torch.cat([a, root.view(-1, *[1] * (x.ndim - 1)).expand(*x.shape[:-1], 1)], -1)
-    a = a.reshape(-1, a.shape[-1])
-    return out | {"/in": a.T @ a}
+def _mine(rows: list[int], reduce: Any) -> list[int]:
+    return reduce.mine(torch.tensor(rows)).tolist() if rows else []
 
 
 make = KFAC

@@ -13,7 +13,7 @@ import yaml
 
 from suite import load
 
-from .measure import interleaved, ratio
+from .measure import interleaved, memory, p99, ratio
 
 pytestmark = pytest.mark.bench
 PEERS = yaml.safe_load((Path(__file__).parents[2] / "results/baselines/peers.yaml").read_text())
@@ -25,8 +25,15 @@ HYPER: dict[str, dict[str, Any]] = {
     "shampoo": {"inverse_interval": 2, "start_preconditioning": 1, "block_size": 128, "lr": 1e-5},
     "soap": {"precondition_frequency": 2, "start_preconditioning": 1, "max_size": 512, "lr": 1e-5},
 }
+HYPER["shampoo eigh32"] = HYPER["shampoo"] | {"root": "eigh32"}  # the first word is the optimizer's name
 # torch's largest ratios at intervals 1, 10 and 100
 LIMITS = {("soap", "xf"): (3.0, 1.45, 1.3), ("soap", "conv"): (1.4, 1.3, 1.25)}
+# of the 10 % that Shampoo adds to each step on xf, the four products with 128 × 128 blocks are 9
+LIMITS |= {("shampoo eigh32", "xf"): (1.8, 1.2, 1.12), ("shampoo eigh32", "conv"): (1.55, 1.13, 1.09)}
+LIMITS |= {("kfac", "xf"): (2.5, 2.0, 1.9), ("kfac", "conv"): (3.8, 2.8, 2.7)}
+# and where statistics are taken only in the steps that refresh; the goals at 100 are 1.15 and 1.2, but the products with
+# the inverses alone are 15 and 22 % of SGD's step, in every step
+RARE_LIMITS = {("kfac", "xf"): (2.5, 1.3, 1.18), ("kfac", "conv"): (3.8, 1.5, 1.28)}
 # torch's largest ratio of optimizers without a refresh. Muon's products on xf alone are a third of SGD's whole step in
 # float32, and a fifth in bfloat16
 STEADY: dict[tuple[str, str], tuple[dict[str, Any], float]] = {
@@ -36,7 +43,7 @@ STEADY: dict[tuple[str, str], tuple[dict[str, Any], float]] = {
 
 
 def made(optimizer: str, backend: str, model: str, hyper: dict[str, Any]) -> Any:
-    settings = engines.config(optimizer, backend, precision="float32", hyper=hyper)
+    settings = engines.config(optimizer.partition(" ")[0], backend, precision="float32", hyper=hyper)
     return engines.engine(settings | {"task": {"module": f"mylab.{MODELS[model]}"}})
 
 
@@ -86,19 +93,24 @@ def test_step_against_sgd(optimizer: str, backend: str, model: str, benchmark: A
     with capsys.disabled():
         least, most = spread["sgd"]
         print(f"\n{optimizer} · {backend} · {model} · sgd {1e3 * middle['sgd']:.0f} ms ({least:.3f} to {most:.3f} s)")
+        slow = "  ".join(f"{name} {1e3 * p99(values):.0f} ms" for name, values in seconds.items())
+        print(f"  p99: {slow} · state {memory(ours):.2f} × parameters")
         for kind, ratios in found.items():
             print(f"  factors {kind:<8} ours " + "  ".join(f"{name} {value:.2f}" for name, value in ratios.items()))
             for row in PEERS:
-                if (row["backend"], row["model"], row["method"], row["factors"]) == (backend, model, optimizer, kind):
+                name = optimizer.partition(" ")[0]
+                if (row["backend"], row["model"], row["method"], row["factors"]) == (backend, model, name, kind):
                     print(
                         f"  {'':16} peer "
                         + "  ".join(f"{i} {row[i]:.2f}" for i in ("i1", "i10", "i100") if i in row)
                         + f"  {row['peer']}"
                     )
     assert part["full"] >= 0.95 * part["statistics"], "a refresh cannot cost less than a step without one"
-    if backend == "torch" and (optimizer, model) in LIMITS:
-        for value, limit in zip(found["every"].values(), LIMITS[optimizer, model], strict=True):
-            assert value <= limit
+    if backend == "torch":
+        for kind, limits in {"every": LIMITS, "refresh": RARE_LIMITS}.items():
+            if (optimizer, model) in limits:
+                for value, limit in zip(found[kind].values(), limits[optimizer, model], strict=True):
+                    assert value <= limit
 
 
 @pytest.mark.parametrize("optimizer, model", STEADY)
@@ -117,6 +129,7 @@ def test_steady_step_against_sgd(optimizer: str, backend: str, model: str, bench
     with capsys.disabled():
         print(
             f"\n{optimizer} · {backend} · {model} · {found['median']:.3f} ({found['least']:.2f} to {found['most']:.2f})"
+            f" · p99 {1e3 * p99(seconds[optimizer]):.0f} ms · state {memory(compared[optimizer]):.2f} × parameters"
         )
     if backend == "torch":
         assert found["median"] <= limit

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 from engines import advance, engine, gap, weights
+from kfacs import Alone
 from small import small
 
 from suite import run
 from suite.contract import Layer
 from suite.optimizers.kfac import reference
-from suite.optimizers.kfac.torch import KFAC, _factors
+from suite.optimizers.kfac.torch import KFAC
+from suite.optimizers.kfac.torch_statistics import factors
 
 LINEAR = {"fc": Layer("linear", ("fc.weight", "fc.bias"))}
 
@@ -22,15 +24,6 @@ def linear_statistics(x: np.ndarray, dy: np.ndarray, weight: np.ndarray | None =
     params = {"fc.weight": np.zeros((dy.shape[-1], x.shape[-1])), "fc.bias": np.zeros(dy.shape[-1])}
     weight = np.ones(len(x)) if weight is None else weight
     return reference.statistics({"fc": (x, dy)}, weight, LINEAR, params)
-
-
-class Alone:
-    """A reduction over one rank."""
-
-    exact = staticmethod(lambda values: values)
-    to_owners = staticmethod(lambda name, stack: stack)
-    gather = staticmethod(lambda name, slices: slices)
-    mine = staticmethod(lambda stack: stack)
 
 
 def test_one_sample_gives_the_exact_fisher_block() -> None:
@@ -63,9 +56,9 @@ def test_step_is_the_damped_fisher_solve() -> None:
         parameter.grad = torch.from_numpy(gradient[name])
     taps = {("fc", 0): (torch.from_numpy(x), torch.from_numpy(dy))}
     sums = optimizer.observe(taps, torch.ones(6, dtype=torch.float64))
-    optimizer.absorb({name: value / 6 for name, value in sums.items()}, reduce=Alone())
+    optimizer.absorb({name: value / 6 for name, value in sums.items()}, reduce=Alone)
     for name in optimizer.plan.programs(0):
-        optimizer.program(name, reduce=Alone())
+        optimizer.program(name, reduce=Alone)
     optimizer.step()
     factors = linear_statistics(x, dy)
     a, g = factors["fc/in"], factors["fc/out"]
@@ -95,51 +88,61 @@ def test_a_sample_of_weight_two_counts_as_two_samples() -> None:
     assert all(np.allclose(by_weight[name], by_copies[name]) for name in by_weight)
 
 
-@pytest.mark.parametrize("kernel, stride, padding", [(1, 1, 0), (1, 2, 0), (3, 1, 1), (3, 2, 1), (7, 2, 3)])
+# kernel, stride, padding, height, width: edges that meet, images smaller than the kernel, rows that are left over
+GEOMETRIES = [
+    *((1, 1, 0, 9, 9), (1, 2, 0, 9, 8), (3, 1, 1, 9, 9), (3, 1, 1, 2, 3), (3, 1, 1, 1, 1), (3, 1, 0, 6, 5)),
+    *((3, 1, 2, 4, 4), (3, 2, 1, 9, 8), (3, 2, 0, 8, 9), (3, 3, 1, 7, 7), (2, 3, 1, 7, 7), (5, 1, 2, 3, 4)),
+    *((7, 2, 3, 9, 9), (11, 4, 2, 23, 19)),
+]
+
+
+@pytest.mark.parametrize("kernel, stride, padding, height, width", GEOMETRIES)
 @pytest.mark.parametrize("bias", [False, True])
-def test_convolution_factors(kernel: int, stride: int, padding: int, bias: bool) -> None:
+def test_convolution_factors(kernel: int, stride: int, padding: int, height: int, width: int, bias: bool) -> None:
     """Torch and jax against windows cut out one by one; the weight gradient is the sum of g aᵀ over the same rows."""
     import jax
     import jax.numpy as jnp
 
-    from suite.optimizers.kfac import jax as in_jax
+    from suite.optimizers.kfac import jax_statistics
 
     names = ("c.weight", "c.bias") if bias else ("c.weight",)
     layer = Layer("conv2d", names, kernel, stride, padding)
     conv = torch.nn.Conv2d(2, 3, kernel, stride, padding, bias=bias).double()
-    x = torch.from_numpy(draw(4, 2, 9, 9))
+    x = torch.from_numpy(draw(4, 2, height, width))
     y = conv(x)
     dy = torch.from_numpy(draw(*y.shape, seed=1))
     y.backward(dy)
     assert conv.weight.grad is not None
     weight = np.array([1.0, 0.5, 0.0, 2.0])
-    taps = {"c": (x.numpy(), dy.numpy() * weight[:, None, None, None])}
+    weighted = dy * torch.from_numpy(weight)[:, None, None, None]
+    taps = {"c": (x.numpy(), weighted.numpy())}
     expected = reference.statistics(taps, weight, {"c": layer}, {"c.weight": conv.weight.detach().numpy()})
-    root = torch.from_numpy(weight).sqrt()
-    scaled = dy * root[:, None, None, None]
-    ours = _factors(layer, x, scaled, root, 3)
+    ours = factors(layer, x, weighted, torch.from_numpy(weight), 3, ("/in", "/out"))
     with jax.enable_x64(True):
-        nhwc = [jnp.asarray(value.numpy().transpose(0, 2, 3, 1)) for value in (x, scaled)]
-        theirs = in_jax._factors(layer, nhwc[0], nhwc[1], jnp.asarray(root.numpy()), 3)
+        nhwc = [jnp.asarray(value.numpy().transpose(0, 2, 3, 1)) for value in (x, weighted)]
+        theirs = jax_statistics.factors(layer, nhwc[0], nhwc[1], jnp.asarray(weight), 3)
     for side in ("/in", "/out"):
         assert np.allclose(ours[side].numpy() / weight.sum(), expected["c" + side])
         assert np.allclose(np.asarray(theirs[side]) / weight.sum(), expected["c" + side])
     rows = np.concatenate([reference.rows(sample, layer) for sample in x.numpy()])
     flat = dy.numpy().transpose(0, 2, 3, 1).reshape(-1, 3)
-    assert np.allclose((flat.T @ rows)[:, : conv.weight[0].numel()], conv.weight.grad.flatten(1).numpy())
+    inputs = (flat.T @ rows)[:, : conv.weight[0].numel()]
+    assert np.allclose(inputs, conv.weight.grad.permute(0, 2, 3, 1).flatten(1).numpy())
 
 
-def test_unusable_factors_keep_the_previous_inverse() -> None:
-    layer = torch.nn.Linear(3, 2)
-    optimizer = KFAC([(f"fc.{n}", p) for n, p in layer.named_parameters()], layers=LINEAR)
-    state = optimizer.state["kfac"]
-    state["mass"].fill_(1.0)
-    state["trace"].fill_(1.0)
-    before = {key: value.clone() for key, value in state["inverse"].items()}
-    for key in state["owned"]:
-        state["owned"][key].fill_(float("nan"))
-        optimizer.program(key, reduce=Alone())
-        assert torch.equal(state["inverse"][key], before[key])
+@pytest.mark.parametrize("columns", [5, 127, 128, 129, 300, 777])
+def test_symmetric_products(columns: int) -> None:
+    """By halves, odd ones too: what an ordinary product gives, and symmetric to the bit."""
+    import jax
+    import jax.numpy as jnp
+
+    from suite.optimizers.kfac import jax_statistics, torch_statistics
+
+    rows = draw(40, columns)
+    with jax.enable_x64(True):
+        theirs = np.asarray(jax_statistics.gram(jnp.asarray(rows)))
+    for found in (torch_statistics.gram(torch.from_numpy(rows)).numpy(), theirs):
+        assert np.allclose(found, rows.T @ rows, atol=1e-12) and np.allclose(found, found.T, rtol=0, atol=1e-13)
 
 
 def test_factors_are_per_sample_where_the_loss_counts_words() -> None:

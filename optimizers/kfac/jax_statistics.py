@@ -1,0 +1,80 @@
+"""A layer's factors in jax, as sums over samples; the formulas stand in reference.py."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from suite.contract import Layer
+from suite.optimizers.kfac.windows import met, products
+
+Tree = dict[str, Array]
+LEAST = 128  # columns below which halving a symmetric product no longer pays, measured on a CPU
+
+
+def factors(layer: Layer, x: Array, dy: Array, weight: Array, rows: int, *, full: bool = False, calls: int = 1) -> Tree:
+    """One layer's sums over samples, by what the factors' names end in: `/in`, `/out`, or nothing.
+
+    Arguments as in the torch twin; layouts are jax's own.
+    """
+    root = jnp.sqrt(weight)
+    # dy holds the weight once, and its square should
+    inverse = jnp.where(weight > 0, 1.0 / jnp.where(weight > 0, root, 1.0), 0.0)
+    if layer.kind == "batchnorm":
+        middle = tuple(range(1, dy.ndim - 1))
+        scale, shift = (value.sum(middle) * inverse[:, None] for value in (dy * x, dy))  # (N, C) each
+        if full:
+            return {"": gram(jnp.concatenate([scale, shift], 1))}
+        return {"": jnp.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)}
+    places = dy[0, ..., 0].size
+    g = dy * _beside(inverse / (places * calls) ** 0.5, dy)
+    found = {"/out": gram(g.reshape(-1, g.shape[-1]))}
+    if layer.kind == "embedding":
+        return found | {"/in": jnp.zeros(rows, dy.dtype).at[x.reshape(-1)].add(jnp.repeat(weight, places))}
+    bias = len(layer.parameters) > 1
+    a = x * _beside(root, x)
+    if layer.kind == "conv2d":
+        return found | {"/in": _windows(layer, a, root, bias)}
+    a = a.reshape(-1, a.shape[-1])
+    whole = gram(a)
+    return found | {"/in": _bordered(whole, jnp.repeat(root, places) @ a, places * weight.sum()) if bias else whole}
+
+
+def gram(rows: Array) -> Array:
+    """The symmetric product rowsᵀ rows (n, n), by halves: three products for every four of an ordinary one."""
+    if rows.shape[1] <= LEAST:
+        return rows.T @ rows
+    half = rows.shape[1] // 2
+    left, right = rows[:, :half], rows[:, half:]
+    across = left.T @ right
+    return jnp.block([[gram(left), across], [across.T, gram(right)]])
+
+
+def _beside(value: Array, like: Array) -> Array:
+    return value.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def _bordered(whole: Array, row: Array, corner: Array) -> Array:
+    return jnp.block([[whole, row[:, None]], [row[None], corner[None, None]]])
+
+
+def _windows(layer: Layer, x: Array, root: Array, bias: bool) -> Array:
+    """Σ a aᵀ over windows `a`, in the order (row of the kernel, column, channel), then the bias; see windows.py."""
+    k, s, p, rows = layer.kernel, layer.stride, layer.padding, x.shape[1]
+    height, width = ((side + 2 * p - k) // s + 1 for side in x.shape[1:3])
+    padded = jnp.pad(x, ((0, 0), (0, 0), (p, p), (0, 0))).transpose(1, 0, 2, 3)
+    beside = [padded[:, :, j : j + s * (width - 1) + 1 : s] for j in range(k)]
+    image = jnp.stack(beside, 3).reshape(rows, -1, k * x.shape[3])  # (H, N · width, k · C): windows along x only
+    n = image.shape[2]
+    blocks = {(i, j): jnp.zeros((n, n), x.dtype) for i in range(k) for j in range(i, k)}
+    for q in products(layer, rows):
+        left = image[q.own :: s][q.low : q.high].reshape(-1, n)
+        right = image[q.other :: s][q.low + q.shift : q.high + q.shift].reshape(-1, n)
+        part = left.T @ right if q.distance else gram(left)
+        for i in q.blocks:
+            blocks[i, i + q.distance] += part
+    whole = jnp.block([[blocks[i, j] if i <= j else blocks[j, i].T for j in range(k)] for i in range(k)])
+    if not bias:
+        return whole
+    sums = jnp.repeat(root, width) @ image  # (H, k · C)
+    spans = [met(layer, rows, i) for i in range(k)]
+    row = jnp.concatenate([sums[line::s][low:high].sum(0) for line, low, high in spans])
+    return _bordered(whole, row, height * width * (root * root).sum())

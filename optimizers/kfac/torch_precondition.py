@@ -1,0 +1,52 @@
+"""The natural gradient in torch: inverses applied to gradients."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.optimizers.kfac.plan import KFACPlan
+
+Tree = dict[str, Tensor]
+
+
+def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Tensor, damping: float) -> Tree:
+    """G⁻¹ ∇W A⁻¹ for every covered layer; other gradients pass."""
+    done, mass = dict(grads), state["mass"].clamp_min(torch.finfo(ridges.dtype).tiny)
+
+    def inverse(side: str) -> Tensor:
+        key, row = plan.buckets.place[side]
+        return state["inverse"][key][row]
+
+    for name in plan.kronecker:
+        weight, *bias = plan.layers[name].parameters
+        last = grads[weight].movedim(1, -1)  # the channel comes last in A
+        columns = [last.flatten(1), *(grads[b][:, None] for b in bias)]
+        full = inverse(f"{name}/out") @ torch.cat(columns, 1) @ inverse(f"{name}/in")
+        done[weight] = full[:, : columns[0].shape[1]].reshape(last.shape).movedim(-1, 1).contiguous()
+        done.update({b: full[:, -1] for b in bias})
+    for name in plan.embedding:
+        weight, side = plan.layers[name].parameters[0], f"{name}/in"
+        diagonal = state["replicated"][side] / mass[plan.index[side]] + ridges[plan.index[side]]
+        done[weight] = grads[weight] / diagonal[:, None] @ inverse(f"{name}/out")
+    for name in plan.whole:
+        both = plan.layers[name].parameters
+        full = inverse(name) @ torch.cat([grads[parameter] for parameter in both])
+        done.update(zip(both, full.chunk(2), strict=True))
+    for name in plan.unit:
+        weight, bias = plan.layers[name].parameters
+        a, b, c = (state["replicated"][name] / mass[plan.index[name]]).unbind(1)  # [[a, b], [b, c]] for each channel
+        a, c = a + damping, c + damping
+        determinant = a * c - b * b
+        done[weight] = (c * grads[weight] - b * grads[bias]) / determinant
+        done[bias] = (a * grads[bias] - b * grads[weight]) / determinant
+    return done
+
+
+def clipped(plan: KFACPlan, grads: Tree, direction: Tree, *, lr: float, bound: float) -> Tree:
+    """The covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`."""
+    covered = [name for layer in plan.layers.values() for name in layer.parameters]
+    length = torch.stack([torch.vdot(grads[name].flatten(), direction[name].flatten()) for name in covered]).sum()
+    length = length.clamp_min(torch.finfo(length.dtype).tiny)
+    factor = ((bound / length).sqrt() / max(lr, 1e-30)).clamp(max=1.0)
+    return {name: direction[name] * factor for name in covered}

@@ -1,0 +1,139 @@
+"""A layer's factors in torch, as sums over samples; the formulas stand in reference.py."""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from suite.contract import Layer
+from suite.optimizers.kfac.windows import met, products
+
+Tree = dict[str, Tensor]
+LEAST = 128  # columns below which halving a symmetric product no longer pays, measured on a CPU
+
+
+def factors(
+    layer: Layer,
+    x: Tensor,
+    dy: Tensor,
+    weight: Tensor,
+    rows: int,
+    wanted: Collection[str],
+    *,
+    full: bool = False,
+    calls: int = 1,
+) -> Tree:
+    """One layer's sums over samples of the factors `wanted`, by what their names end in: `/in`, `/out`, or nothing.
+
+    Args:
+        layer: what it is.
+        x: its input, as `suite.contract.Layer` says.
+        dy: gradient of the summed weighted loss with respect to its output.
+        weight: of the samples, (N,).
+        rows: of its first parameter.
+        wanted: which factors.
+        full: of a batch normalisation, one block (2C, 2C) of all scales, then shifts; else (C, 3): of each channel
+            [[a, b], [b, c]] as (a, b, c).
+        calls: how often the layer is called in one pass; each call is so many more positions of a sample.
+    """
+    root = weight.sqrt()
+    # dy holds the weight once, and its square should
+    inverse = torch.where(weight > 0, root.reciprocal(), 0.0)
+    if layer.kind == "batchnorm":
+        scale, shift = (dy * x).flatten(2).sum(2), dy.flatten(2).sum(2)  # (N, C) each
+        scale, shift = scale * inverse[:, None], shift * inverse[:, None]
+        if full:
+            return {"": gram(torch.cat([scale, shift], 1))}
+        return {"": torch.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)}
+    convolution, found = layer.kind == "conv2d", {}
+    places = dy[0].numel() // dy.shape[1 if convolution else -1]
+    if "/out" in wanted:
+        inverse = inverse / (places * calls) ** 0.5
+        if convolution:
+            columns = dy.new_empty(dy.shape[1], len(dy), *dy.shape[2:])
+            torch.mul(dy.transpose(0, 1), inverse[:, None, None], out=columns)
+            found["/out"] = gram(columns.flatten(1).T)
+        else:
+            found["/out"] = gram((dy * _beside(inverse, dy)).flatten(0, -2))
+    if "/in" not in wanted:
+        return found
+    if layer.kind == "embedding":
+        return found | {"/in": dy.new_zeros(rows).index_add_(0, x.reshape(-1), weight.repeat_interleave(places))}
+    bias = len(layer.parameters) > 1
+    if convolution:
+        return found | {"/in": _windows(layer, x, root, bias)}
+    a = (x * _beside(root, x)).flatten(0, -2)
+    n = a.shape[1]
+    whole = a.new_empty(n + bias, n + bias)
+    gram(a, whole[:n, :n])
+    if bias:  # as if every row of `a` ended in √weight
+        _border(whole, root.repeat_interleave(places) @ a, places * weight.sum())
+    return found | {"/in": whole}
+
+
+def gram(rows: Tensor, out: Tensor | None = None) -> Tensor:
+    """The symmetric product rowsᵀ rows (n, n), by halves: three products for every four of an ordinary one."""
+    n = rows.shape[1]
+    out = rows.new_empty(n, n) if out is None else out
+    if n <= LEAST:
+        return torch.mm(rows.T, rows, out=out)
+    half = n // 2
+    left, right = rows[:, :half], rows[:, half:]
+    gram(left, out[:half, :half])
+    gram(right, out[half:, half:])
+    torch.mm(left.T, right, out=out[:half, half:])
+    out[half:, :half] = out[:half, half:].T
+    return out
+
+
+def _beside(value: Tensor, like: Tensor) -> Tensor:
+    return value.view(-1, *[1] * (like.ndim - 1))
+
+
+def _border(whole: Tensor, row: Tensor, corner: Tensor) -> None:
+    whole[-1, :-1] = whole[:-1, -1] = row
+    whole[-1, -1] = corner
+
+
+def _unfolded(layer: Layer, x: Tensor, root: Tensor, width: int) -> Tensor:
+    """Windows along x only, times √weight, rows of the image first: (H, N, width, k, C)."""
+    k, s, p = layer.kernel, layer.stride, layer.padding
+    image = x.new_empty(x.shape[2], len(x), x.shape[3], x.shape[1])
+    torch.mul(x.permute(2, 0, 3, 1), root[:, None, None], out=image)
+    if k == 1 and not p:
+        return image[:, :, ::s, None]
+    found = x.new_empty(*image.shape[:2], width, k, image.shape[3])
+    for j in range(k):
+        first = max(0, -((j - p) // s))  # the first window with column j in the image; then one after the last
+        last = max(first, min(width, -((j - p - image.shape[2]) // s)))
+        found[:, :, :first, j] = found[:, :, last:, j] = 0
+        found[:, :, first:last, j] = image[:, :, first * s + j - p : (last - 1) * s + j - p + 1 : s]
+    return found
+
+
+def _windows(layer: Layer, x: Tensor, root: Tensor, bias: bool) -> Tensor:
+    """Σ a aᵀ over windows `a`, in the order (row of the kernel, column, channel), then the bias; see windows.py."""
+    k, s, rows = layer.kernel, layer.stride, x.shape[2]
+    height, width = ((side + 2 * layer.padding - k) // s + 1 for side in x.shape[2:])
+    image = _unfolded(layer, x, root, width).flatten(3).flatten(1, 2)  # (H, N · width, k · C)
+    n = image.shape[2]
+    whole = x.new_zeros(k * n + bias, k * n + bias)
+
+    def block(i: int, j: int) -> Tensor:
+        return whole[i * n : (i + 1) * n, j * n : (j + 1) * n]
+
+    for p in products(layer, rows):
+        left = image[p.own :: s][p.low : p.high].flatten(0, 1)
+        right = image[p.other :: s][p.low + p.shift : p.high + p.shift].flatten(0, 1)
+        part = left.T @ right if p.distance else gram(left)
+        for i in p.blocks:
+            block(i, i + p.distance).add_(part)
+    for i in range(k):
+        for j in range(i):
+            block(i, j).copy_(block(j, i).T)
+    if bias:
+        sums = root.repeat_interleave(width) @ image  # (H, k · C)
+        spans = [met(layer, rows, i) for i in range(k)]
+        row = torch.cat([sums[line::s][low:high].sum(0) for line, low, high in spans])
+        _border(whole, row, height * width * (root * root).sum())
+    return whole

@@ -1,0 +1,300 @@
+"""K-FAC's factors: what is unusable is kept and counted, what is stale waits, what is symmetric is sent by halves."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from kfacs import BOTH, LINEAR, SHAPES, Torch, factor, statistics
+from twins import draw
+
+from suite.comm.algorithms.native import torch as native
+from suite.comm.codecs.float32 import torch as float32
+from suite.comm.reduce.torch import Reduce
+from suite.comm.transport import Ledger
+from suite.comm.transport.torch import Transport
+from suite.contract import Layer
+from suite.optimizers.kfac.jax_factors import pack, unpack
+from suite.optimizers.kfac.torch_factors import Triangle
+
+both = pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
+STALE = {"stale": True, "factor_decay": 0.0}
+
+
+# ------------------------------------------------------------------------------------------------- unusable ones
+@both
+def test_statistics_that_are_not_finite_are_not_taken_in(make: Any) -> None:
+    for wrong in (np.nan, np.inf):
+        made, other = make(damping=0.1), make(damping=0.1)
+        bad = statistics(1)
+        bad["fc/in"][2, 2] = wrong
+        for step, (found, instead) in enumerate([(statistics(0), statistics(0)), (bad, None), (statistics(2),) * 2]):
+            made.refresh(step, found)
+            if instead:
+                other.refresh(step, instead | ({"fc/out": statistics(2)["fc/out"]} if step else {}))
+            assert np.isfinite(made.inverse("fc/in")).all() and np.isfinite(made.inverse("fc/out")).all()
+        assert made.facts() == {"refreshed": 5, "kept": 1}
+        # π changes with G, so A is compared where it stands by itself
+        assert np.allclose(np.asarray(made.state["mass"]), [1 - 0.95**2, 1 - 0.95**3])
+        assert np.allclose(
+            np.asarray(made.state["owned"]["factor"]["4"]), np.asarray(other.state["owned"]["factor"]["4"])
+        )
+
+
+@both
+@pytest.mark.parametrize("scale", [0.0, 1e-42], ids=["zero", "denormal"])
+def test_a_factor_of_nothing_leaves_the_gradient_divided_by_the_damping(make: Any, scale: float) -> None:
+    """As in layers behind a branch that begins at zero: G = 0, whatever A is, so F = 0 and (F + λ I)⁻¹ = I / λ."""
+    made = make("float32", damping=0.1, lr=1.0)
+    before, grads = made.params, draw(SHAPES, 1)
+    made.refresh(0, {"fc/in": statistics()["fc/in"], "fc/out": scale * np.eye(2)})
+    made.update(grads)
+    for name, value in made.params.items():
+        assert np.allclose(before[name] - value, grads[name] / 0.1, atol=1e-3)
+    made.refresh(1, {name: scale * value for name, value in statistics().items()})
+    assert np.isfinite(made.inverse("fc/in")).all() and made.facts()["kept"] == 0
+
+
+@both
+def test_a_factor_that_is_not_definite_is_tried_with_ten_times_the_damping(make: Any) -> None:
+    """Eigenvalues 3 and -1: a ridge of 0.3 is too little, 3 is enough; a ridge of 0.03 is too little even tenfold."""
+    indefinite = np.array([[1.0, 2.0], [2.0, 1.0]])
+    made = make(damping=0.09, damping_split="equal")
+    made.refresh(0, statistics() | {"fc/out": indefinite})
+    assert (
+        np.allclose(made.inverse("fc/out"), np.linalg.inv(indefinite + 3.0 * np.eye(2))) and made.facts()["kept"] == 0
+    )
+    made = make(damping=0.0009, damping_split="equal")
+    made.refresh(0, statistics())
+    before, other = made.inverse("fc/out").copy(), made.inverse("fc/in").copy()
+    for step in range(1, 200):  # the average moves towards it
+        made.refresh(step, statistics(1) | {"fc/out": indefinite})
+    assert made.facts()["kept"] > 0 and np.isfinite(made.inverse("fc/out")).all()
+    last = made.inverse("fc/out").copy()
+    made.refresh(200, statistics(1) | {"fc/out": indefinite})
+    assert np.array_equal(made.inverse("fc/out"), last) and not np.array_equal(last, before)
+    assert not np.array_equal(made.inverse("fc/in"), other)
+
+
+@both
+def test_rank_deficient_factors_are_inverted(make: Any) -> None:
+    """A batch has fewer samples than a factor has rows: damping is what makes it regular."""
+    row = draw({"x": (4,)}, 0)["x"]
+    made = make(damping=0.04, damping_split="equal")
+    made.refresh(0, statistics() | {"fc/in": np.outer(row, row)})
+    assert np.allclose(made.inverse("fc/in"), np.linalg.inv(np.outer(row, row) + 0.2 * np.eye(4)))
+    assert made.facts()["kept"] == 0
+
+
+# --------------------------------------------------------------------------------------------------- a warm start
+@both
+def test_prepared_statistics_count_as_if_they_had_always_been_there(make: Any) -> None:
+    made = make(damping=0.04, damping_split="equal", factor_decay=0.9)
+    made.prepare(statistics(0))
+    made.refresh(0, statistics(1))
+    for side in ("fc/in", "fc/out"):
+        mixed = 0.9 * statistics(0)[side] + 0.1 * statistics(1)[side]
+        assert np.allclose(made.inverse(side), np.linalg.inv(mixed + 0.2 * np.eye(len(mixed))), atol=1e-12)
+    stale = make(**STALE)
+    stale.prepare(statistics(0))
+    stale.refresh(0, statistics(1))
+    assert stale.facts()["refreshed"] == 4, "prepared factors are still due in the first step"
+
+
+# ----------------------------------------------------------------------------------------------------- stale ones
+def refreshed(made: Any, steps: int, found: Any) -> list[int]:
+    """The steps in which each factor was refreshed, from found(step)."""
+    seen, grads = [], draw(SHAPES, 1)
+    for step in range(steps):
+        before = made.facts()["refreshed"]
+        made.refresh(step, found(step))
+        seen += [step] * (made.facts()["refreshed"] - before)
+        assert bool(made.plan.phase(step)) == (made.facts()["refreshed"] > before)
+        made.update(grads)
+    return seen
+
+
+@both
+def test_intervals_of_a_factor_that_stays_grow_like_fibonacci(make: Any) -> None:
+    """SP-NGD's algorithm 2: 1, 1, then Δ + Δ₋₁; nothing is taken or inverted in between."""
+    assert refreshed(make(**STALE), 34, lambda step: statistics()) == sorted([0, 1, 2, 4, 7, 12, 20, 33] * 2)
+
+
+@both
+def test_intervals_of_a_factor_that_changes_are_halved(make: Any) -> None:
+    """Until step 12 nothing changes (Δ = 5), then A doubles: 2 steps, then 2 again, then 2 + 2; G goes on by itself."""
+
+    def found(step: int) -> dict[str, np.ndarray]:
+        return statistics() | ({"fc/in": 2.0 * statistics()["fc/in"]} if step >= 12 else {})
+
+    seen = refreshed(make(**STALE), 27, found)
+    assert seen == sorted([0, 1, 2, 4, 7, 12, 14, 16, 20, 26, *(0, 1, 2, 4, 7, 12, 20)])
+
+
+@both
+@pytest.mark.parametrize("alpha, expected", [(0.1, [0, 1, 2, 3, 4, 5]), (0.3, [0, 1, 2, 4])])
+def test_a_change_counts_from_alpha_on(make: Any, alpha: float, expected: list[int]) -> None:
+    """A factor that alternates by 15 % is like the one before the last, and like the last where α allows it."""
+    found = lambda step: {name: value * (1.15 if step % 2 else 1.0) for name, value in statistics().items()}  # noqa: E731
+    assert refreshed(make(**STALE, stale_alpha=alpha), 6, found) == sorted(expected * 2)
+
+
+def test_a_factor_that_is_not_due_is_not_taken() -> None:
+    made = Torch(**STALE)
+    x, dy = (torch.from_numpy(draw({"a": (6, n)}, n)["a"]) for n in (3, 2))
+    taps = {("fc", 0): (x, dy)}
+    weight = torch.ones(6, dtype=torch.float64)
+    assert set(made.optimizer.observe(taps, weight)) == {"fc/in", "fc/out"}
+    made.optimizer.wanted = ("fc/out",)
+    assert set(made.optimizer.observe(taps, weight)) == {"fc/out"}
+    made.optimizer.wanted = ()
+    assert not made.optimizer.observe(taps, weight)
+
+
+# --------------------------------------------------------------------------------------------------- what is sent
+class Mirrored(Transport):
+    """The first of two ranks; the other one holds and sends the same."""
+
+    def __init__(self) -> None:
+        self.ledger, self.rank, self.world = Ledger(), 0, 2
+
+    def all_reduce(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        self._count("all_reduce", name, value)
+        return 2.0 * value
+
+    def all_to_all(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        self._count("all_to_all", name, value)
+        return torch.stack([value[0], value[0]])
+
+    def all_gather(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        self._count("all_gather", name, value)
+        return torch.cat([value, value])
+
+
+def sent(steps: int, **hyper: Any) -> dict[str, int]:
+    """Bytes of arrays that one of two ranks hands over, two equal layers deep, by name."""
+    layers = {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in ("one", "two")}
+    shapes = {f"{name}.{part}": SHAPES[f"fc.{part}"] for name in layers for part in ("weight", "bias")}
+    transport = Mirrored()
+    made = Torch(layers=layers, shapes=shapes, world=2, **hyper)
+    found = {f"{name}/{side}": factor(n) for name in layers for side, n in (("in", 4), ("out", 2))}
+    for step in range(steps):
+        made.refresh(step, found, Reduce(transport, codec=float32, algorithm=native))
+        made.update(draw(shapes, 1))
+    return transport.ledger.payload
+
+
+def test_triangles_are_half_the_bytes() -> None:
+    """Two factors of 4 rows and two of 2, one of each owned: n (n + 1) / 2 numbers for n²."""
+    whole, packed = sent(3, symmetric=False), sent(3)
+    assert whole["factor"] == 3 * 8 * 2 * (16 + 4) and packed["factor"] == 3 * 8 * 2 * (10 + 3)
+    assert whole["inverse"] == 3 * 8 * (16 + 4) and packed["inverse"] == 3 * 8 * (10 + 3)
+    assert whole["exact"] == packed["exact"]
+
+
+def test_what_is_not_due_is_not_sent() -> None:
+    """Of 8 steps with statistics that stay, 0, 1, 2, 4 and 7 send."""
+    every, stale = sent(8), sent(8, **STALE)
+    assert all(8 * stale[name] == 5 * every[name] for name in ("factor", "inverse", "exact"))
+
+
+def test_triangles_hold_the_whole_matrix() -> None:
+    for n in (1, 2, 3, 17, 64, 501):
+        stack = np.stack([factor(n, seed) for seed in range(2)])
+        stack = (stack + stack.swapaxes(1, 2)) / 2
+        triangle = Triangle()
+        ours = triangle.pack(torch.from_numpy(stack))
+        assert ours.shape == (2, n * (n + 1) // 2)
+        assert np.array_equal(triangle.unpack(ours).numpy(), stack)
+        with jax.enable_x64(True):
+            theirs = pack(jnp.asarray(stack))
+            assert np.array_equal(np.asarray(theirs), ours.numpy())
+            assert np.array_equal(np.asarray(unpack(theirs)), stack)
+
+
+# ------------------------------------------------------------------------------------------- layers, steps, clipping
+@pytest.mark.parametrize("kind", ["linear", "embedding"])
+def test_a_layer_called_twice_has_so_many_more_positions(kind: str) -> None:
+    """Called for two words and then for three: Ω sums over all, Γ is their mean, as if called once for all five."""
+    names = ("fc.weight", "fc.bias") if kind == "linear" else ("fc.weight",)
+    layer = {"fc": Layer(kind, names)}
+    shapes = {name: SHAPES[name] for name in names}
+    made = Torch(layers=layer, shapes=shapes)
+    values = draw({"dy": (4, 4, 2 if kind == "linear" else 3), "x": (4, 4, 3)}, 0)
+    dy = torch.from_numpy(values["dy"])
+    x = torch.from_numpy(values["x"]) if kind == "linear" else torch.tensor([[0, 1, 1, 0]] * 4)
+    weight = torch.tensor([1.0, 0.5, 2.0, 0.0], dtype=torch.float64)
+    once = made.optimizer.observe({("fc", 0): (x, dy)}, weight)
+    halves = {("fc", call): (x[:, part], dy[:, part]) for call, part in enumerate((slice(0, 2), slice(2, 4)))}
+    twice = made.optimizer.observe(halves, weight)
+    assert all(torch.allclose(once[name], twice[name]) for name in once)
+    theirs = BOTH["jax"](layers=layer, shapes=shapes)
+    with jax.enable_x64(True):
+        given = {at: tuple(jnp.asarray(value.numpy()) for value in pair) for at, pair in halves.items()}
+        found = theirs.optimizer.observe(given, jnp.asarray(weight.numpy()))
+    assert all(np.allclose(np.asarray(found[name]), once[name].numpy()) for name in once)
+
+
+@both
+def test_a_matrix_that_stands_in_two_layers_follows_sgd(make: Any) -> None:
+    """As of tied embeddings: it is no one layer's, so it has no factors; the bias beside it neither."""
+    tied = LINEAR | {"embed": Layer("embedding", ("fc.weight",)), "own": Layer("linear", ("own.weight",))}
+    shapes = SHAPES | {"own.weight": (2, 3)}
+    made = make(layers=tied, shapes=shapes, lr=0.5, momentum=0.0)
+    assert set(made.plan.sides) == {"own/in", "own/out"} and made.plan.covered == {"own.weight"}
+    before, grads = made.params, draw(shapes, 1)
+    made.refresh(0, {"own/in": factor(3), "own/out": factor(2)})
+    made.update(grads)
+    moved = {name: before[name] - value for name, value in made.params.items()}
+    assert all(np.allclose(moved[name], 0.5 * grads[name]) for name in SHAPES)
+    assert not np.allclose(moved["own.weight"], 0.5 * grads["own.weight"])
+
+
+@both
+def test_clipped_steps_have_the_length_allowed(make: Any) -> None:
+    """lr² ν² ⟨g, d⟩ = lr² ν² dᵀ F d is κ where it would be more, and what it was where it is less."""
+    along, grads = [], draw(SHAPES, 1)
+    for bound in (0.0, 1e-4, 1e4):
+        made = make(lr=0.1, momentum=0.0, kl_clip=bound)
+        before = made.params
+        made.refresh(0, statistics())
+        made.update(grads)
+        along.append(0.1 * sum(np.vdot(grads[name], before[name] - value) for name, value in made.params.items()))
+    assert along[0] == along[2] > 1e-3
+    assert abs(along[1] ** 2 / along[0] - 1e-4) < 1e-12
+
+
+@both
+def test_rescaled_weights_have_the_published_norm(make: Any) -> None:
+    made = make(rescale=True)
+    made.refresh(0, statistics())
+    made.update(draw(SHAPES, 1))
+    assert abs(np.linalg.norm(made.params["fc.weight"]) - np.sqrt(2 * 2)) < 1e-6
+    other = make()
+    other.refresh(0, statistics())
+    other.update(draw(SHAPES, 1))
+    assert np.allclose(made.params["fc.bias"], other.params["fc.bias"]), "biases are left alone"
+
+
+@both
+def test_one_block_for_all_units_is_the_dense_solve(make: Any) -> None:
+    layers, shapes = {"norm": Layer("batchnorm", ("n.weight", "n.bias"))}, {"n.weight": (3,), "n.bias": (3,)}
+    made, grads, fisher = (
+        make(layers=layers, shapes=shapes, batchnorm="full", lr=1.0, damping=0.2),
+        draw(shapes, 1),
+        factor(6),
+    )
+    before = made.params
+    made.refresh(0, {"norm": fisher})
+    made.update(grads)
+    both = np.concatenate([grads["n.weight"], grads["n.bias"]])
+    moved = np.concatenate([before[name] - made.params[name] for name in ("n.weight", "n.bias")])
+    assert np.allclose(moved, np.linalg.solve(fisher + 0.2 * np.eye(6), both))
+
+
+@both
+def test_inverses_warm_up(make: Any) -> None:
+    made = make(inverse_interval=4, inverse_warmup=2)
+    assert [step for step in range(10) if made.plan.programs(step)] == [0, 1, 2, 4, 8]
