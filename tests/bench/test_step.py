@@ -31,8 +31,8 @@ LIMITS = {("soap", "xf"): (3.0, 1.45, 1.3), ("soap", "conv"): (1.4, 1.3, 1.25)}
 # of the 10 % that Shampoo adds to each step on xf, the four products with 128 × 128 blocks are 9
 LIMITS |= {("shampoo eigh32", "xf"): (1.8, 1.2, 1.12), ("shampoo eigh32", "conv"): (1.55, 1.13, 1.09)}
 LIMITS |= {("kfac", "xf"): (2.5, 2.0, 1.9), ("kfac", "conv"): (3.8, 2.8, 2.7)}
-# and where statistics are taken only in the steps that refresh; at 100 the goals are 1.15 and 1.2, but the products with
-# inverses alone are 15 and 22 % of SGD's step
+# and where statistics are taken only in the steps that refresh; at 100 the goals are 1.15 and 1.2, but products with
+# the inverses alone are 15 and 22 % of SGD's step
 RARE_LIMITS = {("kfac", "xf"): (2.5, 1.3, 1.18), ("kfac", "conv"): (3.8, 1.5, 1.28)}
 # torch's largest ratio of optimizers without a refresh. Muon's products on xf alone are a third of SGD's whole step in
 # float32, and a fifth in bfloat16
