@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYTHONSAFEPATH := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup run test test-all bench lint matrix
+.PHONY: setup run test test-all bench bench-gpu lint matrix ladders
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -28,8 +28,15 @@ test-all: setup lint
 bench: setup
 	$(BIN)/python -m pytest tests/bench -m bench --benchmark-storage=file://.benchmarks --benchmark-autosave $(BENCH)
 
+# the steps of every optimizer on an accelerator; untried where there was none
+bench-gpu: setup
+	BENCH_DEVICE=cuda $(BIN)/python -m pytest tests/bench/test_step.py -m bench --benchmark-storage=file://.benchmarks --benchmark-autosave $(BENCH)
+
 matrix: setup
 	$(BIN)/python tests/pairs.py results/matrix.csv
+
+ladders: setup
+	$(BIN)/python tests/ladders.py results/ladders.csv
 
 lint: setup .pyright
 	$(BIN)/ruff check .

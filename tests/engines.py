@@ -1,6 +1,7 @@
 """Small runs of either engine, in this process or as two torch processes."""
 
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
         "accumulate": 1,
         "precision": "float64",
         "deterministic": False,
-        "device": "cpu",
+        "device": os.environ.get("BENCH_DEVICE", "cpu"),
         "compile": False,
         "clip_norm": 0.0,
         "backend": backend,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import conftest
+import ladders
 import pytest
 
 from suite import cli
@@ -15,3 +16,7 @@ RESULTS = sorted((ROOT / "results" / "runs").rglob("*.json"))
 def test_numbers_agree(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["verify", "--steps", "0", str(path)])
     assert code == 0, capsys.readouterr().out
+
+
+def test_the_table_of_ladders_is_what_the_results_say() -> None:
+    assert (ROOT / "results" / "ladders.csv").read_text() == ladders.table(ladders.committed()), "type make ladders"
