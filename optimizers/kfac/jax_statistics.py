@@ -7,8 +7,8 @@ from suite.contract import Layer
 from suite.optimizers.kfac.windows import met, products
 
 Tree = dict[str, Array]
-# Columns up to which a symmetric product is not halved. On a CPU halving 384 columns saves a tenth, 1,024 a fifth, and a
-# second time a tenth more; each takes 0.1 s to compile.
+# Columns up to which a symmetric product is not halved. On a CPU halving 384 columns saves a tenth, 1,024 a fifth, and
+# a second time a tenth more; each takes 0.1 s to compile.
 LEAST = 384
 
 
