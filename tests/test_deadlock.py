@@ -41,7 +41,7 @@ def test_no_program_holds_several_batched_solves_of_different_sizes() -> None:
 
     made = engines.engine(engines.config("kfac", "jax", precision="float32"))
     engines.advance(made, range(1))
-    for name, (program, _) in made.programs.items():
+    for name, (program, _) in made.programs.compiled.items():
         text = program.as_text()
         calls = re.findall(r"f32\[(\d+),(\d+),\2\][^\n]*custom-call[^\n]*(?:potrf|trsm|cholesky|triangular)", text)
         assert len({size for _, size in calls}) <= 1, (name, calls)

@@ -3,9 +3,10 @@
 `optimizer.torch` and `optimizer.jax` are dotted paths; `optimizer.arguments` are what the chosen backend's is called
 with beside the parameters and the learning rate, which the run's schedule sets at every step (torch: `lr`; optax:
 `learning_rate`). `optimizer.path` is a folder to import it from. What asks for more than the gradient is not served: a
-closure (LBFGS, SAM), the loss's value (Polyak steps), switching between training and evaluation (schedule-free
-methods), a loss of its own (kfac-jax). The rival's own state is saved with a run where it consists of arrays, numbers
-and strings.
+closure (LBFGS, SAM), the loss's value (Polyak steps), a loss of its own (kfac-jax). Methods that switch between
+training and evaluation (schedule-free ones) are not served either, but nothing tells them apart: they run, and are
+evaluated at the wrong weights. The rival's own state is saved with a run where it consists of arrays, numbers and
+strings.
 """
 
 import importlib

@@ -4,7 +4,9 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from jax import Array
+from jax import Array, eval_shape
+from jax.numpy import ones
+from optax import GradientTransformation
 
 from suite.contract import UserError
 from suite.optimizers._base.jax import Optimizer, hyper
@@ -40,9 +42,17 @@ def external(
         raise UserError(f"optimizer.jax={jax}: takes no learning_rate, so it cannot follow the run's schedule")
     given = dict(arguments or {})
     try:
-        build(learning_rate=lr, **given)
+        made = build(learning_rate=lr, **given)
     except (TypeError, ValueError) as error:
         raise refused("jax", jax, error) from error
+    if not isinstance(made, GradientTransformation):
+        raise UserError(f"optimizer.jax={jax}: returns no optax.GradientTransformation")
+    tiny = {"weight": ones((2, 2))}
+    try:
+        eval_shape(lambda: made.update(tiny, made.init(tiny), tiny))
+    except TypeError as error:
+        if "required" in str(error):  # other errors may be of the tiny tree's making
+            raise UserError(f"optimizer.jax={jax}: asks for more than the gradient: {error}") from error
 
     def init(params: Tree) -> dict[str, Any]:
         return {"hyper": hyper(lr=lr), "rival": build(learning_rate=lr, **given).init(params)}

@@ -14,8 +14,8 @@ gradient ĝ by them have moved:
     Ha ← BFGS(Ha; Ha â, (A + √λ I) Ha â)                   â = mean(a): the Hessian acts, no second pass is needed
 
 Ha begins as the inverse of A + √λ I, Hg as the identity. `warm_start` batches are looked at before the first step,
-for A; it is 0 where none are. A pair that is not usable (sᵀy ≤ 10⁻⁴ sᵀs ‖ĝ‖, or nothing finite comes of it) leaves its
-matrix as it was, and is counted (`kept`).
+for A, which the first step then leaves as it is (as the authors' code does); it is 0 where none are. A pair that is not
+usable (sᵀy ≤ 10⁻⁴ sᵀs ‖ĝ‖, or nothing finite comes of it) leaves its matrix as it was, and is counted (`kept`).
 
 Linear layers are covered; where a layer sees several positions of a sample (words), A sums over them, and means go
 over them too, as in K-FAC. All other parameters (convolutions, normalisation, embeddings) follow W ← W - η m. The

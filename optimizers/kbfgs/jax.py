@@ -53,6 +53,7 @@ def kbfgs(
             "s": {key: jnp.zeros((count[key], size), kind) for key, size in plan.outputs.items()},
             "y": {key: jnp.zeros((count[key], size), kind) for key, size in plan.outputs.items()},
             "mass": jnp.zeros((), kind),
+            "prepared": jnp.zeros((), bool),
             "kept": jnp.zeros((), jnp.int32),
         }
 
@@ -78,7 +79,7 @@ def kbfgs(
 
     def prepare(statistics: Tree, state: State, *, reduce: Any) -> State:
         mixed = reduce.mean("factors", stacked(statistics, "factor"))
-        return state | {"a": mixed, "mass": jnp.ones_like(state["mass"])}
+        return state | {"a": mixed, "mass": jnp.ones_like(state["mass"]), "prepared": jnp.ones_like(state["prepared"])}
 
     def absorb(statistics: Tree, state: State, *, reduce: Any) -> State:
         decay = state["hyper"]["factor_decay"]
@@ -86,7 +87,8 @@ def kbfgs(
         mixed = reduce.mean("factors", stacked(statistics, "factor"))
         found = reduce.exact({name: value for name, value in statistics.items() if not name.endswith("/factor")})
         return state | {
-            "a": {key: mix(state["a"][key], mixed[key]) for key in plan.stacks},
+            "a": {key: jnp.where(state["prepared"], old, mix(old, mixed[key])) for key, old in state["a"].items()},
+            "prepared": jnp.zeros_like(state["prepared"]),
             "middle": stacked(found, "middle"),
             "slope": stacked(found, "slope"),
             "mass": mix(state["mass"], 1.0),

@@ -65,6 +65,7 @@ class KBFGS(torch.optim.Optimizer):
             "s": {key: like.new_zeros(count[key], size) for key, size in plan.outputs.items()},
             "y": {key: like.new_zeros(count[key], size) for key, size in plan.outputs.items()},
             "mass": like.new_zeros(()),
+            "prepared": like.new_zeros((), dtype=torch.bool),
             "kept": like.new_zeros((), dtype=torch.int64),
         }
         for parameter in self.named.values():
@@ -101,12 +102,15 @@ class KBFGS(torch.optim.Optimizer):
         for key, value in reduce.mean("factors", self._stacked(statistics, "factor")).items():
             state["a"][key].copy_(value)
         state["mass"].fill_(1.0)
+        state["prepared"].fill_(True)
 
     def absorb(self, statistics: Tree, *, reduce: Any) -> None:
-        """Average the statistics over ranks; A takes them in."""
+        """Average the statistics over ranks; A takes them in, but not in the step after `prepare`."""
         state, decay = self.state["kbfgs"], self.param_groups[0]["factor_decay"]
+        weight = torch.where(state["prepared"], 0.0, 1.0 - decay).to(state["mass"].dtype)
         for key, value in reduce.mean("factors", self._stacked(statistics, "factor")).items():
-            state["a"][key].lerp_(value, 1.0 - decay)
+            state["a"][key].lerp_(value, weight)
+        state["prepared"].fill_(False)
         means = reduce.exact({name: value for name, value in statistics.items() if not name.endswith("/factor")})
         for kind in ("middle", "slope"):
             for key, value in self._stacked(means, kind).items():

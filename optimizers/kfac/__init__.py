@@ -11,7 +11,7 @@ Means go over samples, so λ means the same at any batch size, number of micro-b
 
 - linear layers, also those inside attention: each projection is a layer, the words are its positions
 - convolutions: the windows are the positions
-- embeddings: A is diagonal, how often each word occurs, and never stale
+- embeddings: A is diagonal, how often each word occurs; its inverse is taken in every step
 - batch normalisation: `unit`, 2x2 blocks of each channel's scale and shift; `full`, all of them in one block
 - a layer called more than once: each call is so many more positions
 - not: a matrix that stands in two layers, as of tied embeddings. It, and any other parameter, follows SGD with the

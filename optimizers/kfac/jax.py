@@ -192,7 +192,7 @@ def kfac(
             mean = lambda m, g: at["momentum"] * m + (1.0 - at["momentum"]) * g  # noqa: E731
             grads = velocity = jax.tree.map(mean, velocity, grads)
         direction = precondition(plan, state, grads, ridges(plan, state, damping_split))
-        if kl_clip:
+        if plan.covered:
             direction |= clipped(plan, grads, direction, lr=at["lr"], bound=at["kl_clip"])
         if momentum_on == "direction":
             direction = velocity = jax.tree.map(lambda v, d: at["momentum"] * v + d, velocity, direction)

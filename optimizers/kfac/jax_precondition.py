@@ -46,9 +46,10 @@ def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Arr
 
 
 def clipped(plan: KFACPlan, grads: Tree, direction: Tree, *, lr: Array, bound: Array) -> Tree:
-    """The covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`."""
+    """The covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`; 0: any."""
     covered = [name for layer in plan.layers.values() for name in layer.parameters]
     length = jnp.stack([jnp.vdot(grads[name], direction[name]) for name in covered]).sum()
     length = jnp.maximum(length, jnp.finfo(length.dtype).tiny)
     factor = jnp.minimum(jnp.sqrt(bound / length) / jnp.maximum(lr, 1e-30), 1.0)
+    factor = jnp.where(bound > 0, factor, 1.0)
     return {name: direction[name] * factor for name in covered}

@@ -107,7 +107,8 @@ def _unfolded(layer: Layer, x: Tensor, root: Tensor, width: int) -> Tensor:
         first = max(0, -((j - p) // s))  # the first window with column j in the image; then one after the last
         last = max(first, min(width, -((j - p - image.shape[2]) // s)))
         found[:, :, :first, j] = found[:, :, last:, j] = 0
-        found[:, :, first:last, j] = image[:, :, first * s + j - p : (last - 1) * s + j - p + 1 : s]
+        if first < last:
+            found[:, :, first:last, j] = image[:, :, first * s + j - p : (last - 1) * s + j - p + 1 : s]
     return found
 
 

@@ -21,8 +21,8 @@ Roots are refreshed every `inverse_interval` steps from `start_preconditioning` 
 its owner. A refresh sees no gradient but those of earlier steps: the roots of step t are of L and R after step t - 1.
 With `lag` a thread of the host takes them while training goes on, and they are installed at exactly t + lag, if need be
 after waiting: what is under way is part of the state, so that a restored run lands the same bits. With `stagger` the
-blocks are dealt out over the steps of an interval, after a first refresh of all. A lag takes memory for one more copy
-of a rank's own statistics.
+blocks are dealt out over the steps of an interval, after a first refresh of all. A lag takes memory for up to
+three more copies of a rank's own statistics: those under way, stacked for the host, and their roots.
 
 A root that cannot be taken (statistics zero, denormal or not finite, singular without a ridge, no convergence) stays
 what it was, and that is counted: `kept` in the result. Zero gradients change nothing but by decay; one that is not

@@ -146,7 +146,7 @@ class VOGN(torch.optim.Optimizer):
     ) -> None:
         """Update the parameters from their gradients and what `absorb` was given; `key` is (seed, step)."""
         squared, step = self.squared, key[1]
-        if (draws := self.param_groups[0]["draws"]) > 1 and step:  # in the first step all are at the mean
+        if (draws := self.param_groups[0]["draws"]) > 1:
             squared = self._further(draws, key, evaluate, reduce)
         for group in self.param_groups:
             covered = self._of(group, self.plan.covered)

@@ -242,9 +242,11 @@ class Engine:
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
         with self._mode():
-            if "host" in self.needs:
-                self.run["opt"] = self.optimizer.host(self.run["opt"], step)
             rest = self._inputs(batch, step, hyper)
+            if "host" in self.needs:
+                given = jax.device_put(rest[2], NamedSharding(self.mesh, P()))
+                now = self.run["opt"] | {"hyper": self.run["opt"]["hyper"] | given}
+                self.run["opt"] = self.optimizer.host(now, step)
             names = self._order(step, hyper)
             if any(name not in self.programs for name in names):
                 self._compile([step], *rest)

@@ -139,6 +139,7 @@ class Maths:
     ) -> Any:
         """The step, or its gradient or update half; returns the new run."""
         optimizer, run = self.optimizer, dict(run)
+        run["opt"] = run["opt"] | {"hyper": run["opt"]["hyper"] | hyper}  # this step's, for all that runs in it
         reduce = Reduce(transport, **self.mode, state=run["comm"]["owned"])
 
         def evaluate(params: Tree, labels: str = "given", observe: Any = None) -> tuple[Array, Tree, Tree]:
@@ -167,10 +168,9 @@ class Maths:
                 run["opt"] = optimizer.absorb(evaluate(run["params"], "sampled")[2], run["opt"], reduce=reduce)
         if half != "gradient":
             grads, after = run.pop("grads"), run.pop("next")
-            state = run["opt"] | {"hyper": run["opt"]["hyper"] | hyper}
             offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
             asked = {name: value for name, value in offers.items() if name in self.needs}
-            updates, run["opt"] = optimizer.update(grads, state, run["params"], **asked)
+            updates, run["opt"] = optimizer.update(grads, run["opt"], run["params"], **asked)
             run["params"] = {name: _updated(value, updates[name]) for name, value in run["params"].items()}
             run["buffers"], run["carry"] = after["buffers"], {"owned": after["owned"]}
         run["comm"] = {"owned": reduce.state}

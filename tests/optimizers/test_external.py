@@ -107,12 +107,21 @@ def test_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("jax", {"jax": "optax.nothing"}, "optax has no nothing"),
         ("jax", {"jax": "optax.scale_by_adam"}, "takes no learning_rate"),
         ("jax", {"jax": "optax.adam", "arguments": {"beta": 1}}, "unexpected keyword argument 'beta'"),
+        ("jax", {"jax": "optax.lbfgs"}, "asks for more than the gradient"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_line(backend: str, settings: Any, said: str) -> None:
     with pytest.raises(UserError) as error:
         engine(config("external", backend, hyper=settings))
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_function_that_returns_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import optax
+
+    monkeypatch.setattr(optax, "rate", lambda learning_rate: learning_rate, raising=False)
+    with pytest.raises(UserError, match=r"returns no optax\.GradientTransformation"):
+        engine(config("external", "jax", hyper={"jax": "optax.rate"}))
 
 
 def test_on_the_board_it_stands_under_its_path() -> None:

@@ -110,6 +110,16 @@ def test_warm_start_is_the_mean_over_its_batches(backend: str) -> None:
     assert gap(weights(made), weights(fresh)) == 0.0
 
 
+@both
+def test_the_first_step_leaves_a_as_the_warm_start_made_it(backend: str) -> None:
+    made = started(backend)
+    before = factor(made).copy()
+    advance(made, range(1))
+    assert np.array_equal(factor(made), before)
+    advance(made, range(1, 2))
+    assert np.abs(factor(made) - before).max() > 1e-3
+
+
 def test_warm_started_backends_devices_and_micro_batches_agree() -> None:
     ends = []
     for backend, changes in (("torch", {}), ("jax", {}), ("jax", {"world": 2}), ("torch", {"accumulate": 2})):

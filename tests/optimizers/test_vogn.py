@@ -182,6 +182,15 @@ def test_without_noise_and_squares_it_is_sgd_with_weight_decay(backend: str) -> 
     assert max(float(np.abs(found[n] - p.detach().numpy()).max()) for n, p in params.items()) < 1e-7
 
 
+def test_several_draws_of_a_clipped_gradient_agree() -> None:
+    ends = []
+    for backend in ("torch", "jax"):
+        made = engine(config("vogn", backend, hyper={"draws": 3}, clip_norm=0.05))
+        advance(made, range(2))
+        ends.append(weights(made))
+    assert gap(*ends) <= 1e-10
+
+
 def test_more_draws_make_a_step_less_noisy() -> None:
     """The step of the mean over 16 draws lies nearer to that over 64 others than the step of one draw does."""
 
