@@ -1,5 +1,6 @@
 """Several processes equal one: torch over gloo, jax over jax.distributed; every rank holds the same bits."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,23 @@ TRUNCATED = {
 }
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def two_processes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What two processes found, started once for each backend: they take minutes."""
+    return functools.cache(lambda backend: start(backend, tmp_path_factory))
+
+
+@pytest.fixture(params=BACKENDS)
+def two_processes(request: pytest.FixtureRequest, started: Any) -> tuple[str, Any]:
+    return request.param, started(request.param)
+
+
+def start(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     cases: dict[str, Any] = {name: [name, STEPS, {}] for name in OPTIMIZERS}
     cases |= {f"{name}-2": [name, STEPS, {"accumulate": 2}] for name in ("sgd", "kfac")}
     cases["first"] = ["sgd", 1, {"precision": "float32", "hyper": {"lr": 1.0, "momentum": 0.0}}]
     cases["truncated"] = ["sgd", STEPS, {**TRUNCATED, "precision": "float32"}]
-    return request.param, ranks.start(request.param, 2, tmp_path_factory.mktemp(request.param), cases)
+    return ranks.start(backend, 2, tmp_path_factory.mktemp(backend), cases)
 
 
 def alone(optimizer: str, backend: str, steps: int = STEPS, **changes: Any) -> dict[str, np.ndarray]:
