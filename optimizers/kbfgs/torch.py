@@ -107,7 +107,7 @@ class KBFGS(torch.optim.Optimizer):
     def absorb(self, statistics: Tree, *, reduce: Any) -> None:
         """Average the statistics over ranks; A takes them in, but not in the step after `prepare`."""
         state, decay = self.state["kbfgs"], self.param_groups[0]["factor_decay"]
-        weight = torch.where(state["prepared"], 0.0, 1.0 - decay).to(state["mass"].dtype)
+        weight = (~state["prepared"]).to(state["mass"].dtype) * (1.0 - decay)
         for key, value in reduce.mean("factors", self._stacked(statistics, "factor")).items():
             state["a"][key].lerp_(value, weight)
         state["prepared"].fill_(False)
