@@ -78,7 +78,7 @@ def kbfgs(
         return {key: jnp.stack([statistics[f"{name}/{kind}"] for name in names]) for key, names in plan.stacks.items()}
 
     def prepare(statistics: Tree, state: State, *, reduce: Any) -> State:
-        mixed = reduce.mean("factors", stacked(statistics, "factor"))
+        mixed = reduce.exact(stacked(statistics, "factor"))
         return state | {"a": mixed, "mass": jnp.ones_like(state["mass"]), "prepared": jnp.ones_like(state["prepared"])}
 
     def absorb(statistics: Tree, state: State, *, reduce: Any) -> State:

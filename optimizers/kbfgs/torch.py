@@ -99,7 +99,7 @@ class KBFGS(torch.optim.Optimizer):
     def prepare(self, statistics: Tree, *, reduce: Any) -> None:
         """Begin with these statistics of `plan.warm_start` batches."""
         state = self.state["kbfgs"]
-        for key, value in reduce.mean("factors", self._stacked(statistics, "factor")).items():
+        for key, value in reduce.exact(self._stacked(statistics, "factor")).items():
             state["a"][key].copy_(value)
         state["mass"].fill_(1.0)
         state["prepared"].fill_(True)
