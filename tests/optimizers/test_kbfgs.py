@@ -12,9 +12,10 @@ from engines import BACKENDS, advance, config, engine, gap, weights
 from suite.optimizers.kbfgs import jax as in_jax
 from suite.optimizers.kbfgs import reference
 from suite.optimizers.kbfgs import torch as in_torch
+from suite.train import train
 
 both = pytest.mark.parametrize("backend", BACKENDS)
-WARM = {"hyper": {"warm_start": 3}}
+WARM = {"hyper": {"warm_start": 3, "lr": 0.3}}
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -118,6 +119,27 @@ def test_the_first_step_leaves_a_as_the_warm_start_made_it(backend: str) -> None
     assert np.array_equal(factor(made), before)
     advance(made, range(1, 2))
     assert np.abs(factor(made) - before).max() > 1e-3
+
+
+@both
+def test_a_restored_run_is_not_warmed_up_again(backend: str) -> None:
+    """Through the loop: four steps, and the last two of them after a restore, end at the same bits."""
+    settings = config("kbfgs", backend, **WARM) | {"max_steps": 4, "eval_every": 4, "checkpoint_every": 2}
+    settings |= {"log_every": 1, "prefetch": 0, "schedule": {"shape": "constant"}, "stop_at_target": False}
+    kept: dict[int, Any] = {}
+
+    def save(step: int, clock: Any, snapshot: Any) -> str:
+        arrays, skeleton = snapshot
+        kept[step] = {"step": step, "clock": clock}, ({name: value.copy() for name, value in arrays.items()}, skeleton)
+        return ""
+
+    whole, rest = engine(settings), engine(settings)
+    list(train(whole.task, whole, settings, save=save))
+    list(train(rest.task, rest, settings, restored=kept[2]))
+    assert gap(weights(whole), weights(rest)) == 0.0
+    cold = engine(settings | {"optimizer": settings["optimizer"] | {"warm_start": 0}})
+    list(train(cold.task, cold, settings | {"optimizer": settings["optimizer"] | {"warm_start": 0}}))
+    assert gap(weights(whole), weights(cold)) > 1e-6
 
 
 def test_warm_started_backends_devices_and_micro_batches_agree() -> None:

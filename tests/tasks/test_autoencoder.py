@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engines import engine
+from small import small
 
 from suite import configure, run
 from suite.contract import UserError
@@ -144,6 +146,37 @@ def test_images_must_fit_the_network(tmp_path: Path) -> None:
     chosen = ["task=autoencoder", "task.variant=faces", "task.data=mnist", f"data_dir={tmp_path}"]
     with pytest.raises(UserError, match="images of 784 pixels"):
         run.make_task(configure.compose(chosen))
+
+
+def test_the_authors_logs_are_of_the_training_images_and_the_penalty(tmp_path: Path) -> None:
+    write_idx(tmp_path, train=7, valid=3)
+    chosen = ["task=autoencoder", "scale=gpu", f"data_dir={tmp_path}", "task.eval_batch_size=5"]
+    usual = run.make_task(configure.compose(chosen))
+    theirs = run.make_task(configure.compose([*chosen, "task.evaluate_on=train", "task.metric=objective"]))
+    assert (usual.batches("valid"), theirs.batches("valid")) == (1, 2)
+    seen = np.concatenate([theirs.batch("valid", 0, index)["image"] for index in range(2)])
+    assert np.array_equal(seen[:7], usual.images.read("train", np.arange(7)))
+    assert np.array_equal(usual.batch("valid", 0, 0)["image"][:3], usual.images.read("valid", np.arange(3)))
+    assert {target.metric for target in usual.targets} == {"loss"} and {t.metric for t in theirs.targets} == {
+        "objective"
+    }
+    assert "measured on the training images" in theirs.data.note and usual.data.note != theirs.data.note
+    part = {"loss": np.array([1.0, 3.0, 9.0]), "error": np.zeros(3), "penalty": np.full(3, 0.25)}
+    scored = theirs.score([part | {"weight": np.array([1.0, 1.0, 0.0])}])
+    assert (scored["loss"], scored["objective"]) == (2.0, 2.25)
+    for wrong in ("task.metric=top1", "task.evaluate_on=test"):
+        with pytest.raises(UserError, match="unknown; type"):
+            run.make_task(configure.compose([*chosen, wrong]))
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_evaluation_puts_out_the_penalty(backend: str) -> None:
+    settings = small("autoencoder", None, f"backend={backend}", precision="float64")
+    task = run.make_task(settings)
+    made = engine(settings, task)
+    norm = sum(float((task.init(settings["seed"], name).astype(float) ** 2).sum()) for name in task.shapes())
+    part = next(iter(made.evaluate([task.batch("valid", 0, 0)])))
+    assert np.allclose(part["penalty"], 0.5 * task.architecture.penalty * norm, rtol=1e-12, atol=0.0)
 
 
 # ------------------------------------------------------------------------------------------------- generated images
