@@ -125,6 +125,25 @@ def test_jax_state_is_arrays_only(optimizer: str) -> None:
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(made.run["opt"]))
 
 
+SCHEDULED = {
+    "kfac": {"damping": 0.3, "factor_decay": 0.9},  # asks for work on the host: merged before it
+    "kbfgs": {"damping": 0.3, "factor_decay": 0.9},  # does not: merged inside the step's own program
+}
+
+
+@pytest.mark.parametrize("optimizer", SCHEDULED)
+def test_what_is_scheduled_counts_from_the_steps_beginning(optimizer: str) -> None:
+    """Statistics and inverses of a step use its own values, in both backends: not the step's before."""
+    ends = []
+    for backend in BACKENDS:
+        made = engine(config(optimizer, backend))
+        for step in range(STEPS):
+            hyper = {name: value / (step + 1) for name, value in SCHEDULED[optimizer].items()}
+            made.step(step, made.task.batch("train", 0, step), hyper)
+        ends.append(weights(made))
+    assert gap(*ends) <= 1e-10
+
+
 @every
 @both
 def test_learning_rate_is_read_each_step(optimizer: str, backend: str, uninterrupted: Any) -> None:

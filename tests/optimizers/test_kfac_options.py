@@ -134,18 +134,6 @@ def test_a_bound_on_a_steps_length_may_be_taken_off(backend: str) -> None:
     assert np.abs(fresh["fc.weight"] - ends[0]["fc.weight"]).max() > 1e-3
 
 
-def test_statistics_and_inverses_see_the_steps_own_hyper_parameters() -> None:
-    """What is scheduled counts from the step's beginning in both backends, not from its update."""
-    ends = []
-    for backend in BACKENDS:
-        made = engine(config("kfac", backend, hyper={"inverse_interval": 1, "factor_interval": 1}))
-        for step in range(4):
-            hyper = {"damping": 0.3 / (step + 1), "factor_decay": 0.5 + 0.1 * step}
-            made.step(step, made.task.batch("train", 0, step), hyper)
-        ends.append(weights(made))
-    assert gap(*ends) <= 1e-10
-
-
 @both
 def test_damping_means_the_same_at_any_batch_size(backend: str) -> None:
     """Every sample twice, in batch normalisations of the same groups: the same steps."""
