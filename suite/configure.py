@@ -36,7 +36,16 @@ NOT_RUN = {
     "task": ("scales", "variants", "sources", "default_optimizer"),
     "optimizer": ("search",),
 }  # what a run chooses from, not what it is
-FREE = ("data_dir", "run_dir", "require", "launch.processes", "threads", "task.module", "optimizer.module")
+FREE = (
+    "data_dir",
+    "run_dir",
+    "require",
+    "launch.processes",
+    "threads",
+    "comm.ranks_per_host",
+    "task.module",
+    "optimizer.module",
+)
 
 
 def clean(overrides: Iterable[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Finds members by their folder and loads them by name. There is no list of members anywhere.
 
-A member is a folder of a group (`tasks`, `optimizers`, `comm/codecs`, `comm/algorithms`) whose name does not begin
+A member is a folder of a group (`tasks`, `optimizers`, `comm/codecs` …) whose name does not begin
 with `_`; one outside the tree enters through `module: mylab.newopt` in the configuration.
 """
 
@@ -20,6 +20,7 @@ GROUPS = {
     "optimizers": "suite.optimizers",
     "codecs": "suite.comm.codecs",
     "algorithms": "suite.comm.algorithms",
+    "topologies": "suite.comm.topologies",
 }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from suite import load
 
@@ -36,6 +37,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+def comm(**changes: Any) -> dict[str, Any]:
+    """The communication of `comm=float32`, changed; names of codecs, algorithms and topologies stand for members."""
+    path = next(path for path in load.files("comm") if path.stem == "float32")
+    groups = {"codec": "codecs", "algorithm": "algorithms", "topology": "topologies", "inner": "codecs"}
+    for key, group in groups.items():
+        if isinstance(changes.get(key), str):
+            changes[key] = {"module": f"suite.comm.{group}.{changes[key]}"}
+    return yaml.safe_load(path.read_text()) | changes
+
+
 def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
     """An engine's configuration on the tiny task; keys of `changes` that the optimizer has go to it."""
     node = {**OPTIMIZERS[optimizer], **SETTINGS.get(optimizer, {}), **changes.pop("hyper", {})}
@@ -51,11 +62,7 @@ def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
         "backend": backend,
         "optimizer": node,
         "task": {"module": "mylab.tinytask"},
-        "comm": {
-            "codec": {"module": "suite.comm.codecs.float32"},
-            "algorithm": {"module": "suite.comm.algorithms.native"},
-            "feedback": False,
-        },
+        "comm": comm(),
     }
     return base | changes
 

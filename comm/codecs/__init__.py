@@ -1,1 +1,1 @@
-"""Codecs: one folder each; a NumPy specification and its torch and jax twins, equal byte for byte."""
+"""Codecs: what a gradient looks like on the wire. A folder each; `_codec.py` says what one must offer."""

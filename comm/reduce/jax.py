@@ -1,11 +1,15 @@
 """Reductions over ranks in jax, inside `shard_map`."""
 
-from types import ModuleType
+import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from suite.comm.channel import GRADIENTS, Channel, Channels
+from suite.comm.codecs._codec import Codec
+from suite.comm.coder.jax import Coder, Coders
 from suite.comm.transport.jax import Transport
 
 Tree = dict[str, Array]
@@ -18,10 +22,8 @@ class Reduce:
     Inside `lax.cond` or `lax.while_loop` only `exact` may be called.
     """
 
-    def __init__(
-        self, transport: Transport, *, codec: ModuleType, algorithm: ModuleType, feedback: bool = False, state: Tree
-    ):
-        self.transport, self.codec, self.algorithm, self.feedback = transport, codec, algorithm, feedback
+    def __init__(self, transport: Transport, channels: Channels, *, state: Tree, key: Any):
+        self.transport, self.channels, self.key = transport, channels, key
         self.state = dict(state)
 
     @property
@@ -36,36 +38,52 @@ class Reduce:
         return jax.tree.map(lambda value: self.transport.all_reduce("exact", value) / self.world, values)
 
     def mean(self, name: str, values: Tree) -> Tree:
-        """The mean over ranks, in the run's communication mode."""
+        """The mean over ranks, in the run's communication mode; `name` begins with "gradients" where they are some."""
         if self.world == 1:
             return values
-        flat = jnp.concatenate([value.reshape(-1) for value in values.values()])
-        if self.feedback:
-            flat = flat + (self.state[name][0] if name in self.state else jnp.zeros_like(flat))
-        total, sent = self.algorithm.mean(name, flat, codec=self.codec, transport=self.transport)
-        if self.feedback:
-            self.state[name] = (flat - sent)[None]
-        parts, start = {}, 0
-        for key, value in values.items():
-            parts[key] = total[start : start + value.size].reshape(value.shape)
-            start += value.size
-        return parts
+        found: Tree = {}
+        for bucket, channel, members in self._buckets(name, values):
+            flat = jnp.concatenate([values[member].reshape(-1) for member in members])
+            total = channel.topology.mean(f"{name}/{bucket}", flat, **self._ways(channel))
+            ends = itertools.accumulate(values[member].size for member in members)
+            parts = jnp.split(total, list(ends)[:-1])
+            found |= {member: part.reshape(values[member].shape) for member, part in zip(members, parts, strict=True)}
+        return {member: found[member] for member in values}
+
+    def _buckets(self, name: str, values: Tree) -> list[tuple[str, Channel, list[str]]]:
+        if not name.startswith(GRADIENTS):
+            return [("all", self.channels.factors, list(values))]
+        return list(self.channels.buckets({n: value.size * value.dtype.itemsize for n, value in values.items()}))
 
     def to_owners(self, name: str, stack: Array) -> Array:
         """Rank r's share, rows [r · k, (r + 1) · k), of the mean over ranks of a (world · k, …) stack."""
         if self.world == 1:
             return stack
-        rows = self.transport.all_to_all(name, stack.reshape(self.world, -1, *stack.shape[1:]))
-        total = rows[0]
-        for rank in range(1, self.world):
-            total = total + rows[rank]
-        return total / self.world
+        channel, rows = self.channels.factors, stack.reshape(self.world, -1)
+        return channel.topology.to_owners(name, rows, **self._ways(channel)).reshape(-1, *stack.shape[1:])
 
-    def gather(self, name: str, slices: Array) -> Array:
-        """Every owner's rows put together again: (k, …) on each rank to (world · k, …) on all."""
-        return slices if self.world == 1 else self.transport.all_gather(name, slices)
+    def gather(self, name: str, slices: Array, *, exact: bool = False) -> Array:
+        """Every owner's rows put together again: (k, …) on each rank to (world · k, …) on all.
+
+        As values, in the run's communication mode, or `exact`: as they are, of any type.
+        """
+        if self.world == 1:
+            return slices
+        if exact:
+            return self.transport.all_gather(name, slices)
+        channel = self.channels.factors
+        return channel.topology.gather(name, slices.reshape(-1), **self._ways(channel)).reshape(-1, *slices.shape[1:])
 
     def mine(self, stack: Array) -> Array:
         """This rank's rows of a stack that all ranks hold; nothing is sent."""
         share = stack.shape[0] // self.world
         return lax.dynamic_slice_in_dim(stack, self.transport.rank * share, share) if self.world > 1 else stack
+
+    def _ways(self, channel: Channel) -> dict[str, object]:
+        """What a topology needs beside the values."""
+
+        def coder(name: str, codec: Codec) -> Coder:
+            return Coder(name, codec, self.state if channel.feedback else None, self.key, self.transport.rank)
+
+        coders: Coders = coder
+        return {"channel": channel, "coders": coders, "transport": self.transport}

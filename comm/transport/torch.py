@@ -1,5 +1,9 @@
 """Bytes over a torch process group: gloo between CPUs, NCCL between GPUs."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -11,34 +15,87 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class Transport:
-    """Collectives of the default process group, each one counted. Every rank must call them in the same order."""
+    """Collectives of a process group, each one counted. Every rank must call them in the same order.
 
-    def __init__(self, ledger: Ledger):
-        self.ledger = ledger
+    Args:
+        ledger: where they are counted.
+        locals: ranks of one host, for `inner` and `outer`; None where hosts are not told apart.
+    """
+
+    level = "flat"
+    inner: Transport
+    outer: Transport
+
+    def __init__(self, ledger: Ledger, locals: int | None = None):
+        self.ledger, self.group = ledger, None
         alone = not dist.is_initialized()
         self.rank, self.world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
+        if locals:
+            hosts = range(self.world // locals)
+            inner = [[host * locals + local for local in range(locals)] for host in hosts]
+            outer = [[host * locals + local for host in hosts] for local in range(locals)]
+            self.inner, self.outer = self._part("inner", inner), self._part("outer", outer)
+
+    def _part(self, level: str, groups: list[list[int]]) -> Transport:
+        """This rank's among some groups; every rank makes all of them, as torch wants it."""
+        part = object.__new__(Transport)
+        made = [(ranks, dist.new_group(ranks) if self.world > 1 else None) for ranks in groups]
+        [(ranks, group)] = [(ranks, group) for ranks, group in made if self.rank in ranks]
+        part.ledger, part.group, part.level = self.ledger, group, level
+        part.rank, part.world = ranks.index(self.rank), len(ranks)
+        return part
 
     def _count(self, operation: str, name: str, value: Tensor) -> None:
-        dtype = str(value.dtype).removeprefix("torch.")
-        self.ledger.add([entry(operation, name, dtype, value.numel() * value.element_size(), self.world)])
+        dtype, size = str(value.dtype).removeprefix("torch."), value.numel() * value.element_size()
+        self.ledger.add([entry(operation, name, dtype, size, self.world, self.level)])
+
+    def _member(self, rank: int) -> int:
+        """A rank of this group as the whole world numbers it."""
+        return dist.get_global_rank(self.group, rank) if self.group else rank
 
     def all_reduce(self, name: str, value: Tensor) -> Tensor:
         """The sum over ranks, in the array's own type."""
         self._count("all_reduce", name, value)
         total = value.contiguous().clone()
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.group)
         return total
 
     def all_to_all(self, name: str, value: Tensor) -> Tensor:
         """Row r of (world, …) goes to rank r; the rows that came back, in rank order."""
         self._count("all_to_all", name, value)
         received = torch.empty_like(value, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(received, value.contiguous())
+        dist.all_to_all_single(received, value.contiguous(), group=self.group)
         return received
 
     def all_gather(self, name: str, value: Tensor) -> Tensor:
         """Every rank's (k, …) rows one after another: (world · k, …)."""
         self._count("all_gather", name, value)
         gathered = value.new_empty((self.world * value.shape[0], *value.shape[1:]))
-        _all_gather(gathered, value.contiguous())
+        _all_gather(gathered, value.contiguous(), group=self.group)
         return gathered
+
+    def shift(self, name: str, value: Tensor) -> Tensor:
+        """Send to the next rank; what came from the one before."""
+        self._count("shift", name, value)
+        received = torch.empty_like(value, memory_format=torch.contiguous_format)
+        after, before = self._member((self.rank + 1) % self.world), self._member((self.rank - 1) % self.world)
+        sends = dist.P2POp(dist.isend, value.contiguous(), after, self.group)
+        for work in dist.batch_isend_irecv([sends, dist.P2POp(dist.irecv, received, before, self.group)]):
+            work.wait()
+        return received
+
+    def to_first(self, name: str, value: Tensor) -> Tensor:
+        """Every rank's value on rank 0, (world, …); elsewhere only this rank's own row is filled."""
+        self._count("to_first", name, value)
+        gathered = value.new_zeros((self.world, *value.shape))
+        gathered[self.rank] = value
+        rows: Any = list(gathered) if self.rank == 0 else None
+        dist.gather(value.contiguous(), rows, dst=self._member(0), group=self.group)
+        return gathered
+
+    def broadcast(self, name: str, value: Tensor) -> Tensor:
+        """Rank 0's value on all."""
+        self._count("broadcast", name, value)
+        given = value.contiguous().clone()
+        dist.broadcast(given, src=self._member(0), group=self.group)
+        return given

@@ -153,7 +153,7 @@ def kfac(
             numbers = reduce.mine(jnp.array(plan.rows(key) + [0] * buckets.filler(key)))
             factor[key], last, found = one(numbers, state["owned"]["factor"][key], new, past.get(key))
             if stale:
-                found = reduce.gather("stale", found.astype(mass.dtype))[: len(members)] > 0
+                found = reduce.gather("stale", found, exact=True)[: len(members)]
                 owned_before[key], similar = last, similar.at[jnp.array(plan.rows(key))].set(found)
         counts = {"refreshed": state["refreshed"] + taken.sum(dtype=jnp.int32)}
         counts["kept"] = state["kept"] + (due & ~sound).sum(dtype=jnp.int32)

@@ -48,7 +48,7 @@ def settle(plan: KFACPlan, state: State, names: tuple[str, ...], alike: dict[str
     if plan.world > 1 and held[0]:
         none = torch.zeros(2, dtype=torch.bool, device=state["mass"].device)
         sent = [alike.get(name, none) for name in held[int(reduce.mine(torch.arange(plan.world)))]]
-        found = reduce.gather("stale", torch.stack(sent).to(state["mass"].dtype)) > 0
+        found = reduce.gather("stale", torch.stack(sent), exact=True)
         alike = alike | dict(zip((name for slots in held for name in slots), found, strict=True))
     at = torch.tensor([plan.index[name] for name in names], device=state["wait"].device)
     last, older = state["interval"][:, at]

@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from suite import backend, load
+from suite import backend, communication, load
 from suite.backend.jax_programs import Lowered, Mode, Programs, enable_cache
 from suite.backend.jax_step import Maths
 from suite.comm.transport.jax import AXIS, Transport
@@ -72,14 +72,10 @@ class Engine:
         self.task, self.seed, self.world = task, config["seed"], config["world"]
         self.precision, self.share = config["precision"], (jax.process_index(), jax.process_count())
         self.devices = devices_for(config["device"], self.world)
-        self.mesh = Mesh(np.array(self.devices), (AXIS,))
-        self.programs = Programs(self.mesh, self._mode)
-        comm, node = config["comm"], config["optimizer"]
-        mode = {
-            "codec": load.half(comm["codec"]["module"], "jax"),
-            "algorithm": load.half(comm["algorithm"]["module"], "jax"),
-            "feedback": comm["feedback"],
-        }
+        channels, node = communication.channels(config["comm"], task, self.world, "jax"), config["optimizer"]
+        self.transport = functools.partial(Transport, self.world, channels.locals)
+        self.mesh = Mesh(np.array(self.devices).reshape(-1, channels.locals or self.world), AXIS)
+        self.programs = Programs(self.mesh, self.transport, self._mode)
         model = load.half(config["task"]["module"], "jax").make(task)
         with self._mode():
             kind = jnp.result_type(float)
@@ -106,7 +102,7 @@ class Engine:
                 model,
                 self.optimizer,
                 self.needs,
-                mode,
+                channels,
                 self.tables,
                 accumulate=config["accumulate"],
                 clip_norm=config["clip_norm"],
@@ -124,7 +120,7 @@ class Engine:
                 "comm": {"owned": {}},
             }
             self.run = self._place(run)
-            if mode["feedback"]:
+            if any(one.feedback for one in (channels.default, *channels.kinds.values())):
                 self._open_slots()
 
     def _table(self, name: str, kind: Any) -> Array:
@@ -147,7 +143,7 @@ class Engine:
         for phase in {self.plan.phase(step) for step in range(1000)}:
 
             def body(*arguments: Any, phase: Any = phase) -> Tree:
-                run = self.maths.body(*arguments, transport=Transport(self.world), half="both", phase=phase)
+                run = self.maths.body(*arguments, transport=self.transport(), half="both", phase=phase)
                 return run["comm"]["owned"]
 
             specs = (state, P(AXIS), P(), P())
@@ -432,7 +428,7 @@ class Engine:
             "peak_memory_bytes": stats.get(
                 "peak_bytes_in_use", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             ),
-            "bytes": {"sent": self.programs.ledger.total, "by_name": dict(self.programs.ledger.sent)},
+            "bytes": self.programs.ledger.facts(),
         }
 
     def _counted(self) -> dict[str, float] | None:

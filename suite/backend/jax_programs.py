@@ -47,11 +47,12 @@ class Programs:
 
     Args:
         mesh: the devices they run on.
+        transport: makes one for a trace.
         mode: makes the context they are compiled in.
     """
 
-    def __init__(self, mesh: Mesh, mode: Callable[[], AbstractContextManager[Any]]):
-        self.mesh, self.mode = mesh, mode
+    def __init__(self, mesh: Mesh, transport: Callable[[], Transport], mode: Callable[[], AbstractContextManager[Any]]):
+        self.mesh, self.transport, self.mode = mesh, transport, mode
         self.compiled: dict[Any, tuple[Any, list[Entry]]] = {}
         self.ledger, self.seconds, self.cache_events = Ledger(), 0.0, list[str]()
         LISTENING.add(self)
@@ -72,7 +73,7 @@ class Programs:
 
         The first argument's memory is used for the result, unless it may not be (`donate`).
         """
-        transport = Transport(self.mesh.size)
+        transport = self.transport()
         mapped = jax.shard_map(
             functools.partial(body, transport=transport), mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
         )

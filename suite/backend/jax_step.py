@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from suite.comm.channel import Channels
 from suite.comm.reduce.jax import Reduce
 from suite.comm.tables import jax as by_rows
 from suite.comm.transport.jax import Transport
@@ -15,6 +16,7 @@ from suite.contract import Rows
 
 Tree = dict[str, Any]
 Observer = Callable[[Any, Array], Tree]
+NO_KEY = (0, 0)  # between gradient and update nothing is drawn: see suite.communication
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Maths:
         model: the task's model.
         optimizer: its optimizer.
         needs: what the optimizer asks for.
-        mode: codec, algorithm and feedback of the communication.
+        channels: how what travels.
         accumulate: micro-batches a step.
         tables: parameters placed by rows; inside a step, `params` holds this rank's share of them.
         clip_norm: largest norm of the whole gradient, 0 for any.
@@ -35,7 +37,7 @@ class Maths:
     model: Any
     optimizer: Any
     needs: tuple[str, ...]
-    mode: Mapping[str, Any]
+    channels: Channels
     tables: tuple[str, ...]
     accumulate: int
     clip_norm: float
@@ -140,7 +142,7 @@ class Maths:
         """The step, or its gradient or update half; returns the new run."""
         optimizer, run = self.optimizer, dict(run)
         run["opt"] = run["opt"] | {"hyper": run["opt"]["hyper"] | hyper}  # this step's, for all that runs in it
-        reduce = Reduce(transport, **self.mode, state=run["comm"]["owned"])
+        reduce = Reduce(transport, self.channels, state=run["comm"]["owned"], key=key)
 
         def evaluate(params: Tree, labels: str = "given", observe: Any = None) -> tuple[Array, Tree, Tree]:
             observe = observe or (optimizer.observe if "observe" in self.needs else None)
@@ -178,23 +180,23 @@ class Maths:
 
     def prepared(self, run: Tree, batch: Tree, key: Array, *, transport: Transport, labels: str) -> Tree:
         """The optimizer's statistics of a batch, averaged over ranks."""
-        reduce = Reduce(transport, **self.mode, state={})
+        reduce = Reduce(transport, self.channels, state={}, key=NO_KEY)
         observe = self.optimizer.observe
         return reduce.exact(self._evaluate(run["params"], run, batch, key, reduce, labels=labels, observe=observe)[2])
 
     def prepare(self, state: Tree, statistics: Tree, *, transport: Transport) -> Tree:
         """The optimizer's state that begins with these statistics."""
-        return self.optimizer.prepare(statistics, state, reduce=Reduce(transport, **self.mode, state={}))
+        return self.optimizer.prepare(statistics, state, reduce=Reduce(transport, self.channels, state={}, key=NO_KEY))
 
     def refresh(self, state: Tree, *, transport: Transport, name: str) -> Tree:
         """Run one of the optimizer's programs on its state."""
-        return self.optimizer.program(name, state, reduce=Reduce(transport, **self.mode, state={}))
+        return self.optimizer.program(name, state, reduce=Reduce(transport, self.channels, state={}, key=NO_KEY))
 
     def whole_gradients(
         self, run: Tree, batch: Tree, key: Array, *, transport: Transport, names: tuple[str, ...]
     ) -> Tree:
         """Of sparse matrices, the gradient (outputs, inputs) also where no weight is stored."""
-        reduce = Reduce(transport, **self.mode, state={})
+        reduce = Reduce(transport, self.channels, state={}, key=NO_KEY)
 
         def observe(taps: Mapping[tuple[str, int], tuple[Array, Array]], weight: Array) -> Tree:
             sums: Tree = {}

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from suite import backend, load, tree
+from suite import backend, communication, load, tree
 from suite.backend.torch_taps import Observer, tapped, whole_gradients
 from suite.comm.reduce.torch import Reduce
 from suite.comm.tables import torch as by_rows
@@ -80,15 +80,10 @@ class Engine:
         self.device = device_for(config["device"])
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
-        transport = Transport(self.ledger)
+        channels, node = communication.channels(config["comm"], task, config["world"], "torch"), config["optimizer"]
+        transport = Transport(self.ledger, channels.locals)
         self.world, self.share = transport.world, (transport.rank, transport.world)
-        comm, node = config["comm"], config["optimizer"]
-        self.reduce = Reduce(
-            transport,
-            codec=load.half(comm["codec"]["module"], "torch"),
-            algorithm=load.half(comm["algorithm"]["module"], "torch"),
-            feedback=comm["feedback"],
-        )
+        self.reduce = Reduce(transport, channels)
         with torch.device("meta"):  # no memory and no random numbers are used up by torch's own initial values
             self.model = load.half(config["task"]["module"], "torch").make(task)
         self.needs = load.common(node["module"]).NEEDS
@@ -157,6 +152,7 @@ class Engine:
         if "host" in needs:
             optimizer.host(step)
         phase, key = self.plan.phase(step), (self.seed, step)
+        reduce.key = key
         micro = self._micro(batch)
 
         def evaluate(labels: str = "given", observe: Any = None) -> tuple[Tensor, Tree, Tree]:
@@ -353,7 +349,7 @@ class Engine:
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a restored run needs, as (arrays, JSON); views, good until the next step. All ranks call it."""
         arrays: dict[str, np.ndarray] = {}
-        gather = functools.partial(self.reduce.gather, "snapshot")
+        gather = functools.partial(self.reduce.gather, "snapshot", exact=True)
         state = {
             "model": {n: gather(v) if n in self.tables else v for n, v in self.model.state_dict().items()},
             "optimizer": self._by_table(_owned(self.optimizer.state_dict(), gather), gather),
@@ -399,7 +395,7 @@ class Engine:
             "compile_seconds": self.compile_seconds,
             "compile_cache": None,
             "peak_memory_bytes": peak,
-            "bytes": {"sent": self.ledger.total, "by_name": dict(self.ledger.sent)},
+            "bytes": self.ledger.facts(),
         }
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:

@@ -4,7 +4,7 @@ import argparse
 import importlib
 import importlib.metadata
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ Entry = dict[str, Any]  # backends, summary, citation
 
 FILES = {"comm": "comm", "scales": "scale", "recipes": "recipe", "experiments": "experiment"}  # groups of YAML files
 FILES |= {"baselines": "baseline"}
-GROUPS = ("tasks", "optimizers", "baselines", "comm", "codecs", "algorithms", "scales", "recipes", "experiments")
+MEMBERS = ("codecs", "algorithms", "topologies")
+GROUPS = ("tasks", "optimizers", "baselines", "comm", *MEMBERS, "scales", "recipes", "experiments")
 HELP = """List what this suite holds: a name, the backends it is written for, and a summary. Nothing is loaded but each
 member's description, no framework in particular; the last line says which frameworks are installed here."""
 
@@ -71,13 +72,32 @@ def _preset(path: Path) -> Entry:
 
 def _comm(path: Path) -> Entry:
     """A communication preset: for the backends that all its parts are written for, with their citations."""
-    import yaml
-
-    parts = [part["module"] for part in yaml.safe_load(path.read_text()).values() if isinstance(part, dict)]
+    parts = list(_modules(_inherited(path)))
     folders = [Path(next(iter(load.common(module).__path__))) for module in parts]
     backends = [name for name in load.BACKENDS if all(name in load.backends(folder) for folder in folders)]
     citations = dict.fromkeys(load.common(module).CITATION for module in parts)
     return _preset(path) | {"backends": backends, "citation": "; ".join(filter(None, citations))}
+
+
+def _inherited(path: Path) -> dict[str, Any]:
+    """A preset's values with those of the presets that its defaults list names, which stand beside it or are ours."""
+    import yaml
+
+    own = yaml.safe_load(path.read_text())
+    values: dict[str, Any] = {}
+    for name in own.pop("defaults", []):
+        nearby = [path.with_stem(name), *(ours for ours in load.files("comm") if ours.stem == name)]
+        values |= _inherited(next(one for one in nearby if one.exists()))
+    return values | own
+
+
+def _modules(values: Mapping[str, Any]) -> Iterator[str]:
+    """Every module that a configuration names."""
+    for name, value in values.items():
+        if name == "module":
+            yield value
+        elif isinstance(value, dict):
+            yield from _modules(value)
 
 
 def _baseline(path: Path) -> Entry:

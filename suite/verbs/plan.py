@@ -12,8 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from suite import configure, load, published, record, run
-from suite.comm.transport import entry
+from suite import communication, configure, load, published, record, run
 from suite.contract import Task, UserError
 from suite.published import Row
 from suite.verbs import papers, plan_baseline
@@ -76,7 +75,7 @@ def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
         "batch_size": task.batch_size,
         "batch_per_device": task.batch_size // config["world"],
         "micro_batch": task.batch_size // config["world"] // config["accumulate"],
-        "gradient_bytes_per_step": gradient_bytes(config, parameters),
+        "gradient_bytes_per_step": gradient_bytes(config, task),
         "measured": measured(config),
         "published": asdict(row) if row else None,
         "published_devices": papers.devices(published.rows_for(task.name), batch_size=task.batch_size),
@@ -130,24 +129,27 @@ def gpus() -> int:
     return present if named is None else min(present, len([name for name in named.split(",") if name.strip()]))
 
 
-def gradient_bytes(config: Mapping[str, Any], parameters: int) -> dict[str, int]:
-    """Bytes that reducing the gradients once puts on the wire, by the ledger's formulas.
+def gradient_bytes(config: Mapping[str, Any], task: Task) -> dict[str, int]:
+    """Bytes that reducing the gradients once puts on the wire, by the ledger's formulas: rank 0's, and all ranks'.
 
-    A codec that is closed under addition is summed on the way; any other has its chunks scattered, and their encoded
-    means gathered.
+    With leaders, rank 0 is one of them, and `all` counts every rank as one.
     """
-    world, comm = config["world"], config["comm"]
-    codec, algorithm = load.common(comm["codec"]["module"]), load.common(comm["algorithm"]["module"])
-    itemsize = ITEMSIZE.get(config["precision"], 4)
-    if "closed" in algorithm.NEEDS:
-        sends = [entry("all_reduce", "gradients", "uint8", codec.nbytes(parameters, itemsize), world)]
-    else:
-        chunk = codec.nbytes(-(-parameters // world), itemsize)
-        sends = [
-            entry("all_to_all", "gradients/scatter", "uint8", world * chunk, world),
-            entry("all_gather", "gradients/gather", "uint8", chunk, world),
-        ]
-    each = sum(send.sent for send in sends)
+    world, itemsize = config["world"], ITEMSIZE.get(config["precision"], 4)
+    channels = communication.channels(config["comm"], task, world)
+    counts = {name: math.prod(spec.shape) for name, spec in task.shapes().items() if spec.kind == "parameter"}
+    replicated = {name: count for name, count in counts.items() if task.shapes()[name].placement == "replicated"}
+    each = 0
+    if world > 1:
+        for _, channel, members in channels.buckets({name: n * itemsize for name, n in replicated.items()}):
+            entries = channel.topology.traffic(
+                "gradients",
+                sum(counts[name] for name in members),
+                channel=channel,
+                itemsize=itemsize,
+                world=world,
+                locals=channels.locals,
+            )
+            each += sum(entry.sent for entry in entries)
     return {"each": each, "all": each * world}
 
 

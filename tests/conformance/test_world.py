@@ -6,17 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import ranks
-from engines import BACKENDS, OPTIMIZERS, advance, config, engine, weights
+from engines import BACKENDS, OPTIMIZERS, advance, comm, config, engine, weights
 
 pytestmark = pytest.mark.xdist_group("world")
 STEPS = 10
-TRUNCATED = {
-    "comm": {
-        "codec": {"module": "mylab.truncate16"},
-        "algorithm": {"module": "suite.comm.algorithms.all_to_all"},
-        "feedback": True,
-    }
-}
+TRUNCATED = {"comm": comm(codec={"module": "mylab.truncate16"}, algorithm="all_to_all", feedback=True)}
 
 
 @pytest.fixture(scope="module")

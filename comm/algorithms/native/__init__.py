@@ -1,5 +1,17 @@
-"""The backend's own all-reduce; only for codecs that are closed under addition."""
+"""The network's own all-reduce, in the type that the codec narrows to; only for codecs that are closed under addition.
 
-SUMMARY = "the backend's own all-reduce"
+In which order the network adds is its own affair. The sum is taken before the division, so float16 may overflow.
+"""
+
+from collections.abc import Callable
+
+from suite.comm.transport import Entry, entry
+
+SUMMARY = "the network's own all-reduce"
 CITATION = ""
-NEEDS = ("closed",)
+CLOSED = True  # only for codecs that are closed under addition
+
+
+def traffic(name: str, count: int, *, nbytes: Callable[[int], int], world: int, level: str) -> list[Entry]:
+    """What `mean` sends; `nbytes` is the codec's."""
+    return [entry("all_reduce", name, "", nbytes(count), world, level)]

@@ -1,10 +1,12 @@
 """Native all-reduce in jax."""
 
-from typing import Any
-
 from jax import Array
 
+from suite.comm.coder.jax import Coder
+from suite.comm.transport.jax import Transport
 
-def mean(name: str, values: Array, *, codec: Any, transport: Any) -> tuple[Array, Array]:
-    """The mean over ranks of a flat (n,) array, and what this rank contributed to it."""
-    return transport.all_reduce(name, values) / transport.world, values
+
+def mean(name: str, values: Array, *, coder: Coder, transport: Transport) -> Array:
+    """The mean over ranks of a flat (n,) array."""
+    total = transport.all_reduce(name, coder.codec.narrow(values))
+    return total.astype(values.dtype) / transport.world

@@ -1,10 +1,12 @@
 """Native all-reduce in torch."""
 
-from typing import Any
-
 from torch import Tensor
 
+from suite.comm.coder.torch import Coder
+from suite.comm.transport.torch import Transport
 
-def mean(name: str, values: Tensor, *, codec: Any, transport: Any) -> tuple[Tensor, Tensor]:
-    """The mean over ranks of a flat (n,) array, and what this rank contributed to it."""
-    return transport.all_reduce(name, values) / transport.world, values
+
+def mean(name: str, values: Tensor, *, coder: Coder, transport: Transport) -> Tensor:
+    """The mean over ranks of a flat (n,) array."""
+    total = transport.all_reduce(name, coder.codec.narrow(values))
+    return total.to(values.dtype) / transport.world

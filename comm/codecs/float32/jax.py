@@ -1,15 +1,22 @@
 """The codec in jax."""
 
-import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
+
+from suite.comm.codecs import float32
+from suite.comm.codecs._codec import Draw
 
 
-def encode(values: Array) -> Array:
-    """(n,) floating-point values to their uint8 payload."""
-    return jax.lax.bitcast_convert_type(values, jnp.uint8).reshape(-1)
+class Float32(float32.Float32):
+    """float32 in jax."""
+
+    def encode(self, values: Array, draw: Draw | None = None) -> Array:
+        """(n,) values to their payload."""
+        return lax.bitcast_convert_type(values, jnp.uint8).reshape(-1)
+
+    def decode(self, payload: Array, like: Array) -> Array:
+        """The payload back to values."""
+        return lax.bitcast_convert_type(payload.reshape(*like.shape, like.dtype.itemsize), like.dtype)
 
 
-def decode(payload: Array, like: Array) -> Array:
-    """The payload of an array of `like`'s type and length, back to values."""
-    return jax.lax.bitcast_convert_type(payload.reshape(*like.shape, like.dtype.itemsize), like.dtype)
+make = Float32

@@ -3,12 +3,20 @@
 import torch
 from torch import Tensor
 
-
-def encode(values: Tensor) -> Tensor:
-    """(n,) floating-point values to their uint8 payload."""
-    return values.contiguous().view(torch.uint8)
+from suite.comm.codecs import float32
+from suite.comm.codecs._codec import Draw
 
 
-def decode(payload: Tensor, like: Tensor) -> Tensor:
-    """The payload of an array of `like`'s type and length, back to values."""
-    return payload.view(like.dtype)
+class Float32(float32.Float32):
+    """float32 in torch."""
+
+    def encode(self, values: Tensor, draw: Draw | None = None) -> Tensor:
+        """(n,) values to their payload."""
+        return values.contiguous().view(torch.uint8)
+
+    def decode(self, payload: Tensor, like: Tensor) -> Tensor:
+        """The payload back to values."""
+        return payload.view(like.dtype)
+
+
+make = Float32

@@ -1,0 +1,12 @@
+"""Reduction by all-gather in torch."""
+
+from torch import Tensor
+
+from suite.comm.coder.torch import Coder
+from suite.comm.transport.torch import Transport
+
+
+def mean(name: str, values: Tensor, *, coder: Coder, transport: Transport) -> Tensor:
+    """The mean over ranks of a flat (n,) array."""
+    payloads = transport.all_gather(name, coder.encode("worker", values[None]))
+    return coder.total(payloads, values) / transport.world

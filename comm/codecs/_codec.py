@@ -1,0 +1,47 @@
+"""What a codec is: a flat array to one uint8 payload and back, and an honest word on what is lost.
+
+`__init__.py` of a member holds the specification in NumPy, a subclass of `Codec`; `torch.py` and `jax.py` subclass
+that with `encode` and `decode` of their own arrays, equal to it byte for byte. Each of the three offers
+`make(**options)`. A codec is a frozen dataclass, so that it can be compared and may stand in a compiled program's key.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Draw = Callable[[int], Any]  # how many -> as many uniform numbers in (0, 1), float32, the same on every machine
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Base of every codec. Values are float32, or float64 in double-precision runs, and come back in their own type.
+
+    Attributes:
+        closed: a sum of encoded values may be taken by the network itself, in the type that `narrow` gives.
+        unbiased: the mean of many decodings is the value.
+        draws: `encode` uses random numbers.
+    """
+
+    closed = False
+    unbiased = False
+    draws = False
+
+    def nbytes(self, count: int, itemsize: int = 4) -> int:
+        """Payload bytes of `count` values of `itemsize` bytes."""
+        raise NotImplementedError
+
+    def bound(self, values: Any) -> Any:
+        """Largest absolute error of one round trip, for each of the (n,) values; inf where there is no bound."""
+        raise NotImplementedError
+
+    def encode(self, values: Any, draw: Draw | None = None) -> Any:
+        """(n,) floating-point values to their (nbytes(n),) uint8 payload."""
+        raise NotImplementedError
+
+    def decode(self, payload: Any, like: Any) -> Any:
+        """The payload of an array of `like`'s type and length, back to values."""
+        raise NotImplementedError
+
+    def narrow(self, values: Any) -> Any:
+        """The values in the type that the network sums, where the codec is closed."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Exchanges between owners of rows, which topologies are made of."""

@@ -1,0 +1,25 @@
+"""A leader on each host: its first rank adds up what its ranks hold, talks to the other leaders, and tells.
+
+Less goes on inside a host's memory than with two equal levels, but only one rank of a host uses the network. What the
+optimizers' owners exchange does not go by leaders: rows have owners on every rank.
+"""
+
+import functools
+
+from suite.comm.channel import Channel
+from suite.comm.transport import Entry, entry
+
+SUMMARY = "to the first rank of each host, the algorithm between these, and back"
+CITATION = "Goyal et al. 2017, arXiv:1706.02677, section 4"
+LEVELS = 2
+
+
+def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
+    """What `mean` sends, on rank 0, a leader."""
+    nbytes, payload = functools.partial(channel.codec.nbytes, itemsize=itemsize), channel.inner.nbytes(count, itemsize)
+    across = channel.algorithm.traffic(f"{name}/outer", count, nbytes=nbytes, world=world // locals, level="outer")
+    return [
+        entry("to_first", f"{name}/inner", "", payload, locals, "inner"),
+        *across,
+        entry("broadcast", f"{name}/inner", "", payload, locals, "inner"),
+    ]

@@ -1,0 +1,21 @@
+"""Leaders, in jax."""
+
+from jax import Array
+
+from suite.comm.channel import Channel
+from suite.comm.coder.jax import Coders
+from suite.comm.topologies._owners.jax import gather, to_owners
+from suite.comm.transport.jax import Leaders, Transport
+
+__all__ = ["gather", "mean", "to_owners"]
+
+
+def mean(name: str, values: Array, *, channel: Channel, coders: Coders, transport: Transport) -> Array:
+    """The mean over ranks of a flat (n,) array."""
+    inner, local = transport.inner, coders(f"{name}/inner", channel.inner)
+    payloads = inner.to_first(f"{name}/inner", local.encode("worker", values[None])[0])
+    mine = local.total(payloads, values) / inner.world
+    across = coders(f"{name}/outer", channel.codec)
+    mine = channel.algorithm.mean(f"{name}/outer", mine, coder=across, transport=Leaders(transport))
+    told = inner.broadcast(f"{name}/inner", local.encode("server", mine[None])[0])
+    return local.codec.decode(told, values)

@@ -1,0 +1,27 @@
+"""Two levels: what a host's ranks hold is summed there first, and each rank takes one part of it to the other hosts.
+
+Reduce-scatter inside the host, the channel's algorithm between hosts on 1/L of the values, all-gather inside: between
+hosts each of L ranks moves an L-th of what it would move if hosts were not told apart. The levels may have codecs of
+their own.
+"""
+
+import functools
+
+from suite.comm.channel import Channel
+from suite.comm.transport import Entry, entry
+
+SUMMARY = "reduce-scatter in the host, the algorithm between hosts, all-gather in the host"
+CITATION = "Mikami et al. 2018, arXiv:1811.05233; Jia et al. 2018, arXiv:1807.11205"
+LEVELS = 2
+
+
+def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
+    """What `mean` sends, on rank 0."""
+    nbytes, part = functools.partial(channel.codec.nbytes, itemsize=itemsize), -(-count // locals)
+    chunk = channel.inner.nbytes(part, itemsize)
+    across = channel.algorithm.traffic(f"{name}/outer", part, nbytes=nbytes, world=world // locals, level="outer")
+    return [
+        entry("all_to_all", f"{name}/inner", "", locals * chunk, locals, "inner"),
+        *across,
+        entry("all_gather", f"{name}/inner", "", chunk, locals, "inner"),
+    ]

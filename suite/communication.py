@@ -1,0 +1,107 @@
+"""From a run's configuration to its channels: which codec, algorithm and topology carry what, in one backend."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from suite import load
+from suite.comm.channel import REST, Channel, Channels
+from suite.comm.codecs._codec import Codec
+from suite.contract import Task, UserError
+
+MEBI = 2**20
+
+
+def channels(comm: dict[str, Any], task: Task, world: int, backend: str | None = None) -> Channels:
+    """How a run's values travel.
+
+    Args:
+        comm: the configuration's node of that name; conf/comm/float32.yaml says what stands in it.
+        task: whose gradients travel.
+        world: number of ranks.
+        backend: whose halves are loaded; None for the framework-free ones, which can be planned with but not run.
+
+    Raises:
+        UserError: for parts that do not fit together, with the reason.
+    """
+    kinds = {name: channel(comm | node, backend) for name, node in comm["kinds"].items()}
+    known = kind_of(task)
+    for name in kinds:
+        if name not in (choices := {*known.values(), "linear", "conv2d", "embedding", "batchnorm", REST}):
+            raise UserError(f"comm.kinds.{name}: no such kind of layer; {load.nearest(name, choices)}")
+    default, factors = channel(comm, backend), channel(comm | comm["factors"] | {"feedback": False}, backend)
+    if factors.codec.draws:
+        raise UserError("comm.factors.codec: draws random numbers, of which a refresh has none; type one that rounds")
+    levels = load.common(comm["topology"]["module"]).LEVELS
+    return Channels(
+        default=default,
+        factors=factors,
+        kinds=kinds,
+        kind_of=known,
+        bucket_bytes=comm["bucket_mib"] * MEBI,
+        locals=ranks_per_host(comm["ranks_per_host"], world) if levels > 1 else None,
+    )
+
+
+def channel(node: Mapping[str, Any], backend: str | None) -> Channel:
+    """One channel.
+
+    Raises:
+        UserError: for parts that do not fit together.
+    """
+    algorithm = node["algorithm"]["module"]
+    made = Channel(
+        codec=codec(node["codec"], backend),
+        inner=codec(node["inner"], backend),
+        algorithm=_member(algorithm, backend),
+        topology=_member(node["topology"]["module"], backend),
+        feedback=node["feedback"],
+    )
+    if load.common(algorithm).CLOSED and (made.feedback or not made.codec.closed):
+        pair = f"codec {_short(node['codec']['module'])} with algorithm {_short(algorithm)}"
+        why = (
+            "its payloads cannot be added up"
+            if not made.codec.closed
+            else "what is rounded off is not known to any rank"
+        )
+        raise UserError(f"{pair}: {why}; type comm.algorithm.module=suite.comm.algorithms.all_to_all")
+    return made
+
+
+def codec(node: Mapping[str, Any], backend: str | None) -> Codec:
+    """A codec with its options.
+
+    Raises:
+        UserError: for an option that it does not have.
+    """
+    make = _member(node["module"], backend).make
+    try:
+        return make(**load.arguments(node))
+    except TypeError as error:
+        raise UserError(f"codec {_short(node['module'])}: {str(error).partition('() ')[2] or error}") from error
+
+
+def ranks_per_host(asked: int | str, world: int) -> int:
+    """Ranks of one host; `auto` is what torchrun says, and else all, on this one.
+
+    Raises:
+        UserError: where the world is no multiple of it.
+    """
+    found = int(os.environ.get("LOCAL_WORLD_SIZE", world)) if asked == "auto" else int(asked)
+    if found < 1 or world % found:
+        raise UserError(f"comm.ranks_per_host={found}: world={world} is no multiple of it")
+    return found
+
+
+def kind_of(task: Task) -> dict[str, str]:
+    """Each parameter's kind, in the model's order: a layer's weight has the layer's kind, all else is `other`."""
+    weights = {layer.parameters[0]: layer.kind for layer in task.layers().values()}
+    return {name: weights.get(name, REST) for name, spec in task.shapes().items() if spec.kind == "parameter"}
+
+
+def _member(module: str, backend: str | None) -> Any:
+    return load.half(module, backend) if backend else load.common(module)
+
+
+def _short(module: str) -> str:
+    return module.rpartition(".")[2]

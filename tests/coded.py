@@ -1,0 +1,97 @@
+"""Every codec of the tree and outside it, with the options that any preset gives it, in NumPy, torch and jax."""
+
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+import yaml
+from conftest import OUTSIDE
+
+from suite import communication, load
+
+MODULES = [f"suite.comm.codecs.{name}" for name in load.members("codecs")] + ["mylab.truncate16"]
+
+
+def nodes() -> dict[str, dict[str, Any]]:
+    """What stands for a codec in any preset, by a readable name."""
+    found = [{"module": module} for module in MODULES]
+
+    def collect(value: Any) -> None:
+        if isinstance(value, dict):
+            if str(value.get("module", "")).rpartition(".")[0] in ("suite.comm.codecs", "mylab"):
+                found.append(value)
+            for item in value.values():
+                collect(item)
+
+    for path in load.files("comm", OUTSIDE / "conf"):
+        collect(yaml.safe_load(path.read_text()))
+    return {name(node): node for node in found}
+
+
+def name(node: dict[str, Any]) -> str:
+    """`minifloat(exponent=4,mantissa=3)`."""
+    options = ",".join(f"{key}={value}" for key, value in node.items() if key != "module")
+    return node["module"].rpartition(".")[2] + (f"({options})" if options else "")
+
+
+NODES = nodes()
+
+
+def halves(node: dict[str, Any]) -> dict[str, Any]:
+    """The specification and both backends' halves."""
+    return {backend or "numpy": communication.codec(node, backend) for backend in (None, "torch", "jax")}
+
+
+def encode(codec: Any, backend: str, values: np.ndarray, draw: Any = None) -> np.ndarray:
+    """The payload that one half makes of NumPy values."""
+    if backend == "torch":
+        drawn = (lambda count: torch.from_numpy(draw(count))) if draw else None
+        return codec.encode(_tensor(values), drawn).numpy()
+    if backend == "jax":
+        drawn = (lambda count: jax.numpy.asarray(draw(count))) if draw else None
+        return np.asarray(jax.jit(lambda v: codec.encode(v, drawn))(values))
+    return codec.encode(values, draw)
+
+
+def decode(codec: Any, backend: str, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """What one half makes of a payload."""
+    if backend == "torch":
+        return codec.decode(_tensor(payload), _tensor(like)).numpy()
+    if backend == "jax":
+        return np.asarray(jax.jit(codec.decode)(payload, like))
+    return codec.decode(payload, like)
+
+
+def _tensor(values: np.ndarray) -> torch.Tensor:
+    """A copy with torch's own strides: those of an empty NumPy array are zero."""
+    given = torch.from_numpy(values.copy())
+    return torch.empty(given.shape, dtype=given.dtype).copy_(given)
+
+
+def samples(count: int, seed: int = 0, kind: str = "heavy") -> np.ndarray:
+    """float32 values as gradients are: `normal`, or `heavy` in the tails."""
+    generator = np.random.default_rng(seed)
+    values = 1e-3 * generator.normal(size=count)
+    return (values * np.exp(1.5 * generator.normal(size=count)) if kind == "heavy" else values).astype(np.float32)
+
+
+def fingerprint(payload: np.ndarray) -> str:
+    """Of a payload, for golden values."""
+    import hashlib
+
+    return hashlib.sha256(payload.tobytes()).hexdigest()[:16]
+
+
+def golden() -> dict[str, str]:
+    """What `python tests/coded.py` writes to tests/comm/golden.json."""
+    values = samples(1000)
+    draw = lambda count: np.random.default_rng(1).random(count, np.float32)  # noqa: E731
+    return {key: fingerprint(halves(node)["numpy"].encode(values, draw)) for key, node in sorted(NODES.items())}
+
+
+if __name__ == "__main__":
+    from pathlib import Path
+
+    (Path(__file__).parent / "comm" / "golden.json").write_text(json.dumps(golden(), indent=1) + "\n")

@@ -1,0 +1,114 @@
+"""Every codec: three texts and one payload, its declared bytes, error and bias, and whatever may stand in an array."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import coded as codecs
+import numpy as np
+import pytest
+import torch
+
+GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
+LENGTHS = (0, 1, 2, 3, 5, 8, 63, 511, 512, 513, 1000)
+SPECIAL = np.array(
+    [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 1e-20, 65504.0, 65520.0, 1e30, -3.4e38, 3.4028235e38, 1e-3], np.float32
+)
+every = pytest.mark.parametrize("key", codecs.NODES)
+backends = pytest.mark.parametrize("backend", ["torch", "jax"])
+
+
+def draw(count: int) -> np.ndarray:
+    return np.random.default_rng(1).random(count, np.float32)
+
+
+def made(key: str, backend: str = "numpy") -> Any:
+    return codecs.halves(codecs.NODES[key])[backend]
+
+
+@every
+@backends
+@pytest.mark.parametrize("kind", ["normal", "heavy"])
+def test_payloads_and_values_equal_the_specification(key: str, backend: str, kind: str) -> None:
+    specification, half = made(key), made(key, backend)
+    for length in LENGTHS:
+        values = codecs.samples(length, length, kind)
+        payload = specification.encode(values, draw)
+        assert payload.dtype == np.uint8 and payload.shape == (specification.nbytes(length),)
+        assert np.array_equal(codecs.encode(half, backend, values, draw), payload), length
+        decoded = specification.decode(payload, values)
+        assert decoded.dtype == np.float32 and decoded.shape == values.shape
+        assert np.array_equal(codecs.decode(half, backend, payload, values).view(np.uint32), decoded.view(np.uint32))
+
+
+@every
+@backends
+def test_special_values_equal_the_specification(key: str, backend: str) -> None:
+    specification, half = made(key), made(key, backend)
+    for values in (SPECIAL, np.zeros(9, np.float32), np.full(5, -2.5, np.float32), np.full(3, 1e-42, np.float32)):
+        payload = specification.encode(values, draw)
+        assert np.array_equal(codecs.encode(half, backend, values, draw), payload)
+        ours, theirs = specification.decode(payload, values), codecs.decode(half, backend, payload, values)
+        assert np.array_equal(ours, theirs, equal_nan=True)
+
+
+@every
+def test_the_error_is_within_the_declared_bound(key: str) -> None:
+    codec = made(key)
+    for values in (codecs.samples(4096), codecs.samples(4096, kind="normal"), SPECIAL, np.zeros(9, np.float32)):
+        decoded = codec.decode(codec.encode(values, draw), values)
+        with np.errstate(invalid="ignore"):
+            error = np.abs(decoded.astype(np.float64) - values)
+        bound = codec.bound(values)
+        assert bound.shape == values.shape
+        assert (np.nan_to_num(error, nan=0.0, posinf=0.0)[np.isfinite(bound)] <= bound[np.isfinite(bound)]).all()
+    typical = codecs.samples(4096, kind="normal")
+    assert np.isfinite(codec.bound(typical)).mean() > 0.98
+
+
+@every
+@backends
+def test_double_precision_comes_back_as_it_was_typed(key: str, backend: str) -> None:
+    """By way of float32, except for the codec that sends the values' own bytes."""
+    import jax
+
+    values = codecs.samples(100).astype(np.float64) * (1 + 1e-12)
+    specification, half = made(key), made(key, backend)
+    with jax.enable_x64(True):
+        payload = codecs.encode(half, backend, values, draw)
+        decoded = codecs.decode(half, backend, payload, values)
+    assert payload.size == specification.nbytes(100, 8) and decoded.dtype == np.float64
+    assert np.array_equal(payload, specification.encode(values, draw))
+
+
+@every
+def test_views_are_encoded_like_copies(key: str) -> None:
+    """torch hands over slices and transposed tensors."""
+    whole = torch.from_numpy(codecs.samples(600)).view(20, 30)
+    codec = made(key, "torch")
+    drawn = lambda count: torch.from_numpy(draw(count))  # noqa: E731
+    for view in (whole.T[3], whole.T.reshape(-1)[::2]):
+        assert torch.equal(codec.encode(view, drawn), codec.encode(view.clone(), drawn))
+
+
+@every
+def test_one_payload_for_ever(key: str) -> None:
+    """A codec's payload does not change from version to version: `python tests/coded.py` writes new ones."""
+    assert codecs.golden()[key] == GOLDEN[key]
+
+
+@every
+def test_a_codec_declared_unbiased_is(key: str) -> None:
+    """Within four standard errors, over ten thousand draws of random numbers; any other codec is biased somewhere."""
+    codec = made(key)
+    values = codecs.samples(64)
+    if not codec.draws:
+        decoded = codec.decode(codec.encode(values), values)
+        assert codec.unbiased == bool(np.array_equal(decoded, values))
+        return
+    generator = np.random.default_rng(0)
+    found = np.stack(
+        [codec.decode(codec.encode(values, lambda n: generator.random(n, np.float32)), values) for _ in range(10_000)]
+    ).astype(np.float64)
+    error, spread = found.mean(0) - values, found.std(0) / 100
+    assert codec.unbiased == bool((np.abs(error) <= 4 * spread + 1e-12).all())
