@@ -36,11 +36,19 @@ def channels(comm: dict[str, Any], task: Task, world: int, backend: str | None =
     return Channels(
         default=default,
         factors=factors,
+        schedule=_member(comm["schedule"]["module"], backend),
         kinds=kinds,
         kind_of=known,
         bucket_bytes=comm["bucket_mib"] * MEBI,
         locals=ranks_per_host(comm["ranks_per_host"], world) if levels > 1 else None,
     )
+
+
+def remembers(comm: Mapping[str, Any]) -> bool:
+    """Whether anything is kept from step to step: residuals, or gradients that are still to travel."""
+    kinds = comm["kinds"].values()
+    feedback = comm["feedback"] or any(node.get("feedback", False) for node in kinds)
+    return feedback or load.common(comm["schedule"]["module"]).REMEMBERS
 
 
 def channel(node: Mapping[str, Any], backend: str | None) -> Channel:

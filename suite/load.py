@@ -21,6 +21,7 @@ GROUPS = {
     "codecs": "suite.comm.codecs",
     "algorithms": "suite.comm.algorithms",
     "topologies": "suite.comm.topologies",
+    "schedules": "suite.comm.schedules",
 }
 
 

@@ -40,7 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def comm(**changes: Any) -> dict[str, Any]:
     """The communication of `comm=float32`, changed; names of codecs, algorithms and topologies stand for members."""
     path = next(path for path in load.files("comm") if path.stem == "float32")
-    groups = {"codec": "codecs", "algorithm": "algorithms", "topology": "topologies", "inner": "codecs"}
+    groups = {"codec": "codecs", "algorithm": "algorithms", "topology": "topologies", "inner": "codecs", "schedule": "schedules"}
     for key, group in groups.items():
         if isinstance(changes.get(key), str):
             changes[key] = {"module": f"suite.comm.{group}.{changes[key]}"}

@@ -27,7 +27,7 @@ class Transport:
     outer: Transport
 
     def __init__(self, ledger: Ledger, locals: int | None = None):
-        self.ledger, self.group = ledger, None
+        self.ledger, self.group, self.locals = ledger, None, locals
         alone = not dist.is_initialized()
         self.rank, self.world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
         if locals:
@@ -35,6 +35,13 @@ class Transport:
             inner = [[host * locals + local for local in range(locals)] for host in hosts]
             outer = [[host * locals + local for host in hosts] for local in range(locals)]
             self.inner, self.outer = self._part("inner", inner), self._part("outer", outer)
+
+    def apart(self) -> Transport:
+        """The same ranks in groups of their own, for another thread: in one group all ranks must keep one order."""
+        other = Transport(self.ledger, self.locals)
+        if self.world > 1:
+            other.group = dist.new_group()
+        return other
 
     def _part(self, level: str, groups: list[list[int]]) -> Transport:
         """This rank's among some groups; every rank makes all of them, as torch wants it."""

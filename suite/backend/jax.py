@@ -120,7 +120,7 @@ class Engine:
                 "comm": {"owned": {}},
             }
             self.run = self._place(run)
-            if any(one.feedback for one in (channels.default, *channels.kinds.values())):
+            if communication.remembers(config["comm"]):
                 self._open_slots()
 
     def _table(self, name: str, kind: Any) -> Array:

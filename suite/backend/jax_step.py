@@ -157,7 +157,7 @@ class Maths:
             )
             observe = optimizer.observe if "statistics" in phase else None
             loss, grads, statistics, buffers, after, rows = self._evaluate(at, run, batch, key, reduce, observe=observe)
-            grads = reduce.mean("gradients", grads) | {
+            grads = self.channels.schedule.mean(reduce, grads) | {
                 name: by_rows.gradient(name, found.ids, found.values / reduce.world, run["params"][name], transport)
                 for name, found in rows.items()
             }

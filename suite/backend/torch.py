@@ -58,7 +58,8 @@ class Share:
     """What one evaluation yields on one rank; over ranks, means of these are sums divided by summed weights."""
 
     loss: Tensor
-    grads: Tree
+    sums: Tree  # of gradients, to be divided by `weight`
+    weight: Tensor
     statistics: Tree
     tables: dict[str, list[tuple[Tensor, Tensor]]]  # of each micro-batch: ids, and the gradient of what they named
     buffers: Tree
@@ -93,6 +94,8 @@ class Engine:
         self.compiles, self.compile_seconds = config["compile"], 0.0
         self.forward = torch.compile(self.model) if self.compiles else self.model
         self.named = dict(self.model.named_parameters())
+        replicated = {name: value for name, value in self.named.items() if name not in self.tables}
+        self.schedule = channels.schedule.make(self.reduce, replicated)
         held, kinds = dict(self.model.named_buffers()), task.shapes()
         self.buffers = {name: value for name, value in held.items() if kinds[name].kind == "buffer"}
         self.patterns = {name: value for name, value in held.items() if name not in self.buffers}
@@ -158,12 +161,15 @@ class Engine:
         def evaluate(labels: str = "given", observe: Any = None) -> tuple[Tensor, Tree, Tree]:
             observer = (self.layers, observe) if observe else self._curvature if "observe" in needs else None
             again = self._evaluate(micro, key, labels=labels, observe=observer)
-            return again.loss, again.grads, again.statistics
+            torch._foreach_div_(list(again.sums.values()), again.weight)
+            return again.loss, again.sums, again.statistics
 
         with self._mode():
+            self.schedule.begin()
             with optimizer.forward_params(key) if "forward_params" in needs else contextlib.nullcontext():
-                share = self._evaluate(micro, key, observe=self._curvature if "statistics" in phase else None)
-            grads = reduce.mean("gradients", share.grads) | self._table_gradients(share.tables)
+                observer = self._curvature if "statistics" in phase else None
+                share = self._evaluate(micro, key, observe=observer, watch=self.schedule.watch)
+            grads = self.schedule.mean(share.sums, share.weight) | self._table_gradients(share.tables)
             for name, grad in self._clipped(grads).items():
                 self.named[name].grad = grad
             with torch.no_grad():
@@ -247,11 +253,22 @@ class Engine:
         return self.layers, self.optimizer.observe
 
     def _evaluate(
-        self, micro: list[Tree], key: tuple[int, int], *, labels: str = "given", observe: Observer | None
+        self,
+        micro: list[Tree],
+        key: tuple[int, int],
+        *,
+        labels: str = "given",
+        observe: Observer | None,
+        watch: Callable[[Tensor], contextlib.AbstractContextManager[None]] | None = None,
     ) -> Share:
         """Loss, gradients and statistics at the current weights; `.grad`, buffers and carry are left as they were.
 
-        `observe` is which layers to tap, and what makes of the taps and the samples' weights the statistics' sums.
+        Args:
+            micro: the micro-batches.
+            key: of random numbers.
+            labels: "given", or "sampled" from the model.
+            observe: which layers to tap, and what makes of the taps and the samples' weights the statistics' sums.
+            watch: around the last backward pass, given what gradients are to be divided by.
         """
         self.model.train()
         kept = {name: parameter.grad for name, parameter in self.named.items()}
@@ -261,8 +278,10 @@ class Engine:
         buffers = {name: torch.zeros_like(value) for name, value in before.items()}
         carry = []
         looked_up: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self.tables}
+        samples = torch.stack([part["weight"].sum() for part in micro]).sum()
+        counts: Tree = {}
         self._clear()
-        for part, state in zip(micro, self.carry, strict=True):
+        for number, (part, state) in enumerate(zip(micro, self.carry, strict=True), 1):
             for name, value in before.items():
                 self.buffers[name].copy_(value)
             part, fetched = self._fetched(part)
@@ -272,8 +291,11 @@ class Engine:
                 if labels == "sampled":
                     outputs = self.model.sample(outputs, key, part)
                 loss, count = self.model.loss(outputs, part)
-                loss.backward()
-            total, weight = total + loss.detach(), weight + count
+                total, weight, last = total + loss.detach(), weight + count, number == len(micro)
+                if last:  # means over ranks: the mean of shares is sum / sum
+                    counts = self.reduce.exact({"weight": weight.detach(), "samples": samples})
+                with watch(counts["weight"]) if last and watch else contextlib.nullcontext():
+                    loss.backward()
             for name, (ids, rows) in fetched.items():
                 looked_up[name].append((ids, cast(Tensor, rows.grad)))
             carry.append({name: value.detach() for name, value in after.items()})
@@ -288,13 +310,10 @@ class Engine:
             self.buffers[name].copy_(value)
         for name, grad in kept.items():
             self.named[name].grad = grad
-        samples = torch.stack([part["weight"].sum() for part in micro]).sum()
-        counts = self.reduce.exact({"weight": weight, "samples": samples})  # mean over ranks: mean of shares = Σ / Σ
         weight, samples = counts["weight"], counts["samples"]  # what the loss counts, perhaps words; and whose words
-        torch._foreach_div_(list(grads.values()), weight)
         statistics = {name: value / samples for name, value in statistics.items()}
         each = {name: [(ids, rows / weight) for ids, rows in parts] for name, parts in looked_up.items()}
-        return Share(total / weight, grads, statistics, each, buffers, carry)
+        return Share(total / weight, grads, weight, statistics, each, buffers, carry)
 
     def _clear(self) -> None:
         for parameter in self.named.values():

@@ -15,7 +15,7 @@ Entry = dict[str, Any]  # backends, summary, citation
 
 FILES = {"comm": "comm", "scales": "scale", "recipes": "recipe", "experiments": "experiment"}  # groups of YAML files
 FILES |= {"baselines": "baseline"}
-MEMBERS = ("codecs", "algorithms", "topologies")
+MEMBERS = ("codecs", "algorithms", "topologies", "schedules")
 GROUPS = ("tasks", "optimizers", "baselines", "comm", *MEMBERS, "scales", "recipes", "experiments")
 HELP = """List what this suite holds: a name, the backends it is written for, and a summary. Nothing is loaded but each
 member's description, no framework in particular; the last line says which frameworks are installed here."""
