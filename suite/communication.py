@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from suite import load
@@ -42,6 +43,32 @@ def channels(comm: dict[str, Any], task: Task, world: int, backend: str | None =
         bucket_bytes=comm["bucket_mib"] * MEBI,
         locals=ranks_per_host(comm["ranks_per_host"], world) if levels > 1 else None,
     )
+
+
+def modes(comm: dict[str, Any], task: Task, world: int, backend: str) -> dict[str, Channels]:
+    """All that a policy chooses from, by name; only the preset itself, under its own name, where there is none.
+
+    Raises:
+        UserError: for a candidate that cannot be changed for another on the way.
+    """
+    if not comm["policy"]:
+        return {comm["name"]: channels(comm, task, world, backend)}
+    levels = channels(comm, task, world, backend).locals
+    found = {name: channels(node, task, world, backend) for name, node in comm["candidates"].items()}
+    for name, made in found.items():
+        if remembers(comm["candidates"][name]):
+            raise UserError(f"comm.candidates.{name}: keeps residuals or late gradients, which no other mode can use")
+        if made.locals != levels:
+            raise UserError(f"comm.candidates.{name}: groups ranks in another way than comm.topology; type the same")
+    return found
+
+
+def mixed(found: Mapping[str, Channels], mode: str | Mapping[str, str]) -> Channels:
+    """The channels of a mode: one candidate's, or a candidate's for each kind of parameter."""
+    if isinstance(mode, str):
+        return found[mode]
+    first = found[next(iter(mode.values()))]
+    return replace(first, kinds={kind: found[name].kinds.get(kind, found[name].default) for kind, name in mode.items()})
 
 
 def remembers(comm: Mapping[str, Any]) -> bool:

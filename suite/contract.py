@@ -316,6 +316,27 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Decided:
+    """A policy has chosen how gradients travel after `step` updates, for so many updates or, with None, to the end.
+
+    `mode` is a candidate's name or one for each kind of parameter; `why` holds what it rests on, `seconds` what the
+    trials took of the training clock.
+    """
+
+    step: int
+    mode: str | Mapping[str, str]
+    steps: int | None
+    why: Mapping[str, Any]
+    seconds: float
+    train_seconds: float
+    replayed: bool = False
+
+    def __str__(self) -> str:
+        each = self.mode if isinstance(self.mode, str) else ", ".join(f"{k} {v}" for k, v in self.mode.items())
+        return f"comm {each} from step {self.step:,}" + (f", for {self.steps:,}" if self.steps else "")
+
+
+@dataclass(frozen=True)
 class Checkpointed:
     """A snapshot of the whole run after `step` updates lies on disk."""
 
@@ -332,4 +353,4 @@ class Finished:
     facts: Mapping[str, Any] = field(default_factory=dict)  # clock, memory, bytes
 
 
-Event = Started | Step | Evaluated | Checkpointed | Finished
+Event = Started | Step | Evaluated | Decided | Checkpointed | Finished

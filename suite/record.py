@@ -62,6 +62,11 @@ def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, A
         if event["event"] == "evaluated"
     ]
     steps = [event for event in events if event["event"] == "step"]
+    decisions = [
+        {name: event[name] for name in ("step", "mode", "steps", "why", "seconds", "train_seconds", "replayed")}
+        for event in events
+        if event["event"] == "decided"
+    ]
     segments = [event for event in events if event["event"] == "started"]
     last = events[-1] if events and events[-1]["event"] == "finished" else None
     facts = last["facts"] if last else segments[-1]["facts"]
@@ -83,6 +88,7 @@ def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, A
         "peak_memory_bytes": facts["peak_memory_bytes"],
         "bytes": facts["bytes"],
         **({"optimizer": facts["optimizer"]} if facts.get("optimizer") else {}),
+        **({"decisions": decisions} if decisions else {}),
     }
 
 

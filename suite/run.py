@@ -129,16 +129,16 @@ def execute(config: dict[str, Any], task: Task, directory: Path, header: dict[st
     restored = checkpoint.load(directory, name)
     log = Log(directory / "events.jsonl", restored[1]["log_bytes"] if restored else 0) if writes else None
 
-    def save(step: int, clock: dict[str, Any], snapshot: Any) -> str:
+    def save(step: int, state: dict[str, Any], snapshot: Any) -> str:
         arrays, skeleton = snapshot
         if not log:
             return ""
-        meta = {"config_hash": name, "step": step, "clock": clock, "skeleton": skeleton, "log_bytes": log.size}
+        meta = {"config_hash": name, "step": step, **state, "skeleton": skeleton, "log_bytes": log.size}
         return str(checkpoint.save(directory, arrays, meta))
 
     listeners: list[Callable[[Event], None]] = [listener for listener in (log, console) if listener]
     start = (
-        ({"step": restored[1]["step"], "clock": restored[1]["clock"]}, (restored[0], restored[1]["skeleton"]))
+        ({n: restored[1][n] for n in ("step", "clock", "decisions")}, (restored[0], restored[1]["skeleton"]))
         if restored
         else None
     )
@@ -165,6 +165,8 @@ def execute(config: dict[str, Any], task: Task, directory: Path, header: dict[st
             return SIGNALS[str(signalled)]
         except Exception as error:
             traceback.print_exc()
+            if isinstance(error, backend.RanksDiffer) or (engine and processes(config) > 1):
+                return EXIT["failed"]  # another rank may be the cause, so it is no outcome, and the checkpoint stays
             facts = (engine or baseline).facts()
             last = Finished(0, {"kind": "failed", "error": f"{type(error).__name__}: {error}"}, facts)
             for listen in listeners:

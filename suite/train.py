@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from suite import schedule
+from suite.adapt import Adaptation
 from suite.clock import Clock
 from suite.contract import Checkpointed, Evaluated, Event, Finished, Generates, Sparse, Started, Step, Target, Task
 
@@ -30,13 +31,14 @@ def train(
         task: data, metric and targets.
         engine: one backend's engine, freshly built.
         config: the run's configuration: `seed max_steps eval_every checkpoint_every log_every prefetch schedule
-            optimizer stop_at_target`.
-        save: writes a snapshot (step, clock state, engine snapshot) and returns its path; called on every rank.
-        restored: clock state with the step, and the engine's snapshot, to go on from.
+            optimizer comm decisions stop_at_target`.
+        save: writes a snapshot (step, state of clock and decisions, engine snapshot) and returns its path; called on
+            every rank.
+        restored: that state with the step, and the engine's snapshot, to go on from.
         stop: the name of a signal that asks for an end, or None.
 
     Yields:
-        `Started`, then `Step`, `Evaluated` and `Checkpointed` as they happen, and `Finished` last.
+        `Started`, then `Step`, `Evaluated`, `Decided` and `Checkpointed` as they happen, and `Finished` last.
     """
     clock, total, start = Clock(engine.synchronize), config["max_steps"], 0
     if restored:
@@ -55,8 +57,19 @@ def train(
         batches = (batch("valid", index) for index in range(task.batches("valid")))
         return task.score(engine.evaluate(batches, task.generate if isinstance(task, Generates) else None))
 
+    def train_batch(index: int) -> Batch:
+        return batch("train", index)
+
+    adaptation = None
+    if config["comm"]["policy"]:
+        given = {"batch": train_batch, "hyper": hyper, "evaluate": evaluate}
+        adaptation = Adaptation(config, task, engine, clock, **given)
+        if restored:
+            adaptation.restore(restored[0]["decisions"])
+
     def checkpoint(step: int) -> Checkpointed:
-        return Checkpointed(step, save(step, clock.state(), engine.snapshot()) if save else "")
+        state = {"clock": clock.state(), "decisions": list(adaptation.past) if adaptation else []}
+        return Checkpointed(step, save(step, state, engine.snapshot()) if save else "")
 
     def finish(step: int, outcome: Mapping[str, Any]) -> Finished:
         facts = engine.facts()
@@ -80,6 +93,10 @@ def train(
         engine.prepare(batch("train", index) for index in range(engine.plan.warm_start))
     with Prefetch(batch, range(start, total), config["prefetch"]) as batches:
         for step, data in zip(range(start, total), batches, strict=True):
+            if adaptation and (decided := adaptation.before(step)):
+                with clock.paused("logging"):
+                    yield decided
+                since = clock.seconds
             pending.append((step, engine.step(step, data, hyper[step])))
             done = step + 1
             evaluating = done % config["eval_every"] == 0 or done == total

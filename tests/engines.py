@@ -108,4 +108,9 @@ def gap(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    """Whether everything in the first is in the other, bit for bit."""
+    return all(np.array_equal(value, other[name]) for name, value in one.items())
+
+
 TESTS = Path(__file__).parent

@@ -5,7 +5,9 @@ Each offers the same few names: `connect`, `disconnect`, and an `Engine` with `w
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,35 @@ import numpy as np
 from suite.contract import Counts, Sparse, Task, UserError
 
 LAST = 2**32 - 1  # keys are made of 32-bit words
+
+
+class RanksDiffer(RuntimeError):
+    """Ranks do not hold the same weights any more."""
+
+
+def digest(arrays: Iterable[np.ndarray], so_far: int = 0) -> int:
+    """A checksum of some arrays' bytes, one after another."""
+    for array in arrays:
+        so_far = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), so_far)
+    return so_far
+
+
+def compare(digests: Sequence[int]) -> None:
+    """Refuse to go on where ranks hold other weights than most, though all computed them from the same means.
+
+    Args:
+        digests: of every rank's weights and buffers, in rank order; a table that lies by rows is left out.
+
+    Raises:
+        RanksDiffer: naming the ranks.
+    """
+    most, _ = Counter(digests).most_common(1)[0]  # of two ranks that differ, rank 0 counts as right
+    wrong = [str(rank) for rank, value in enumerate(digests) if value != most]
+    if wrong:
+        raise RanksDiffer(
+            f"rank {', '.join(wrong)} of {len(digests)}: holds other weights than the rest; a byte changed on its way or "
+            "in memory, or that machine computes otherwise"
+        )
 
 
 def parameters(task: Task) -> int:

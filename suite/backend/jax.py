@@ -8,9 +8,11 @@ The maths is in `jax_step.py`, compilation in `jax_programs.py`; here are device
 """
 
 import functools
+import pickle
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -37,7 +39,8 @@ SIGNALS = [None, "SIGINT", "SIGTERM"]
 def connect(rank: int, world: int, address: str, deadline: float) -> None:
     """Join the other processes; `address` is host:port, `deadline` in seconds."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(address, world, rank, initialization_timeout=int(deadline))
+    limits = {"initialization_timeout": int(deadline), "heartbeat_timeout_seconds": max(10, min(100, int(deadline)))}
+    jax.distributed.initialize(address, world, rank, **limits)
 
 
 def disconnect() -> None:
@@ -72,7 +75,9 @@ class Engine:
         self.task, self.seed, self.world = task, config["seed"], config["world"]
         self.precision, self.share = config["precision"], (jax.process_index(), jax.process_count())
         self.devices = devices_for(config["device"], self.world)
-        channels, node = communication.channels(config["comm"], task, self.world, "jax"), config["optimizer"]
+        self.modes, node = communication.modes(config["comm"], task, self.world, "jax"), config["optimizer"]
+        self.mode = next(iter(self.modes))
+        channels = self.modes[self.mode]
         self.transport = functools.partial(Transport, self.world, channels.locals)
         self.mesh = Mesh(np.array(self.devices).reshape(-1, channels.locals or self.world), AXIS)
         self.programs = Programs(self.mesh, self.transport, self._mode)
@@ -83,6 +88,7 @@ class Engine:
             self.needs = load.common(node["module"]).NEEDS
             self.tables = tuple(backend.tables(task, self.needs, node))
             self.sparse = backend.sparse(task, self.needs, node)
+            self.kinds = {n: kind for n, kind in communication.kind_of(task).items() if n not in self.tables}
             initial = {name: task.init(self.seed, name) for name in shapes if name not in self.tables}
             made = {n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in initial.items()}
             made |= {name: self._table(name, kind) for name in self.tables}
@@ -152,6 +158,36 @@ class Engine:
         zeros = {"owned": {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in slots.items()}}
         self.run["comm"] = self._place({"comm": zeros})["comm"]
 
+    # --------------------------------------------------------------------------------------- communication
+    def use(self, mode: str | Mapping[str, str]) -> None:
+        """Let gradients travel in this mode from now on; its programs are compiled when they are needed."""
+        self.mode = str(mode)
+        self.maths = replace(self.maths, channels=communication.mixed(self.modes, mode))
+
+    def exchange(self, kind: str) -> None:
+        """Take the mean of something of the size of all gradients of one kind, here the weights, and drop it."""
+        name = "exchange", kind, self.mode
+        values = {each: self.run["params"][each] for each, its in self.kinds.items() if its == kind}
+        with self._mode():
+            if name not in self.programs:
+                lowered = self.programs.lower(self.maths.exchange, (values,), (P(),), P(), donate=False)
+                self.programs.compile({name: lowered})
+            jax.block_until_ready(self.programs(name, values))
+
+    def tell(self, value: Any) -> Any:
+        """Process 0's value, on all of them."""
+        if self.share[1] == 1:
+            return value
+        data = np.frombuffer(pickle.dumps(value), np.uint8)
+        size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+        padded = np.zeros(size, np.uint8)
+        padded[: min(size, len(data))] = data[:size]
+        return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
+
+    def slowest(self, seconds: float) -> float:
+        """The largest value over processes."""
+        return seconds if self.share[1] == 1 else float(multihost_utils.process_allgather(np.float64(seconds)).max())
+
     # ------------------------------------------------------------------------------------------- programs
     def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
         """What step `step` runs, by key: (body, arguments, their specs, the result's spec)."""
@@ -174,7 +210,12 @@ class Engine:
         }
         for name in programs:
             spec = self._spec(run["opt"])
-            stages["program", name] = (functools.partial(self.maths.refresh, name=name), (run["opt"],), (spec,), spec)
+            stages["program", name, self.mode] = (
+                functools.partial(self.maths.refresh, name=name),
+                (run["opt"],),
+                (spec,),
+                spec,
+            )
         update = functools.partial(body, half="update")
         stages[names[-1]] = (update, (middle, *rest), (between, *rest_specs), state | {"loss": P()})
         return stages
@@ -183,10 +224,10 @@ class Engine:
         """Keys of the programs that step `step` runs, in order."""
         phase, given = self.plan.phase(step), tuple(sorted(hyper))
         if not self.split:
-            return [("both", phase, given)]
+            return [("both", phase, given, self.mode)]
         asked = phase if "phase" in self.needs else ()
-        programs = [("program", name) for name in self.plan.programs(step)]
-        return [("gradient", phase, given), *programs, ("update", asked, given)]
+        programs = [("program", name, self.mode) for name in self.plan.programs(step)]
+        return [("gradient", phase, given, self.mode), *programs, ("update", asked, given, self.mode)]
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
         """Compile every program that these steps will run, two at a time, so that none is compiled in a step."""
@@ -342,6 +383,7 @@ class Engine:
         With `generate`, what it writes is added to them, each process searching for its own share on its first
         device; see `suite.contract.Generates`.
         """
+        self._compare()
         for batch in batches:
             with self._mode():
                 inputs, key, _ = self._inputs(batch, 0, {})
@@ -395,6 +437,20 @@ class Engine:
         heard = multihost_utils.process_allgather(np.asarray(SIGNALS.index(signal)))
         return SIGNALS[int(heard.max())]
 
+    def _compare(self) -> None:
+        """Make sure that all devices hold the same weights, before anything is concluded from one device's."""
+        if self.world == 1:
+            return
+        state = {name: self.run[name] for name in ("params", "buffers", "patterns")}
+        digests = {device: 0 for device in self.mesh.local_devices}
+        for name, leaf in ((name, leaf) for part in state.values() for name, leaf in part.items()):
+            for shard in leaf.addressable_shards if name not in self.tables else []:
+                digests[shard.device] = backend.digest([np.asarray(shard.data)], digests[shard.device])
+        found = np.array([*digests.values()], np.uint32)
+        backend.compare(
+            (found if self.share[1] == 1 else multihost_utils.process_allgather(found)).reshape(-1).tolist()
+        )
+
     def synchronize(self) -> None:
         """Wait until the device, and work the optimizer has under way on the host, is done."""
         if "host" in self.needs:
@@ -403,6 +459,7 @@ class Engine:
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a restored run needs, as (arrays, JSON); views, good until the next step. All ranks call it."""
+        self._compare()
         leaves, _ = jax.tree_util.tree_flatten_with_path(self.run)
         return {f"run{jax.tree_util.keystr(path)}": self._host(leaf) for path, leaf in leaves}, {}
 

@@ -178,6 +178,10 @@ class Maths:
         run["comm"] = {"owned": reduce.state}
         return run
 
+    def exchange(self, values: Tree, *, transport: Transport) -> Tree:
+        """The mean over ranks of values that travel as gradients do."""
+        return Reduce(transport, self.channels, state={}, key=NO_KEY).mean("gradients", values)
+
     def prepared(self, run: Tree, batch: Tree, key: Array, *, transport: Transport, labels: str) -> Tree:
         """The optimizer's statistics of a batch, averaged over ranks."""
         reduce = Reduce(transport, self.channels, state={}, key=NO_KEY)

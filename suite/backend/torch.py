@@ -81,10 +81,11 @@ class Engine:
         self.device = device_for(config["device"])
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
-        channels, node = communication.channels(config["comm"], task, config["world"], "torch"), config["optimizer"]
-        transport = Transport(self.ledger, channels.locals)
+        self.modes, node = communication.modes(config["comm"], task, config["world"], "torch"), config["optimizer"]
+        first = next(iter(self.modes))
+        transport = Transport(self.ledger, self.modes[first].locals)
         self.world, self.share = transport.world, (transport.rank, transport.world)
-        self.reduce = Reduce(transport, channels)
+        self.reduce = Reduce(transport, self.modes[first])
         with torch.device("meta"):  # no memory and no random numbers are used up by torch's own initial values
             self.model = load.half(config["task"]["module"], "torch").make(task)
         self.needs = load.common(node["module"]).NEEDS
@@ -94,8 +95,9 @@ class Engine:
         self.compiles, self.compile_seconds = config["compile"], 0.0
         self.forward = torch.compile(self.model) if self.compiles else self.model
         self.named = dict(self.model.named_parameters())
-        replicated = {name: value for name, value in self.named.items() if name not in self.tables}
-        self.schedule = channels.schedule.make(self.reduce, replicated)
+        self.kinds = {n: kind for n, kind in communication.kind_of(task).items() if n not in self.tables}
+        self.schedules: dict[str, Any] = {}
+        self.use(first)
         held, kinds = dict(self.model.named_buffers()), task.shapes()
         self.buffers = {name: value for name, value in held.items() if kinds[name].kind == "buffer"}
         self.patterns = {name: value for name, value in held.items() if name not in self.buffers}
@@ -123,6 +125,38 @@ class Engine:
             self.model.get_submodule(module).register_parameter(leaf, empty)
         self.model.load_state_dict({name: torch.from_numpy(value) for name, value in initial.items()}, assign=True)
         self.model.to(self.device, self.dtype)
+
+    # --------------------------------------------------------------------------------------- communication
+    def use(self, mode: str | Mapping[str, str]) -> None:
+        """Let gradients travel in this mode from now on."""
+        self.reduce.channels, name = communication.mixed(self.modes, mode), str(mode)
+        if name not in self.schedules:
+            replicated = {name: value for name, value in self.named.items() if name in self.kinds}
+            self.schedules[name] = self.reduce.channels.schedule.make(self.reduce, replicated)
+        self.schedule = self.schedules[name]
+
+    @torch.no_grad()
+    def exchange(self, kind: str) -> None:
+        """Take the mean of something of the size of all gradients of one kind, here the weights, and drop it."""
+        values = {name: self.named[name].detach() for name, its in self.kinds.items() if its == kind}
+        self.reduce.mean("gradients", values)
+        self.synchronize()
+
+    def tell(self, value: Any) -> Any:
+        """Rank 0's value, on all ranks."""
+        if self.world == 1:
+            return value
+        told = [value]
+        dist.broadcast_object_list(told, src=0)
+        return told[0]
+
+    def slowest(self, seconds: float) -> float:
+        """The largest value over ranks."""
+        if self.world == 1:
+            return seconds
+        found = torch.tensor(seconds, dtype=torch.float64, device=self.device)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return float(found)
 
     # ------------------------------------------------------------------------------------------- one update
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
@@ -329,6 +363,7 @@ class Engine:
 
         With `generate`, what it writes is added to them; see `suite.contract.Generates`.
         """
+        self._compare()
         self.model.eval()
         for batch in batches:
             with self._mode(), torch.no_grad(), self._autocast():
@@ -358,6 +393,14 @@ class Engine:
         dist.all_gather_object(heard, signal)
         return next((name for name in heard if name), None)
 
+    def _compare(self) -> None:
+        """Make sure that all ranks hold the same weights, before anything is concluded from one rank's."""
+        if self.world > 1:
+            state = self.model.state_dict().items()
+            digests = [0] * self.world
+            dist.all_gather_object(digests, backend.digest(_numpy(v) for name, v in state if name not in self.tables))
+            backend.compare(digests)
+
     def synchronize(self) -> None:
         """Wait until the device, and work the optimizer has under way on the host, is done."""
         if "host" in self.needs:
@@ -367,6 +410,7 @@ class Engine:
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a restored run needs, as (arrays, JSON); views, good until the next step. All ranks call it."""
+        self._compare()
         arrays: dict[str, np.ndarray] = {}
         gather = functools.partial(self.reduce.gather, "snapshot", exact=True)
         state = {

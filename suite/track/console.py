@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suite import record
-from suite.contract import Evaluated, Event, Finished, Sparse, Started, Step, Target, Task
+from suite.contract import Decided, Evaluated, Event, Finished, Sparse, Started, Step, Target, Task
 from suite.published import Row
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ class Console:
         """Show progress."""
         if isinstance(event, Started) and event.resumed:
             print(f"going on from step {event.step:,}", flush=True)
+        if isinstance(event, Decided):
+            tried = "replayed" if event.replayed else f"{event.seconds:.3g} s of trials"
+            print(f"{event} ({tried})", flush=True)
         if isinstance(event, Step):
             self._loss = event.loss
             self._show(event)

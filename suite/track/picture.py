@@ -6,7 +6,7 @@ from typing import Any
 
 
 def curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
-    """Training loss and validation metric against updates and against training seconds, targets as lines.
+    """Training loss and validation metric against updates and against training seconds, with targets and decisions as lines.
 
     Args:
         result: of the run, or what it would be if the run ended now.
@@ -32,9 +32,20 @@ def curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, tit
             lower.plot([point[key] for point in points], [point["metrics"][metric] for point in points], marker=".")
             for line in lines:
                 lower.axhline(line, color="grey", linestyle=":", linewidth=1)
+            for decision in result.get("decisions", ()):
+                upper.axvline(decision[key], color="grey", linestyle="--", linewidth=1)
+                upper.text(
+                    decision[key], 1.0, _mode(decision), transform=upper.get_xaxis_transform(), fontsize=6, va="top"
+                )
             lower.set_xlabel(label)
         panels[0][0].set_ylabel("training loss")
         panels[1][0].set_ylabel(f"validation {metric}")
         file = io.BytesIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
         return file.getvalue()
+
+
+def _mode(decision: Mapping[str, Any]) -> str:
+    """How gradients travel from a decision on, on one line or one for each kind of parameter."""
+    mode = decision["mode"]
+    return mode if isinstance(mode, str) else "\n".join(f"{kind}: {name}" for kind, name in mode.items())

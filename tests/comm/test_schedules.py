@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ranks
-from engines import BACKENDS, advance, comm, config, engine, gap, weights
+from engines import BACKENDS, advance, comm, config, engine, gap, same, weights
 
 pytestmark = pytest.mark.xdist_group("schedules")
 STEPS = 8
@@ -39,10 +39,6 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(params=BACKENDS)
 def found(request: pytest.FixtureRequest, started: Any) -> dict[str, dict[str, np.ndarray]]:
     return started(request.param)
-
-
-def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
-    return all(np.array_equal(value, other[name]) for name, value in one.items())
 
 
 def test_overlap_changes_no_bit(found: Any) -> None:

@@ -1,0 +1,167 @@
+"""Policies: what they try leaves no trace but time and bytes, what they decide is kept, replayed and resumed."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import BACKENDS, comm, config, engine, same, weights
+
+from suite.adapt import recorded
+from suite.comm.policies import adaprec, fastest
+from suite.comm.policies._curves import CURVES, predict
+from suite.comm.policies._policy import Commit, Measure, Point, Probe, Probed, Situation
+from suite.contract import Decided, Evaluated, Finished, Step, UserError
+from suite.train import train
+
+both = pytest.mark.parametrize("backend", BACKENDS)
+STEPS = 8
+MODES = {"float32": comm(), "lossy": comm(codec="bfloat16", algorithm="all_to_all")}
+CURIOUS = {"module": "mylab.curious", "steps": 3, "order": ["float32", "lossy"]}
+
+
+def run(backend: str, order: list[Any] | None = None, stop_after: int | None = None, **changes: Any) -> Any:
+    """A short run on the tiny task: its engine, its events, and its last checkpoint's arguments."""
+    world = 2 if backend == "jax" else 1
+    node = comm(policy=CURIOUS | {"order": order}, candidates=MODES) if order else comm()
+    settings = config("sgd", backend, world=world, comm=node, precision="float32", hyper={"lr": 0.1})
+    settings |= {
+        "max_steps": STEPS, "eval_every": 4, "log_every": 1, "checkpoint_every": 5, "prefetch": 0, "decisions": None,
+        "stop_at_target": False, "schedule": {"shape": "constant", "warmup": 0},
+    }  # fmt: skip
+    made, saved = engine(settings), []
+    events = []
+
+    def save(step: int, state: dict[str, Any], snapshot: Any) -> str:
+        arrays, skeleton = snapshot
+        saved.append(({"step": step, **state}, ({n: v.copy() for n, v in arrays.items()}, skeleton)))
+        return ""
+
+    for event in train(made.task, made, settings | changes.pop("settings", {}), save=save, **changes):
+        events.append(event)
+        if isinstance(event, Step) and event.step == stop_after:
+            break
+    return made, events, saved
+
+
+def losses(events: list[Any]) -> list[float]:
+    return [event.loss for event in events if isinstance(event, Step)]
+
+
+@both
+def test_trying_changes_nothing(backend: str) -> None:
+    """Every candidate is tried three times, and float32 is taken: the same bits as without a policy."""
+    plain, expected, _ = run(backend)
+    made, events, _ = run(backend, ["float32"])
+    assert losses(events) == losses(expected) and same(weights(made), weights(plain))
+    decisions = [event for event in events if isinstance(event, Decided)]
+    assert [(one.step, one.mode, one.steps) for one in decisions] == [
+        (0, "float32", 3),
+        (3, "float32", 3),
+        (6, "float32", 3),
+    ]
+    assert [one.why["seen"] for one in decisions] == [1, 2, 3] and all(one.seconds > 0 for one in decisions)
+    assert [e.metrics for e in events if isinstance(e, Evaluated)] == [
+        e.metrics for e in expected if isinstance(e, Evaluated)
+    ]
+    assert events[-1].facts["bytes"]["sent"] >= expected[-1].facts["bytes"]["sent"]
+
+
+@both
+def test_what_is_tried_is_on_the_clock(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe made slow on purpose is billed to training."""
+    made = engine(config("sgd", backend))
+    step = type(made).step
+    monkeypatch.setattr(type(made), "step", lambda *a: (time.sleep(0.05), step(*a))[1])
+    _, events, _ = run(backend, ["float32"])
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    probes = sum(event.seconds for event in events if isinstance(event, Decided))
+    assert probes >= 3 * 4 * 0.05  # three decisions, two candidates, two steps each
+    assert finished.facts["train_seconds"] >= probes + STEPS * 0.05
+
+
+@both
+def test_decisions_are_kept_resumed_and_replayed(backend: str, tmp_path: Path) -> None:
+    order = ["float32", {"conv2d": "lossy", "linear": "float32", "batchnorm": "float32", "other": "float32"}, "lossy"]
+    made, events, saved = run(backend, order)
+    decisions = [event for event in events if isinstance(event, Decided)]
+    assert [one.mode for one in decisions] == order
+    state, snapshot = saved[0]
+    assert state["step"] == 5 and [one["step"] for one in state["decisions"]] == [0, 3]
+    again, later, _ = run(backend, order, restored=(json.loads(json.dumps(state)), snapshot))
+    assert losses(later) == losses(events)[5:] and same(weights(again), weights(made))
+    record = [{"event": "decided", **vars(one)} for one in decisions]
+    path = tmp_path / "events.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in record))
+    replayed, lines, _ = run(backend, ["lossy"], settings={"decisions": str(path)})
+    assert losses(lines) == losses(events) and same(weights(replayed), weights(made))
+    assert all(one.replayed for one in lines if isinstance(one, Decided))
+    if backend == "jax":  # two devices: a lossy step is another one
+        assert losses(events) != losses(run(backend, ["float32"])[1])
+
+
+def test_a_record_without_decisions_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("{}")
+    for path in ("result.json", "absent.json"):
+        with pytest.raises(UserError, match="type a result"):
+            recorded(str(tmp_path / path))
+
+
+def test_candidates_that_remember_are_refused() -> None:
+    for change in ({"feedback": True, "codec": "bfloat16", "algorithm": "all_to_all"}, {"schedule": "stale"}):
+        node = comm(policy=CURIOUS, candidates={"a": comm(**change)})
+        with pytest.raises(UserError, match="which no other mode can use"):
+            engine(config("sgd", "torch", comm=node))
+
+
+# ----------------------------------------------------------------------------------------------- the policies
+def test_fastest_takes_the_fastest_for_each_kind() -> None:
+    seconds = {("a", "conv2d"): 2.0, ("b", "conv2d"): 1.0, ("a", "other"): 1.0, ("b", "other"): 3.0}
+    deciding = fastest.decide(["a", "b"], ["conv2d", "other"], Situation(0, 10, [], 1.0), repeats=3)
+    request = next(deciding)
+    while isinstance(request, Measure):
+        assert request.repeats == 3
+        request = deciding.send(seconds[request.mode, request.kind])
+    assert request.mode == {"conv2d": "b", "other": "a"} and request.steps is None
+
+
+def test_adaprec_takes_the_largest_gain_per_second() -> None:
+    """`slow` gains most, `fast` most per second, `bad` is the fastest and loses."""
+    rates = {"slow": (4.0, 0.004), "fast": (1.0, 0.003), "bad": (0.5, -0.006)}
+    start = [Point(0, 0.1), Point(50, 0.3), Point(100, 0.4)]
+    options = {"probe_steps": 10, "probe_scores": 2, "commit_steps": 50}
+    deciding = adaprec.decide(list(rates), [], Situation(100, 1000, start, 1.0), **options)
+    request = next(deciding)
+    while isinstance(request, Probe):
+        seconds, rate = rates[request.mode]
+        request = deciding.send(Probed(seconds, [Point(105, 0.4 + 5 * rate), Point(110, 0.4 + 10 * rate)]))
+    assert isinstance(request, Commit) and request.mode == "fast" and request.steps == 50
+    why = request.why
+    assert why["slow"]["predicted"] > why["fast"]["predicted"] > why["bad"]["predicted"]
+    assert all(one["spread"] > 0 for one in why.values())
+
+
+@pytest.mark.parametrize("curve", range(3))
+def test_the_predictor_extrapolates(curve: int) -> None:
+    """Of three curves that are none of the ensemble's, a third ahead, with noise: nearer than the last score is."""
+    truth = [
+        lambda s: 0.9 * (1 - 1 / (1 + s / 80)),
+        lambda s: 0.2 + 0.6 * np.tanh(s / 150),
+        lambda s: 0.8 * (1 - 0.5 ** (s / 70)),
+    ][curve]
+    noise = np.random.default_rng(curve)
+    points = [(step, float(truth(step) + 0.003 * noise.normal())) for step in range(0, 201, 25)]
+    value, spread = predict(points, 300, 1.0)
+    assert abs(value - truth(300)) < 0.5 * abs(points[-1][1] - truth(300)) + 0.01
+    assert abs(value - truth(300)) < 4 * spread
+    assert predict(points, 300, 1.0) == (value, spread)
+
+
+def test_the_predictor_survives_what_it_cannot_fit() -> None:
+    for points in ([(0, 0.1)], [(0, 0.1), (10, 0.1)], [(0, 0.5), (10, 0.1), (20, 0.3)], [(0, -5.0), (9, -4.0)]):
+        value, spread = predict(points, 50, 1.0 if points[0][1] > 0 else 0.0)
+        assert np.isfinite([value, spread]).all() and spread > 0
+    assert len({curve.name for curve in CURVES}) == 11
