@@ -40,6 +40,7 @@ class Channels:
     Attributes:
         default: of gradients that no other channel claims.
         schedule: when gradients travel.
+        symmetric: whether symmetric matrices among the factors travel as triangles.
         kinds: channels of gradients by kind of layer: of the weights of `linear`, `conv2d`, `embedding` or `batchnorm`
             layers, and `other` for everything else, biases among it.
         factors: of what optimizers exchange: statistics on the way to their owners, roots and inverses back.
@@ -51,6 +52,7 @@ class Channels:
     default: Channel
     factors: Channel
     schedule: ModuleType
+    symmetric: bool = True
     kinds: Mapping[str, Channel] = field(default_factory=dict)
     kind_of: Mapping[str, str] = field(default_factory=dict)
     bucket_bytes: float = float("inf")

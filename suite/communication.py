@@ -37,6 +37,7 @@ def channels(comm: dict[str, Any], task: Task, world: int, backend: str | None =
     return Channels(
         default=default,
         factors=factors,
+        symmetric=comm["factors"]["symmetric"],
         schedule=_member(comm["schedule"]["module"], backend),
         kinds=kinds,
         kind_of=known,

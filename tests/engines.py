@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from suite import load
+from suite import communication, load
+from suite.comm.channel import Channels
 
 BACKENDS = load.BACKENDS
 INSIDE = {name: {"module": f"suite.optimizers.{name}"} for name in load.members("optimizers")}
@@ -40,11 +41,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def comm(**changes: Any) -> dict[str, Any]:
     """The communication of `comm=float32`, changed; names of codecs, algorithms and topologies stand for members."""
     path = next(path for path in load.files("comm") if path.stem == "float32")
-    groups = {"codec": "codecs", "algorithm": "algorithms", "topology": "topologies", "inner": "codecs", "schedule": "schedules"}
-    for key, group in groups.items():
+    groups = {"codec": "codecs", "algorithm": "algorithms", "topology": "topologies", "schedule": "schedules"}
+    for key, group in (groups | {"inner": "codecs"}).items():
         if isinstance(changes.get(key), str):
             changes[key] = {"module": f"suite.comm.{group}.{changes[key]}"}
     return yaml.safe_load(path.read_text()) | changes
+
+
+def channels(backend: str, world: int = 2, **changes: Any) -> Channels:
+    """How the tiny task's values travel."""
+    return communication.channels(comm(**changes), tiny(), world, backend)
 
 
 def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:

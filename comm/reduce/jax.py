@@ -10,6 +10,7 @@ from jax import Array, lax
 from suite.comm.channel import GRADIENTS, Channel, Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.coder.jax import Coder, Coders
+from suite.comm.layout import jax as layout
 from suite.comm.transport.jax import Transport
 
 Tree = dict[str, Array]
@@ -55,22 +56,30 @@ class Reduce:
             return [("all", self.channels.factors, list(values))]
         return list(self.channels.buckets({n: value.size * value.dtype.itemsize for n, value in values.items()}))
 
-    def to_owners(self, name: str, stack: Array) -> Array:
-        """Rank r's share, rows [r · k, (r + 1) · k), of the mean over ranks of a (world · k, …) stack."""
+    def to_owners(self, name: str, stack: Array, *, symmetric: bool = False) -> Array:
+        """Rank r's share, rows [r · k, (r + 1) · k), of the mean over ranks of a (world · k, …) stack.
+
+        Of matrices that are `symmetric`, (world · k, n, n), triangles may be sent.
+        """
         if self.world == 1:
             return stack
+        if symmetric and self.channels.symmetric:
+            return layout.unpack(self.to_owners(name, layout.pack(stack)))
         channel, rows = self.channels.factors, stack.reshape(self.world, -1)
         return channel.topology.to_owners(name, rows, **self._ways(channel)).reshape(-1, *stack.shape[1:])
 
-    def gather(self, name: str, slices: Array, *, exact: bool = False) -> Array:
+    def gather(self, name: str, slices: Array, *, exact: bool = False, symmetric: bool = False) -> Array:
         """Every owner's rows put together again: (k, …) on each rank to (world · k, …) on all.
 
-        As values, in the run's communication mode, or `exact`: as they are, of any type.
+        As values, in the run's communication mode, or `exact`: as they are, of any type. Of matrices that are
+        `symmetric`, (k, n, n), triangles may be sent.
         """
         if self.world == 1:
             return slices
         if exact:
             return self.transport.all_gather(name, slices)
+        if symmetric and self.channels.symmetric:
+            return layout.unpack(self.gather(name, layout.pack(slices)))
         channel = self.channels.factors
         return channel.topology.gather(name, slices.reshape(-1), **self._ways(channel)).reshape(-1, *slices.shape[1:])
 

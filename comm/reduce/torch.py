@@ -6,6 +6,7 @@ from torch import Tensor
 from suite.comm.channel import GRADIENTS, Channel, Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.coder.torch import Coder, Coders
+from suite.comm.layout import torch as layout
 from suite.comm.transport.torch import Transport
 
 Tree = dict[str, Tensor]
@@ -60,24 +61,32 @@ class Reduce:
         flat = mean(name, _flat(values), channel=channel, coders=self._coders(channel), transport=self.transport)
         return _cut(flat, values)
 
-    def to_owners(self, name: str, stack: Tensor) -> Tensor:
-        """Rank r's share, rows [r · k, (r + 1) · k), of the mean over ranks of a (world · k, …) stack."""
+    def to_owners(self, name: str, stack: Tensor, *, symmetric: bool = False) -> Tensor:
+        """Rank r's share, rows [r · k, (r + 1) · k), of the mean over ranks of a (world · k, …) stack.
+
+        Of matrices that are `symmetric`, (world · k, n, n), triangles may be sent.
+        """
         if self.world == 1:
             return stack
+        if symmetric and self.channels.symmetric:
+            return layout.unpack(self.to_owners(name, layout.pack(stack)))
         channel, rows = self.channels.factors, stack.reshape(self.world, -1)
         send = channel.topology.to_owners
         mine = send(name, rows, channel=channel, coders=self._coders(channel), transport=self.transport)
         return mine.view(-1, *stack.shape[1:])
 
-    def gather(self, name: str, slices: Tensor, *, exact: bool = False) -> Tensor:
+    def gather(self, name: str, slices: Tensor, *, exact: bool = False, symmetric: bool = False) -> Tensor:
         """Every owner's rows put together again: (k, …) on each rank to (world · k, …) on all.
 
-        As values, in the run's communication mode, or `exact`: as they are, of any type.
+        As values, in the run's communication mode, or `exact`: as they are, of any type. Of matrices that are
+        `symmetric`, (k, n, n), triangles may be sent.
         """
         if self.world == 1:
             return slices
         if exact:
             return self.transport.all_gather(name, slices)
+        if symmetric and self.channels.symmetric:
+            return layout.unpack(self.gather(name, layout.pack(slices)))
         channel = self.channels.factors
         send = channel.topology.gather
         coders = self._coders(channel)

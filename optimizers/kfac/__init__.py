@@ -17,7 +17,7 @@ Means go over samples, so λ means the same at any batch size, number of micro-b
 - not: a matrix that stands in two layers, as of tied embeddings. It, and any other parameter, follows SGD with the
   same learning rate and momentum.
 
-Each rank inverts the factors it owns and sends the inverses; `symmetric` sends triangles, half the bytes. Options:
+Each rank inverts the factors it owns and sends the inverses; how these travel is `comm.factors`. Options:
 
 - `stale`: each factor X waits Δ steps until it is refreshed (SP-NGD, algorithms 1 and 2). Δ is halved where X differs
   from the last one by α or more, relative and in the Frobenius norm; stays where X is like the last but not like the

@@ -12,7 +12,7 @@ from jax import Array
 from suite.contract import Layer
 from suite.optimizers._base.jax import Optimizer, decayed, hyper
 from suite.optimizers.kfac import jax_stale
-from suite.optimizers.kfac.jax_factors import damped_inverse, pack, ridges, unpack, usable
+from suite.optimizers.kfac.jax_factors import damped_inverse, ridges, usable
 from suite.optimizers.kfac.jax_precondition import clipped, precondition
 from suite.optimizers.kfac.jax_statistics import factors
 from suite.optimizers.kfac.plan import KFACPlan
@@ -43,7 +43,6 @@ def kfac(
     batchnorm: str = "unit",
     rescale: bool = False,
     kl_clip: float = 0.0,
-    symmetric: bool = True,
 ) -> Optimizer:
     """Natural gradient with Kronecker factors; arguments as in `suite.optimizers.kfac.torch.KFAC`.
 
@@ -64,8 +63,7 @@ def kfac(
         damping_split=damping_split,
         momentum_on=momentum_on,
     )
-    buckets, sent = plan.buckets, symmetric and world > 1
-    to_wire, from_wire = (pack, unpack) if sent else (lambda stack: stack, lambda stack: stack)
+    buckets = plan.buckets
 
     def init(params: Tree) -> State:
         kind = next(iter(params.values())).dtype
@@ -148,8 +146,8 @@ def kfac(
         past, factor, owned_before = state["owned"].get("before", {}), {}, {}
         for key, members in buckets.members.items():
             stack = jnp.stack([statistics[side] for side in members])
-            stack = to_wire(jnp.pad(stack, ((0, buckets.filler(key)), (0, 0), (0, 0))))
-            new = from_wire(reduce.to_owners(f"factor/{key}", stack))
+            stack = jnp.pad(stack, ((0, buckets.filler(key)), (0, 0), (0, 0)))
+            new = reduce.to_owners(f"factor/{key}", stack, symmetric=True)
             numbers = reduce.mine(jnp.array(plan.rows(key) + [0] * buckets.filler(key)))
             factor[key], last, found = one(numbers, state["owned"]["factor"][key], new, past.get(key))
             if stale:
@@ -177,7 +175,7 @@ def kfac(
         # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
         items = (scale[numbers], ridges(plan, state, damping_split)[numbers], reduce.mine(previous))
         found = jax.lax.map(one, (due, state["owned"]["factor"][name], *items))
-        found = from_wire(reduce.gather(f"inverse/{name}", to_wire(found)))
+        found = reduce.gather(f"inverse/{name}", found, symmetric=True)
         good = usable(found)
         inverse = jnp.where(good[:, None, None], found, previous)
         kept = state["kept"] + (~good).sum(dtype=jnp.int32)

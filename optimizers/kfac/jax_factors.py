@@ -1,9 +1,8 @@
-"""What is done with factors in jax: damping and inversion, and triangles for the way between ranks."""
+"""What is done with factors in jax: damping and inversion."""
 
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.scipy.linalg import cho_solve
 
@@ -39,18 +38,3 @@ def damped_inverse(factor: Array, ridge: Array) -> Array:
     root = lax.cond(sound(root), lambda: root, lambda: jnp.linalg.cholesky(damped + 9.0 * ridge * identity))
     inverse = cho_solve((root, True), identity)
     return jnp.where(sound(root), inverse, jnp.nan)
-
-
-def pack(stack: Array) -> Array:
-    """Symmetric (m, n, n) as their lower triangles (m, n (n + 1) / 2)."""
-    row, column = np.tril_indices(stack.shape[1])
-    return stack[:, row, column]
-
-
-def unpack(rows: Array) -> Array:
-    """The matrices (m, n, n) again."""
-    n = int((2 * rows.shape[1]) ** 0.5)
-    row, column = np.tril_indices(n)
-    back = np.empty((n, n), np.int32)
-    back[row, column] = back[column, row] = np.arange(len(row))
-    return rows[:, back]

@@ -11,7 +11,7 @@ from suite.contract import Layer
 from suite.optimizers._base.torch import decayed
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
-from suite.optimizers.kfac.torch_factors import Triangle, certain, damped_inverse, ridges, usable
+from suite.optimizers.kfac.torch_factors import certain, damped_inverse, ridges, usable
 from suite.optimizers.kfac.torch_precondition import clipped, precondition
 from suite.optimizers.kfac.torch_statistics import factors
 
@@ -45,7 +45,6 @@ class KFAC(torch.optim.Optimizer):
         batchnorm: unit | full.
         rescale: keep each weight's norm at √(2 · d_out) (SP-NGD).
         kl_clip: κ, largest squared length of a step by the Fisher matrix, lr² dᵀ F d; 0 for any.
-        symmetric: send triangles instead of whole factors.
     """
 
     state: dict[Any, Any]  # under the key "kfac": what belongs to no single parameter
@@ -74,7 +73,6 @@ class KFAC(torch.optim.Optimizer):
         batchnorm: str = "unit",
         rescale: bool = False,
         kl_clip: float = 0.0,
-        symmetric: bool = True,
     ):
         values = {"lr": lr, "momentum": momentum, "damping": damping, "factor_decay": factor_decay}
         values |= {"stale_alpha": stale_alpha, "kl_clip": kl_clip}
@@ -98,7 +96,6 @@ class KFAC(torch.optim.Optimizer):
             momentum_on=momentum_on,
         )
         self.wanted = tuple(plan.factors)  # what this step refreshes
-        self.triangle = Triangle() if symmetric else None
         padded, like = plan.buckets.padded, next(iter(self.named.values())).detach()
         factor = {key: like.new_zeros(rows // world, int(key), int(key)) for key, rows in padded.items()}
         self.state["kfac"] = {
@@ -200,9 +197,7 @@ class KFAC(torch.optim.Optimizer):
             return [value for value in found if value is not None]
         empty = self.state["kfac"]["trace"].new_zeros(int(key), int(key))
         stack = torch.stack([empty if value is None else value for value in found])
-        if not self.triangle:
-            return reduce.to_owners(f"factor/{key}", stack)
-        return self.triangle.unpack(reduce.to_owners(f"factor/{key}", self.triangle.pack(stack)))
+        return reduce.to_owners(f"factor/{key}", stack, symmetric=True)
 
     # --------------------------------------------------------------------------------------------- inverses
     def _ridges(self) -> Tensor:
@@ -234,9 +229,7 @@ class KFAC(torch.optim.Optimizer):
     def _gathered(self, name: str, found: list[Tensor], count: int, reduce: Any) -> list[Tensor]:
         empty = self.state["kfac"]["trace"].new_zeros(int(name), int(name))
         stack = torch.stack(found + [empty] * (count - len(found)))
-        if not self.triangle:
-            return list(reduce.gather(f"inverse/{name}", stack))
-        return list(self.triangle.unpack(reduce.gather(f"inverse/{name}", self.triangle.pack(stack))))
+        return list(reduce.gather(f"inverse/{name}", stack, symmetric=True))
 
     # ----------------------------------------------------------------------------------------------- update
     @torch.no_grad()

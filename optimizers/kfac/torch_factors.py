@@ -1,4 +1,4 @@
-"""What is done with factors in torch: damping and inversion, and triangles for the way between ranks."""
+"""What is done with factors in torch: damping and inversion."""
 
 from typing import Any
 
@@ -53,29 +53,3 @@ def damped_inverse(stack: Tensor, ridge: Tensor) -> Tensor:
     if certain(good.all()):
         return inverse
     return torch.where(good[:, None, None], inverse, torch.nan)
-
-
-class Triangle:
-    """Packs symmetric (m, n, n) as their lower triangles (m, n (n + 1) / 2), by indices made once for each n."""
-
-    def __init__(self) -> None:
-        self.indices: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def _found(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Where each packed number stands in the matrix, and each of the matrix in the packed."""
-        if n not in self.indices:
-            row, column = torch.tril_indices(n, n, device=device)
-            number = torch.arange(len(row), device=device)
-            back = torch.empty(n, n, dtype=torch.int64, device=device)
-            back[row, column] = back[column, row] = number
-            self.indices[n] = row * n + column, back.flatten()
-        return self.indices[n]
-
-    def pack(self, stack: Tensor) -> Tensor:
-        """The triangles (m, n (n + 1) / 2)."""
-        return stack.flatten(1)[:, self._found(stack.shape[1], stack.device)[0]]
-
-    def unpack(self, rows: Tensor) -> Tensor:
-        """The matrices (m, n, n) again."""
-        n = int((2 * rows.shape[1]) ** 0.5)
-        return rows[:, self._found(n, rows.device)[1]].unflatten(1, (n, n))

@@ -98,7 +98,7 @@ def shampoo(
         else:
             share = reduce.mine(filled(factor, plan.padded(len(factor))))
             mine = inverse_root(share, plan.order(key), epsilon=ridge, method=root)
-        fresh = reduce.gather(f"root/{key}", mine)[: len(old)]
+        fresh = reduce.gather(f"root/{key}", mine, symmetric=True)[: len(old)]
         usable = jnp.isfinite(fresh).all((1, 2))
         failed = ~usable if rows is None else ~usable & (rows < len(state["root"][key]))
         fresh = jnp.where(usable[:, None, None], fresh, old)

@@ -135,7 +135,7 @@ class Shampoo(torch.optim.Optimizer):
             share = reduce.mine(filled(state["factor"][stack][rows], plan.padded(len(old))))
             epsilon = self.param_groups[0]["epsilon"]
             mine = inverse_root(share, plan.order(stack), epsilon=epsilon, method=self.root)
-        fresh = reduce.gather(f"root/{stack}", mine)[: len(old)]
+        fresh = reduce.gather(f"root/{stack}", mine, symmetric=True)[: len(old)]
         usable = finite(fresh)
         chosen = torch.where(usable, fresh, old)
         state["root"][stack] = state["root"][stack].index_put((rows,), chosen) if what == "turn" else chosen

@@ -74,20 +74,29 @@ def _comm(path: Path) -> Entry:
     """A communication preset: for the backends that all its parts are written for, with their citations."""
     parts = list(_modules(_inherited(path)))
     folders = [Path(next(iter(load.common(module).__path__))) for module in parts]
-    backends = [name for name in load.BACKENDS if all(name in load.backends(folder) for folder in folders)]
+    halves = [found for folder in folders if (found := load.backends(folder))]  # a policy needs none
+    backends = [name for name in load.BACKENDS if all(name in found for found in halves)]
     citations = dict.fromkeys(load.common(module).CITATION for module in parts)
     return _preset(path) | {"backends": backends, "citation": "; ".join(filter(None, citations))}
 
 
 def _inherited(path: Path) -> dict[str, Any]:
-    """A preset's values with those of the presets that its defaults list names, which stand beside it or are ours."""
+    """A preset's values with those of the presets that its defaults list names, which stand beside it or are ours.
+
+    `name@where.else` puts them there, as Hydra does.
+    """
     import yaml
 
     own = yaml.safe_load(path.read_text())
     values: dict[str, Any] = {}
-    for name in own.pop("defaults", []):
-        nearby = [path.with_stem(name), *(ours for ours in load.files("comm") if ours.stem == name)]
-        values |= _inherited(next(one for one in nearby if one.exists()))
+    for entry in own.pop("defaults", []):
+        name, _, place = entry.partition("@")
+        if name != "_self_":
+            nearby = [path.with_stem(name), *(ours for ours in load.files("comm") if ours.stem == name)]
+            found = _inherited(next(one for one in nearby if one.exists()))
+            for key in reversed(place.split(".") if place else ()):
+                found = {key: found}
+            values |= found
     return values | own
 
 

@@ -2,22 +2,17 @@
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+import engines
 import numpy as np
 import pytest
 import torch
-from kfacs import BOTH, LINEAR, SHAPES, Torch, factor, statistics
+from kfacs import BOTH, SHAPES, Torch, factor, statistics
 from twins import draw
 
-from suite.comm.algorithms.native import torch as native
-from suite.comm.codecs.float32 import torch as float32
 from suite.comm.reduce.torch import Reduce
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
 from suite.contract import Layer
-from suite.optimizers.kfac.jax_factors import pack, unpack
-from suite.optimizers.kfac.torch_factors import Triangle
 
 both = pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
 STALE = {"stale": True, "factor_decay": 0.0}
@@ -173,15 +168,16 @@ class Mirrored(Transport):
         return torch.cat([value, value])
 
 
-def sent(steps: int, **hyper: Any) -> dict[str, int]:
+def sent(steps: int, symmetric: bool = True, **hyper: Any) -> dict[str, int]:
     """Bytes of arrays that one of two ranks hands over, two equal layers deep, by name."""
     layers = {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in ("one", "two")}
     shapes = {f"{name}.{part}": SHAPES[f"fc.{part}"] for name in layers for part in ("weight", "bias")}
     transport = Mirrored()
+    channels = engines.channels("torch", factors=engines.comm()["factors"] | {"symmetric": symmetric})
     made = Torch(layers=layers, shapes=shapes, world=2, **hyper)
     found = {f"{name}/{side}": factor(n) for name in layers for side, n in (("in", 4), ("out", 2))}
     for step in range(steps):
-        made.refresh(step, found, Reduce(transport, codec=float32, algorithm=native))
+        made.refresh(step, found, Reduce(transport, channels))
         made.update(draw(shapes, 1))
     return transport.ledger.payload
 
@@ -198,103 +194,3 @@ def test_what_is_not_due_is_not_sent() -> None:
     """Of 8 steps with statistics that stay, 0, 1, 2, 4 and 7 send."""
     every, stale = sent(8), sent(8, **STALE)
     assert all(8 * stale[name] == 5 * every[name] for name in ("factor", "inverse", "exact"))
-
-
-def test_triangles_hold_the_whole_matrix() -> None:
-    for n in (1, 2, 3, 17, 64, 501):
-        stack = np.stack([factor(n, seed) for seed in range(2)])
-        stack = (stack + stack.swapaxes(1, 2)) / 2
-        triangle = Triangle()
-        ours = triangle.pack(torch.from_numpy(stack))
-        assert ours.shape == (2, n * (n + 1) // 2)
-        assert np.array_equal(triangle.unpack(ours).numpy(), stack)
-        with jax.enable_x64(True):
-            theirs = pack(jnp.asarray(stack))
-            assert np.array_equal(np.asarray(theirs), ours.numpy())
-            assert np.array_equal(np.asarray(unpack(theirs)), stack)
-
-
-# ------------------------------------------------------------------------------------------- layers, steps, clipping
-@pytest.mark.parametrize("kind", ["linear", "embedding"])
-def test_a_layer_called_twice_has_so_many_more_positions(kind: str) -> None:
-    """Called for two words and then for three: Ω sums over all, Γ is their mean, as if called once for all five."""
-    names = ("fc.weight", "fc.bias") if kind == "linear" else ("fc.weight",)
-    layer = {"fc": Layer(kind, names)}
-    shapes = {name: SHAPES[name] for name in names}
-    made = Torch(layers=layer, shapes=shapes)
-    values = draw({"dy": (4, 4, 2 if kind == "linear" else 3), "x": (4, 4, 3)}, 0)
-    dy = torch.from_numpy(values["dy"])
-    x = torch.from_numpy(values["x"]) if kind == "linear" else torch.tensor([[0, 1, 1, 0]] * 4)
-    weight = torch.tensor([1.0, 0.5, 2.0, 0.0], dtype=torch.float64)
-    once = made.optimizer.observe({("fc", 0): (x, dy)}, weight)
-    halves = {("fc", call): (x[:, part], dy[:, part]) for call, part in enumerate((slice(0, 2), slice(2, 4)))}
-    twice = made.optimizer.observe(halves, weight)
-    assert all(torch.allclose(once[name], twice[name]) for name in once)
-    theirs = BOTH["jax"](layers=layer, shapes=shapes)
-    with jax.enable_x64(True):
-        given = {at: tuple(jnp.asarray(value.numpy()) for value in pair) for at, pair in halves.items()}
-        found = theirs.optimizer.observe(given, jnp.asarray(weight.numpy()))
-    assert all(np.allclose(np.asarray(found[name]), once[name].numpy()) for name in once)
-
-
-@both
-def test_a_matrix_that_stands_in_two_layers_follows_sgd(make: Any) -> None:
-    """As of tied embeddings: it is no one layer's, so it has no factors; the bias beside it neither."""
-    tied = LINEAR | {"embed": Layer("embedding", ("fc.weight",)), "own": Layer("linear", ("own.weight",))}
-    shapes = SHAPES | {"own.weight": (2, 3)}
-    made = make(layers=tied, shapes=shapes, lr=0.5, momentum=0.0)
-    assert set(made.plan.sides) == {"own/in", "own/out"} and made.plan.covered == {"own.weight"}
-    before, grads = made.params, draw(shapes, 1)
-    made.refresh(0, {"own/in": factor(3), "own/out": factor(2)})
-    made.update(grads)
-    moved = {name: before[name] - value for name, value in made.params.items()}
-    assert all(np.allclose(moved[name], 0.5 * grads[name]) for name in SHAPES)
-    assert not np.allclose(moved["own.weight"], 0.5 * grads["own.weight"])
-
-
-@both
-def test_clipped_steps_have_the_length_allowed(make: Any) -> None:
-    """lr² ν² ⟨g, d⟩ = lr² ν² dᵀ F d is κ where it would be more, and what it was where it is less."""
-    along, grads = [], draw(SHAPES, 1)
-    for bound in (0.0, 1e-4, 1e4):
-        made = make(lr=0.1, momentum=0.0, kl_clip=bound)
-        before = made.params
-        made.refresh(0, statistics())
-        made.update(grads)
-        along.append(0.1 * sum(np.vdot(grads[name], before[name] - value) for name, value in made.params.items()))
-    assert along[0] == along[2] > 1e-3
-    assert abs(along[1] ** 2 / along[0] - 1e-4) < 1e-12
-
-
-@both
-def test_rescaled_weights_have_the_published_norm(make: Any) -> None:
-    made = make(rescale=True)
-    made.refresh(0, statistics())
-    made.update(draw(SHAPES, 1))
-    assert abs(np.linalg.norm(made.params["fc.weight"]) - np.sqrt(2 * 2)) < 1e-6
-    other = make()
-    other.refresh(0, statistics())
-    other.update(draw(SHAPES, 1))
-    assert np.allclose(made.params["fc.bias"], other.params["fc.bias"]), "biases are left alone"
-
-
-@both
-def test_one_block_for_all_units_is_the_dense_solve(make: Any) -> None:
-    layers, shapes = {"norm": Layer("batchnorm", ("n.weight", "n.bias"))}, {"n.weight": (3,), "n.bias": (3,)}
-    made, grads, fisher = (
-        make(layers=layers, shapes=shapes, batchnorm="full", lr=1.0, damping=0.2),
-        draw(shapes, 1),
-        factor(6),
-    )
-    before = made.params
-    made.refresh(0, {"norm": fisher})
-    made.update(grads)
-    both = np.concatenate([grads["n.weight"], grads["n.bias"]])
-    moved = np.concatenate([before[name] - made.params[name] for name in ("n.weight", "n.bias")])
-    assert np.allclose(moved, np.linalg.solve(fisher + 0.2 * np.eye(6), both))
-
-
-@both
-def test_inverses_warm_up(make: Any) -> None:
-    made = make(inverse_interval=4, inverse_warmup=2)
-    assert [step for step in range(10) if made.plan.programs(step)] == [0, 1, 2, 4, 8]

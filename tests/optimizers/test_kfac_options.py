@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import ranks
 from conformance.test_reference import specified
-from engines import BACKENDS, advance, config, engine, gap, weights
+from engines import BACKENDS, advance, comm, config, engine, gap, weights
 
 from suite.contract import UserError
 
@@ -100,8 +100,8 @@ def test_two_processes_equal_one(backend: str, alone: Any, tmp_path: Path) -> No
     """All ranks decide alike, also when restored between refreshes; triangles or whole factors are sent."""
     cases: dict[str, Any] = {name: ["kfac", STEPS, {"hyper": OPTIONS[name]}] for name in ("stale", "full")}
     cases["restored"] = ["kfac", STEPS, {"hyper": OPTIONS["stale"], "restored": [3, 6, 7]}]
-    whole = {"hyper": {**OPTIONS["stale"], "symmetric": False}}
-    cases["whole"] = ["kfac", STEPS, whole]
+    factors = comm()["factors"] | {"symmetric": False}
+    cases["whole"] = ["kfac", STEPS, {"hyper": OPTIONS["stale"], "comm": comm(factors=factors)}]
     found = ranks.start(backend, 2, tmp_path, cases)
     for name, case in found.items():
         one = alone(name if name in OPTIONS else "stale", backend)[0]

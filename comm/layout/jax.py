@@ -1,0 +1,19 @@
+"""Triangles of symmetric matrices in jax."""
+
+import numpy as np
+from jax import Array
+
+
+def pack(stack: Array) -> Array:
+    """Symmetric (m, n, n) as their lower triangles (m, n (n + 1) / 2)."""
+    row, column = np.tril_indices(stack.shape[1])
+    return stack[:, row, column]
+
+
+def unpack(rows: Array) -> Array:
+    """The matrices (m, n, n) again."""
+    n = int((2 * rows.shape[1]) ** 0.5)
+    row, column = np.tril_indices(n)
+    back = np.empty((n, n), np.int32)
+    back[row, column] = back[column, row] = np.arange(len(row))
+    return rows[:, back]

@@ -1,0 +1,26 @@
+"""Layouts lose nothing: triangles of symmetric matrices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from suite.comm.layout import jax as in_jax
+from suite.comm.layout import torch as in_torch
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 64, 501])
+def test_triangles_hold_the_whole_matrix(n: int) -> None:
+    stack = np.random.default_rng(n).normal(size=(2, n, n))
+    stack = stack + stack.swapaxes(1, 2)
+    ours = in_torch.pack(torch.from_numpy(stack))
+    assert ours.shape == (2, n * (n + 1) // 2)
+    assert ours[0, : min(3, n * (n + 1) // 2)].tolist() == [
+        stack[0, i, j] for i, j in [(0, 0), (1, 0), (1, 1)][: 3 if n > 1 else 1]
+    ]
+    assert np.array_equal(in_torch.unpack(ours).numpy(), stack)
+    with jax.enable_x64(True):
+        theirs = in_jax.pack(jnp.asarray(stack))
+        assert np.array_equal(np.asarray(theirs), ours.numpy())
+        assert np.array_equal(np.asarray(in_jax.unpack(theirs)), stack)
