@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,23 @@ def merge(shape: tuple[int, ...]) -> tuple[int, ...]:
     """
     sides = [side for side in shape if side > 1]
     return tuple(sides) if len(sides) < 2 else (sides[0], math.prod(sides[1:]))
+
+
+class Exchange(NamedTuple):
+    """What the owners of a bucket's symmetric matrices do in one step.
+
+    Attributes:
+        name: of the bucket.
+        side: rows of each matrix.
+        sent: matrices of one owner on the way to it; every rank sends as many to each other rank.
+        gathered: matrices of one owner on the way back.
+        work: of the busiest owner, in multiplications or anything else that `total` is in.
+        total: of all owners.
+    """
+
+    name: str
+    side: int
+    sent: int
+    gathered: int
+    work: float
+    total: float

@@ -15,7 +15,8 @@ from suite.contract import UserError
 from suite.load import files, nearest, options
 
 CHOICES = ("task", "optimizer", "baseline", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
-OPTIONAL = ("recipe", "experiment", "baseline")  # choices that may be null
+CHOICES += ("network",)  # of a plan only
+OPTIONAL = ("recipe", "experiment", "baseline", "network")  # choices that may be null
 AT_LEAST = {"world": 1, "accumulate": 1, "repeat": 1, "max_steps": 1, "eval_every": 1, "log_every": 1, "seed": 0}
 AT_LEAST |= {
     "clip_norm": 0,
@@ -161,11 +162,14 @@ def _brings_optimizer(recipe: str | None, directory: Path | None) -> bool:
 
 
 def refuse_unread(config: Mapping[str, Any], overrides: Iterable[str]) -> None:
-    """Refuse a `data_dir` that was typed for a task whose data is not read from a directory.
+    """Refuse what was typed and no run would read: `network`, and `data_dir` where the task reads no directory.
 
     Raises:
-        UserError: naming the sources that are.
+        UserError: saying who reads it.
     """
+    if "network" in config:
+        name = config["network"]["name"]
+        raise UserError(f"network={name}: a run uses the network that is there; only `suite plan` projects to another")
     task = config["task"]
     typed = any(override.startswith("data_dir=") for override in overrides)
     if typed and "data_dir" not in (task.get("source") or {}):

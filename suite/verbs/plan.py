@@ -12,19 +12,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from suite import communication, configure, load, published, record, run
+from suite import configure, load, projection, published, record, run
 from suite.contract import Task, UserError
 from suite.published import Row
 from suite.verbs import papers, plan_baseline
 
 RANKS_PER_CORE = 4  # ranks that may share a core: slow, but their numbers hold
-ITEMSIZE = {"float64": 8}  # bytes of a gradient's value; 4 in every other precision
 HELP = """Say what the same words would run without `plan`: parameters, steps, samples and epochs, what each device
-gets and sends, and how long a step took in the most similar run found under runs/. With experiment=, the published row
-that it repeats; at paper scale, the devices that papers used. Everything that is missing here (data, devices, a
-framework) is one line. Nothing is trained or allocated, and no framework is loaded. Exit codes: 0 the command would run
-here, 1 something is missing here (each thing is named; the plan is printed all the same), 2 a command that could not
-run anywhere."""
+gets and sends, and how long a step took in the most similar run found under runs/. With network= (a file of
+conf/network) also what a step would take there, from what one device computes: compute_seconds=, or its run under
+runs/. With experiment=, the published row that it repeats; at paper scale, the devices that papers used. Everything
+that is missing here (data, devices, a framework) is one line. Nothing is trained or allocated, and no framework is
+loaded. Exit codes: 0 the command would run here, 1 something is missing here (each thing is named; the plan is printed
+all the same), 2 a command that could not run anywhere."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,6 +48,7 @@ def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
     Raises:
         UserError: where it could not run anywhere, for example because the batch cannot be shared out.
     """
+    config, asked = projection.split(config)
     task, absent = describe(config)
     if "baseline" in config:
         return plan_baseline.plan(config, task, absent)
@@ -56,6 +57,7 @@ def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
     trained = {name for name, spec in shapes.items() if spec.kind == "parameter"}
     parameters = sum(counts[name] for name in trained)
     steps, samples = config["max_steps"], config["max_steps"] * task.batch_size
+    there = projection.placed(config, asked)
     return {
         "task": task.name,
         "data": str(task.data) if not absent else task.data.name,
@@ -75,8 +77,9 @@ def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
         "batch_size": task.batch_size,
         "batch_per_device": task.batch_size // config["world"],
         "micro_batch": task.batch_size // config["world"] // config["accumulate"],
-        "gradient_bytes_per_step": gradient_bytes(config, task),
+        "gradient_bytes_per_step": gradient_bytes(there, task),
         "measured": measured(config),
+        "projected": projection.project(there, task, asked, measured(_share(config))) if asked else None,
         "published": asdict(row) if row else None,
         "published_devices": papers.devices(published.rows_for(task.name), batch_size=task.batch_size),
         "missing": [*absent, *missing(config)],
@@ -134,23 +137,8 @@ def gradient_bytes(config: Mapping[str, Any], task: Task) -> dict[str, int]:
 
     With leaders, rank 0 is one of them, and `all` counts every rank as one.
     """
-    world, itemsize = config["world"], ITEMSIZE.get(config["precision"], 4)
-    channels = communication.channels(config["comm"], task, world)
-    counts = {name: math.prod(spec.shape) for name, spec in task.shapes().items() if spec.kind == "parameter"}
-    replicated = {name: count for name, count in counts.items() if task.shapes()[name].placement == "replicated"}
-    each = 0
-    if world > 1:
-        for _, channel, members in channels.buckets({name: n * itemsize for name, n in replicated.items()}):
-            entries = channel.topology.traffic(
-                "gradients",
-                sum(counts[name] for name in members),
-                channel=channel,
-                itemsize=itemsize,
-                world=world,
-                locals=channels.locals,
-            )
-            each += sum(entry.sent for entry in entries)
-    return {"each": each, "all": each * world}
+    each = sum(item.sent for bucket in projection.gradients(config, task) for item in bucket.entries)
+    return {"each": each, "all": each * config["world"]}
 
 
 def measured(config: Mapping[str, Any], folder: Path = Path("runs")) -> dict[str, Any] | None:
@@ -168,6 +156,17 @@ def measured(config: Mapping[str, Any], folder: Path = Path("runs")) -> dict[str
             differs = sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
             found.append({"result": str(path), "step_seconds": seconds, "differs": differs})
     return min(found, key=lambda one: len(one["differs"]), default=None)
+
+
+def _share(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The run of one device with its share of the batch."""
+    task = {**config["task"], "batch_size": config["task"]["batch_size"] // config["world"]}
+    return {**config, "world": 1, "task": task}
+
+
+def _one_device(config: Mapping[str, Any]) -> str:
+    share, name = _share(config)["task"], config["optimizer"]["name"]
+    return f"suite +task={share['name']} optimizer={name} scale={config['scale']} task.batch_size={share['batch_size']}"
 
 
 def _work(config: Mapping[str, Any]) -> list[Any]:
@@ -219,6 +218,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         f"device      {found['batch_per_device']:,} samples a step, in micro-batches of {found['micro_batch']:,}",
         f"sent        {wire if config['world'] > 1 else 'nothing: one device'}",
         f"time        {time}",
+        *(projection.lines(found["projected"], _one_device(config)) if found["projected"] else []),
         *paper,
         *(f"missing: {what}" for what in found["missing"]),
     ]

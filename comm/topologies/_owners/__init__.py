@@ -1,1 +1,16 @@
-"""Exchanges between owners of rows, which topologies are made of."""
+"""Exchanges between owners of rows, which topologies are made of, and what they send."""
+
+from suite.comm.channel import Channel
+from suite.comm.transport import Entry, entry
+
+
+def to_owners_traffic(
+    name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
+) -> list[Entry]:
+    """What `to_owners` sends of (world, count) values; all ranks alike."""
+    return [entry("all_to_all", name, "", world * channel.codec.nbytes(count, itemsize), world)]
+
+
+def gather_traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
+    """What `gather` sends of a rank's (count,) values; all ranks alike."""
+    return [entry("all_gather", name, "", channel.codec.nbytes(count, itemsize), world)]

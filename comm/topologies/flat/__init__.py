@@ -3,7 +3,10 @@
 import functools
 
 from suite.comm.channel import Channel
+from suite.comm.topologies._owners import gather_traffic, to_owners_traffic
 from suite.comm.transport import Entry
+
+__all__ = ["gather_traffic", "to_owners_traffic", "traffic"]
 
 SUMMARY = "all ranks alike"
 CITATION = ""

@@ -7,7 +7,10 @@ optimizers' owners exchange does not go by leaders: rows have owners on every ra
 import functools
 
 from suite.comm.channel import Channel
+from suite.comm.topologies._owners import gather_traffic, to_owners_traffic
 from suite.comm.transport import Entry, entry
+
+__all__ = ["gather_traffic", "to_owners_traffic", "traffic"]
 
 SUMMARY = "to the first rank of each host, the algorithm between these, and back"
 CITATION = "Goyal et al. 2017, arXiv:1706.02677, section 4"

@@ -25,3 +25,24 @@ def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: in
         *across,
         entry("all_gather", f"{name}/inner", "", chunk, locals, "inner"),
     ]
+
+
+def to_owners_traffic(
+    name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
+) -> list[Entry]:
+    """What `to_owners` sends of (world, count) values."""
+    hosts = world // locals
+    inside, across = channel.inner.nbytes(hosts * count, itemsize), channel.codec.nbytes(count, itemsize)
+    return [
+        entry("all_to_all", f"{name}/inner", "", locals * inside, locals, "inner"),
+        entry("all_to_all", f"{name}/outer", "", hosts * across, hosts, "outer"),
+    ]
+
+
+def gather_traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
+    """What `gather` sends of a rank's (count,) values."""
+    hosts = world // locals
+    return [
+        entry("all_gather", f"{name}/outer", "", channel.codec.nbytes(count, itemsize), hosts, "outer"),
+        entry("all_gather", f"{name}/inner", "", channel.inner.nbytes(hosts * count, itemsize), locals, "inner"),
+    ]
