@@ -1,0 +1,68 @@
+"""K-FAC's ablation, rows A8-05 to A8-10: each preset adds one way of saving to the one before, and nothing else."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import BACKENDS, advance, config, engine, weights
+
+from suite import configure
+
+ROWS = ("distributed", "symmetric", "float21", "overlap", "hierarchical", "stale")
+EVERY = {"factor_interval": 1, "inverse_interval": 1}
+
+
+def preset(row: str) -> dict[str, Any]:
+    chosen = ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm.ranks_per_host=2"]
+    return configure.compose(["task=resnet50", "optimizer=kfac", f"comm=kfac_{row}", "world=4", *chosen])
+
+
+def changed(one: Any, other: Any, path: str = "") -> set[str]:
+    """Dotted names whose values differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {name for key in one | other for name in changed(one.get(key), other.get(key), f"{path}{key}.")}
+    return set() if one == other else {path.rstrip(".")}
+
+
+def test_each_row_adds_to_the_one_before() -> None:
+    added = {
+        "symmetric": {"comm.factors.symmetric"},
+        "float21": {"comm.codec.module", "comm.factors.codec.module", "comm.factors.algorithm.module"},
+        "overlap": {"comm.schedule.module"},
+        "hierarchical": {"comm.topology.module"},
+        "stale": {"optimizer.stale"},
+    }
+    presets = [preset(row) for row in ROWS]
+    for row, before, after in zip(ROWS[1:], presets[:-1], presets[1:], strict=True):
+        assert changed(before, after) == added[row] | {"comm.name"}
+
+
+def test_bytes_fall_and_the_run_stays_the_run() -> None:
+    """Four jax devices taken for two hosts; float32, five steps: what is sent between hosts, by row."""
+    sent, ends = {}, {}
+    for row in ROWS:
+        chosen = preset(row)
+        hyper = EVERY | {"stale": chosen["optimizer"]["stale"]}
+        made = engine(config("kfac", "jax", world=4, precision="float32", hyper=hyper, comm=chosen["comm"]))
+        advance(made, range(5))
+        sent[row], ends[row] = made.facts()["bytes"], weights(made)
+    factor = {row: found["by_name"]["factor"] + found["by_name"]["inverse"] for row, found in sent.items()}
+    assert factor["symmetric"] < 0.75 * factor["distributed"]
+    assert abs(factor["float21"] / factor["symmetric"] - 2 / 3) < 0.03
+    assert sent["overlap"] == sent["float21"]
+    outer = {row: found["by_level"].get("outer", 0) + found["by_level"]["flat"] for row, found in sent.items()}
+    assert outer["hierarchical"] < 0.7 * outer["overlap"]
+    assert factor["stale"] <= factor["hierarchical"]
+    for row in ROWS[1:5]:
+        gap = max(float(np.abs(value - ends["distributed"][name]).max()) for name, value in ends[row].items())
+        assert gap <= (1e-5 if row == "symmetric" else 2e-2), row
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_stale_statistics_are_k_facs_alone(backend: str) -> None:
+    """The preset sets `optimizer.stale`, which no other optimizer has."""
+    from suite.contract import UserError
+
+    chosen = configure.compose(["task=resnet50", "optimizer=sgd", "comm=kfac_stale", f"backend={backend}"])
+    with pytest.raises(UserError, match="stale"):
+        engine(config("sgd", backend, hyper={"stale": chosen["optimizer"]["stale"]}))
