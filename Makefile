@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYTHONSAFEPATH := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup run test test-all bench bench-gpu lint matrix ladders
+.PHONY: setup run test test-all testbed bench bench-gpu lint matrix ladders
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -24,6 +24,11 @@ test: setup lint
 
 test-all: setup lint
 	$(BIN)/python -m pytest tests -m "not bench" --numprocesses 2 --dist loadgroup
+
+# hosts as network namespaces, with a slow network between them: needs root and iproute2
+testbed: setup
+	$(BIN)/python -m pytest tests/testbed -m testbed
+	$(BIN)/python tests/testbed/table.py $(RATE) $(DELAY)
 
 bench: setup
 	$(BIN)/python -m pytest tests/bench -m bench --benchmark-storage=file://.benchmarks --benchmark-autosave $(BENCH)

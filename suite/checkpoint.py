@@ -38,6 +38,17 @@ def save(directory: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, A
     return path
 
 
+def step(directory: Path) -> int | None:
+    """After which step a directory's snapshot was made; None where there is none that can be read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(directory / NAME, framework="numpy") as file:
+            return json.loads(file.metadata()["suite"])["step"]
+    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+        return None
+
+
 def load(directory: Path, config_hash: str) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
     """The arrays and meta of a directory's snapshot; None where there is none.
 

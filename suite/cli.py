@@ -104,8 +104,9 @@ def _directory(arguments: list[str]) -> tuple[Path | None, list[str]]:
 
 def _all(runs: list[list[str]], configs: list[dict[str, Any]], *, apart: bool) -> int:
     """Run one after another; a failed run does not stop the others. The worst exit code counts."""
-    from suite.launch import launch
+    from suite import load
 
+    launch = load.common(configs[0].get("launch", {}).get("module", "suite.launch")).launch  # a baseline has none
     parent = _sweep_in_mlflow(configs[0]) if apart and configs else None
     codes, made = [], []
     for overrides, config in zip(runs, configs, strict=True):

@@ -110,11 +110,7 @@ def codec(node: Mapping[str, Any], backend: str | None) -> Codec:
     Raises:
         UserError: for an option that it does not have.
     """
-    make = _member(node["module"], backend).make
-    try:
-        return make(**load.arguments(node))
-    except TypeError as error:
-        raise UserError(f"codec {_short(node['module'])}: {str(error).partition('() ')[2] or error}") from error
+    return load.made(_member(node["module"], backend).make, node, "comm.codec")
 
 
 def ranks_per_host(asked: int | str, world: int) -> int:

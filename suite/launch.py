@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite import load, run
+from suite import checkpoint, load, run
 from suite.contract import UserError
 from suite.track.console import patience
 
@@ -43,29 +43,61 @@ def launch(
     """
     if "baseline" not in config:
         load.framework(config["backend"])
-    header = run.make_header(config, list(command))
-    directory = run.Directory(config, header["fingerprint"])
-    tell(directory.path)
+    header, directory = find(config, command, tell)
     if directory.state == "finished":
-        return _show(config, directory.path)
+        return show(config, directory.path)
     ranks = run.processes(config)
     with patience(f"reading the data of {config['task']['name']}"):
         task = run.make_task(config)  # what is wrong with it is said once, and before anything is written
-    directory.path.mkdir(parents=True, exist_ok=True)
-    lock = _lock(directory.path)
+    lock, header = claim(config, header, directory)
     try:
-        if directory.state == "new":
-            _start(config, header, directory.path)
-        header = json.loads((directory.path / "header.json").read_text())
         if ranks == 1 and not apart:
             code = run.execute(config, task, directory.path, header)
         else:
             code = _children(config, directory.path, ranks)
-        if (directory.path / "events.jsonl").exists():
-            _track(config, directory.path, parent)
+        conclude(config, directory.path, code, parent)
         return code
     finally:
         os.close(lock)
+
+
+def find(
+    config: dict[str, Any], command: Sequence[str], tell: Callable[[Path], None]
+) -> tuple[dict[str, Any], run.Directory]:
+    """A run's header, and the directory where it begins, goes on or is found finished."""
+    header = run.make_header(config, list(command))
+    directory = run.Directory(config, header["fingerprint"])
+    tell(directory.path)
+    return header, directory
+
+
+def claim(config: dict[str, Any], header: dict[str, Any], directory: run.Directory) -> tuple[int, dict[str, Any]]:
+    """Lock a directory that this process will write to: (the lock's descriptor, the header of the run in it).
+
+    Raises:
+        UserError: where another process has it.
+    """
+    directory.path.mkdir(parents=True, exist_ok=True)
+    lock = _lock(directory.path)
+    if directory.state == "new":
+        _start(config, header, directory.path)
+    return lock, json.loads((directory.path / "header.json").read_text())
+
+
+def conclude(config: dict[str, Any], directory: Path, code: int, parent: str | None) -> None:
+    """Say how a run that failed goes on, and show in MLflow what there is."""
+    if code == 1 and not (directory / "result.json").exists():
+        print(f"suite: {unfinished(directory)}", file=sys.stderr)
+    if (directory / "events.jsonl").exists():
+        _track(config, directory, parent)
+
+
+def unfinished(directory: Path) -> str:
+    """How a run without a result goes on."""
+    step = checkpoint.step(directory)
+    if step is None:
+        return f"{directory}: no checkpoint, so the same command starts again; checkpoint_every=N writes them"
+    return f"{directory}: the same command goes on from step {step:,}"
 
 
 def _track(config: dict[str, Any], directory: Path, parent: str | None) -> None:
@@ -98,7 +130,8 @@ def _lock(directory: Path) -> int:
     return handle
 
 
-def _show(config: dict[str, Any], directory: Path) -> int:
+def show(config: dict[str, Any], directory: Path) -> int:
+    """Print a finished run; its exit code."""
     from suite import published
     from suite.track.console import Console
 
@@ -150,7 +183,9 @@ def _wait(children: list[subprocess.Popen[bytes]]) -> int:
             print(f"suite: rank {rank} did not end after another had; killed", file=sys.stderr)
             bad.append(1)
         elif child.returncode not in good:
-            print(f"suite: rank {rank} ended with {child.returncode}", file=sys.stderr)
+            killed = child.returncode < 0 and signal.Signals(-child.returncode).name
+            how = f"was killed by {killed}" if killed else f"ended with {child.returncode}"
+            print(f"suite: rank {rank} {how}", file=sys.stderr)
             bad.append(child.returncode)
     return (2 if 2 in bad else 1) if bad else children[0].returncode
 

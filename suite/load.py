@@ -7,7 +7,7 @@ with `_`; one outside the tree enters through `module: mylab.newopt` in the conf
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -99,3 +99,27 @@ def common(module: str) -> ModuleType:
 def arguments(node: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration node without its address: what the member's `make` takes."""
     return {name: value for name, value in node.items() if name not in ("name", "module")}
+
+
+def made(make: Callable[..., Any], node: Mapping[str, Any], what: str, *given: Any, **asked: Any) -> Any:
+    """What a member's `make` makes of a configuration node.
+
+    Args:
+        make: the member's.
+        node: its options, with its address.
+        what: the node's place in the configuration, for errors.
+        given: further arguments.
+        asked: further arguments by name.
+
+    Raises:
+        UserError: for an option that the member does not have.
+    """
+    try:
+        return make(*given, **asked, **arguments(node))
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        option, name = str(error).rpartition(" ")[2].strip("'"), node.get("name", node["module"].rpartition(".")[2])
+        raise UserError(
+            f"{what}.{option}: {name} has no such option; it was typed, or it stands in a preset that is another's"
+        ) from error

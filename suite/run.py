@@ -31,16 +31,7 @@ def make_task(config: Mapping[str, Any]) -> Task:
         UserError: for missing data, or a batch that cannot be shared out.
     """
     node = config["task"]
-    try:
-        task = load.common(node["module"]).make(**load.arguments(node))
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        option = str(error).rpartition(" ")[2].strip("'")
-        raise UserError(
-            f"task.{option}: task={node['name']} has no such option; it was typed, or it stands in a recipe= or "
-            "experiment= that is another task's"
-        ) from error
+    task: Task = load.made(load.common(node["module"]).make, node, "task")
     if "baseline" in config:
         return task
     needs = load.common(config["optimizer"]["module"]).NEEDS
@@ -65,7 +56,8 @@ def threads_for(config: Mapping[str, Any]) -> int:
     """Threads of one process: `threads=auto` shares the cores out among the processes."""
     if config["threads"] != "auto":
         return int(config["threads"])
-    return max(1, len(os.sched_getaffinity(0)) // processes(config))
+    here = config.get("launch", {}).get("per_host") or processes(config)
+    return max(1, len(os.sched_getaffinity(0)) // int(here))
 
 
 def processes(config: Mapping[str, Any]) -> int:

@@ -117,7 +117,8 @@ class Engine:
 def test_the_loop_bills_steps_and_only_steps(device: float, host: float) -> None:
     steps = 4
     config = {"seed": 0, "max_steps": steps, "eval_every": 2, "checkpoint_every": 0, "log_every": 100, "prefetch": 0}
-    config |= {"schedule": {"shape": "constant"}, "optimizer": {"lr": 1.0}, "stop_at_target": True, "comm": {"policy": None}}
+    config |= {"schedule": {"shape": "constant"}, "optimizer": {"lr": 1.0}, "stop_at_target": True}
+    config |= {"comm": {"policy": None}}
     points = []
     for event in train(Task(), Engine(device=device, host=host), config):  # type: ignore[arg-type]
         time.sleep(WORK / 5)  # a slow listener

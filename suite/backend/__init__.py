@@ -24,7 +24,7 @@ class RanksDiffer(RuntimeError):
 def digest(arrays: Iterable[np.ndarray], so_far: int = 0) -> int:
     """A checksum of some arrays' bytes, one after another."""
     for array in arrays:
-        so_far = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), so_far)
+        so_far = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, so_far)
     return so_far
 
 
@@ -41,8 +41,8 @@ def compare(digests: Sequence[int]) -> None:
     wrong = [str(rank) for rank, value in enumerate(digests) if value != most]
     if wrong:
         raise RanksDiffer(
-            f"rank {', '.join(wrong)} of {len(digests)}: holds other weights than the rest; a byte changed on its way or "
-            "in memory, or that machine computes otherwise"
+            f"rank {', '.join(wrong)} of {len(digests)}: holds other weights than the rest; a byte changed on its way "
+            "or in memory, or that machine computes otherwise"
         )
 
 

@@ -39,13 +39,23 @@ SIGNALS = [None, "SIGINT", "SIGTERM"]
 def connect(rank: int, world: int, address: str, deadline: float) -> None:
     """Join the other processes; `address` is host:port, `deadline` in seconds."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    limits = {"initialization_timeout": int(deadline), "heartbeat_timeout_seconds": max(10, min(100, int(deadline)))}
-    jax.distributed.initialize(address, world, rank, **limits)
+    silent = max(10, min(100, int(deadline)))  # seconds after which a process that says nothing counts as lost
+    begin = int(deadline)
+    jax.distributed.initialize(address, world, rank, initialization_timeout=begin, heartbeat_timeout_seconds=silent)
 
 
 def disconnect() -> None:
     """Leave the other processes."""
     jax.distributed.shutdown()
+
+
+def tell(value: Any) -> Any:
+    """Process 0's value, on all of them."""
+    data = np.frombuffer(pickle.dumps(value), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+    padded = np.zeros(size, np.uint8)
+    padded[: min(size, len(data))] = data[:size]
+    return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
 
 
 def devices_for(name: str, world: int) -> list[Any]:
@@ -101,7 +111,7 @@ class Engine:
                 "samples": task.data.samples["train"],
             }
             asked = {name: value for name, value in offers.items() if name in self.needs}
-            self.optimizer = load.half(node["module"], "jax").make(**asked, **load.arguments(node))
+            self.optimizer = load.made(load.half(node["module"], "jax").make, node, "optimizer", **asked)
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
             self.split = "program" in self.needs
             self.maths = Maths(
@@ -176,13 +186,7 @@ class Engine:
 
     def tell(self, value: Any) -> Any:
         """Process 0's value, on all of them."""
-        if self.share[1] == 1:
-            return value
-        data = np.frombuffer(pickle.dumps(value), np.uint8)
-        size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-        padded = np.zeros(size, np.uint8)
-        padded[: min(size, len(data))] = data[:size]
-        return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
+        return value if self.share[1] == 1 else tell(value)
 
     def slowest(self, seconds: float) -> float:
         """The largest value over processes."""

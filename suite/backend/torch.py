@@ -30,12 +30,21 @@ def connect(rank: int, world: int, address: str, deadline: float) -> None:
     """Join the process group; `address` is host:port, `deadline` in seconds."""
     kind = "nccl" if torch.cuda.is_available() else "gloo"
     options = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=deadline)}
+    if kind == "nccl":
+        torch.cuda.set_device(rank % torch.cuda.device_count())  # where objects go when they are sent
     dist.init_process_group(kind, init_method=f"tcp://{address}", **options)
 
 
 def disconnect() -> None:
     """Leave the process group."""
     dist.destroy_process_group()
+
+
+def tell(value: Any) -> Any:
+    """Rank 0's value, on all ranks."""
+    told = [value]
+    dist.broadcast_object_list(told, src=0)
+    return told[0]
 
 
 def device_for(name: str) -> torch.device:
@@ -110,7 +119,7 @@ class Engine:
         }
         asked = {name: value for name, value in offers.items() if name in self.needs}
         make = load.half(node["module"], "torch").make
-        self.optimizer = make(self.named.items(), **asked, **load.arguments(node))
+        self.optimizer = load.made(make, node, "optimizer", self.named.items(), **asked)
         self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
         self.carry = self._carry(task.carry(task.batch_size // self.world))
 
@@ -144,11 +153,7 @@ class Engine:
 
     def tell(self, value: Any) -> Any:
         """Rank 0's value, on all ranks."""
-        if self.world == 1:
-            return value
-        told = [value]
-        dist.broadcast_object_list(told, src=0)
-        return told[0]
+        return value if self.world == 1 else tell(value)
 
     def slowest(self, seconds: float) -> float:
         """The largest value over ranks."""

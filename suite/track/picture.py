@@ -6,7 +6,7 @@ from typing import Any
 
 
 def curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
-    """Training loss and validation metric against updates and against training seconds, with targets and decisions as lines.
+    """Training loss and validation metric against updates and training seconds; targets and decisions are lines.
 
     Args:
         result: of the run, or what it would be if the run ended now.

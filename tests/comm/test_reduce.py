@@ -248,7 +248,7 @@ def test_a_thousand_ranks_in_one_program() -> None:
         ({"feedback": True}, "what is rounded off is not known"),
         ({"kinds": {"conv3d": {}}}, "did you mean conv2d"),
         ({"ranks_per_host": 3, "topology": "two_level"}, "is no multiple of it"),
-        ({"codec": {"module": "suite.comm.codecs.float21", "bits": 3}}, "unexpected keyword argument 'bits'"),
+        ({"codec": {"module": "suite.comm.codecs.float21", "bits": 3}}, "comm.codec.bits: float21 has no such option"),
     ],
 )
 def test_pairs_that_do_not_fit_are_refused(changes: dict[str, Any], words: str) -> None:

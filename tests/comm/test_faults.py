@@ -1,0 +1,92 @@
+"""A lost rank and a wrong byte: the run fails loudly and at once, names the rank, and goes on from its checkpoint."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import conftest
+import pytest
+
+from suite import backend, checkpoint
+
+RUN = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1", "max_steps=200")
+RUN += ("eval_every=5", "checkpoint_every=5", "stop_at_target=false", "world=2", "launch.deadline=60")
+RANKS = {"torch": ["backend=torch"], "jax": ["backend=jax", "launch.processes=2"]}
+DEVICES = RANKS | {"devices of one process": ["backend=jax"]}
+FLIPS = "comm.algorithm.module=mylab.flips"
+
+
+def start(folder: Path, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    path = os.pathsep.join([str(conftest.OUTSIDE), os.environ.get("PYTHONPATH", "")])
+    environment |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", **variables}
+    command = [sys.executable, "-m", "suite", *RUN, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes)  # type: ignore[call-overload]
+
+
+def finish(process: "subprocess.Popen[str]", code: int) -> str:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == code, output
+    return output
+
+
+def curve(directory: Path) -> list[Any]:
+    """Everything of a log that must be equal bit for bit."""
+    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    keys = ("step", "samples", "loss", "hyper", "metrics")
+    return [[event.get(key) for key in keys] for event in events if event["event"] in ("step", "evaluated")]
+
+
+def reached(process: "subprocess.Popen[str]", directory: Path) -> int:
+    """Wait for a first checkpoint; its step."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        if (step := checkpoint.step(directory)) is not None:
+            return step
+        time.sleep(0.01)
+    raise AssertionError(f"no checkpoint: {process.communicate()[0]}")
+
+
+@pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
+@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
+    tmp_path: Path, ranks: list[str], lost: int
+) -> None:
+    process = start(tmp_path, *ranks, "run_dir=cut")
+    reached(process, tmp_path / "cut")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[lost]), signal.SIGKILL)
+    output = finish(process, 1)
+    assert f"rank {lost} was killed by SIGKILL" in output
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert not (tmp_path / "cut" / "result.json").exists(), "a lost rank is no outcome"
+    step = checkpoint.step(tmp_path / "cut")
+    assert step and step < 200 and f"the same command goes on from step {step}" in output
+    assert f"going on from step {step}" in finish(start(tmp_path, *ranks, "run_dir=cut"), 0)
+
+
+@pytest.mark.parametrize(
+    "ranks", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in list(DEVICES)[1:])]
+)
+def test_a_wrong_byte_is_found_at_the_next_evaluation(tmp_path: Path, ranks: str) -> None:
+    """What one rank receives in step 12 differs; the last checkpoint is from before."""
+    run = (*DEVICES[ranks], FLIPS, "max_steps=30", "run_dir=wrong")
+    output = finish(start(tmp_path, *run, FLIP_STEP="12"), 1)
+    assert "RanksDiffer: rank 1 of 2: holds other weights than the rest" in output
+    assert "the same command goes on from step 10" in output
+    assert not (tmp_path / "wrong" / "result.json").exists()
+    assert "going on from step 10" in finish(start(tmp_path, *run), 0)
+    finish(start(tmp_path, *run[:-1], "run_dir=right"), 0)
+    assert curve(tmp_path / "wrong") == curve(tmp_path / "right")
+
+
+def test_the_ranks_that_differ_from_most_are_named() -> None:
+    backend.compare([7, 7, 7])
+    with pytest.raises(backend.RanksDiffer, match="rank 0, 3 of 5"):
+        backend.compare([1, 7, 7, 2, 7])

@@ -1,0 +1,148 @@
+"""What goes out has the type and size that the ledger says: read from XLA's compiled text, and at torch's dispatcher.
+
+A type in the program's source proves nothing: XLA on CPUs sends bfloat16 as float32. The kernel's own count, for those
+who are root, is in tests/testbed.
+"""
+
+import collections
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import engines
+import jax
+import numpy as np
+import pytest
+import torch.distributed as dist
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from suite.comm.transport import Entry
+
+WORLD, LOCALS = 4, 2
+WAYS = [
+    ("float32", "native", "flat"),
+    ("float16", "native", "two_level"),
+    *((codec, "all_to_all", "flat") for codec in ("bfloat16", "float21")),
+    *(("float21", algorithm, topology) for algorithm in ("gather", "ring") for topology in ("flat", "two_level")),
+    *(("bfloat16", algorithm, "leader") for algorithm in ("gather", "all_to_all", "ring")),
+]
+HLO = re.compile(r" = (\(.*?\)|\S+) (all-reduce|all-to-all|all-gather|collective-permute)(?:-start)?\(")
+SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+TYPES = {"f32": "float32", "f16": "float16", "u8": "uint8", "bf16": "bfloat16"}
+WIDTH = {"float32": 4, "float16": 2, "uint8": 1, "bfloat16": 2}
+
+
+def configured(backend: str, codec: str, algorithm: str, topology: str) -> dict[str, Any]:
+    comm = engines.comm(codec=codec, inner="float16", algorithm=algorithm, topology=topology, ranks_per_host=LOCALS)
+    return engines.config("sgd", backend, precision="float32", world=WORLD, comm=comm)
+
+
+def ranks(entry: Entry) -> int:
+    return {"flat": WORLD, "inner": LOCALS, "outer": WORLD // LOCALS}[entry.level]
+
+
+def received(entries: list[Entry], leader: bool) -> collections.Counter[tuple[str, str]]:
+    """Bytes of the results of XLA's collectives, by operation and type, as the ledger's entries have them.
+
+    What XLA has no collective for is made of exchanges between pairs: between leaders all, inside their hosts two.
+    """
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for entry in entries:
+        others, kind = ranks(entry) - 1, entry.operation.replace("_", "-")
+        pairs = {"shift": entry.payload, "to_first": others * entry.payload, "broadcast": others * entry.payload}
+        if leader and entry.level == "outer":
+            row = entry.payload // ranks(entry) if entry.operation == "all_to_all" else entry.payload
+            pairs |= {"all_to_all": others * row, "all_gather": others * row}
+        if entry.operation in pairs:
+            found["collective-permute", entry.dtype] += pairs[entry.operation]
+        else:
+            found[kind, entry.dtype] += entry.payload * (ranks(entry) if kind == "all-gather" else 1)
+    return found
+
+
+def compiled(text: str) -> collections.Counter[tuple[str, str]]:
+    """The same, read from a compiled program."""
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for shapes, operation in HLO.findall(text):
+        for kind, dimensions in SHAPE.findall(shapes):
+            size = math.prod(int(number) for number in dimensions.split(",") if number)
+            found[operation, TYPES[kind]] += size * WIDTH[TYPES[kind]]
+    return found
+
+
+@pytest.mark.parametrize("codec, algorithm, topology", WAYS)
+def test_compiled_collectives_have_the_ledgers_types_and_sizes(codec: str, algorithm: str, topology: str) -> None:
+    if len(jax.devices()) < WORLD:
+        pytest.skip("fewer than four jax devices: jax was imported before the tests could ask for them")
+    made = engines.engine(configured("jax", codec, algorithm, topology))
+    engines.advance(made, range(1))
+    [(program, entries)] = made.programs.compiled.values()
+    ours, theirs = received(entries, topology == "leader"), compiled(program.as_text())
+    exact = sum(entry.payload for entry in entries if entry.name == "exact")
+    merged = ours["all-reduce", "float32"] - theirs["all-reduce", "float32"]
+    assert 0 <= merged <= exact // 2, "of equal small sums XLA may send one"
+    del ours["all-reduce", "float32"], theirs["all-reduce", "float32"]
+    assert ours == theirs
+    if algorithm != "native":
+        assert {kind for _, kind in theirs} == {"uint8"}
+
+
+def test_a_type_that_xla_widens_is_found() -> None:
+    """A sum of bfloat16 values, which says so in its source and travels as float32 on a CPU."""
+    mesh = Mesh(np.array(jax.devices()[:WORLD]), ("all",))
+    total = jax.shard_map(
+        lambda v: jax.lax.psum(v, "all"), mesh=mesh, in_specs=P("all"), out_specs=P(), check_vma=False
+    )
+    program = jax.jit(total).lower(jax.ShapeDtypeStruct((WORLD * 8,), jax.numpy.bfloat16)).compile()
+    assert compiled(program.as_text()) == {("all-reduce", "float32"): 8 * 4}
+
+
+class Watch(TorchDispatchMode):
+    """Types and bytes of what c10d's collectives are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str, int]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.namespace == "c10d":
+            name = function.name().removeprefix("c10d::").strip("_")
+            given = args[1] if name in ("alltoall_base", "allgather_base", "gather") else args[0]
+            for value in given if isinstance(given, list) else [given]:
+                kind = str(value.dtype).removeprefix("torch.")
+                self.seen.append((name, kind, value.numel() * value.element_size()))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def four_ranks() -> Iterator[None]:
+    """Rank 0 of a group that sends nothing anywhere."""
+    dist.init_process_group("fake", rank=0, world_size=WORLD, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("codec, algorithm, topology", WAYS)
+def test_torch_hands_over_what_the_ledger_says(four_ranks: None, codec: str, algorithm: str, topology: str) -> None:
+    names = {
+        "all_reduce": "allreduce",
+        "all_to_all": "alltoall_base",
+        "all_gather": "allgather_base",
+        "shift": "send",
+        "to_first": "gather",
+        "broadcast": "broadcast",
+    }
+    made = engines.engine(configured("torch", codec, algorithm, topology))
+    entries: list[Entry] = []
+    made.ledger.add = entries.extend
+    batch = made.task.batch("train", 0, 0, 0, WORLD)
+    with Watch() as watch:
+        made.step(0, batch, {})
+    seen = [one for one in watch.seen if one[0] != "recv"]
+    assert seen == [(names[entry.operation], entry.dtype, entry.payload) for entry in entries]
+    if algorithm != "native":
+        assert {kind for _, kind, _ in seen if kind != "float32"} == {"uint8"}

@@ -1,0 +1,62 @@
+"""Runs whose processes somebody else starts: what was not said, or does not fit, is refused before anybody waits."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suite import configure, launch_joined, run
+from suite.contract import UserError
+
+HERE = ["launch.rank=0", "launch.processes=2", "launch.address=127.0.0.1:1"]
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
+
+
+@pytest.fixture(autouse=True)
+def started_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        (["launch=torchrun"], "launch.rank: not known; start each host with: torchrun"),
+        (["launch=jax"], "launch.rank: not known; type launch.rank=0"),
+        (["launch=jax", "launch.rank=0", "launch.processes=2"], "launch.address: not known"),
+        (["launch=jax", *HERE, "launch.rank=2"], "of launch.processes=2, ranks are 0 to 1"),
+        (["launch=jax", *HERE, "launch.processes=3"], "type world=3"),
+        (["launch=jax", *HERE, "backend=jax", "launch.processes=4"], "type world=4"),
+        (["launch=torchrun", "backend=jax"], "launch=torchrun: not for backend=jax; type launch=jax"),
+    ],
+)
+def test_what_does_not_fit_is_refused(typed: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        launch_joined.check(configure.compose(["task=resnet50", "world=2", *typed]))
+
+
+def test_sweeps_start_processes_by_themselves() -> None:
+    config = configure.compose(["task=resnet50", "world=2", "launch=jax", *HERE])
+    with pytest.raises(UserError, match="one run at a time"):
+        launch_joined.check(config, apart=True)
+
+
+def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(VARIABLES, ("1", "4", "2", "1", "2", "first:29400"), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "first")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    config = configure.compose(["task=resnet50", "world=4", "launch=torchrun"])
+    assert launch_joined.check(config) == (1, 4) and config["launch"]["address"] == "first:29500"
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    assert run.threads_for(config) == 4  # two processes of the four are on this host
+    config = configure.compose(["task=resnet50", "world=4", "launch=jax", "backend=jax"])
+    assert launch_joined.check(config) == (1, 2) and config["launch"]["address"] == "first:29400"
+
+
+def test_the_command_line_hands_over(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "suite", "+task=resnet50", "launch=torchrun"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "start each host with: torchrun" in done.stderr
+    assert not list(tmp_path.iterdir())
