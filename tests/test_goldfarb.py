@@ -19,20 +19,21 @@ STEPS = 60  # an epoch: 60,000 images in batches of 1,000
 ROWS = {"kbfgs": {10: "C9-05", 50: "C9-08"}, "kfac": {10: "C9-16", 50: "C9-19"}}
 EXPERIMENTS = {optimizer: rows[50] for optimizer, rows in ROWS.items()}
 TOLERANCE = 0.02
-SEEDS = (0, 1, 2)
+SEEDS = 3  # that came to the end; CARD.md says which diverge, here and in the authors' own code
 cases = pytest.mark.parametrize("backend", load.BACKENDS)
 both = pytest.mark.parametrize("optimizer", ROWS)
 
 
 def committed(optimizer: str, backend: str) -> dict[int, dict[int, float]]:
-    """By seed and epoch, the loss with its penalty over the training images."""
+    """By seed and epoch, the loss with its penalty over the training images, of runs that came to the end."""
     found = {}
     for path in sorted((conftest.TESTS.parent / "results" / "runs" / "autoencoder").glob(f"mnist-{optimizer}-*.json")):
         result: Any = json.loads(path.read_text())
         spec, task = result["spec"], result["spec"]["config"]["task"]
         if spec["backend"] == backend and (task["evaluate_on"], task["metric"]) == ("train", "objective"):
             curve = {point["step"]: point["metrics"]["objective"] for point in result["curve"]}
-            found[spec["seed"]] = {step // STEPS: value for step, value in curve.items() if step % STEPS == 0}
+            if result["outcome"]["kind"] != "diverged":
+                found[spec["seed"]] = {step // STEPS: value for step, value in curve.items() if step % STEPS == 0}
     return found
 
 
@@ -40,12 +41,19 @@ def committed(optimizer: str, backend: str) -> dict[int, dict[int, float]]:
 @cases
 @pytest.mark.parametrize("epoch", [10, 50])
 def test_three_seeds_lie_within_two_percent_of_the_printed_loss(optimizer: str, backend: str, epoch: int) -> None:
-    runs = committed(optimizer, backend)
-    values = [runs[seed][epoch] for seed in SEEDS if epoch in runs.get(seed, {})]
+    values = [run[epoch] for run in committed(optimizer, backend).values()]
     printed = published.row(ROWS[optimizer][epoch]).value
     assert all(abs(value / printed - 1.0) <= TOLERANCE for value in values), (printed, values)
-    if len(values) < len(SEEDS):
-        pytest.skip(f"{len(values)} of {len(SEEDS)} seeds are committed: {values}, printed {printed}")
+    if len(values) < SEEDS:
+        pytest.skip(f"{len(values)} of {SEEDS} seeds are committed: {values}, printed {printed}")
+
+
+@cases
+def test_k_fac_never_diverged(backend: str) -> None:
+    """As K-BFGS does with some seeds, at the settings that are published for it."""
+    folder = conftest.TESTS.parent / "results" / "runs" / "autoencoder"
+    results = [json.loads(path.read_text()) for path in folder.glob(f"mnist-kfac-{backend}-*.json")]
+    assert results and all(result["outcome"]["kind"] == "exhausted" for result in results)
 
 
 @pytest.mark.slow
