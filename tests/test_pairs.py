@@ -21,7 +21,8 @@ def hold(cells: list[pairs.Cell]) -> None:
             still[task] = pairs.frozen(task)
         assert np.isfinite(found[cell]).all(), cell
         assert found[cell][0] == pytest.approx(still[task][0], rel=1e-4), cell
-        assert abs(found[cell][1] - still[task][1]) > 1e-5 * abs(still[task][1]), f"{cell} did not move"
+        last = still[task][-1]  # double buffering moves one step late
+        assert abs(found[cell][-1] - last) > 1e-5 * abs(last), f"{cell} did not move"
 
 
 def test_the_set_covers_every_pair() -> None:
@@ -32,7 +33,7 @@ def test_the_set_covers_every_pair() -> None:
 
 
 def test_a_sample_of_the_pairs() -> None:
-    hold(CELLS[:SAMPLE])
+    hold(CELLS[:: len(CELLS) // SAMPLE])  # from end to end: neighbours have choices in common
 
 
 @pytest.mark.slow
