@@ -12,15 +12,17 @@ class Float21(float21.Float21):
 
     def encode(self, values: Array, draw: Draw | None = None) -> Array:
         """(n,) values to their payload."""
-        bits = lax.bitcast_convert_type(jnp.pad(values.astype(jnp.float32), (0, -values.size % 3)), jnp.uint32)
-        packed = jnp.concatenate(float21.pack(jnp, *jnp.split(float21.words(jnp, bits), 3)))
-        return lax.bitcast_convert_type(packed, jnp.uint8).reshape(-1)
+        thirds = jnp.split(jnp.pad(values.astype(jnp.float32), (0, -values.size % 3)), 3)
+        words = [float21.words(jnp, lax.bitcast_convert_type(third, jnp.uint32)) for third in thirds]
+        return lax.bitcast_convert_type(jnp.stack(float21.pack(jnp, *words)), jnp.uint8).reshape(-1)
 
     def decode(self, payload: Array, like: Array) -> Array:
         """The payload back to values."""
-        packed = lax.bitcast_convert_type(payload.reshape(-1, 4), jnp.uint32)
-        bits = jnp.concatenate(float21.unpack(jnp, *jnp.split(packed, 2)))[: like.size]
-        return lax.bitcast_convert_type(bits, jnp.float32).astype(like.dtype)
+        packed = lax.optimization_barrier(lax.bitcast_convert_type(payload.reshape(-1, 4), jnp.uint32))
+        a, b, c = float21.unpack(jnp, *jnp.split(packed, 2))
+        # stored before they are joined, or XLA would compute them in a loop full of branches
+        parts = lax.optimization_barrier((a, b[: like.size - a.size], c[: max(0, like.size - 2 * a.size)]))
+        return lax.bitcast_convert_type(jnp.concatenate(parts), jnp.float32).astype(like.dtype)
 
 
 make = Float21

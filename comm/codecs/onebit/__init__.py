@@ -1,0 +1,84 @@
+"""One bit a value: on which side of zero it lies. It comes back as the mean of the values on that side.
+
+The payload is two float32, the mean of the non-negative values and that of the negative ones (0 where there are none),
+then the sign bits packed as in `comm/codecs/_bits.py`; -0.0 counts as negative. Sums are taken in the order of
+`comm/codecs/_fold.py`. Denormal values and means count as zero, magnitudes above 2**96 as that (no sum overflows); an
+infinity or a NaN makes its side NaN. One bit without error feedback is biased by far: `feedback: true` is part of the
+method.
+"""
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from suite.comm.codecs import _bits
+from suite.comm.codecs._codec import Codec, Draw
+from suite.comm.codecs._fold import fold
+
+SUMMARY = "a sign bit, and the mean of the values of each sign"
+CITATION = "Seide et al. 2014, doi:10.21437/Interspeech.2014-274, section 3"
+MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # bits of float32
+NORMAL, LARGEST = 1 << 23, (127 + 96) << 23  # of the least normal number and of 2**96
+SIGN = -(2**31)
+
+
+@dataclass(frozen=True)
+class OneBit(Codec):
+    """The specification in NumPy."""
+
+    def nbytes(self, count: int, itemsize: int = 4) -> int:
+        """Two float32 and a bit a value."""
+        return 8 + -(-count // 8)
+
+    def bound(self, values: np.ndarray) -> np.ndarray:
+        """The largest magnitude of the same sign: value and mean both lie between zero and that."""
+        with np.errstate(over="ignore"):
+            side, wide = np.signbit(values.astype(np.float32)), np.abs(values)
+        return np.where(side, wide.max(initial=0, where=side), wide.max(initial=0, where=~side))
+
+    def encode(self, values: np.ndarray, draw: Draw | None = None) -> np.ndarray:
+        """(n,) values to their payload."""
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32) if len(values) else np.zeros(1, np.float32)
+        words = np.pad((narrow.view(np.int32) < 0).astype(np.uint8), (0, -len(narrow) % 8))
+        payload = np.concatenate(
+            [
+                self.means(np, narrow, len(values), words.sum(dtype=np.int32)).astype("<i4").view(np.uint8),
+                _bits.pack(np, words, 1),
+            ]
+        )
+        return payload[: self.nbytes(len(values))]
+
+    def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
+        """The payload back to values."""
+        means, words = payload[:8].view("<f4"), _bits.unpack(np, payload[8:], 1)[: len(like)]
+        return means[words].astype(like.dtype)
+
+    def means(self, xp: Any, values: Any, count: int, negatives: Any) -> Any:
+        """Bits of the means of the non-negative and of the negative values; `xp` is `numpy`, `torch` or `jax.numpy`.
+
+        Args:
+            xp: the arrays' library.
+            values: (n,) float32; one zero where there are none.
+            count: how many there are.
+            negatives: how many of them are negative; ().
+        """
+
+        def magnitude(part: Any, negative: bool) -> Any:
+            """Of the values of one sign; 0 for the others."""
+            bits = part.view(xp.int32)
+            found = bits & MAGNITUDE
+            found = xp.where(found < INFINITY, xp.clip(found, 0, LARGEST), NAN)
+            return xp.where(((bits < 0) == negative) & (found >= NORMAL), found, 0).view(xp.float32)
+
+        above = fold(xp, values, operator.add, lambda part: magnitude(part, False))
+        below = fold(xp, values, operator.add, lambda part: magnitude(part, True))
+        counts = xp.clip(xp.stack([count - negatives, negatives]), 1, None)
+        means = (xp.stack([above, below]) / xp.asarray(counts, dtype=xp.float32)).view(xp.int32) & MAGNITUDE
+        means = xp.where(means < NORMAL, 0, xp.where(means < INFINITY, means, NAN))
+        return xp.stack([means[0], means[1] | SIGN])
+
+
+make = OneBit

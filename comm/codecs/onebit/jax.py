@@ -1,0 +1,30 @@
+"""The codec in jax."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from suite.comm.codecs import _bits, onebit
+from suite.comm.codecs._codec import Draw
+from suite.comm.codecs._fold import fold
+
+
+class OneBit(onebit.OneBit):
+    """onebit in jax."""
+
+    def encode(self, values: Array, draw: Draw | None = None) -> Array:
+        """(n,) values to their payload."""
+        narrow = values.astype(jnp.float32) if values.size else jnp.zeros(1, jnp.float32)
+        words = jnp.pad((narrow.view(jnp.int32) < 0).astype(jnp.uint8), (0, -narrow.size % 8))
+        negatives = fold(jnp, narrow, jnp.add, lambda part: (part.view(jnp.int32) < 0).astype(jnp.int32))
+        means = lax.bitcast_convert_type(self.means(jnp, narrow, values.size, negatives), jnp.uint8).reshape(-1)
+        packed = lax.optimization_barrier(_bits.pack(jnp, words, 1))  # stored before it is joined to the rest
+        return jnp.concatenate([means, packed])[: self.nbytes(values.size)]
+
+    def decode(self, payload: Array, like: Array) -> Array:
+        """The payload back to values."""
+        means = lax.bitcast_convert_type(payload[:8].reshape(2, 4), jnp.float32)
+        words = _bits.unpack(jnp, payload[8:], 1)[: like.size]
+        return jnp.where(words == 1, means[1], means[0]).astype(like.dtype)
+
+
+make = OneBit

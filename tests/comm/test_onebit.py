@@ -1,0 +1,65 @@
+"""One bit: the means of both sides, summed in one order everywhere; with feedback, nothing is lost for ever."""
+
+import math
+
+import coded
+import numpy as np
+import pytest
+
+from suite.comm.codecs._fold import fold
+from suite.comm.codecs.onebit import OneBit
+
+
+def test_each_side_comes_back_as_its_mean() -> None:
+    codec = OneBit()
+    for length in (1, 2, 9, 1000, 4097):
+        values = coded.samples(length, length)
+        decoded = codec.decode(codec.encode(values), values)
+        for side in (values >= 0, values < 0):
+            if side.any():
+                assert len(set(decoded[side])) == 1
+                assert math.isclose(decoded[side][0], math.fsum(values[side]) / side.sum(), rel_tol=1e-6)
+        assert math.isclose(math.fsum(decoded), math.fsum(values), abs_tol=1e-6 * float(np.abs(values).sum()))
+
+
+def test_no_other_two_values_are_nearer() -> None:
+    codec, values = OneBit(), coded.samples(500)
+    payload = codec.encode(values)
+    means, best = payload[:8].view("<f4").copy(), np.square(codec.decode(payload, values) - values).sum()
+    for factors in ((0.9, 1.0), (1.1, 1.0), (1.0, 0.9), (1.0, 1.1)):
+        other = np.concatenate([(means * np.array(factors, np.float32)).view(np.uint8), payload[8:]])
+        assert np.square(codec.decode(other, values) - values).sum() > best
+
+
+def test_a_side_without_values_has_mean_zero_and_nothing_overflows() -> None:
+    codec = OneBit()
+    assert codec.encode(np.array([1.0, 3.0], np.float32))[:8].view("<f4").tolist() == [2.0, 0.0]
+    assert codec.encode(np.array([-1.0, -3.0], np.float32))[:8].view("<f4").tolist() == [0.0, -2.0]
+    assert codec.encode(np.empty(0, np.float32)).view("<f4").tolist() == [0.0, 0.0]
+    huge = np.full(1000, 3e38, np.float32)
+    assert np.array_equal(codec.decode(codec.encode(huge), huge), np.full(1000, 2.0**96, np.float32))
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_sums_have_one_order(backend: str) -> None:
+    """Other orders give other bits: NumPy's own does, for most lengths."""
+    halves = coded.halves({"module": "suite.comm.codecs.onebit"})
+    other = 0
+    for length in (7, 100, 4095, 4096, 4097, 100_003):
+        values = np.abs(coded.samples(length, length))
+        folded = fold(np, values, np.add)
+        assert math.isclose(folded, math.fsum(values), rel_tol=1e-6)
+        other += values.sum() != folded
+        assert np.array_equal(coded.encode(halves[backend], backend, values), halves["numpy"].encode(values))
+    assert other
+
+
+def test_what_is_fed_back_is_sent_in_the_end() -> None:
+    """The mean of what was sent tends to a constant gradient, as 1 over the number of steps; without feedback not."""
+    codec, values = OneBit(), coded.samples(100, kind="normal")
+    residual, sent = np.zeros_like(values), np.zeros(100)
+    for _ in range(1000):
+        decoded = codec.decode(codec.encode(values + residual), values)
+        residual, sent = values + residual - decoded, sent + decoded
+    plain = codec.decode(codec.encode(values), values)
+    assert np.abs(sent / 1000 - values).max() < 0.1 * np.abs(plain - values).max()

@@ -1,0 +1,103 @@
+"""Table-N: its magnitudes are percentiles, a value takes the nearest, and what that does to a norm."""
+
+import coded
+import numpy as np
+import pytest
+import torch
+
+from suite import communication
+from suite.comm.codecs import _bits
+from suite.comm.codecs.table import Table
+from suite.contract import UserError
+
+every = pytest.mark.parametrize("bits", range(1, 9))
+
+
+def magnitudes(codec: Table, values: np.ndarray) -> np.ndarray:
+    return codec.encode(values)[: 4 * codec.size].view("<f4").astype(np.float64)
+
+
+@every
+def test_magnitudes_are_percentiles(bits: int) -> None:
+    for values in (coded.samples(1000), coded.samples(7), coded.samples(1)):
+        codec = Table(bits, "exact")
+        percent = [99 * k / codec.size for k in range(1, codec.size + 1)]
+        expected = np.percentile(np.abs(values), percent, method="inverted_cdf")
+        assert np.array_equal(magnitudes(codec, values), expected)
+
+
+@every
+@pytest.mark.parametrize("kind", ["normal", "heavy"])
+def test_a_value_takes_the_nearest_magnitude_and_keeps_its_sign(bits: int, kind: str) -> None:
+    """By trying all; within the rounding of a middle the other one is as good."""
+    codec, values = Table(bits), coded.samples(3001, kind=kind)
+    table, wide = magnitudes(codec, values), np.abs(values.astype(np.float64))
+    decoded = codec.decode(codec.encode(values), values).astype(np.float64)
+    assert np.array_equal(np.signbit(decoded), np.signbit(values)) and np.isin(np.abs(decoded), table).all()
+    least = np.abs(wide[:, None] - table).min(1)
+    assert (np.abs(decoded - values) <= least + 2.0**-23 * wide).all()
+
+
+@every
+def test_words_have_the_sign_on_top(bits: int) -> None:
+    codec, values = Table(bits), coded.samples(13)
+    payload = codec.encode(values)
+    assert len(payload) == codec.nbytes(13) == 4 * 2 ** (bits - 1) + -(-13 * bits // 8)
+    whole = int.from_bytes(payload[4 * codec.size :].tobytes(), "little")
+    words = np.array([(whole >> (bits * at)) & (2**bits - 1) for at in range(13)])
+    assert np.array_equal(words >> (bits - 1) == 1, values < 0)
+    table = magnitudes(codec, values)
+    expected = np.where(values < 0, -1, 1) * table[words & (codec.size - 1)]
+    assert np.array_equal(codec.decode(payload, values), expected.astype(np.float32))
+    assert whole >> (13 * bits) == 0 and _bits.group(bits) * bits % 8 == 0
+
+
+def test_table_1_multiplies_the_norm_and_more_bits_clip_the_tails() -> None:
+    """The 99th percentile of |N(0, 1)| is 2.576."""
+    values = np.random.default_rng(0).normal(size=200_000).astype(np.float32)
+    norms = {}
+    for bits in (1, 8):
+        codec = Table(bits, "exact")
+        decoded = codec.decode(codec.encode(values), values)
+        norms[bits] = np.linalg.norm(decoded) / np.linalg.norm(values)
+        assert np.abs(decoded).max() == np.percentile(np.abs(values), 99, method="inverted_cdf")
+    assert abs(norms[1] - 2.576) < 0.02 and 0.98 < norms[8] < 1
+
+
+def test_a_sample_is_one_percent_but_at_least_1024_values() -> None:
+    codec = Table(4)
+    for count in (1, 1023, 1024, 5000, 102_400, 10_000_000):
+        looked = -(-count // codec.stride(count))
+        assert looked >= min(count, 1024) and looked <= max(2048, count // 100 + 1)
+        assert Table(4, "exact").stride(count) == 1
+    values = coded.samples(50_000)
+    sampled, exact = magnitudes(codec, values), magnitudes(Table(4, "exact"), values)
+    assert not np.array_equal(sampled, exact) and np.abs(sampled / exact - 1).max() < 0.3
+    assert np.array_equal(sampled, magnitudes(Table(4, "exact"), values[:: codec.stride(50_000)]))
+
+
+@every
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_every_width_is_the_same_in_all_texts(bits: int, backend: str) -> None:
+    for percentiles in ("sampled", "exact"):
+        halves = coded.halves({"module": "suite.comm.codecs.table", "bits": bits, "percentiles": percentiles})
+        for values in (coded.samples(2503), np.repeat(coded.samples(3), 5)):  # equal magnitudes too
+            payload = halves["numpy"].encode(values)
+            assert np.array_equal(coded.encode(halves[backend], backend, values), payload)
+            decoded = coded.decode(halves[backend], backend, payload, values)
+            assert np.array_equal(decoded, halves["numpy"].decode(payload, values))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 5, 8])
+def test_the_search_of_compiled_torch_finds_the_same(bits: int) -> None:
+    half = coded.halves({"module": "suite.comm.codecs.table", "bits": bits})["torch"]
+    torch.compiler.reset()
+    compiled = torch.compile(half.encode, backend="eager", fullgraph=True)
+    for values in (coded.samples(2503), np.repeat(coded.samples(3), 5)):
+        assert torch.equal(compiled(torch.from_numpy(values)), half.encode(torch.from_numpy(values)))
+
+
+@pytest.mark.parametrize("options, words", [({"bits": 9}, "1 to 7"), ({"percentiles": "all"}, "percentiles=sampled")])
+def test_what_it_cannot_do_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        communication.codec({"module": "suite.comm.codecs.table", **options}, None)
