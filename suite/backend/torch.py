@@ -74,6 +74,11 @@ class Share:
     buffers: Tree
     carry: list[Tree]
 
+    @property
+    def grads(self) -> Tree:
+        """This rank's share of the gradients."""
+        return dict(zip(self.sums, torch._foreach_div(list(self.sums.values()), self.weight), strict=True))
+
 
 class Engine:
     """A model, its optimizer and their communication on this process's device.
@@ -200,8 +205,7 @@ class Engine:
         def evaluate(labels: str = "given", observe: Any = None) -> tuple[Tensor, Tree, Tree]:
             observer = (self.layers, observe) if observe else self._curvature if "observe" in needs else None
             again = self._evaluate(micro, key, labels=labels, observe=observer)
-            torch._foreach_div_(list(again.sums.values()), again.weight)
-            return again.loss, again.sums, again.statistics
+            return again.loss, again.grads, again.statistics
 
         with self._mode():
             self.schedule.begin()
