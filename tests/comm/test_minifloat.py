@@ -1,11 +1,13 @@
 """Small floats: every word, the order, and ml_dtypes where it has the same format."""
 
+import coded
 import ml_dtypes
 import numpy as np
 import pytest
 
 from suite import communication
 from suite.comm.codecs.minifloat import MiniFloat
+from suite.comm.codecs.minifloat.torch import PART
 from suite.contract import UserError
 
 ORACLES = {
@@ -98,6 +100,18 @@ def test_a_power_of_two_makes_the_largest_value_fit(exponent: int, mantissa: int
         assert top - (2**mantissa - 1) <= word <= top  # in the format's highest binade
         decoded = codec.decode(codec.encode(np.array([largest], np.float32)), np.empty(1, np.float32))
         assert np.isfinite(decoded).all() and abs(decoded[0] / largest - 1) <= 2.0**-mantissa
+
+
+@pytest.mark.parametrize("scale", ["none", "absmax"])
+def test_torch_takes_long_arrays_in_parts_to_the_same_bytes(scale: str) -> None:
+    for exponent, mantissa in ((5, 2), (6, 9)):
+        options = {"exponent": exponent, "mantissa": mantissa, "scale": scale}
+        halves = coded.halves({"module": "suite.comm.codecs.minifloat", **options})
+        values = coded.samples(2 * PART + 1)
+        payload = halves["numpy"].encode(values)
+        assert np.array_equal(coded.encode(halves["torch"], "torch", values), payload)
+        expected = halves["numpy"].decode(payload, values)
+        assert np.array_equal(coded.decode(halves["torch"], "torch", payload, values), expected)
 
 
 def test_finite_values_beyond_the_largest_become_that() -> None:

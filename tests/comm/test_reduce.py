@@ -1,6 +1,7 @@
 """Algorithms and topologies: torch = jax, all ranks equal, what is promised of integers, of bytes and of residuals."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import coded
@@ -213,7 +214,7 @@ def test_owners_get_their_rows_and_give_them_back() -> None:
     mean = stack.sum(0) / WORLD
     for topology in TOPOLOGIES:
         for codec in ("float32", "float21"):
-            factors = {"codec": {"module": f"suite.comm.codecs.{codec}"}, "algorithm": ALL_TO_ALL}
+            factors = {"symmetric": True, "codec": {"module": f"suite.comm.codecs.{codec}"}, "algorithm": ALL_TO_ALL}
 
             made = channels("torch", topology, factors=factors)
 
@@ -270,10 +271,6 @@ def test_buckets_follow_backward() -> None:
     assert [m for _, _, m in channels(None, bucket_mib=0).buckets(sizes)] == [["d"], ["c"], ["b"], ["a"]]
     some = channels(None, bucket_mib=33 / 2**20)
     assert [members for _, _, members in some.buckets(sizes)] == [["d", "c"], ["b", "a"]]
-    split = Channels(
-        whole.default,
-        whole.factors,
-        {"linear": channels(None, algorithm="gather").default},
-        {"a": "linear", "b": "linear", "c": "other", "d": "linear"},
-    )
+    gathered = {"linear": channels(None, algorithm="gather").default}
+    split = replace(whole, kinds=gathered, kind_of={"a": "linear", "b": "linear", "c": "other", "d": "linear"})
     assert [members for _, _, members in split.buckets(sizes)] == [["d"], ["c"], ["b", "a"]]

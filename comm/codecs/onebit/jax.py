@@ -17,8 +17,7 @@ class OneBit(onebit.OneBit):
         words = jnp.pad((narrow.view(jnp.int32) < 0).astype(jnp.uint8), (0, -narrow.size % 8))
         negatives = fold(jnp, narrow, jnp.add, lambda part: (part.view(jnp.int32) < 0).astype(jnp.int32))
         means = lax.bitcast_convert_type(self.means(jnp, narrow, values.size, negatives), jnp.uint8).reshape(-1)
-        packed = lax.optimization_barrier(_bits.pack(jnp, words, 1))  # stored before it is joined to the rest
-        return jnp.concatenate([means, packed])[: self.nbytes(values.size)]
+        return jnp.concatenate([means, _bits.pack(jnp, words, 1)])[: self.nbytes(values.size)]
 
     def decode(self, payload: Array, like: Array) -> Array:
         """The payload back to values."""

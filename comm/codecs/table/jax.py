@@ -23,8 +23,7 @@ class Table(table.Table):
         for middle in range(middles.size):
             numbers = numbers + (magnitudes > middles[middle])
         words = jnp.pad(self.words(bits, numbers).astype(jnp.uint8), (0, -bits.size % _bits.group(self.bits)))
-        # stored before it is joined to the rest, or XLA would compute it in a loop full of branches
-        packed = lax.optimization_barrier(_bits.pack(jnp, lax.optimization_barrier(words), self.bits))
+        packed = _bits.pack(jnp, words, self.bits)
         made = lax.bitcast_convert_type(made, jnp.uint8).reshape(-1)
         return jnp.concatenate([made, packed])[: self.nbytes(values.size)]
 
