@@ -19,7 +19,7 @@ TASK = "+task=resnet50"
         (["+task=resnet5"], "task=resnet5: unknown; did you mean resnet50"),
         ([TASK, "optimizer=kfak"], "optimizer=kfak: unknown; did you mean kfac?"),
         ([TASK, "backend=tensorflow"], "backend=tensorflow: unknown; there are jax, torch"),
-        ([TASK, "comm=float23"], "comm=float23: unknown; did you mean float32?"),
+        ([TASK, "comm=float23"], "comm=float23: unknown; did you mean float32"),
         ([TASK, "scale=lapto"], "scale=lapto: unknown; did you mean laptop?"),
         ([TASK, "recipe=spngd-32"], "recipe=spngd-32: unknown; did you mean spngd-32k"),
         (["experiment=A1-15"], "experiment=A1-15: unknown; did you mean A1-1"),
