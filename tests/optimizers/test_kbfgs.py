@@ -128,9 +128,9 @@ def test_a_restored_run_is_not_warmed_up_again(backend: str) -> None:
     settings |= {"log_every": 1, "prefetch": 0, "schedule": {"shape": "constant"}, "stop_at_target": False}
     kept: dict[int, Any] = {}
 
-    def save(step: int, clock: Any, snapshot: Any) -> str:
+    def save(step: int, state: Any, snapshot: Any) -> str:
         arrays, skeleton = snapshot
-        kept[step] = {"step": step, "clock": clock}, ({name: value.copy() for name, value in arrays.items()}, skeleton)
+        kept[step] = {"step": step, **state}, ({name: value.copy() for name, value in arrays.items()}, skeleton)
         return ""
 
     whole, rest = engine(settings), engine(settings)
