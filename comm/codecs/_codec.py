@@ -5,6 +5,7 @@ that with `encode` and `decode` of their own arrays, equal to it byte for byte. 
 `make(**options)`. A codec is a frozen dataclass, so that it can be compared and may stand in a compiled program's key.
 """
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ Draw = Callable[[int], Any]  # how many -> as many uniform numbers in (0, 1), fl
 
 
 @dataclass(frozen=True)
-class Codec:
+class Codec(abc.ABC):
     """Base of every codec. Values are float32, or float64 in double-precision runs, and come back in their own type.
 
     Attributes:
@@ -26,22 +27,22 @@ class Codec:
     unbiased = False
     draws = False
 
+    @abc.abstractmethod
     def nbytes(self, count: int, itemsize: int = 4) -> int:
         """Payload bytes of `count` values of `itemsize` bytes."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def bound(self, values: Any) -> Any:
         """Largest absolute error of one round trip, for each of the (n,) values; inf where there is no bound."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def encode(self, values: Any, draw: Draw | None = None) -> Any:
         """(n,) floating-point values to their (nbytes(n),) uint8 payload."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def decode(self, payload: Any, like: Any) -> Any:
         """The payload of an array of `like`'s type and length, back to values."""
-        raise NotImplementedError
 
     def narrow(self, values: Any) -> Any:
         """The values in the type that the network sums, where the codec is closed."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} is not closed under addition")

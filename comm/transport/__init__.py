@@ -5,6 +5,7 @@ Ranks may be grouped by host: rank h · L + l is the l-th of L on host h. `inner
 `outer` the ranks with the same l on all hosts. What a group of leaders does is counted as the leader's, rank 0.
 """
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,14 +43,16 @@ class Ledger:
     sent: dict[str, int] = field(default_factory=dict)
     payload: dict[str, int] = field(default_factory=dict)
     levels: dict[str, int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a schedule may send from its own thread
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Count some collectives."""
-        for item in entries:
-            name = item.name.partition("/")[0]
-            self.sent[name] = self.sent.get(name, 0) + item.sent
-            self.payload[name] = self.payload.get(name, 0) + item.payload
-            self.levels[item.level] = self.levels.get(item.level, 0) + item.sent
+        with self.lock:
+            for item in entries:
+                name = item.name.partition("/")[0]
+                self.sent[name] = self.sent.get(name, 0) + item.sent
+                self.payload[name] = self.payload.get(name, 0) + item.payload
+                self.levels[item.level] = self.levels.get(item.level, 0) + item.sent
 
     def facts(self) -> dict[str, Any]:
         """What the result says of it."""

@@ -1,7 +1,8 @@
 """The two engines; nothing else in `suite/` imports a framework.
 
-Each offers the same few names: `connect`, `disconnect`, and an `Engine` with `warm`, `prepare`, `step`, `losses`,
-`evaluate`, `agree`, `synchronize`, `snapshot`, `restore` and `facts`.
+Each offers the same few names: `connect`, `disconnect`, `tell`, and an `Engine` with `warm`, `prepare`, `step`,
+`losses`, `evaluate`, `agree`, `synchronize`, `snapshot`, `restore` and `facts`; and for policies `use`, `exchange`,
+`tell` and `slowest`.
 """
 
 import math
