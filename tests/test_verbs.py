@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -67,16 +66,13 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # -------------------------------------------------------------------------------------------------------- list
-def test_list_is_light_and_quick() -> None:
+def test_list_is_light() -> None:
     code = (
         "import sys\nfrom suite.cli import main\nassert main(['list', '--cite']) == 0\n"
         "heavy = {'torch', 'jax', 'hydra', 'mlflow', 'sklearn', 'PIL'} & set(sys.modules)\nassert not heavy, heavy"
     )
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.4
 
 
 def test_list_holds_every_member_and_preset(suite: Call) -> None:

@@ -23,7 +23,7 @@ def run(folder: Path, *arguments: str, cache: Path | None = None) -> subprocess.
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], [TASK, "--cfg", "job"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "--cite"], [TASK, "--cfg", "job"]], ids=" ".join)
 def test_answers_without_a_framework(arguments: list[str], tmp_path: Path, benchmark: Any) -> None:
     def call() -> None:
         process = run(tmp_path, *arguments)
