@@ -1,5 +1,6 @@
 """The part of a classifier around its network, in jax; images are NHWC inside a network, torch's shapes outside."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +13,17 @@ from suite.tasks._nn.jax import Tap, Tree, cross_entropy
 
 
 @dataclass(frozen=True)
-class Classifier:
+class Classifier(ABC):
     """Images to class logits; a subclass gives `logits`. The twin of `suite.tasks._images.torch.Classifier`."""
 
     architecture: Any
     smoothing: float = 0.0
 
+    @abstractmethod
     def logits(
         self, params: Tree, buffers: Tree, x: Array, *, train: bool, key: Array | None, index: Array, tap: Tap
     ) -> tuple[Array, Tree]:
         """(N, S, S, 3) images to (N, classes) logits, and the buffers that have changed."""
-        raise NotImplementedError
 
     def apply(
         self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, *, train: bool, key: Array | None, tap: Tap

@@ -1,5 +1,7 @@
 """The part of a classifier around its network, in torch."""
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from suite import stream
 Tree = dict[str, Tensor]
 
 
-class Classifier(nn.Module):
+class Classifier(nn.Module, ABC):
     """Images to class logits; a subclass gives `logits`.
 
     Args:
@@ -22,9 +24,9 @@ class Classifier(nn.Module):
         super().__init__()
         self.classes, self.smoothing = classes, smoothing
 
+    @abstractmethod
     def logits(self, x: Tensor, *, key: tuple[int, int] | None, index: Tensor) -> Tensor:
         """(N, 3, S, S) images to (N, classes) logits; `key` and `index` are the randomness of the step's samples."""
-        raise NotImplementedError
 
     def forward(self, batch: Tree, carry: Tree | None = None, key: tuple[int, int] | None = None) -> tuple[Tree, Tree]:
         """Logits (N, classes), and in training the target probabilities (N, classes) they are held to.
