@@ -58,6 +58,11 @@ class Channels:
     bucket_bytes: float = float("inf")
     locals: int | None = None
 
+    @property
+    def codecs(self) -> set[Codec]:
+        """All that encode anything."""
+        return {codec for one in (self.default, self.factors, *self.kinds.values()) for codec in (one.codec, one.inner)}
+
     def of(self, name: str) -> Channel:
         """The channel of the gradient of a parameter."""
         return self.kinds.get(self.kind_of.get(name, REST), self.default)

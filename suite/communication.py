@@ -1,5 +1,6 @@
 """From a run's configuration to its channels: which codec, algorithm and topology carry what, in one backend."""
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +14,9 @@ from suite.contract import Task, UserError
 MEBI = 2**20
 
 
-def channels(comm: dict[str, Any], task: Task, world: int, backend: str | None = None) -> Channels:
+def channels(
+    comm: dict[str, Any], task: Task, world: int, backend: str | None = None, compiles: bool = False
+) -> Channels:
     """How a run's values travel.
 
     Args:
@@ -21,16 +24,18 @@ def channels(comm: dict[str, Any], task: Task, world: int, backend: str | None =
         task: whose gradients travel.
         world: number of ranks.
         backend: whose halves are loaded; None for the framework-free ones, which can be planned with but not run.
+        compiles: whether torch compiles the codecs' kernels.
 
     Raises:
         UserError: for parts that do not fit together, with the reason.
     """
-    kinds = {name: channel(comm | node, backend) for name, node in comm["kinds"].items()}
+    made = functools.partial(channel, backend=backend, compiles=compiles)
+    kinds = {name: made(comm | node) for name, node in comm["kinds"].items()}
     known = kind_of(task)
     for name in kinds:
         if name not in (choices := {*known.values(), "linear", "conv2d", "embedding", "batchnorm", REST}):
             raise UserError(f"comm.kinds.{name}: no such kind of layer; {load.nearest(name, choices)}")
-    default, factors = channel(comm, backend), channel(comm | comm["factors"] | {"feedback": False}, backend)
+    default, factors = made(comm), made(comm | comm["factors"] | {"feedback": False})
     if factors.codec.draws:
         raise UserError("comm.factors.codec: draws random numbers, of which a refresh has none; type one that rounds")
     levels = load.common(comm["topology"]["module"]).LEVELS
@@ -46,20 +51,23 @@ def channels(comm: dict[str, Any], task: Task, world: int, backend: str | None =
     )
 
 
-def modes(comm: dict[str, Any], task: Task, world: int, backend: str) -> dict[str, Channels]:
+def modes(comm: dict[str, Any], task: Task, world: int, backend: str, compiles: bool = False) -> dict[str, Channels]:
     """All that a policy chooses from, by name; only the preset itself, under its own name, where there is none.
+
+    With `compiles` the codecs' kernels are compiled, in torch; in jax everything is.
 
     Raises:
         UserError: for a candidate that cannot be changed for another on the way.
     """
+    made = functools.partial(channels, task=task, world=world, backend=backend, compiles=compiles)
     if not comm["policy"]:
-        return {comm["name"]: channels(comm, task, world, backend)}
-    levels = channels(comm, task, world, backend).locals
-    found = {name: channels(node, task, world, backend) for name, node in comm["candidates"].items()}
-    for name, made in found.items():
+        return {comm["name"]: made(comm)}
+    levels = made(comm).locals
+    found = {name: made(node) for name, node in comm["candidates"].items()}
+    for name, each in found.items():
         if remembers(comm["candidates"][name]):
             raise UserError(f"comm.candidates.{name}: keeps residuals or late gradients, which no other mode can use")
-        if made.locals != levels:
+        if each.locals != levels:
             raise UserError(f"comm.candidates.{name}: groups ranks in another way than comm.topology; type the same")
     return found
 
@@ -79,7 +87,7 @@ def remembers(comm: Mapping[str, Any]) -> bool:
     return feedback or load.common(comm["schedule"]["module"]).REMEMBERS
 
 
-def channel(node: Mapping[str, Any], backend: str | None) -> Channel:
+def channel(node: Mapping[str, Any], backend: str | None, compiles: bool = False) -> Channel:
     """One channel.
 
     Raises:
@@ -87,8 +95,8 @@ def channel(node: Mapping[str, Any], backend: str | None) -> Channel:
     """
     algorithm = node["algorithm"]["module"]
     made = Channel(
-        codec=codec(node["codec"], backend),
-        inner=codec(node["inner"], backend),
+        codec=codec(node["codec"], backend, compiles),
+        inner=codec(node["inner"], backend, compiles),
         algorithm=_member(algorithm, backend),
         topology=_member(node["topology"]["module"], backend),
         feedback=node["feedback"],
@@ -104,13 +112,13 @@ def channel(node: Mapping[str, Any], backend: str | None) -> Channel:
     return made
 
 
-def codec(node: Mapping[str, Any], backend: str | None) -> Codec:
+def codec(node: Mapping[str, Any], backend: str | None, compiles: bool = False) -> Codec:
     """A codec with its options.
 
     Raises:
         UserError: for an option that it does not have.
     """
-    return load.made(_member(node["module"], backend).make, node, "comm.codec")
+    return replace(load.made(_member(node["module"], backend).make, node, "comm.codec"), compiles=compiles)
 
 
 def ranks_per_host(asked: int | str, world: int) -> int:

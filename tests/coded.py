@@ -1,6 +1,7 @@
 """Every codec of the tree and outside it, with the options that any preset gives it, in NumPy, torch and jax."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -44,6 +45,11 @@ def halves(node: dict[str, Any]) -> dict[str, Any]:
     return {backend or "numpy": communication.codec(node, backend) for backend in (None, "torch", "jax")}
 
 
+def compiled(node: dict[str, Any]) -> Any:
+    """torch's half with compiled kernels."""
+    return replace(halves(node)["torch"], compiles=True)
+
+
 def encode(codec: Any, backend: str, values: np.ndarray, draw: Any = None) -> np.ndarray:
     """The payload that one half makes of NumPy values."""
     if backend == "torch":
@@ -51,7 +57,7 @@ def encode(codec: Any, backend: str, values: np.ndarray, draw: Any = None) -> np
         return codec.encode(_tensor(values), drawn).numpy()
     if backend == "jax":
         drawn = (lambda count: jax.numpy.asarray(draw(count))) if draw else None
-        return np.asarray(jax.jit(lambda v: codec.encode(v, drawn))(values))
+        return np.asarray(jax.jit(lambda v: codec.encode(v, drawn))(values)).view(np.uint8)
     return codec.encode(values, draw)
 
 
@@ -60,7 +66,9 @@ def decode(codec: Any, backend: str, payload: np.ndarray, like: np.ndarray) -> n
     if backend == "torch":
         return codec.decode(_tensor(payload), _tensor(like)).numpy()
     if backend == "jax":
-        return np.asarray(jax.jit(codec.decode)(payload, like))
+        drawn = lambda count: jax.numpy.zeros(count)  # noqa: E731
+        words = jax.eval_shape(lambda v: codec.encode(v, drawn), like).dtype  # any unsigned type
+        return np.asarray(jax.jit(codec.decode)(payload.view(words), like))
     return codec.decode(payload, like)
 
 

@@ -1,4 +1,7 @@
-"""What a codec is: a flat array to one uint8 payload and back, and an honest word on what is lost.
+"""What a codec is: a flat array to one payload and back, and an honest word on what is lost.
+
+A payload is an array of bytes, uint8, in NumPy and torch. In jax it may be of any unsigned type whose little-endian
+bytes are these: XLA on CPUs takes longer to make bytes of words than to make the words, and sends both as they are.
 
 `__init__.py` of a member holds the specification in NumPy, a subclass of `Codec`; `torch.py` and `jax.py` subclass
 that with `encode` and `decode` of their own arrays, equal to it byte for byte. Each of the three offers
@@ -7,7 +10,7 @@ that with `encode` and `decode` of their own arrays, equal to it byte for byte. 
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Draw = Callable[[int], Any]  # how many -> as many uniform numbers in (0, 1), float32, the same on every machine
@@ -21,7 +24,10 @@ class Codec(abc.ABC):
         closed: a sum of encoded values may be taken by the network itself, in the type that `narrow` gives.
         unbiased: the mean of many decodings is the value.
         draws: `encode` uses random numbers.
+        compiles: in torch, kernels are compiled (`compile=true`); the bytes are the same.
     """
+
+    compiles: bool = field(default=False, kw_only=True)
 
     closed = False
     unbiased = False
@@ -37,7 +43,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, values: Any, draw: Draw | None = None) -> Any:
-        """(n,) floating-point values to their (nbytes(n),) uint8 payload."""
+        """(n,) floating-point values to their payload of nbytes(n) bytes, flat."""
 
     @abc.abstractmethod
     def decode(self, payload: Any, like: Any) -> Any:

@@ -57,4 +57,14 @@ class Coder:
         return lax.scan(lambda total, payload: (total + self.codec.decode(payload, like), None), found, payloads[1:])[0]
 
 
+def chunks(values: Array, count: int) -> Array:
+    """(n,) values to (count, k): where that does not come out, the last values once more.
+
+    Zeros would enter the means and percentiles that some codecs take.
+    """
+    missing = -values.size % count
+    more = values[values.size - missing :] if missing <= values.size else jnp.zeros(missing, values.dtype)
+    return jnp.concatenate([values, more]).reshape(count, -1)
+
+
 Coders = Callable[[str, Codec], Coder]  # the coder of a name and a codec, with the run's residuals and random numbers

@@ -58,4 +58,14 @@ class Coder:
         return draw if self.codec.draws else None
 
 
+def chunks(values: Tensor, count: int) -> Tensor:
+    """(n,) values to (count, k): where that does not come out, the last values once more.
+
+    Zeros would enter the means and percentiles that some codecs take.
+    """
+    missing = -len(values) % count
+    more = values[len(values) - missing :] if missing <= len(values) else values.new_zeros(missing)
+    return (torch.cat([values, more]) if missing else values).view(count, -1)
+
+
 Coders = Callable[[str, Codec], Coder]  # the coder of a name and a codec, with the run's residuals and random numbers

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from suite.comm.codecs._parts.torch import PART
+
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 LENGTHS = (0, 1, 2, 3, 5, 8, 63, 511, 512, 513, 1000)
 SPECIAL = np.array(
     [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 1e-20, 65504.0, 65520.0, 1e30, -3.4e38, 3.4028235e38, 1e-3], np.float32
 )
+LOST = np.array([1.0, np.inf, -2.0, np.nan, -np.inf, 3.0] * 100, np.float32)
 every = pytest.mark.parametrize("key", codecs.NODES)
 backends = pytest.mark.parametrize("backend", ["torch", "jax"])
 
@@ -39,6 +42,37 @@ def test_payloads_and_values_equal_the_specification(key: str, backend: str, kin
         decoded = specification.decode(payload, values)
         assert decoded.dtype == np.float32 and decoded.shape == values.shape
         assert np.array_equal(codecs.decode(half, backend, payload, values).view(np.uint32), decoded.view(np.uint32))
+
+
+@every
+def test_torch_takes_long_arrays_in_parts_to_the_same_bytes(key: str) -> None:
+    specification, half = made(key), made(key, "torch")
+    for length in (3 * PART + 1, 16 * PART // 2 + 13):
+        values = codecs.samples(length, length, "normal")
+        payload = specification.encode(values, draw)
+        assert np.array_equal(codecs.encode(half, "torch", values, draw), payload), length
+        decoded = codecs.decode(half, "torch", payload, values)
+        assert np.array_equal(decoded.view(np.uint32), specification.decode(payload, values).view(np.uint32))
+
+
+@pytest.mark.slow
+@every
+def test_compiled_kernels_equal_the_specification(key: str) -> None:
+    """Compiled once for all lengths."""
+    specification, half, first = made(key), codecs.compiled(codecs.NODES[key]), codecs.samples(2**12 + 1)
+    torch.compiler.reset()
+    codecs.decode(half, "torch", codecs.encode(half, "torch", first, draw), first)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for values in (*(codecs.samples(length, length) for length in (*LENGTHS, 100_003)), SPECIAL, LOST):
+            expected, payload = specification.encode(values, draw), codecs.encode(half, "torch", values, draw)
+            assert np.array_equal(payload, expected) or values is LOST, len(values)  # NaNs have many bits
+            ours, theirs = codecs.decode(half, "torch", payload, values), specification.decode(payload, values)
+            assert np.array_equal(ours, theirs, equal_nan=True)
+        rows = torch.from_numpy(codecs.samples(3 * 1001)).view(3, 1001)
+        payloads = torch.stack([half.encode(row, lambda count: torch.from_numpy(draw(count))) for row in rows])
+        for row, payload in zip(rows, payloads, strict=True):  # as a coder has them
+            assert np.array_equal(payload.numpy(), specification.encode(row.numpy(), draw))
+            assert np.array_equal(half.decode(payload, row).numpy(), specification.decode(payload.numpy(), row.numpy()))
 
 
 @every

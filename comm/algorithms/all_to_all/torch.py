@@ -1,17 +1,16 @@
 """All-to-all reduction in torch."""
 
 from torch import Tensor
-from torch.nn import functional
 
-from suite.comm.coder.torch import Coder
+from suite.comm.coder.torch import Coder, chunks
 from suite.comm.transport.torch import Transport
 
 
 def mean(name: str, values: Tensor, *, coder: Coder, transport: Transport) -> Tensor:
     """The mean over ranks of a flat (n,) array."""
     world, count = transport.world, len(values)
-    chunks = functional.pad(values, (0, -count % world)).view(world, -1)
-    payloads = transport.all_to_all(f"{name}/scatter", coder.encode("worker", chunks))
-    mean = coder.total(payloads, chunks[0]) / world
+    rows = chunks(values, world)
+    payloads = transport.all_to_all(f"{name}/scatter", coder.encode("worker", rows))
+    mean = coder.total(payloads, rows[0]) / world
     parts = transport.all_gather(f"{name}/gather", coder.encode("server", mean[None]))
     return coder.decode(parts, mean).view(-1)[:count]

@@ -3,18 +3,18 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from suite.comm.coder.jax import Coder
+from suite.comm.coder.jax import Coder, chunks
 from suite.comm.transport.jax import Transport
 
 
 def mean(name: str, values: Array, *, coder: Coder, transport: Transport) -> Array:
     """The mean over ranks of a flat (n,) array."""
     world, rank, count = transport.world, transport.rank, values.size
-    chunks = jnp.pad(values, (0, -count % world)).reshape(world, -1)
-    partial = lax.dynamic_index_in_dim(chunks, rank, keepdims=False)
+    rows = chunks(values, world)
+    partial = lax.dynamic_index_in_dim(rows, rank, keepdims=False)
     for hop in range(world - 1):
         payload = transport.shift(f"{name}/hop", coder.encode(f"hop{hop}", partial[None]))
-        mine = lax.dynamic_index_in_dim(chunks, (rank - hop - 1) % world, keepdims=False)
+        mine = lax.dynamic_index_in_dim(rows, (rank - hop - 1) % world, keepdims=False)
         partial = coder.decode(payload, partial)[0] + mine
     parts = transport.all_gather(f"{name}/gather", coder.encode("server", partial[None] / world))
     return jnp.roll(coder.decode(parts, partial), 1, 0).reshape(-1)[:count]  # rank r holds chunk r + 1

@@ -1,26 +1,15 @@
 """The codec in jax."""
 
 import jax.numpy as jnp
-from jax import Array, lax
 
 from suite.comm.codecs import bfloat16
-from suite.comm.codecs._codec import Draw
+from suite.comm.codecs._half.jax import Half
 
 
-class BFloat16(bfloat16.BFloat16):
+class BFloat16(Half, bfloat16.BFloat16):
     """bfloat16 in jax."""
 
-    def encode(self, values: Array, draw: Draw | None = None) -> Array:
-        """(n,) values to their payload."""
-        return lax.bitcast_convert_type(self.narrow(values), jnp.uint8).reshape(-1)
-
-    def decode(self, payload: Array, like: Array) -> Array:
-        """The payload back to values."""
-        return lax.bitcast_convert_type(payload.reshape(*like.shape, 2), jnp.bfloat16).astype(like.dtype)
-
-    def narrow(self, values: Array) -> Array:
-        """By way of float32, as every codec takes wider values."""
-        return values.astype(jnp.float32).astype(jnp.bfloat16)
+    kind = jnp.bfloat16
 
 
 make = BFloat16

@@ -1,26 +1,15 @@
 """The codec in torch."""
 
 import torch
-from torch import Tensor
 
 from suite.comm.codecs import bfloat16
-from suite.comm.codecs._codec import Draw
+from suite.comm.codecs._half.torch import Half
 
 
-class BFloat16(bfloat16.BFloat16):
+class BFloat16(Half, bfloat16.BFloat16):
     """bfloat16 in torch."""
 
-    def encode(self, values: Tensor, draw: Draw | None = None) -> Tensor:
-        """(n,) values to their payload."""
-        return self.narrow(values).contiguous().view(torch.uint8)
-
-    def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload back to values."""
-        return payload.view(torch.bfloat16).to(like.dtype)
-
-    def narrow(self, values: Tensor) -> Tensor:
-        """By way of float32, as every codec takes wider values."""
-        return values.float().to(torch.bfloat16)
+    kind = torch.bfloat16
 
 
 make = BFloat16

@@ -1,4 +1,4 @@
-"""The codec in jax."""
+"""The codec in jax; the payload is its words, uint32."""
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -14,12 +14,11 @@ class Float21(float21.Float21):
         """(n,) values to their payload."""
         thirds = jnp.split(jnp.pad(values.astype(jnp.float32), (0, -values.size % 3)), 3)
         words = [float21.words(jnp, lax.bitcast_convert_type(third, jnp.uint32)) for third in thirds]
-        return lax.bitcast_convert_type(jnp.stack(float21.pack(jnp, *words)), jnp.uint8).reshape(-1)
+        return jnp.concatenate(float21.pack(jnp, *words))
 
     def decode(self, payload: Array, like: Array) -> Array:
         """The payload back to values."""
-        packed = lax.bitcast_convert_type(payload.reshape(-1, 4), jnp.uint32)
-        a, b, c = float21.unpack(jnp, *jnp.split(packed, 2))
+        a, b, c = float21.unpack(jnp, *jnp.split(payload, 2))
         parts = a, b[: like.size - a.size], c[: max(0, like.size - 2 * a.size)]  # cut before they are joined: faster
         return lax.bitcast_convert_type(jnp.concatenate(parts), jnp.float32).astype(like.dtype)
 

@@ -6,6 +6,9 @@ from torch.nn import functional
 
 from suite.comm.codecs import float21
 from suite.comm.codecs._codec import Draw
+from suite.comm.codecs._parts.torch import by_parts
+
+WORD, UPPER = 0x1FFFFF, ~0x7FF  # the bits of a word, low and where float32 has them
 
 
 class Float21(float21.Float21):
@@ -13,27 +16,42 @@ class Float21(float21.Float21):
 
     def encode(self, values: Tensor, draw: Draw | None = None) -> Tensor:
         """(n,) values to their payload."""
-        padded = functional.pad(values.float(), (0, -len(values) % 3))
-        return pack(padded.view(torch.int32)).view(torch.uint8)
+        bits, third = values.float().view(torch.int32), -(-len(values) // 3)
+        parts = [bits[at * third : (at + 1) * third] for at in range(3)]
+        filled = [part if len(part) == third else functional.pad(part, (0, third - len(part))) for part in parts]
+        words = bits.new_empty(2, third)
+        by_parts(pack, *words, *filled, compiles=self.compiles)
+        return words.view(-1).view(torch.uint8)
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """The payload back to values."""
-        return unpack(payload.view(torch.int32)).view(torch.float32)[: len(like)].to(like.dtype)
+        words = payload.view(torch.int32).view(2, -1)
+        bits = words.new_empty(3, words.shape[1])
+        by_parts(unpack, *bits, *words, compiles=self.compiles)
+        return bits.view(-1).view(torch.float32)[: len(like)].to(like.dtype)
 
 
-def pack(bits: Tensor) -> Tensor:
-    """(3 m,) float32 bits to (2 m,) words."""
-    word = ((bits + (0x3FF + ((bits >> 11) & 1))) >> 11) & 0x1FFFFF
-    nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    a, b, c = torch.where(nan, ((bits >> 11) & 0x1FFFFF) | 0x800, word).chunk(3)
-    return torch.cat([a | (b << 21), (b >> 11) | (c << 10)])
+def word(bits: Tensor) -> Tensor:
+    """float32 bits to 21-bit words."""
+    rounded = (bits >> 11).bitwise_and_(1).add_(bits).add_(0x3FF).bitwise_right_shift_(11)
+    if torch.compiler.is_compiling() or bits.view(torch.float32).amax().isnan():
+        nan = (bits & 0x7FFFFFFF) > 0x7F800000
+        rounded = torch.where(nan, (bits >> 11) | 0x800, rounded)
+    return rounded.bitwise_and_(WORD)
 
 
-def unpack(words: Tensor) -> Tensor:
-    """(2 m,) words to (3 m,) float32 bits."""
-    low, high = words.chunk(2)
-    middle = ((low >> 10) & 0x3FF800) | (high << 22)
-    return torch.cat([low << 11, middle & ~0x7FF, (high << 1) & ~0x7FF])
+def pack(low: Tensor, high: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
+    """Three arrays of float32 bits to two of 32-bit words."""
+    second = word(b)
+    torch.bitwise_left_shift(second, 21, out=low).bitwise_or_(word(a))
+    torch.bitwise_left_shift(word(c), 10, out=high).bitwise_or_(second.bitwise_right_shift_(11))
+
+
+def unpack(a: Tensor, b: Tensor, c: Tensor, low: Tensor, high: Tensor) -> None:
+    """The inverse of `pack`: words where float32 has their bits."""
+    torch.bitwise_left_shift(low, 11, out=a)
+    torch.bitwise_right_shift(low, 10, out=b).bitwise_and_(WORD << 1).bitwise_or_(high << 22).bitwise_and_(UPPER)
+    torch.bitwise_left_shift(high, 1, out=c).bitwise_and_(UPPER)
 
 
 make = Float21

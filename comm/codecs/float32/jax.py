@@ -1,6 +1,5 @@
-"""The codec in jax."""
+"""The codec in jax; the payload is uint32 or uint64."""
 
-import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.comm.codecs import float32
@@ -12,11 +11,11 @@ class Float32(float32.Float32):
 
     def encode(self, values: Array, draw: Draw | None = None) -> Array:
         """(n,) values to their payload."""
-        return lax.bitcast_convert_type(values, jnp.uint8).reshape(-1)
+        return lax.bitcast_convert_type(values, f"uint{8 * values.dtype.itemsize}")
 
     def decode(self, payload: Array, like: Array) -> Array:
         """The payload back to values."""
-        return lax.bitcast_convert_type(payload.reshape(*like.shape, like.dtype.itemsize), like.dtype)
+        return lax.bitcast_convert_type(payload, like.dtype)
 
 
 make = Float32

@@ -1,11 +1,14 @@
 """The codec in torch."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from suite.comm.codecs import int8
 from suite.comm.codecs._codec import Draw
+from suite.comm.codecs._parts.torch import by_parts
 
 
 class Int8(int8.Int8):
@@ -13,20 +16,41 @@ class Int8(int8.Int8):
 
     def encode(self, values: Tensor, draw: Draw | None = None) -> Tensor:
         """(n,) values to their payload."""
-        rows = self._rows(values.float())
-        scales = self.scales(torch, rows)
-        numbers = self.numbers(torch, rows, scales, self._rows(draw(len(values))) if self.draws and draw else None)
-        numbers = numbers.to(torch.int8).view(-1)[: len(values)]
-        return torch.cat([scales.view(torch.uint8), numbers.view(torch.uint8)])
+        count, head = len(values), 4 * self.blocks(len(values))
+        payload = values.new_empty(head + self.blocks(count) * self.block, dtype=torch.uint8)
+        scales, numbers = payload[:head].view(torch.float32), payload[head:].view(torch.int8).view(-1, self.block)
+        drawn = (self._rows(draw(count)),) if self.draws and draw else ()
+        by_parts(self.write, scales, numbers, self._rows(values.float()), *drawn, compiles=self.compiles)
+        return payload[: self.nbytes(count)]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """The payload back to values."""
         head = 4 * self.blocks(len(like))
         scales, numbers = payload[:head].clone().view(torch.float32), payload[head:].view(torch.int8)
-        return (numbers.float() * scales.repeat_interleave(self.block)[: len(like)]).to(like.dtype)
+        found = scales.new_empty(len(scales), self.block)
+        by_parts(read, found, self._rows(numbers), scales, compiles=self.compiles)
+        return found.view(-1)[: len(like)].to(like.dtype)
+
+    def write(self, scales: Tensor, numbers: Tensor, rows: Tensor, draws: Tensor | None = None) -> None:
+        """(k, block) float32 values to their scales and whole numbers."""
+        scales.copy_(self.scales(torch, rows))
+        numbers.copy_(self.numbers(torch, rows, scales, draws))
+
+    def numbers(self, xp: Any, rows: Tensor, scales: Tensor, draws: Tensor | None) -> Tensor:
+        """The same in fewer passes, where all scales are usable."""
+        if torch.compiler.is_compiling() or not bool((scales > 0).all()):
+            return super().numbers(torch, rows, scales, draws)
+        quotient = rows / scales[:, None]
+        found = quotient.round_() if draws is None else quotient.add_(draws).floor_()
+        return found.clip_(-127, 127)
 
     def _rows(self, values: Tensor) -> Tensor:
         return functional.pad(values, (0, -len(values) % self.block)).view(-1, self.block)
+
+
+def read(found: Tensor, rows: Tensor, scales: Tensor) -> None:
+    """(k, block) whole numbers to values."""
+    torch.mul(rows, scales[:, None], out=found)
 
 
 make = Int8

@@ -1,4 +1,4 @@
-"""The codec in jax."""
+"""The codec in jax; the payload of 16-bit words is uint16."""
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -19,17 +19,16 @@ class MiniFloat(minifloat.MiniFloat):
             given = values if values.size else jnp.zeros(1, jnp.float32)
             largest = fold(jnp, given, jnp.maximum, lambda part: self.finite(jnp, part.view(jnp.int32)))
             power = self.power(jnp, largest)
-        scale = lax.bitcast_convert_type((power + 127) << 23, jnp.uint8)
-        words = self.words(jnp, values.view(jnp.int32), power).astype(jnp.uint8 if self.width == 1 else jnp.uint16)
-        return jnp.concatenate([scale[: self.header], lax.bitcast_convert_type(words, jnp.uint8).reshape(-1)])
+        kind = jnp.dtype(f"uint{8 * self.width}")
+        words = self.words(jnp, values.view(jnp.int32), power).astype(kind)
+        scale = lax.bitcast_convert_type((power + 127) << 23, kind)
+        return jnp.concatenate([scale, words]) if self.header else words
 
     def decode(self, payload: Array, like: Array) -> Array:
         """The payload back to values."""
-        scale = lax.bitcast_convert_type(payload[: self.header], jnp.float32) if self.header else 1.0
-        words = payload[self.header :]
-        if self.width == 2:
-            words = lax.bitcast_convert_type(words.reshape(-1, 2), jnp.uint16)
-        return self.values(jnp, words.astype(jnp.int32), scale).astype(like.dtype)
+        head = self.header // self.width
+        scale = lax.bitcast_convert_type(payload[:head], jnp.float32) if head else 1.0
+        return self.values(jnp, payload[head:].astype(jnp.int32), scale).astype(like.dtype)
 
 
 make = MiniFloat

@@ -1,14 +1,14 @@
 """The codec in torch."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from suite.comm.codecs import minifloat
+from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
+from suite.comm.codecs._parts.torch import by_parts, largest
 
-PART = 2**16  # values
+MANY = 2**15  # values, for which it is worth while to encode whatever may precede the last bits
 
 
 class MiniFloat(minifloat.MiniFloat):
@@ -16,29 +16,58 @@ class MiniFloat(minifloat.MiniFloat):
 
     def encode(self, values: Tensor, draw: Draw | None = None) -> Tensor:
         """(n,) values to their payload."""
-        bits = values.float().view(torch.int32)
-        if not self.header:
-            return by_parts(lambda part: self.words(torch, part, 0).to(self._kind), bits).view(torch.uint8)
-        power = self.power(torch, self.finite(torch, bits).amax() if len(bits) else bits.new_zeros(()))
-        words = by_parts(lambda part: self.words(torch, part, power).to(self._kind), bits)
-        return torch.cat([((power + 127) << 23).reshape(1).view(torch.uint8), words.view(torch.uint8)])
+        narrow = values.float()
+        bits, power = narrow.view(torch.int32), torch.zeros((), dtype=torch.int32, device=values.device)
+        payload = bits.new_empty(self.nbytes(len(values)), dtype=torch.uint8)
+        if self.header:
+            most = largest(narrow)
+            if most >= minifloat.INFINITY:
+                most = self.finite(torch, bits).amax()
+            power = self.power(torch, self.finite(torch, most))
+            payload[:4] = ((power + 127) << 23).reshape(1).view(torch.uint8)
+        words = payload[self.header :].view(self._kind)
+        if self.width == 1 and len(values) >= MANY and not self.compiles:
+            prefixes = torch.arange(2 ** (33 - self.rest), dtype=torch.int32, device=values.device)
+            every = self.words(torch, ((prefixes >> 1) << self.rest) | (prefixes & 1), power).to(torch.uint8)
+            by_parts(self.look_up, words, bits, given=(every,))
+        else:
+            by_parts(self.write, words, bits, given=(power,), compiles=self.compiles)
+        return payload
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """The payload back to values."""
-        scale = payload[: self.header].clone().view(torch.float32)[0] if self.header else 1.0
-        mask = 2 ** (8 * self.width) - 1  # torch reads 16 bits as signed
+        scale = payload[: self.header].clone().view(torch.float32)[0] if self.header else torch.ones(())
         words = payload[self.header :].view(self._kind)
-        return by_parts(lambda part: self.values(torch, part.int() & mask, scale), words).to(like.dtype)
+        if self.width == 1:
+            every = torch.arange(256, dtype=torch.int32, device=payload.device)
+            return in_bytes.read(words, self.values(torch, every, scale), 8, len(like)).to(like.dtype)
+        found = words.new_empty(len(words), dtype=torch.float32)
+        by_parts(self.read, found, words, given=(scale,), compiles=self.compiles)
+        return found.to(like.dtype)
+
+    def write(self, words: Tensor, bits: Tensor, power: Tensor) -> None:
+        """float32 bits to words."""
+        words.copy_(self.words(torch, bits, power))
+
+    def read(self, found: Tensor, words: Tensor, scale: Tensor) -> None:
+        """Words to float32."""
+        found.copy_(self.values(torch, words.int() & (2 ** (8 * self.width) - 1), scale))  # 16 bits are read as signed
+
+    def look_up(self, words: Tensor, bits: Tensor, every: Tensor) -> None:
+        """The same, from the words of all that may precede the last bits, with and without any of these."""
+        mask = (1 << self.rest) - 1
+        more = (bits & mask).add_(mask).bitwise_right_shift_(self.rest)
+        prefixes = (bits >> (self.rest - 1)).bitwise_and_(2 ** (33 - self.rest) - 2).bitwise_or_(more)
+        torch.index_select(every, 0, prefixes, out=words)
+
+    @property
+    def rest(self) -> int:
+        """Last bits of a float32 of which it only matters whether there are any: less than half a unit each."""
+        return 22 - self.mantissa
 
     @property
     def _kind(self) -> torch.dtype:
         return torch.uint8 if self.width == 1 else torch.int16
-
-
-def by_parts(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """An element-wise function of (n,) values: on a CPU in parts that stay in its cache, unless it is compiled."""
-    whole = torch.compiler.is_compiling() or values.device.type != "cpu"
-    return function(values) if whole else torch.cat([function(part) for part in values.split(PART)])
 
 
 make = MiniFloat

@@ -43,38 +43,29 @@ class OneBit(Codec):
         with np.errstate(over="ignore"):
             narrow = values.astype(np.float32) if len(values) else np.zeros(1, np.float32)
         words = np.pad((narrow.view(np.int32) < 0).astype(np.uint8), (0, -len(narrow) % 8))
-        payload = np.concatenate(
-            [
-                self.means(np, narrow, len(values), words.sum(dtype=np.int32)).astype("<i4").view(np.uint8),
-                _bits.pack(np, words, 1),
-            ]
-        )
-        return payload[: self.nbytes(len(values))]
+        above, below = self.sums(np, narrow)
+        means = self.means(np, above, below, len(values), words.sum(dtype=np.int32)).astype("<i4").view(np.uint8)
+        return np.concatenate([means, _bits.pack(np, words, 1)])[: self.nbytes(len(values))]
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
         """The payload back to values."""
         means, words = payload[:8].view("<f4"), _bits.unpack(np, payload[8:], 1)[: len(like)]
         return means[words].astype(like.dtype)
 
-    def means(self, xp: Any, values: Any, count: int, negatives: Any) -> Any:
-        """Bits of the means of the non-negative and of the negative values; `xp` is `numpy`, `torch` or `jax.numpy`.
+    def magnitude(self, xp: Any, values: Any, negative: bool) -> Any:
+        """Of the values of one sign; 0 for the others. `xp` is `numpy`, `torch` or `jax.numpy`."""
+        bits = values.view(xp.int32)
+        found = bits & MAGNITUDE
+        found = xp.where(found < INFINITY, xp.clip(found, 0, LARGEST), NAN)
+        return xp.where(((bits < 0) == negative) & (found >= NORMAL), found, 0).view(xp.float32)
 
-        Args:
-            xp: the arrays' library.
-            values: (n,) float32; one zero where there are none.
-            count: how many there are.
-            negatives: how many of them are negative; ().
-        """
+    def sums(self, xp: Any, values: Any) -> tuple[Any, Any]:
+        """Of the magnitudes of the non-negative and of the negative ones of (n,) float32 values, at least one."""
+        above = fold(xp, values, operator.add, lambda part: self.magnitude(xp, part, False))
+        return above, fold(xp, values, operator.add, lambda part: self.magnitude(xp, part, True))
 
-        def magnitude(part: Any, negative: bool) -> Any:
-            """Of the values of one sign; 0 for the others."""
-            bits = part.view(xp.int32)
-            found = bits & MAGNITUDE
-            found = xp.where(found < INFINITY, xp.clip(found, 0, LARGEST), NAN)
-            return xp.where(((bits < 0) == negative) & (found >= NORMAL), found, 0).view(xp.float32)
-
-        above = fold(xp, values, operator.add, lambda part: magnitude(part, False))
-        below = fold(xp, values, operator.add, lambda part: magnitude(part, True))
+    def means(self, xp: Any, above: Any, below: Any, count: int, negatives: Any) -> Any:
+        """Bits of the means, from the sums, of `count` values, `negatives` of them negative; (2,)."""
         counts = xp.clip(xp.stack([count - negatives, negatives]), 1, None)
         means = (xp.stack([above, below]) / xp.asarray(counts, dtype=xp.float32)).view(xp.int32) & MAGNITUDE
         means = xp.where(means < NORMAL, 0, xp.where(means < INFINITY, means, NAN))

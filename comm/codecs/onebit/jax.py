@@ -16,7 +16,8 @@ class OneBit(onebit.OneBit):
         narrow = values.astype(jnp.float32) if values.size else jnp.zeros(1, jnp.float32)
         words = jnp.pad((narrow.view(jnp.int32) < 0).astype(jnp.uint8), (0, -narrow.size % 8))
         negatives = fold(jnp, narrow, jnp.add, lambda part: (part.view(jnp.int32) < 0).astype(jnp.int32))
-        means = lax.bitcast_convert_type(self.means(jnp, narrow, values.size, negatives), jnp.uint8).reshape(-1)
+        means = self.means(jnp, *self.sums(jnp, narrow), values.size, negatives)
+        means = lax.bitcast_convert_type(means, jnp.uint8).reshape(-1)
         return jnp.concatenate([means, _bits.pack(jnp, words, 1)])[: self.nbytes(values.size)]
 
     def decode(self, payload: Array, like: Array) -> Array:

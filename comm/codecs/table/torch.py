@@ -2,10 +2,13 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from suite.comm.codecs import _bits, table
+from suite.comm.codecs import table
+from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
+from suite.comm.codecs._parts.torch import by_parts, largest
+
+PREFIX = 15  # bits that are not part of it
 
 
 class Table(table.Table):
@@ -13,31 +16,54 @@ class Table(table.Table):
 
     def encode(self, values: Tensor, draw: Draw | None = None) -> Tensor:
         """(n,) values to their payload."""
-        bits = (values.float() if len(values) else values.new_zeros(1).float()).view(torch.int32)
-        magnitudes = bits & table.MAGNITUDE
-        made = self.table(torch, magnitudes.amax(), magnitudes[:: self.stride(len(bits))].sort().values)
-        middles = self.middles(torch, made)
-        if torch.compiler.is_compiling():
-            numbers = self.search(middles, magnitudes)
+        narrow = values.float() if len(values) else values.new_zeros(1).float()
+        bits, head = narrow.view(torch.int32), 4 * self.size
+        looked = (bits[:: self.stride(len(bits))] & table.MAGNITUDE).sort().values
+        made = self.table(torch, largest(narrow), looked)
+        middles, words = self.middles(torch, made), in_bytes.room(narrow, self.bits)
+        flat = words.view(-1)[: len(bits)]
+        if self.bits <= (5 if self.compiles else 3):
+            by_parts(self.compare, flat, bits, given=(middles,), compiles=self.compiles)
         else:
-            numbers = torch.bucketize(magnitudes, middles, out_int32=True)
-        words = functional.pad(self.words(bits, numbers).to(torch.uint8), (0, -len(bits) % _bits.group(self.bits)))
-        packed = _bits.pack(torch, words, self.bits)
-        return torch.cat([made.view(torch.uint8), packed])[: self.nbytes(len(values))]
+            by_parts(self.search, flat, bits, given=prefixes(middles))
+        payload = words.new_empty(head + self.bits * words.numel() // 8)
+        payload[:head] = made.view(torch.uint8)
+        in_bytes.pack(payload[head:], words)
+        return payload[: self.nbytes(len(values))]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """The payload back to values."""
         made, packed = payload[: 4 * self.size].clone().view(torch.int32), payload[4 * self.size :]
-        whole = self.bits * _bits.group(self.bits) // 8
-        words = _bits.unpack(torch, functional.pad(packed, (0, -len(packed) % whole)), self.bits)[: len(like)]
-        return torch.cat([made, made | table.SIGN]).view(torch.float32)[words.int()].to(like.dtype)
+        values = torch.cat([made, made | table.SIGN]).view(torch.float32)
+        return in_bytes.read(packed, values, self.bits, len(like)).to(like.dtype)
 
-    def search(self, middles: Tensor, magnitudes: Tensor) -> Tensor:
-        """How many middles are below each magnitude, by halving; compiled five times faster than torch's own search."""
-        found = torch.zeros_like(magnitudes)
-        for step in (2**power for power in reversed(range(self.bits - 1))):
-            found = torch.where(magnitudes > middles[found + (step - 1)], found + step, found)
-        return found
+    def compare(self, words: Tensor, bits: Tensor, middles: Tensor) -> None:
+        """float32 bits to words, by comparing with every middle."""
+        magnitudes, numbers = bits & table.MAGNITUDE, torch.zeros_like(bits)
+        for middle in range(self.size - 1):
+            numbers += magnitudes > middles[middle]
+        words.copy_(self.words(bits, numbers))
+
+    def search(self, words: Tensor, bits: Tensor, middles: Tensor, below: Tensor | None = None) -> None:
+        """The same by torch's search, or a faster one by prefixes."""
+        magnitudes = bits & table.MAGNITUDE
+        if below is None:
+            numbers = torch.bucketize(magnitudes, middles, out_int32=True)
+        else:
+            numbers = torch.index_select(below, 0, magnitudes >> PREFIX)
+            numbers += magnitudes > torch.index_select(middles, 0, numbers)
+        words.copy_(self.words(bits, numbers))
+
+
+def prefixes(middles: Tensor) -> tuple[Tensor, ...]:
+    """The middles and one above all, and how many are below each prefix: one more comparison is then enough.
+
+    Only the middles, where two have the same prefix.
+    """
+    same = torch.bincount(middles >> PREFIX, minlength=2 ** (31 - PREFIX))
+    if same.amax() > 1:
+        return (middles,)
+    return torch.cat([middles, middles.new_full((1,), 2**31 - 1)]), (same.cumsum(0) - same).int()
 
 
 make = Table

@@ -1,10 +1,9 @@
 """Two equal levels, in jax."""
 
-import jax.numpy as jnp
 from jax import Array
 
 from suite.comm.channel import Channel
-from suite.comm.coder.jax import Coders
+from suite.comm.coder.jax import Coders, chunks
 from suite.comm.topologies._owners.jax import gathered, scattered
 from suite.comm.transport.jax import Transport
 
@@ -13,7 +12,7 @@ def mean(name: str, values: Array, *, channel: Channel, coders: Coders, transpor
     """The mean over ranks of a flat (n,) array."""
     inner, outer, count = transport.inner, transport.outer, values.size
     local, across = coders(f"{name}/inner", channel.inner), coders(f"{name}/outer", channel.codec)
-    rows = jnp.pad(values, (0, -count % inner.world)).reshape(inner.world, -1)
+    rows = chunks(values, inner.world)
     mine = scattered(f"{name}/inner", rows, local, inner) / inner.world
     mine = channel.algorithm.mean(f"{name}/outer", mine, coder=across, transport=outer)
     return gathered(f"{name}/inner", mine, local, inner).reshape(-1)[:count]

@@ -1,10 +1,9 @@
 """Two equal levels, in torch."""
 
 from torch import Tensor
-from torch.nn import functional
 
 from suite.comm.channel import Channel
-from suite.comm.coder.torch import Coders
+from suite.comm.coder.torch import Coders, chunks
 from suite.comm.topologies._owners.torch import gathered, scattered
 from suite.comm.transport.torch import Transport
 
@@ -13,7 +12,7 @@ def mean(name: str, values: Tensor, *, channel: Channel, coders: Coders, transpo
     """The mean over ranks of a flat (n,) array."""
     inner, outer, count = transport.inner, transport.outer, len(values)
     local, across = coders(f"{name}/inner", channel.inner), coders(f"{name}/outer", channel.codec)
-    rows = functional.pad(values, (0, -count % inner.world)).view(inner.world, -1)
+    rows = chunks(values, inner.world)
     mine = scattered(f"{name}/inner", rows, local, inner) / inner.world
     mine = channel.algorithm.mean(f"{name}/outer", mine, coder=across, transport=outer)
     return gathered(f"{name}/inner", mine, local, inner).reshape(-1)[:count]

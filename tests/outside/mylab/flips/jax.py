@@ -20,7 +20,8 @@ class Faulty:
 
     def all_gather(self, name: str, value: Array) -> Array:
         received = self.transport.all_gather(name, value)
-        return received.at[0, 1].set(received[0, 1] ^ jnp.where(self.hit, 64, 0).astype(received.dtype))
+        bit = 64 << 8 * (received.dtype.itemsize - 1)  # a payload may be of words: of the last byte, which tells
+        return received.at[0, 1].set(received[0, 1] ^ jnp.where(self.hit, bit, 0).astype(received.dtype))
 
 
 def mean(name: str, values: Array, *, coder: Any, transport: Any) -> Array:

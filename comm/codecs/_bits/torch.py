@@ -1,0 +1,55 @@
+"""Packing in torch, by parts; whole bytes of words are looked up."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from suite.comm.codecs import _bits
+from suite.comm.codecs._parts.torch import by_parts
+
+
+def room(like: Tensor, bits: int) -> Tensor:
+    """Room for the words of (n,) values in whole groups, (groups, group); words beyond the values are zero."""
+    group = _bits.group(bits)
+    words = like.new_empty(-(-len(like) // group) * group, dtype=torch.uint8)
+    words[len(like) :] = 0
+    return words.view(-1, group)
+
+
+def pack(packed: Tensor, words: Tensor) -> None:
+    """(groups, group) words to the bytes of a payload."""
+    by_parts(_pack, packed.view(len(words), -1), words)
+
+
+def _pack(packed: Tensor, words: Tensor) -> None:
+    """Pairs of words to one and pairs of these to one, where that comes out."""
+    bits = 8 * packed.shape[1] // words.shape[1]
+    if 8 % bits:
+        packed.copy_(_bits.pack(torch, words, bits).view(packed.shape))
+        return
+    while bits < 8:
+        pairs = words.view(-1).view(torch.int16)
+        words, bits = (pairs | (pairs >> (8 - bits))).to(torch.uint8), 2 * bits
+    packed.copy_(words.view(packed.shape))
+
+
+def meanings(table: Tensor, bits: int) -> Tensor:
+    """What the words of each byte stand for, (256, 8 / bits), where a word stands for a number of the table."""
+    every = torch.arange(256, dtype=torch.uint8, device=table.device)
+    return table[_bits.unpack(torch, every, bits).int()].view(256, -1)
+
+
+def read(packed: Tensor, table: Tensor, bits: int, count: int) -> Tensor:
+    """The numbers of the (2**bits,) table that `count` packed words stand for."""
+    if 8 % bits:
+        whole = bits * _bits.group(bits) // 8
+        packed = _bits.unpack(torch, functional.pad(packed, (0, -len(packed) % whole)), bits)
+    elif bits < 8:
+        table = meanings(table, bits)
+    found = table.new_empty(len(packed), *table.shape[1:])
+    by_parts(_look_up, found, packed, given=(table,))
+    return found.view(-1)[:count]
+
+
+def _look_up(found: Tensor, packed: Tensor, table: Tensor) -> None:
+    torch.index_select(table, 0, packed.int(), out=found)
