@@ -10,17 +10,23 @@ from typing import Any, NamedTuple
 class Buckets:
     """Blocks of the same key stand in one stack, so that one batched call treats them all.
 
-    Each stack is padded to a multiple of the number of ranks, and rank r owns the r-th slice of it.
+    Rank r owns the r-th slice of each stack, of equal length but for the last ones, which may be shorter or empty.
     Keys are strings, because they name state in checkpoints.
     """
 
     members: dict[str, tuple[Any, ...]]  # blocks of each bucket, in order
-    padded: dict[str, int]  # rows of its stack
+    share: dict[str, int]  # rows of a whole slice of its stack
     place: dict[Any, tuple[str, int]]  # bucket and row of each block
 
-    def filler(self, key: str) -> int:
-        """Rows of padding at the end of a stack."""
-        return self.padded[key] - len(self.members[key])
+    def owners(self, key: str) -> tuple[int, ...]:
+        """The rank that owns each row of a stack."""
+        return tuple(row // self.share[key] for row in range(len(self.members[key])))
+
+
+def dealt(count: int, world: int) -> tuple[int, ...]:
+    """The rank that owns each of `count` rows: a slice for each, as long as there are any left."""
+    share = -(-count // world)
+    return tuple(row // share for row in range(count))
 
 
 def bucket(keys: Mapping[Any, str], world: int) -> Buckets:
@@ -30,7 +36,7 @@ def bucket(keys: Mapping[Any, str], world: int) -> Buckets:
         members.setdefault(key, []).append(block)
     return Buckets(
         members={key: tuple(blocks) for key, blocks in members.items()},
-        padded={key: -(-len(blocks) // world) * world for key, blocks in members.items()},
+        share={key: -(-len(blocks) // world) for key, blocks in members.items()},
         place={block: (key, row) for key, blocks in members.items() for row, block in enumerate(blocks)},
     )
 
@@ -50,15 +56,15 @@ class Exchange(NamedTuple):
     Attributes:
         name: of the bucket.
         side: rows of each matrix.
-        sent: matrices of one owner on the way to it; every rank sends as many to each other rank.
-        gathered: matrices of one owner on the way back.
+        sent: the owner of each matrix that travels to it.
+        gathered: the owner of each matrix on the way back.
         work: of the busiest owner, in multiplications or anything else that `total` is in.
         total: of all owners.
     """
 
     name: str
     side: int
-    sent: int
-    gathered: int
+    sent: tuple[int, ...]
+    gathered: tuple[int, ...]
     work: float
     total: float

@@ -5,6 +5,7 @@ the other ranks are told. Decisions are events of the run: a restored run goes o
 replays another run's, without trying anything.
 """
 
+import functools
 import json
 import math
 import statistics
@@ -15,8 +16,9 @@ from typing import Any
 
 from suite import load
 from suite.clock import Clock
-from suite.comm.policies._policy import Commit, Measure, Point, Probe, Probed, Situation
+from suite.comm.policies._policy import Commit, Measure, Point, Predict, Predicted, Probe, Probed, Situation
 from suite.contract import Decided, Task, UserError
+from suite.predict import Model
 
 
 def recorded(path: str) -> list[dict[str, Any]]:
@@ -38,9 +40,9 @@ class Adaptation:
     """Decides before some steps how gradients travel.
 
     Args:
-        config: the run's configuration: `comm decisions max_steps`.
+        config: the run's configuration: `comm decisions max_steps`; for `Predict` also `world precision network`.
         task: whose last target's metric is predicted.
-        engine: a backend's, with `use`, `exchange`, `tell`, `warm`, `step`, `snapshot` and `restore`.
+        engine: a backend's, with `use`, `exchange`, `code`, `tell`, `warm`, `step`, `snapshot` and `restore`.
         clock: what is tried stays on it.
         batch: training batches by number.
         hyper: hyper-parameters by step.
@@ -59,7 +61,7 @@ class Adaptation:
         evaluate: Callable[[], Mapping[str, float]],
     ):
         self.node, self.total = config["comm"], config["max_steps"]
-        self.task, self.engine, self.clock = task, engine, clock
+        self.config, self.task, self.engine, self.clock = config, task, engine, clock
         self.batch, self.hyper, self.evaluate = batch, hyper, evaluate
         self.replay = {one["step"]: one for one in recorded(config["decisions"])} if config["decisions"] else None
         self.past: list[dict[str, Any]] = []
@@ -113,22 +115,34 @@ class Adaptation:
             kinds, answer = sorted(set(self.engine.kinds.values())), None
             self.asking = asking = policy.decide(list(self.node["candidates"]), kinds, state, **options)
         while True:
-            request = self.engine.tell(asking.send(answer))  # rank 0 decides for all
+            request = self.engine.ranks.tell(asking.send(answer))  # rank 0 decides for all
             if isinstance(request, Commit):
                 return request
-            answer = self.engine.tell(self._tried(request, step, before))
+            answer = self.engine.ranks.tell(self._tried(request, step, before))
 
-    def _tried(self, request: Probe | Measure, step: int, before: Any) -> Any:
+    @functools.cached_property
+    def _model(self) -> Model:
+        compiling = functools.partial(self.clock.paused, "compile")
+        how = {"measure": self._measured, "paused": compiling, "settle": self.clock.settle}
+        return Model(self.config, self.task, self.engine, **how)
+
+    def _measured(self, request: Measure) -> float:
         self.engine.use(request.mode)
+        with self.clock.paused("compile"):
+            self.engine.exchange(request.kind)
+        seconds = []
+        for _ in range(request.repeats):
+            began = self.clock.settle()
+            self.engine.exchange(request.kind)
+            seconds.append(self.clock.settle() - began)
+        return self.engine.ranks.slowest(statistics.median(seconds))
+
+    def _tried(self, request: Probe | Measure | Predict, step: int, before: Any) -> float | Predicted | Probed:
+        if isinstance(request, Predict):
+            return self._model.answer(request)
         if isinstance(request, Measure):
-            with self.clock.paused("compile"):
-                self.engine.exchange(request.kind)
-            seconds = []
-            for _ in range(request.repeats):
-                began = self.clock.settle()
-                self.engine.exchange(request.kind)
-                seconds.append(self.clock.settle() - began)
-            return self.engine.slowest(statistics.median(seconds))
+            return self._measured(request)
+        self.engine.use(request.mode)
         steps = range(step, min(step + request.steps, self.total))
         with self.clock.paused("compile"):
             self.engine.warm(self.batch(step), steps, self.hyper[step])
@@ -142,7 +156,7 @@ class Adaptation:
             if number + 1 in marks:
                 points.append(self._point(number + 1))
         self.engine.restore(*before)
-        return Probed(self.engine.slowest(spent / len(steps)), points)
+        return Probed(self.engine.ranks.slowest(spent / len(steps)), points)
 
     def _point(self, step: int) -> Point:
         """The last target's metric now, signed so that more is better."""

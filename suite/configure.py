@@ -12,7 +12,7 @@ from typing import Any
 
 from suite import baseline
 from suite.contract import UserError
-from suite.load import files, nearest, options
+from suite.load import common, files, nearest, options
 
 CHOICES = ("task", "optimizer", "baseline", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
 CHOICES += ("network",)  # of a plan only
@@ -162,14 +162,18 @@ def _brings_optimizer(recipe: str | None, directory: Path | None) -> bool:
 
 
 def refuse_unread(config: Mapping[str, Any], overrides: Iterable[str]) -> None:
-    """Refuse what was typed and no run would read: `network`, and `data_dir` where the task reads no directory.
+    """Refuse what was typed and no part of the run would read: `network` without a policy that does, and `data_dir`.
 
     Raises:
         UserError: saying who reads it.
     """
-    if "network" in config:
+    policy = (config.get("comm") or {}).get("policy")
+    if "network" in config and not (policy and "network" in getattr(common(policy["module"]), "READS", ())):
         name = config["network"]["name"]
-        raise UserError(f"network={name}: a run uses the network that is there; only `suite plan` projects to another")
+        raise UserError(
+            f"network={name}: a run uses the network that is there; only `suite plan` projects to another, "
+            "and only comm=projected looks at it to choose"
+        )
     task = config["task"]
     typed = any(override.startswith("data_dir=") for override in overrides)
     if typed and "data_dir" not in (task.get("source") or {}):

@@ -252,7 +252,8 @@ CONSTRUCTION = ("layers", "shapes", "world", "samples")
 #       once more at the current weights: same randomness, buffers untouched, local shares that
 #       reduce.mean turns into sums over samples divided by summed weights; `observe` makes the statistics, the
 #       optimizer's own unless another is given
-#   reduce   exact(values), mean(name, values), to_owners(name, stack), gather(name, slices), mine(stack)
+#   reduce   exact(values), mean(name, values); of a stack whose i-th row belongs to rank owners[i]:
+#       to_owners(name, stack, owners), gather(name, slices, owners), mine(stack, owners); world, rank
 #   phase    the plan's words for this step;   key (seed, step), for suite.stream
 UPDATE = ("evaluate", "reduce", "phase", "key")
 # Promised: each element is updated by itself, so that a rank may be given its share of a table, with a sparse gradient

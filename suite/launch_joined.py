@@ -1,10 +1,12 @@
 """A run whose processes somebody else has started, on one host or many: torchrun, a scheduler, or a person by hand.
 
 This process is one of them. Which one, of how many, and where the first one listens stands in `launch.rank`,
-`launch.processes` and `launch.address`, which conf/launch/torchrun.yaml and jax.yaml read from the environment. Rank 0
-decides whether the run is new, goes on or is finished already, and tells the others.
+`launch.processes` and `launch.address`, which conf/launch/torchrun.yaml and jax.yaml read from the environment, and
+which `suite.launch_slurm` has from the job. Rank 0 decides whether the run is new, goes on or is finished already, and
+tells the others.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +44,7 @@ def launch(
     os.environ.setdefault("LOCAL_WORLD_SIZE", str(config["world"] // ranks * int(node["per_host"])))
     task = run.make_task(config)
     run.prepare_backend(config)
-    backend = load.half("suite.backend", config["backend"])
+    backend = load.half("suite.backend.ranks", config["backend"])
     backend.connect(rank, ranks, node["address"], node["deadline"])
     told = {}
     try:
@@ -119,3 +121,17 @@ def _run(config: dict[str, Any], task: Task, told: Mapping[str, Any], rank: int)
             "system that all hosts share"
         )
     return run.execute(config, task, directory, dict(told["header"]), rank=rank)
+
+
+def main() -> int:
+    """Be what standard input says: {"config", "command", "parent"} as JSON; returns the exit code of bad usage."""
+    told = json.load(sys.stdin)
+    try:
+        launch(told["config"], told["command"], parent=told["parent"])
+    except UserError as error:
+        print(f"suite: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,6 @@
 """What a run would take on other devices: from its configuration to entries, their seconds, and a step's timeline."""
 
+import functools
 import importlib
 import importlib.util
 import math
@@ -9,9 +10,11 @@ from typing import Any
 
 from suite import communication, load
 from suite.comm.channel import Channel, Channels
+from suite.comm.codecs._codec import Codec
 from suite.comm.projection import cost, network, timeline
 from suite.comm.projection.network import Network, Place
 from suite.comm.projection.timeline import Refresh
+from suite.comm.reduce import traffic
 from suite.comm.transport import Entry, Ledger
 from suite.contract import Task, UserError
 
@@ -45,16 +48,16 @@ def placed(config: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any
     return {**config, "comm": {**comm, "ranks_per_host": locals}}
 
 
-def gradients(config: Mapping[str, Any], task: Task) -> list[Sent]:
-    """What reducing the gradients once sends, a bucket each, by the ledger's formulas.
+def gradients(config: Mapping[str, Any], task: Task, kind: str | None = None) -> list[Sent]:
+    """What reducing the gradients once, or those of one kind, sends, a bucket each, by the ledger's formulas.
 
     With leaders, rank 0 is one of them. A table split by rows has no gradient that all ranks hold.
     """
-    itemsize = ITEMSIZE.get(config["precision"], 4)
+    itemsize, kind_of = ITEMSIZE.get(config["precision"], 4), communication.kind_of(task)
     counts = {
         name: math.prod(spec.shape)
         for name, spec in task.shapes().items()
-        if (spec.kind, spec.placement) == ("parameter", "replicated")
+        if (spec.kind, spec.placement) == ("parameter", "replicated") and kind in (None, kind_of[name])
     }
     channels = communication.channels(config["comm"], task, config["world"])
     found = []
@@ -74,22 +77,24 @@ def refreshes(config: Mapping[str, Any], task: Task) -> list[list[tuple[Any, Sen
         return None if {"reduce", "world"} & set(load.common(module).NEEDS) else [[]]
     shapes = {name: spec.shape for name, spec in task.shapes().items() if spec.kind == "parameter"}
     channels = communication.channels(config["comm"], task, config["world"])
-    channel = channels.factors
     cycle = importlib.import_module(f"{module}.traffic").cycle(
         task.layers(), shapes, world=config["world"], options=config["optimizer"]
     )
-    there, back = channel.topology.to_owners_traffic, channel.topology.gather_traffic
 
-    def sent(name: str, matrices: int, side: int, traffic: Any) -> Sent:
-        count = matrices * (side * (side + 1) // 2 if channels.symmetric else side**2)
-        return _sent(name, count, channel, traffic, channels, config) if count else Sent(0, channel, ())
+    def sent(name: str, owners: tuple[int, ...], side: int, *, back: bool) -> Sent:
+        count = side * (side + 1) // 2 if channels.symmetric else side**2
+        how = {"channel": channels.factors, "itemsize": ITEMSIZE.get(config["precision"], 4)}
+        where = {"world": config["world"], "locals": channels.locals}
+        alone = config["world"] == 1 or not owners
+        entries = () if alone else traffic(name, owners, count, back=back, **how, **where)
+        return Sent(len(owners) * count, channels.factors, entries)
 
     return [
         [
             (
                 one,
-                sent(f"factor/{one.name}", one.sent, one.side, there),
-                sent(f"inverse/{one.name}", one.gathered, one.side, back),
+                sent(f"factor/{one.name}", one.sent, one.side, back=False),
+                sent(f"inverse/{one.name}", one.gathered, one.side, back=True),
             )
             for one in exchanges
         ]
@@ -126,14 +131,12 @@ def project(
     if inverse and not asked["compute_seconds"]:
         raise UserError("inverse_seconds: a measured step holds inverses already; give compute_seconds= without them")
     buckets, cycle = gradients(config, task), refreshes(config, task)
-    travel = [_seconds(one, place, where, config) for one in buckets]
+    takes = functools.partial(travel_seconds, place=place, where=where, config=config)
+    travel = [takes(one) for one in buckets]
     ledger = Ledger()
     for one in buckets:
         ledger.add(one.entries)
-    steps = [
-        _step(buckets, travel, exchanges, compute or 0.0, inverse, lambda one: _seconds(one, place, where, config))
-        for exchanges in cycle or [[]]
-    ]
+    steps = [_step(buckets, travel, exchanges, compute or 0.0, inverse, takes) for exchanges in cycle or [[]]]
     inverting = sum(any(exchange.total for exchange, _, _ in exchanges) for exchanges in cycle or ())
     alone = (compute or 0.0) + inverse * inverting / len(steps)
     times = {name: _mean([schedule(step) for step in steps]) for name, schedule in _schedules().items()}
@@ -177,15 +180,20 @@ def _step(
     return timeline.step(compute, shares, travel, refreshed)
 
 
-def _seconds(one: Sent, place: Place, where: Network, config: Mapping[str, Any]) -> float:
+def travel_seconds(one: Sent, place: Place, where: Network, config: Mapping[str, Any]) -> float:
+    """What one bucket's collectives take, with encoding and decoding."""
     itemsize = ITEMSIZE.get(config["precision"], 4)
 
     def coded(item: Entry) -> bool:
-        """Whether the codec does more than copy, as far as lengths tell."""
         codec = one.channel.inner if item.level == "inner" else one.channel.codec
-        return codec.nbytes(1000, itemsize) != 1000 * itemsize
+        return not copies(codec, itemsize)
 
     return cost.seconds(one.entries, place, where, coded=coded)
+
+
+def copies(codec: Codec, itemsize: int) -> bool:
+    """Whether a codec does no more than copy, as far as lengths tell."""
+    return codec.nbytes(1000, itemsize) == 1000 * itemsize
 
 
 def _bytes(exchanges: Sequence[tuple[Any, Sent, Sent]]) -> float:

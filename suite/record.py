@@ -86,7 +86,7 @@ def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, A
         "excluded_seconds": facts.get("excluded_seconds", {}),
         "segments": [{"step": s["step"], "resumed": s["resumed"], "device": s["facts"]["device"]} for s in segments],
         "peak_memory_bytes": facts["peak_memory_bytes"],
-        "bytes": facts["bytes"],
+        "bytes": _bytes(facts["bytes"]),
         **({"optimizer": facts["optimizer"]} if facts.get("optimizer") else {}),
         **({"decisions": decisions} if decisions else {}),
     }
@@ -97,6 +97,18 @@ def _cost(facts: Mapping[str, Any], samples: int) -> dict[str, Any]:
     flops, explored = facts.get("flops"), facts.get("explored")
     found: dict[str, Any] = {} if flops is None else {"flops": {"sample": flops, "trained": flops * samples}}
     return found | ({} if explored is None else {"explored": explored})
+
+
+def _bytes(counted: Mapping[str, Any]) -> dict[str, Any]:
+    """The ledger's bytes; on the test bed also the kernel's, and their ratio.
+
+    With several ranks on a host there is no ratio: what one of them sends may stay inside.
+    """
+    kernel = counted.get("kernel")
+    if not kernel:
+        return dict(counted)
+    leaves = counted["sent"] if kernel["ranks"] == 1 else 0
+    return {**counted, "kernel": {**kernel, "ratio": kernel["sent"] / leaves if leaves else None}}
 
 
 def _quantiles(seconds: list[float]) -> dict[str, float | None]:

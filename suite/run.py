@@ -56,7 +56,10 @@ def threads_for(config: Mapping[str, Any]) -> int:
     """Threads of one process: `threads=auto` shares the cores out among the processes."""
     if config["threads"] != "auto":
         return int(config["threads"])
-    here = config.get("launch", {}).get("per_host") or processes(config)
+    node = config.get("launch", {})
+    if node.get("cpus"):  # of one process, as a scheduler has given them
+        return int(node["cpus"])
+    here = node.get("per_host") or processes(config)
     return max(1, len(os.sched_getaffinity(0)) // int(here))
 
 
@@ -66,6 +69,11 @@ def processes(config: Mapping[str, Any]) -> int:
         return 1
     asked = config["launch"]["processes"]
     return (config["world"] if config["backend"] == "torch" else 1) if asked == "auto" else int(asked)
+
+
+def directory(config: Mapping[str, Any]) -> Path:
+    """Where a run's first execution writes: `run_dir`, or `runs/<task>/<hash>`."""
+    return Path(config["run_dir"] or Path("runs") / config["task"]["name"] / record.config_hash(config))
 
 
 class Directory:
@@ -78,7 +86,7 @@ class Directory:
 
     def __init__(self, config: Mapping[str, Any], fingerprint: str):
         name = record.config_hash(config)
-        base = Path(config["run_dir"] or Path("runs") / config["task"]["name"] / name)
+        base = directory(config)
         number = 1
         while True:
             self.path = base if number == 1 else base.with_name(f"{base.name}.{number}")

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from suite import schedule
+from suite import communication, schedule
 from suite.adapt import Adaptation
 from suite.clock import Clock
+from suite.comm.testbed.counters import Counter
 from suite.contract import Checkpointed, Evaluated, Event, Finished, Generates, Sparse, Started, Step, Target, Task
 
 Batch = dict[str, Any]
@@ -41,6 +42,7 @@ def train(
         `Started`, then `Step`, `Evaluated`, `Decided` and `Checkpointed` as they happen, and `Finished` last.
     """
     clock, total, start = Clock(engine.synchronize), config["max_steps"], 0
+    counter = Counter.here()  # from here on the ledger counts too; ranks have found each other before
     if restored:
         state, (arrays, skeleton) = restored
         engine.restore(arrays, skeleton)
@@ -73,6 +75,9 @@ def train(
 
     def finish(step: int, outcome: Mapping[str, Any]) -> Finished:
         facts = engine.facts()
+        if counter:
+            local = communication.ranks_per_host("auto", config["world"])
+            facts["bytes"]["kernel"] = {"sent": counter.total(), "ranks": local}
         return Finished(
             step,
             outcome,
@@ -120,7 +125,7 @@ def train(
                     if config["stop_at_target"] and _all_met(task.targets, metrics):
                         yield finish(done, {"kind": "reached", "step": done})
                         return
-            asked = engine.agree(stop())
+            asked = engine.ranks.agree(stop())
             if saving or asked:
                 with clock.paused("checkpoint"):
                     yield checkpoint(done)

@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> int:
     alone = int(ranks) == 1  # a run of a sweep
     try:
         run.prepare_backend(config)
-        backend = None if alone else load.half("suite.backend", config["backend"])
+        backend = None if alone else load.half("suite.backend.ranks", config["backend"])
         if backend:
             backend.connect(int(rank), int(ranks), address, config["launch"]["deadline"])
         code = run.execute(config, run.make_task(config), Path(directory), header, rank=int(rank))

@@ -22,7 +22,7 @@ class Alone(twins.Alone):
     """A reduction over one rank."""
 
     exact = staticmethod(lambda values: values)
-    to_owners = staticmethod(lambda name, stack, symmetric: stack)
+    to_owners = staticmethod(lambda name, stack, owners, symmetric: stack)
 
 
 def factor(size: int, seed: int = 0) -> np.ndarray:

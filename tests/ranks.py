@@ -57,7 +57,7 @@ def main(backend: str, rank: str, world: str, address: str, out: str, cases: str
 
     from suite import load, run
 
-    module = load.half("suite.backend", backend)
+    module = load.half("suite.backend.ranks", backend)
     module.connect(int(rank), int(world), address, 60)
     for name, (optimizer, steps, changes) in json.loads(cases).items():
         ends = [*changes.pop("restored", []), steps]

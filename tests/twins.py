@@ -15,9 +15,9 @@ Tree = dict[str, np.ndarray]
 class Alone:
     """A reduction over one rank."""
 
-    world = 1
-    gather = staticmethod(lambda name, slices, **how: slices)
-    mine = staticmethod(lambda stack: stack)
+    world, rank = 1, 0
+    gather = staticmethod(lambda name, slices, owners, **how: slices)
+    mine = staticmethod(lambda stack, owners: stack)
 
 
 def draw(shapes: dict[str, tuple[int, ...]], seed: int) -> Tree:

@@ -1,8 +1,9 @@
 """One rank that takes the mean of 10 MB in several communication modes, and says what its ledger and the kernel saw.
 
-python wired.py BACKEND JOB; JOB is JSON: {"values": n, "modes": {name: comm node}, "locals": devices of a jax process}.
-Who it is stands in the environment, as torchrun and jax have it. Prints one line of JSON: {name: {"hashes", "between":
-bytes for other hosts by the ledger, "kernel": bytes its host sent, "seconds"}}. `start` runs it on a test bed's hosts.
+python wired.py BACKEND JOB; JOB is JSON: {"values": n, "modes": {name: comm node}, "locals": devices of a jax process,
+"rounds": measured after a first one that is not}. Who it is stands in the environment, as torchrun and jax have it.
+Prints one line of JSON: {name: {"hashes", "between": bytes for other hosts by the ledger, "kernel": bytes its host
+sent, "seconds": of each round}}. `start` runs it on a test bed's hosts.
 """
 
 import hashlib
@@ -17,20 +18,31 @@ from typing import Any
 import numpy as np
 
 QUIET = 0.05  # seconds before and after, in which nothing else is sent
-ROUNDS = 2  # measured, after a first one that is not
+# what the kernel may have sent beside the ledger's bytes, headers: one a segment, and where a shaped link cuts segments
+# down, one a packet
+UNSHAPED, SHAPED, CONSTANT = 1.003, 1.07, 20_000
 PORTS = iter(range(29_500, 30_500))
 
 
 def start(
-    bed: Any, backend: str, modes: dict[str, Any], *, local: int = 1, values: int = 2_500_000, deadline: float = 240
+    bed: Any,
+    backend: str,
+    modes: dict[str, Any],
+    *,
+    local: int = 1,
+    values: int = 2_500_000,
+    rounds: int = 2,
+    deadline: float = 240,
 ) -> dict[str, Any]:
     """Every mode's {"ledger": bytes between hosts that each host's ranks count, "kernel": bytes, "seconds", "hashes"}.
+
+    Seconds are those of each round, until the last rank had the mean.
 
     Of `local` ranks on a host torch makes processes, jax devices of one process.
     """
     processes = local if backend == "torch" else 1
     world = bed.hosts * processes
-    job = {"values": values, "modes": modes, "locals": local}
+    job = {"values": values, "modes": modes, "locals": local, "rounds": rounds}
     command = [sys.executable, str(Path(__file__)), backend, json.dumps(job)]
     from suite.comm.testbed import rendezvous
 
@@ -48,7 +60,7 @@ def start(
         found[name] = {
             "ledger": [sum(rank[name]["between"] for rank in host) for host in hosts],
             "kernel": [host[0][name]["kernel"] for host in hosts],
-            "seconds": max(rank[name]["seconds"] for rank in ranks),
+            "seconds": [max(each) for each in zip(*(rank[name]["seconds"] for rank in ranks), strict=True)],
             "hashes": {value for rank in ranks for value in rank[name]["hashes"]},
         }
     return found
@@ -64,13 +76,13 @@ class Task:
         self.layers = lambda: {"fc": Layer("linear", ("fc.weight",))}
 
 
-def measured(once: Callable[[], Any], meet: Callable[[], Any]) -> dict[str, Any]:
-    """Kernel bytes and seconds of one round, the least of some; counted while nothing else is sent."""
+def measured(rounds: int, once: Callable[[], Any], meet: Callable[[], Any]) -> dict[str, Any]:
+    """Kernel bytes of one round, the least of some, and the seconds of each; counted while nothing else is sent."""
     from suite.comm.testbed import sent
 
     once()
     seconds, kernel = [], []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         meet()
         time.sleep(QUIET)
         before, began = sent(), time.perf_counter()
@@ -78,7 +90,7 @@ def measured(once: Callable[[], Any], meet: Callable[[], Any]) -> dict[str, Any]
         seconds.append(time.perf_counter() - began)
         time.sleep(2 * QUIET)  # acknowledgements, and another rank of this host that is not done yet
         kernel.append(sent() - before)
-    return {"seconds": min(seconds), "kernel": min(kernel)}
+    return {"seconds": seconds, "kernel": min(kernel)}
 
 
 def values(rank: int, count: int) -> np.ndarray:
@@ -112,8 +124,8 @@ def in_torch(job: dict[str, Any]) -> dict[str, Any]:
         def once(reduce: Any = reduce, mean: Any = mean) -> None:
             mean.update(reduce.mean("gradients", {"fc.weight": mine}))
 
-        result = measured(once, dist.barrier)
-        levels = {level: count // (1 + ROUNDS) for level, count in ledger.levels.items()}
+        result = measured(job["rounds"], once, dist.barrier)
+        levels = {level: count // (1 + job["rounds"]) for level, count in ledger.levels.items()}
         hashes = [digest(mean["fc.weight"].numpy())]
         found[name] = result | {"between": levels.get("flat", 0) + levels.get("outer", 0), "hashes": hashes}
     return found
@@ -127,12 +139,12 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
     from jax.sharding import PartitionSpec as P
 
     from suite import communication
-    from suite.backend import jax as backend
+    from suite.backend.ranks import jax as ranks
     from suite.comm.reduce.jax import Reduce
     from suite.comm.transport.jax import AXIS, Transport
 
     variables = [os.environ[name] for name in ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")]
-    backend.connect(int(variables[0]), int(variables[1]), variables[2], 60)
+    ranks.connect(int(variables[0]), int(variables[1]), variables[2], 60)
     world, count, found = len(jax.devices()), job["values"], {}
     for name, node in job["modes"].items():
         channels = communication.channels(node, Task(count), world, "jax")  # type: ignore[arg-type]
@@ -153,6 +165,7 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
         run = jax.jit(jax.shard_map(body, **maps))
         meet = jax.jit(jax.shard_map(lambda value: jax.lax.psum(value[:1], AXIS), **maps))
         result = measured(
+            job["rounds"],
             lambda run=run, given=given: run(given).block_until_ready(),
             lambda meet=meet, given=given: meet(given).block_until_ready(),
         )

@@ -1,9 +1,9 @@
 """How a policy asks and decides. It is a generator, the same in both backends, and holds no array.
 
-`decide(candidates, kinds, situation, **options)` yields `Probe` or `Measure` as often as it likes, gets each one's
-answer, and then yields a `Commit`; the answer to that is the `Situation` in which it is asked again. Whatever was
-tried, the run goes on from where it was. Rank 0 decides and the others are told; what is tried is on the clock and in
-the ledger.
+`decide(candidates, kinds, situation, **options)` yields `Probe`, `Measure` or `Predict` as often as it likes, gets
+each one's answer, and then yields a `Commit`; the answer to that is the `Situation` in which it is asked again.
+Whatever was tried, the run goes on from where it was. Rank 0 decides and the others are told; what is tried is on the
+clock and in the ledger.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,6 +62,38 @@ class Measure:
     mode: Mode
     kind: str
     repeats: int = 5
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Say what the cost model expects of one mean of all gradients of one kind, which is not taken; -> `Predicted`."""
+
+    mode: Mode
+    kind: str
+    repeats: int = 5
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the cost model says of an exchange, and the codec of itself.
+
+    Attributes:
+        coding: seconds of encoding and decoding, from the codec's speed here: the median of `repeats`, on the slowest
+            rank.
+        transfer: seconds on the network.
+        sent: bytes that rank 0 sends.
+        bits: of a value on the wire.
+        error: largest error that the codec declares for normally distributed values, root mean square, as a share of
+            theirs.
+        network: which network was assumed.
+    """
+
+    coding: float
+    transfer: float
+    sent: int
+    bits: float
+    error: float
+    network: str
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,17 @@
 """Reductions over ranks in torch."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from suite.comm.channel import GRADIENTS, Channel, Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.coder.torch import Coder, Coders
+from suite.comm.layout import places, slots
 from suite.comm.layout import torch as layout
+from suite.comm.reduce import as_mean
 from suite.comm.transport.torch import Transport
 
 Tree = dict[str, Tensor]
@@ -34,6 +39,11 @@ class Reduce:
         """Number of ranks."""
         return self.transport.world
 
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        return self.transport.rank
+
     def exact(self, values: Tree) -> Tree:
         """The mean of small values over ranks, never compressed."""
         if self.world == 1 or not values:
@@ -57,51 +67,81 @@ class Reduce:
 
     def bucket(self, name: str, channel: Channel, values: Tree) -> Tree:
         """The mean over ranks of values that are sent together."""
-        mean = channel.topology.mean
-        flat = mean(name, _flat(values), channel=channel, coders=self._coders(channel), transport=self.transport)
-        return _cut(flat, values)
+        return _cut(channel.topology.mean(name, _flat(values), **self._ways(channel)), values)
 
-    def to_owners(self, name: str, stack: Tensor, *, symmetric: bool = False) -> Tensor:
-        """Rank r's share, rows [r · k, (r + 1) · k), of the mean over ranks of a (world · k, …) stack.
+    def to_owners(self, name: str, stack: Tensor, owners: tuple[int, ...], *, symmetric: bool = False) -> Tensor:
+        """Each owner's rows of the mean over ranks of a (m, …) stack: (k, …), zeros where a rank owns fewer than k.
 
-        Of matrices that are `symmetric`, (world · k, n, n), triangles may be sent.
+        Args:
+            name: for ledger and residuals.
+            stack: the rows, on every rank.
+            owners: the rank of each row; k is the most that any of them has.
+            symmetric: the rows are symmetric matrices (m, n, n), so that triangles may be sent.
         """
         if self.world == 1:
             return stack
         if symmetric and self.channels.symmetric:
-            return layout.unpack(self.to_owners(name, layout.pack(stack)))
-        channel, rows = self.channels.factors, stack.reshape(self.world, -1)
-        send = channel.topology.to_owners
-        mine = send(name, rows, channel=channel, coders=self._coders(channel), transport=self.transport)
-        return mine.view(-1, *stack.shape[1:])
+            return layout.unpack(self.to_owners(name, layout.pack(stack), owners))
+        channel = self.channels.factors
+        if as_mean(owners, self.world):
+            mean = channel.topology.mean(name, stack.reshape(-1), **self._ways(channel))
+            return self.mine(mean.view(stack.shape), owners)
+        rows = _ordered(stack, slots(owners, self.world)).reshape(self.world, -1)
+        return channel.topology.to_owners(name, rows, **self._ways(channel)).view(-1, *stack.shape[1:])
 
-    def gather(self, name: str, slices: Tensor, *, exact: bool = False, symmetric: bool = False) -> Tensor:
-        """Every owner's rows put together again: (k, …) on each rank to (world · k, …) on all.
+    def gather(
+        self, name: str, slices: Tensor, owners: tuple[int, ...], *, exact: bool = False, symmetric: bool = False
+    ) -> Tensor:
+        """Every owner's rows put together again: (k, …) on each rank to (m, …) on all; the twin of `to_owners`.
 
-        As values, in the run's communication mode, or `exact`: as they are, of any type. Of matrices that are
-        `symmetric`, (k, n, n), triangles may be sent.
+        As values, in the run's communication mode, or `exact`: as they are, of any type.
         """
         if self.world == 1:
             return slices
-        if exact:
-            return self.transport.all_gather(name, slices)
-        if symmetric and self.channels.symmetric:
-            return layout.unpack(self.gather(name, layout.pack(slices)))
+        if symmetric and self.channels.symmetric and not exact:
+            return layout.unpack(self.gather(name, layout.pack(slices), owners))
         channel = self.channels.factors
-        send = channel.topology.gather
-        coders = self._coders(channel)
-        whole = send(name, slices.reshape(-1), channel=channel, coders=coders, transport=self.transport)
-        return whole.view(-1, *slices.shape[1:])
+        own = [row for row, owner in enumerate(owners) if owner == self.transport.rank]
+        if exact:
+            found = self.transport.all_gather(name, slices)
+        elif as_mean(owners, self.world):
+            whole = slices.new_zeros(len(owners), *slices.shape[1:])
+            whole[own] = slices[: len(own)]
+            mean = channel.topology.mean(name, whole.reshape(-1), **self._ways(channel))
+            return (mean * self.world).view(whole.shape)
+        else:  # what nobody owns must not enter what a codec finds out about its values
+            clean = _ordered(slices, [*range(len(own)), *[-1] * (len(slices) - len(own))])
+            found = channel.topology.gather(name, clean.reshape(-1), **self._ways(channel))
+            found = found.reshape(-1, *slices.shape[1:])
+        return _ordered(found, places(owners, self.world))
 
-    def mine(self, stack: Tensor) -> Tensor:
-        """This rank's rows of a stack that all ranks hold; nothing is sent."""
-        return stack.chunk(self.world)[self.transport.rank]
+    def mine(self, stack: Tensor, owners: tuple[int, ...]) -> Tensor:
+        """The rows (k, …) that this rank owns of a stack (m, …) that all ranks hold; nothing is sent."""
+        if self.world == 1:
+            return stack
+        order = slots(owners, self.world)
+        share = len(order) // self.world
+        return _ordered(stack, order[self.transport.rank * share : (self.transport.rank + 1) * share])
 
-    def _coders(self, channel: Channel) -> Coders:
+    def _ways(self, channel: Channel) -> dict[str, Any]:
+        """What a topology needs beside the values."""
+
         def coder(name: str, codec: Codec) -> Coder:
             return Coder(name, codec, self.state if channel.feedback else None, self.key, self.transport.rank)
 
-        return coder
+        coders: Coders = coder
+        return {"channel": channel, "coders": coders, "transport": self.transport}
+
+
+def _ordered(stack: Tensor, rows: Sequence[int]) -> Tensor:
+    """These rows of a stack, zeros for -1; nothing is copied where they are its first ones."""
+    if len(rows) <= len(stack) and all(map(int.__eq__, rows, range(len(rows)))):
+        return stack[: len(rows)]
+    found = stack.new_zeros(len(rows), *stack.shape[1:])
+    for to, row in enumerate(rows):
+        if row >= 0:
+            found[to] = stack[row]
+    return found
 
 
 def _flat(values: Tree) -> Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.comm.testbed import network
-from suite.comm.testbed.counters import INTERFACE, sent
+from suite.comm.testbed.counters import INTERFACE, VARIABLE, sent
 from suite.contract import UserError
 
 TOLERANCE = 0.03  # of the rate and of the round trip
@@ -128,7 +128,7 @@ class Testbed:
     # --------------------------------------------------------------------------------------------- running
     def start(self, host: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
         """Start a command on a host, in a session of its own; `options` are Popen's."""
-        options["env"] = {**(options.get("env") or os.environ), "GLOO_SOCKET_IFNAME": INTERFACE}
+        options["env"] = {**(options.get("env") or os.environ), "GLOO_SOCKET_IFNAME": INTERFACE, VARIABLE: "1"}
         inside = ["ip", "netns", "exec", self.network.names[host], *command]
         return subprocess.Popen(inside, start_new_session=True, **options)
 

@@ -69,11 +69,12 @@ def kfac(
         kind = next(iter(params.values())).dtype
         values = {"lr": lr, "momentum": momentum, "damping": damping, "factor_decay": factor_decay}
         values |= {"weight_decay": weight_decay, "stale_alpha": stale_alpha, "kl_clip": kl_clip}
-        eye = {key: jnp.eye(int(key), dtype=kind) for key in buckets.padded}
+        eye = {key: jnp.eye(int(key), dtype=kind) for key in buckets.members}
+        factor = {key: jnp.zeros((n * world, int(key), int(key)), kind) for key, n in buckets.share.items()}
         state = {
             "hyper": hyper(**values),
-            "owned": {"factor": {key: jnp.zeros((n, int(key), int(key)), kind) for key, n in buckets.padded.items()}},
-            "inverse": {key: jnp.tile(eye[key], (rows, 1, 1)) for key, rows in buckets.padded.items()},
+            "owned": {"factor": factor},  # split by rank, a slice each
+            "inverse": {key: jnp.tile(eye[key], (len(rows), 1, 1)) for key, rows in buckets.members.items()},
             "replicated": {name: jnp.zeros(shape, kind) for name, shape in plan.replicated.items()},
             "trace": jnp.zeros(len(plan.factors), kind),
             "mass": jnp.zeros(len(plan.factors), kind),
@@ -145,13 +146,12 @@ def kfac(
                 before[name], similar = found[1][0], similar.at[plan.index[name]].set(found[2][0])
         past, factor, owned_before = state["owned"].get("before", {}), {}, {}
         for key, members in buckets.members.items():
-            stack = jnp.stack([statistics[side] for side in members])
-            stack = jnp.pad(stack, ((0, buckets.filler(key)), (0, 0), (0, 0)))
-            new = reduce.to_owners(f"factor/{key}", stack, symmetric=True)
-            numbers = reduce.mine(jnp.array(plan.rows(key) + [0] * buckets.filler(key)))
+            owners, stack = buckets.owners(key), jnp.stack([statistics[side] for side in members])
+            new = reduce.to_owners(f"factor/{key}", stack, owners, symmetric=True)
+            numbers = reduce.mine(jnp.array(plan.rows(key)), owners)
             factor[key], last, found = one(numbers, state["owned"]["factor"][key], new, past.get(key))
             if stale:
-                found = reduce.gather("stale", found, exact=True)[: len(members)]
+                found = reduce.gather("stale", found, owners, exact=True)
                 owned_before[key], similar = last, similar.at[jnp.array(plan.rows(key))].set(found)
         counts = {"refreshed": state["refreshed"] + taken.sum(dtype=jnp.int32)}
         counts["kept"] = state["kept"] + (due & ~sound).sum(dtype=jnp.int32)
@@ -161,9 +161,9 @@ def kfac(
 
     # -------------------------------------------------------------------------------------------- inverses
     def program(name: str, state: State, *, reduce: Any) -> State:
-        filler, previous = buckets.filler(name), state["inverse"][name]
-        numbers = reduce.mine(jnp.array(plan.rows(name) + [0] * filler))
-        due = reduce.mine(jnp.arange(buckets.padded[name])) < len(buckets.members[name])
+        owners, previous = buckets.owners(name), state["inverse"][name]
+        numbers = reduce.mine(jnp.array(plan.rows(name)), owners)
+        due = reduce.mine(jnp.ones(len(previous), bool), owners)
         if stale:  # refreshed in this very step: it has waited for nothing yet
             due &= (state["wait"] == state["interval"][0])[numbers]
         scale = 1.0 / jnp.maximum(state["mass"], jnp.finfo(previous.dtype).tiny)
@@ -173,9 +173,9 @@ def kfac(
             return jax.lax.cond(due, lambda: damped_inverse(factor * scale, ridge), lambda: old)
 
         # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
-        items = (scale[numbers], ridges(plan, state, damping_split)[numbers], reduce.mine(previous))
+        items = (scale[numbers], ridges(plan, state, damping_split)[numbers], reduce.mine(previous, owners))
         found = jax.lax.map(one, (due, state["owned"]["factor"][name], *items))
-        found = reduce.gather(f"inverse/{name}", found, symmetric=True)
+        found = reduce.gather(f"inverse/{name}", found, owners, symmetric=True)
         good = usable(found)
         inverse = jnp.where(good[:, None, None], found, previous)
         kept = state["kept"] + (~good).sum(dtype=jnp.int32)

@@ -97,13 +97,10 @@ class KFACPlan(Plan):
         """Where each member of a bucket stands in `sides`."""
         return [self.index[side] for side in self.buckets.members[key]]
 
-    def parcels(self, key: str, chosen: Collection[str]) -> list[int]:
-        """Rows of a bucket's stack, those of `chosen` only, owner after owner and equally many of each; -1 fills up."""
-        share = self.buckets.padded[key] // self.world
-        wanted = [row for row, side in enumerate(self.buckets.members[key]) if side in chosen]
-        owned = [[row for row in wanted if row // share == rank] for rank in range(self.world)]
-        most = max(map(len, owned))
-        return [row for rows in owned for row in rows + [-1] * (most - len(rows))]
+    def chosen(self, key: str, names: Collection[str]) -> tuple[list[int], tuple[int, ...]]:
+        """The rows of a bucket's stack that hold some of these factors, and the owner of each."""
+        rows = [row for row, side in enumerate(self.buckets.members[key]) if side in names]
+        return rows, tuple(row // self.buckets.share[key] for row in rows)
 
     # ------------------------------------------------------------------------------------------------ when
     def now(self, step: int) -> tuple[str, ...]:

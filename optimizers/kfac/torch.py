@@ -96,11 +96,11 @@ class KFAC(torch.optim.Optimizer):
             momentum_on=momentum_on,
         )
         self.wanted = tuple(plan.factors)  # what this step refreshes
-        padded, like = plan.buckets.padded, next(iter(self.named.values())).detach()
-        factor = {key: like.new_zeros(rows // world, int(key), int(key)) for key, rows in padded.items()}
+        like, members = next(iter(self.named.values())).detach(), plan.buckets.members
+        factor = {key: like.new_zeros(rows, int(key), int(key)) for key, rows in plan.buckets.share.items()}
         self.state["kfac"] = {
             "owned": {"factor": factor},
-            "inverse": {key: torch.eye(int(key)).to(like).repeat(rows, 1, 1) for key, rows in padded.items()},
+            "inverse": {key: torch.eye(int(key)).to(like).repeat(len(rows), 1, 1) for key, rows in members.items()},
             "replicated": {name: like.new_zeros(shape) for name, shape in plan.replicated.items()},
             "trace": like.new_zeros(len(plan.factors)),
             "mass": like.new_zeros(len(plan.factors)),
@@ -183,21 +183,14 @@ class KFAC(torch.optim.Optimizer):
             mix(name, state["replicated"][name], value, past.get(name))
         past = state["owned"].get("before", {})
         for key, members in plan.buckets.members.items():
-            rows, share = plan.parcels(key, names), plan.buckets.padded[key] // plan.world
-            stack = self._to_owners(key, [statistics[members[row]] if row >= 0 else None for row in rows], reduce)
-            for row, new in zip(_mine(rows, reduce), stack, strict=True):
-                if row >= 0:
-                    before = past[key][row % share] if past else None
-                    mix(members[row], state["owned"]["factor"][key][row % share], new, before)
+            (rows, owners), share = plan.chosen(key, names), plan.buckets.share[key]
+            new: Iterable[Tensor] = [statistics[members[row]] for row in rows]
+            if plan.world > 1 and rows:
+                new = reduce.to_owners(f"factor/{key}", torch.stack(list(new)), owners, symmetric=True)
+            for row, value in zip(_mine(rows, owners, reduce), new, strict=False):  # what follows is nobody's
+                before = past[key][row % share] if past else None
+                mix(members[row], state["owned"]["factor"][key][row % share], value, before)
         return alike
-
-    def _to_owners(self, key: str, found: list[Tensor | None], reduce: Any) -> Iterable[Tensor]:
-        """This rank's share of some matrices, averaged over ranks; None stands where nothing is sent."""
-        if self.plan.world == 1 or not found:
-            return [value for value in found if value is not None]
-        empty = self.state["kfac"]["trace"].new_zeros(int(key), int(key))
-        stack = torch.stack([empty if value is None else value for value in found])
-        return reduce.to_owners(f"factor/{key}", stack, symmetric=True)
 
     # --------------------------------------------------------------------------------------------- inverses
     def _ridges(self) -> Tensor:
@@ -206,10 +199,9 @@ class KFAC(torch.optim.Optimizer):
     def program(self, name: str, *, reduce: Any) -> None:
         """Invert the due factors of one bucket that this rank owns, and gather every owner's inverses."""
         state, buckets = self.state["kfac"], self.plan.buckets
-        rows, members = self.plan.parcels(name, self.wanted), buckets.members[name]
-        share = buckets.padded[name] // self.plan.world
-        added = self._ridges()
-        factor, own = state["owned"]["factor"][name], [row for row in _mine(rows, reduce) if row >= 0]
+        (rows, owners), members = self.plan.chosen(name, self.wanted), buckets.members[name]
+        share, added = buckets.share[name], self._ridges()
+        factor, own = state["owned"]["factor"][name], _mine(rows, owners, reduce)
         # on a CPU one by one, so that each stays in the cache
         batches = [[row] for row in own] if factor.device.type == "cpu" else [own] if own else []
         found: list[Tensor] = []
@@ -219,17 +211,13 @@ class KFAC(torch.optim.Optimizer):
             scaled = factor[[row % share for row in batch]] / mass[:, None, None]
             found += damped_inverse(scaled, added[at]).unbind()
         if self.plan.world > 1:
-            found = self._gathered(name, found, len(rows) // self.plan.world, reduce)
+            empty = factor.new_zeros(factor.shape[1:])
+            stack = torch.stack(found + [empty] * (max(Counter(owners).values()) - len(found)))
+            found = list(reduce.gather(f"inverse/{name}", stack, owners, symmetric=True))
         for row, value in zip(rows, found, strict=True):
-            if row >= 0:
-                good, old = usable(value), state["inverse"][name][row]
-                old.copy_(value if certain(good) else torch.where(good, value, old))
-                state["kept"] += ~good
-
-    def _gathered(self, name: str, found: list[Tensor], count: int, reduce: Any) -> list[Tensor]:
-        empty = self.state["kfac"]["trace"].new_zeros(int(name), int(name))
-        stack = torch.stack(found + [empty] * (count - len(found)))
-        return list(reduce.gather(f"inverse/{name}", stack, symmetric=True))
+            good, old = usable(value), state["inverse"][name][row]
+            old.copy_(value if certain(good) else torch.where(good, value, old))
+            state["kept"] += ~good
 
     # ----------------------------------------------------------------------------------------------- update
     @torch.no_grad()
@@ -261,8 +249,9 @@ class KFAC(torch.optim.Optimizer):
             self.state["kfac"]["wait"] -= 1
 
 
-def _mine(rows: list[int], reduce: Any) -> list[int]:
-    return reduce.mine(torch.tensor(rows)).tolist() if rows else []
+def _mine(rows: list[int], owners: tuple[int, ...], reduce: Any) -> list[int]:
+    """Those of some rows that this rank owns."""
+    return [row for row, owner in zip(rows, owners, strict=True) if owner == reduce.rank]
 
 
 make = KFAC

@@ -1,5 +1,6 @@
 """Each factor's own interval between statistics, in torch (SP-NGD, algorithms 1 and 2); see reference.py."""
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -39,17 +40,16 @@ def settle(plan: KFACPlan, state: State, names: tuple[str, ...], alike: dict[str
         alike: what `similar` said of those that this rank holds.
         reduce: tells the ranks what the owners found.
     """
-    held: list[list[str]] = [[] for _ in range(plan.world)]  # by rank; "" fills up
+    owner: dict[str, int] = {}
     for key, members in plan.buckets.members.items():
-        rows = plan.parcels(key, names)
-        each = len(rows) // plan.world
-        for rank, slots in enumerate(held):
-            slots += [members[row] if row >= 0 else "" for row in rows[rank * each : (rank + 1) * each]]
-    if plan.world > 1 and held[0]:
-        none = torch.zeros(2, dtype=torch.bool, device=state["mass"].device)
-        sent = [alike.get(name, none) for name in held[int(reduce.mine(torch.arange(plan.world)))]]
-        found = reduce.gather("stale", torch.stack(sent), exact=True)
-        alike = alike | dict(zip((name for slots in held for name in slots), found, strict=True))
+        rows, owners = plan.chosen(key, names)
+        owner |= zip((members[row] for row in rows), owners, strict=True)
+    if plan.world > 1 and owner:
+        found = [alike[name] for name, rank in owner.items() if rank == reduce.rank]
+        nothing = [torch.zeros(2, dtype=torch.bool, device=state["mass"].device)]
+        sent = torch.stack(found + nothing * (max(Counter(owner.values()).values()) - len(found)))
+        told = reduce.gather("stale", sent, tuple(owner.values()), exact=True)
+        alike = alike | dict(zip(owner, told, strict=True))
     at = torch.tensor([plan.index[name] for name in names], device=state["wait"].device)
     last, older = state["interval"][:, at]
     to_last, to_before = torch.stack([alike[name] for name in names]).unbind(1)

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,8 +38,8 @@ def _exchanges(plan: KFACPlan, taken: Any, inverted: Any) -> list[Exchange]:
     found = []
     for key in plan.buckets.members:
         side = int(key)
-        sent, back = (len(plan.parcels(key, chosen)) // plan.world for chosen in (taken, inverted))
+        (_, sent), (_, back) = (plan.chosen(key, chosen) for chosen in (taken, inverted))
         if sent or back:
-            whole = sum(member in inverted for member in plan.buckets.members[key])
-            found.append(Exchange(key, side, sent, back, back * side**3, whole * side**3))
+            busiest = max(Counter(back).values(), default=0)
+            found.append(Exchange(key, side, sent, back, busiest * side**3, len(back) * side**3))
     return found

@@ -12,7 +12,7 @@ from suite.contract import Layer
 from suite.optimizers._base.jax import Optimizer, decayed, hyper, local, with_local
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.jax import inverse_root
-from suite.optimizers.shampoo.jax_blocks import along, cut, filled, join, turned
+from suite.optimizers.shampoo.jax_blocks import along, cut, join, turned
 from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ShampooPlan, split_name
 
 Tree = dict[str, Array]
@@ -58,9 +58,7 @@ def shampoo(
         if plan.stagger:
             state["turn"] = {key: jnp.zeros((), jnp.int32) for key in plan.sizes}
         if plan.lag:  # split by rank: statistics on their way to the host, then the roots that come back
-            owned = {
-                key: jnp.zeros((plan.padded(plan.count(key)), size, size), kind) for key, size in plan.sizes.items()
-            }
+            owned = {key: jnp.zeros((plan.share(key) * world, n, n), kind) for key, n in plan.sizes.items()}
             state["pending"] = {"owned": owned, "epsilon": hyper(epsilon=epsilon)["epsilon"]}
         return state
 
@@ -82,7 +80,7 @@ def shampoo(
         factor, old, ridge = state["factor"][key], state["root"][key], state["hyper"]["epsilon"]
         if what == "take":
             pending = state["pending"]
-            owned = pending["owned"] | {key: reduce.mine(filled(factor, plan.padded(len(factor))))}
+            owned = pending["owned"] | {key: reduce.mine(factor, plan.owners(len(factor)))}
             return state | {"pending": pending | {"owned": owned, "epsilon": ridge}}
         rows = None
         if what == "turn":
@@ -96,9 +94,9 @@ def shampoo(
         if what == "install":
             mine = state["pending"]["owned"][key]
         else:
-            share = reduce.mine(filled(factor, plan.padded(len(factor))))
+            share = reduce.mine(factor, plan.owners(len(factor)))
             mine = inverse_root(share, plan.order(key), epsilon=ridge, method=root)
-        fresh = reduce.gather(f"root/{key}", mine, symmetric=True)[: len(old)]
+        fresh = reduce.gather(f"root/{key}", mine, plan.owners(len(old)), symmetric=True)
         usable = jnp.isfinite(fresh).all((1, 2))
         failed = ~usable if rows is None else ~usable & (rows < len(state["root"][key]))
         fresh = jnp.where(usable[:, None, None], fresh, old)

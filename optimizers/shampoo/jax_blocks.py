@@ -6,11 +6,6 @@ from jax import Array
 from suite.optimizers.shampoo.plan import Grid
 
 
-def filled(stack: Array, rows: int) -> Array:
-    """A stack with rows of zeros at its end."""
-    return jnp.pad(stack, ((0, rows - len(stack)), (0, 0), (0, 0)))
-
-
 def along(stack: Array, side: int) -> Array:
     """Blocks as matrices (blocks, length of one side, product of the others)."""
     if side == stack.ndim - 2:

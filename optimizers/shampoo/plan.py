@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from suite.contract import Layer, Plan, UserError
 from suite.optimizers._linalg import HOSTED, METHODS
-from suite.optimizers._plan import bucket, merge
+from suite.optimizers._plan import bucket, dealt, merge
 
 GRAFTS = ("sgd", "adagrad", "rmsprop", "adam")
 GRAFT_EPSILON = 1e-8  # added to the root of the second moment (Kingma and Ba 2015, algorithm 1)
@@ -141,9 +141,13 @@ class ShampooPlan(Plan):
         """Matrices in a stack of statistics."""
         return len(self.buckets.members[stack.partition("/")[0]])
 
-    def padded(self, count: int) -> int:
-        """So many rows, and those that make them a multiple of the ranks."""
-        return -(-count // self.world) * self.world
+    def share(self, stack: str) -> int:
+        """Matrices of a stack that one rank owns, at most."""
+        return -(-self.count(stack) // self.world)
+
+    def owners(self, count: int) -> tuple[int, ...]:
+        """The rank that owns each of so many matrices, a slice each."""
+        return dealt(count, self.world)
 
     def order(self, stack: str) -> int:
         """P of a stack's roots A^(-1/p): 2 k with k factors (Gupta et al. 2018, algorithm 2), unless overridden."""

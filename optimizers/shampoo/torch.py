@@ -11,7 +11,7 @@ from suite.optimizers._base.torch import decayed
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.torch import finite, inverse_root
 from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ShampooPlan, split_name
-from suite.optimizers.shampoo.torch_blocks import along, cut, filled, join, touched, turned
+from suite.optimizers.shampoo.torch_blocks import along, cut, join, touched, turned
 
 Tree = dict[str, Tensor]
 
@@ -89,7 +89,7 @@ class Shampoo(torch.optim.Optimizer):
         if plan.stagger:
             self.state["shampoo"]["turn"] = dict.fromkeys(plan.sizes, 0)
         if plan.lag:  # each rank's own slices: statistics on their way to the host, then the roots that come back
-            owned = stacks(lambda stack: plan.padded(plan.count(stack)) // world)
+            owned = stacks(plan.share)
             self.state["shampoo"]["pending"] = {"owned": owned, "epsilon": epsilon}
         for parameter in self.named.values():
             self.state[parameter]["velocity"] = torch.zeros_like(parameter)
@@ -119,7 +119,7 @@ class Shampoo(torch.optim.Optimizer):
         """Refresh a stack of roots or some of them, each rank those of its slice; a failed one stays as it was."""
         state, plan, (stack, what) = self.state["shampoo"], self.plan, split_name(name)
         if what == "take":
-            owned = reduce.mine(filled(state["factor"][stack], plan.padded(plan.count(stack))))
+            owned = reduce.mine(state["factor"][stack], plan.owners(plan.count(stack)))
             state["pending"]["owned"][stack].copy_(owned)
             state["pending"]["epsilon"] = self.param_groups[0]["epsilon"]
             return
@@ -129,13 +129,14 @@ class Shampoo(torch.optim.Optimizer):
             rows = torch.tensor(turns[state["turn"][stack] % len(turns)], device=state["root"][stack].device)
             state["turn"][stack] = (state["turn"][stack] + 1) % len(turns)
         old = state["root"][stack][rows]
+        owners = plan.owners(len(old))
         if what == "install":
             mine = state["pending"]["owned"][stack]
         else:
-            share = reduce.mine(filled(state["factor"][stack][rows], plan.padded(len(old))))
+            share = reduce.mine(state["factor"][stack][rows], owners)
             epsilon = self.param_groups[0]["epsilon"]
             mine = inverse_root(share, plan.order(stack), epsilon=epsilon, method=self.root)
-        fresh = reduce.gather(f"root/{stack}", mine, symmetric=True)[: len(old)]
+        fresh = reduce.gather(f"root/{stack}", mine, owners, symmetric=True)
         usable = finite(fresh)
         chosen = torch.where(usable, fresh, old)
         state["root"][stack] = state["root"][stack].index_put((rows,), chosen) if what == "turn" else chosen

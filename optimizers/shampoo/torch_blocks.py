@@ -8,11 +8,6 @@ from torch.nn import functional
 from suite.optimizers.shampoo.plan import Grid
 
 
-def filled(stack: Tensor, rows: int) -> Tensor:
-    """A stack with rows of zeros at its end."""
-    return functional.pad(stack, (0, 0, 0, 0, 0, rows - len(stack))) if rows > len(stack) else stack
-
-
 def touched(stack: Tensor) -> Tensor | None:
     """The rows of tables (tables, rows, columns) that any of them has a gradient for; None unless these are few.
 

@@ -62,10 +62,10 @@ def soap(
 
     def program(name: str, state: State, *, reduce: Any) -> State:
         size, *start = name.split("/")
-        stacks, padding = plan.equal[size], ((0, plan.filler(size)), (0, 0), (0, 0))
+        stacks, owners = plan.equal[size], plan.owners(size)
         together = [jnp.concatenate([state[kind][at] for at in stacks]) for kind in ("factor", "basis")]
-        mine = [reduce.mine(jnp.pad(stack, padding)) for stack in together]
-        fresh = reduce.gather(f"basis/{size}", refreshed(*mine, start=bool(start)))[: len(together[1])]
+        mine = [reduce.mine(stack, owners) for stack in together]
+        fresh = reduce.gather(f"basis/{size}", refreshed(*mine, start=bool(start)), owners)
         usable = jnp.isfinite(fresh).all((1, 2))
         fresh = jnp.where(usable[:, None, None], fresh, together[1])
         basis, first, begin = dict(state["basis"]), dict(state["first"]), 0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from suite.contract import Plan, UserError
-from suite.optimizers._plan import merge
+from suite.optimizers._plan import dealt, merge
 
 
 class SOAPPlan(Plan):
@@ -55,9 +55,9 @@ class SOAPPlan(Plan):
         """Matrices in a stack."""
         return len(self.members[stack.partition("/")[0]])
 
-    def filler(self, size: str) -> int:
-        """Matrices that make those of a size a multiple of the ranks."""
-        return -sum(map(self.count, self.equal[size])) % self.world
+    def owners(self, size: str) -> tuple[int, ...]:
+        """The rank that owns each matrix of a size, a slice each."""
+        return dealt(sum(map(self.count, self.equal[size])), self.world)
 
     def programs(self, step: int) -> tuple[str, ...]:
         """The refreshes of this step, `<size>/start` where it is the first: its method is another."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from suite.optimizers._base.torch import dense
 from suite.optimizers.soap.plan import SOAPPlan
@@ -81,10 +80,10 @@ class SOAP(torch.optim.Optimizer):
     def program(self, name: str, *, reduce: Any) -> None:
         """Refresh the bases of one size; each rank takes those of its slice, and a failed one stays as it was."""
         state, (size, *start) = self.state["soap"], name.split("/")
-        stacks, padding = self.plan.equal[size], (0, 0, 0, 0, 0, self.plan.filler(size))
+        stacks, owners = self.plan.equal[size], self.plan.owners(size)
         together = [torch.cat([state[kind][at] for at in stacks]) for kind in ("factor", "basis")]
-        mine = [reduce.mine(functional.pad(stack, padding)) for stack in together]
-        fresh = reduce.gather(f"basis/{size}", refreshed(*mine, start=bool(start)))[: len(together[1])]
+        mine = [reduce.mine(stack, owners) for stack in together]
+        fresh = reduce.gather(f"basis/{size}", refreshed(*mine, start=bool(start)), owners)
         usable = fresh.isfinite().all(-1).all(-1)
         fresh = torch.where(usable[:, None, None], fresh, together[1])
         for at, new in zip(stacks, fresh.split([self.plan.count(at) for at in stacks]), strict=True):

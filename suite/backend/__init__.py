@@ -1,8 +1,7 @@
 """The two engines; nothing else in `suite/` imports a framework.
 
-Each offers the same few names: `connect`, `disconnect`, `tell`, and an `Engine` with `warm`, `prepare`, `step`,
-`losses`, `evaluate`, `agree`, `synchronize`, `snapshot`, `restore` and `facts`; and for policies `use`, `exchange`,
-`tell` and `slowest`.
+Each offers an `Engine` with `warm`, `prepare`, `step`, `losses`, `evaluate`, `synchronize`, `snapshot`, `restore`,
+`facts` and `ranks`; and for policies `use`, `exchange` and `code`. What concerns its processes alone is in `ranks/`.
 """
 
 import math

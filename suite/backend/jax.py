@@ -8,7 +8,6 @@ The maths is in `jax_step.py`, compilation in `jax_programs.py`; here are device
 """
 
 import functools
-import pickle
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,36 +25,15 @@ from jax.sharding import PartitionSpec as P
 from suite import backend, communication, load
 from suite.backend.jax_programs import Lowered, Mode, Programs, enable_cache
 from suite.backend.jax_step import Maths
+from suite.backend.ranks.jax import Ranks
+from suite.comm.transport import entry
 from suite.comm.transport.jax import AXIS, Transport
 from suite.contract import Plan, Sparse, Task, UserError
 
-__all__ = ["Engine", "connect", "devices_for", "disconnect", "enable_cache"]
+__all__ = ["Engine", "devices_for", "enable_cache"]
 
 Tree = dict[str, Any]
 Batch = dict[str, np.ndarray]
-SIGNALS = [None, "SIGINT", "SIGTERM"]
-
-
-def connect(rank: int, world: int, address: str, deadline: float) -> None:
-    """Join the other processes; `address` is host:port, `deadline` in seconds."""
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    silent = max(10, min(100, int(deadline)))  # seconds after which a process that says nothing counts as lost
-    begin = int(deadline)
-    jax.distributed.initialize(address, world, rank, initialization_timeout=begin, heartbeat_timeout_seconds=silent)
-
-
-def disconnect() -> None:
-    """Leave the other processes."""
-    jax.distributed.shutdown()
-
-
-def tell(value: Any) -> Any:
-    """Process 0's value, on all of them."""
-    data = np.frombuffer(pickle.dumps(value), np.uint8)
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    padded = np.zeros(size, np.uint8)
-    padded[: min(size, len(data))] = data[:size]
-    return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
 
 
 def devices_for(name: str, world: int) -> list[Any]:
@@ -84,7 +62,7 @@ class Engine:
     def __init__(self, task: Task, config: Mapping[str, Any]):
         self.task, self.seed, self.world = task, config["seed"], config["world"]
         self.precision, self.share = config["precision"], (jax.process_index(), jax.process_count())
-        self.devices = devices_for(config["device"], self.world)
+        self.devices, self.ranks = devices_for(config["device"], self.world), Ranks()
         self.modes, node = communication.modes(config["comm"], task, self.world, "jax"), config["optimizer"]
         self.mode = next(iter(self.modes))
         channels = self.modes[self.mode]
@@ -176,21 +154,19 @@ class Engine:
 
     def exchange(self, kind: str) -> None:
         """Take the mean of something of the size of all gradients of one kind, here the weights, and drop it."""
-        name = "exchange", kind, self.mode
+        self._try("exchange", self.maths.exchange, kind)
+
+    def code(self, kind: str) -> None:
+        """Encode and decode something of the size of all gradients of one kind, here the weights; nothing is sent."""
+        self._try("code", self.maths.code, kind)
+
+    def _try(self, what: str, body: Any, kind: str) -> None:
+        name = what, kind, self.mode
         values = {each: self.run["params"][each] for each, its in self.kinds.items() if its == kind}
         with self._mode():
             if name not in self.programs:
-                lowered = self.programs.lower(self.maths.exchange, (values,), (P(),), P(), donate=False)
-                self.programs.compile({name: lowered})
+                self.programs.compile({name: self.programs.lower(body, (values,), (P(),), P(), donate=False)})
             jax.block_until_ready(self.programs(name, values))
-
-    def tell(self, value: Any) -> Any:
-        """Process 0's value, on all of them."""
-        return value if self.share[1] == 1 else tell(value)
-
-    def slowest(self, seconds: float) -> float:
-        """The largest value over processes."""
-        return seconds if self.share[1] == 1 else float(multihost_utils.process_allgather(np.float64(seconds)).max())
 
     # ------------------------------------------------------------------------------------------- programs
     def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
@@ -398,7 +374,7 @@ class Engine:
                     inputs,
                     key,
                 )
-                hosted = {name: self._host(value) for name, value in outputs.items()}
+                hosted = {name: self._host(value, "evaluation") for name, value in outputs.items()}
                 yield hosted | (self._written(batch, generate) if generate else {})
 
     def _written(self, batch: Batch, generate: Callable[..., Batch]) -> Batch:
@@ -428,32 +404,22 @@ class Engine:
         predict = functools.partial(self.maths.predict, world=self.world)
         return jax.jit(jax.shard_map(predict, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False))
 
-    def _host(self, value: Array) -> np.ndarray:
+    def _host(self, value: Array, name: str = "snapshot") -> np.ndarray:
         if not value.is_fully_addressable and not value.is_fully_replicated:
+            share = value.nbytes // self.world
+            self.programs.ledger.add([entry("all_gather", name, str(value.dtype), share, self.world)])
             value = multihost_utils.process_allgather(value, tiled=True)
         host = np.asarray(value)
         return host.astype(np.float32) if host.dtype == jnp.bfloat16 else host
 
-    def agree(self, signal: str | None) -> str | None:
-        """A signal that any process has received, on all of them."""
-        if jax.process_count() == 1:
-            return signal
-        heard = multihost_utils.process_allgather(np.asarray(SIGNALS.index(signal)))
-        return SIGNALS[int(heard.max())]
-
     def _compare(self) -> None:
         """Make sure that all devices hold the same weights, before anything is concluded from one device's."""
-        if self.world == 1:
-            return
-        state = {name: self.run[name] for name in ("params", "buffers", "patterns")}
-        digests = {device: 0 for device in self.mesh.local_devices}
-        for name, leaf in ((name, leaf) for part in state.values() for name, leaf in part.items()):
-            for shard in leaf.addressable_shards if name not in self.tables else []:
-                digests[shard.device] = backend.digest([np.asarray(shard.data)], digests[shard.device])
-        found = np.array([*digests.values()], np.uint32)
-        backend.compare(
-            (found if self.share[1] == 1 else multihost_utils.process_allgather(found)).reshape(-1).tolist()
-        )
+        held: dict[Any, list[np.ndarray]] = {device: [] for device in self.mesh.local_devices}
+        parts = (self.run[name] for name in ("params", "buffers", "patterns")) if self.world > 1 else ()
+        for leaf in (leaf for part in parts for name, leaf in part.items() if name not in self.tables):
+            for shard in leaf.addressable_shards:
+                held[shard.device].append(np.asarray(shard.data))
+        self.ranks.compare(held.values())
 
     def synchronize(self) -> None:
         """Wait until the device, and work the optimizer has under way on the host, is done."""

@@ -1,12 +1,10 @@
 """The engine in torch: one process a device, gradients reduced by `suite.comm`, no DistributedDataParallel."""
 
 import contextlib
-import functools
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from suite import backend, communication, load, tree
+from suite.backend.ranks.torch import Ranks
 from suite.backend.torch_taps import Observer, tapped, whole_gradients
+from suite.comm.codecs._codec import Codec
+from suite.comm.coder.torch import Coder
 from suite.comm.reduce.torch import Reduce
 from suite.comm.tables import torch as by_rows
 from suite.comm.transport import Ledger
@@ -24,27 +25,6 @@ from suite.contract import Plan, Sparse, Task, UserError
 
 Tree = dict[str, Tensor]
 Batch = dict[str, np.ndarray]
-
-
-def connect(rank: int, world: int, address: str, deadline: float) -> None:
-    """Join the process group; `address` is host:port, `deadline` in seconds."""
-    kind = "nccl" if torch.cuda.is_available() else "gloo"
-    options = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=deadline)}
-    if kind == "nccl":
-        torch.cuda.set_device(rank % torch.cuda.device_count())  # where objects go when they are sent
-    dist.init_process_group(kind, init_method=f"tcp://{address}", **options)
-
-
-def disconnect() -> None:
-    """Leave the process group."""
-    dist.destroy_process_group()
-
-
-def tell(value: Any) -> Any:
-    """Rank 0's value, on all ranks."""
-    told = [value]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
 
 
 def device_for(name: str) -> torch.device:
@@ -95,18 +75,19 @@ class Engine:
         self.device = device_for(config["device"])
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
-        self.modes, node = communication.modes(config["comm"], task, config["world"], "torch"), config["optimizer"]
+        self.compiles, self.compile_seconds = config["compile"], 0.0
+        self.modes = communication.modes(config["comm"], task, config["world"], "torch", self.compiles)
+        node = config["optimizer"]
         first = next(iter(self.modes))
         transport = Transport(self.ledger, self.modes[first].locals)
         self.world, self.share = transport.world, (transport.rank, transport.world)
-        self.reduce = Reduce(transport, self.modes[first])
+        self.reduce, self.ranks = Reduce(transport, self.modes[first]), Ranks(self.world, self.device)
         with torch.device("meta"):  # no memory and no random numbers are used up by torch's own initial values
             self.model = load.half(config["task"]["module"], "torch").make(task)
         self.needs = load.common(node["module"]).NEEDS
         self.tables = backend.tables(task, self.needs, node)
         self.sparse = backend.sparse(task, self.needs, node)
         self._load(task)
-        self.compiles, self.compile_seconds = config["compile"], 0.0
         self.forward = torch.compile(self.model) if self.compiles else self.model
         self.named = dict(self.model.named_parameters())
         self.kinds = {n: kind for n, kind in communication.kind_of(task).items() if n not in self.tables}
@@ -156,26 +137,28 @@ class Engine:
         self.reduce.mean("gradients", values)
         self.synchronize()
 
-    def tell(self, value: Any) -> Any:
-        """Rank 0's value, on all ranks."""
-        return value if self.world == 1 else tell(value)
-
-    def slowest(self, seconds: float) -> float:
-        """The largest value over ranks."""
-        if self.world == 1:
-            return seconds
-        found = torch.tensor(seconds, dtype=torch.float64, device=self.device)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return float(found)
+    @torch.no_grad()
+    def code(self, kind: str) -> None:
+        """Encode and decode something of the size of all gradients of one kind, here the weights; nothing is sent."""
+        values = {name: self.named[name].detach() for name, its in self.kinds.items() if its == kind}
+        for name, channel, members in self.reduce.buckets("gradients", values):
+            row = torch.cat([values[member].reshape(-1) for member in members])[None]
+            coder = Coder(f"trial/{name}", channel.codec, None, (self.seed, 0), 0)
+            coder.decode(coder.encode("", row), row[0])
+        self.synchronize()
 
     # ------------------------------------------------------------------------------------------- one update
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
-        """Run forward and backward once and discard everything, so that no first-call cost is billed to a step."""
+        """Run forward, backward and codecs once and discard everything, so that no first call is billed to a step."""
         began = time.perf_counter()
         observing = {False, "statistics" in self.plan.phase(0)}  # with statistics the model is not the compiled one
         with self._mode():
             for observe in sorted(observing) if self.compiles else [max(observing)]:
                 self._evaluate(self._micro(batch), (self.seed, 0), observe=self._curvature if observe else None)
+        if self.compiles and self.world > 1:
+            some = torch.ones(2**16 + 1, device=self.device, dtype=self.dtype)  # no special length
+            for codec in set[Codec]().union(*(channels.codecs for channels in self.modes.values())):
+                codec.decode(codec.encode(some, lambda count: some[:count]), some)
         self.compile_seconds = time.perf_counter() - began if self.compiles else 0.0
 
     def prepare(self, batches: Iterable[Batch]) -> None:
@@ -394,21 +377,9 @@ class Engine:
         scores, state = self.model.decode_step(state, self._tensor(rows), self._tensor(token), position)
         return scores.float().cpu().numpy() if scores.dtype == torch.bfloat16 else scores.cpu().numpy(), state
 
-    def agree(self, signal: str | None) -> str | None:
-        """A signal that any rank has received, on all ranks."""
-        if self.world == 1:
-            return signal
-        heard: list[str | None] = [None] * self.world
-        dist.all_gather_object(heard, signal)
-        return next((name for name in heard if name), None)
-
     def _compare(self) -> None:
         """Make sure that all ranks hold the same weights, before anything is concluded from one rank's."""
-        if self.world > 1:
-            state = self.model.state_dict().items()
-            digests = [0] * self.world
-            dist.all_gather_object(digests, backend.digest(_numpy(v) for name, v in state if name not in self.tables))
-            backend.compare(digests)
+        self.ranks.compare(_numpy(v) for name, v in self.model.state_dict().items() if name not in self.tables)
 
     def synchronize(self) -> None:
         """Wait until the device, and work the optimizer has under way on the host, is done."""
@@ -421,7 +392,11 @@ class Engine:
         """Everything a restored run needs, as (arrays, JSON); views, good until the next step. All ranks call it."""
         self._compare()
         arrays: dict[str, np.ndarray] = {}
-        gather = functools.partial(self.reduce.gather, "snapshot", exact=True)
+
+        def gather(rows: Tensor) -> Tensor:
+            """Every rank's, one after another."""
+            return rows if self.world == 1 else self.reduce.transport.all_gather("snapshot", rows)
+
         state = {
             "model": {n: gather(v) if n in self.tables else v for n, v in self.model.state_dict().items()},
             "optimizer": self._by_table(_owned(self.optimizer.state_dict(), gather), gather),
@@ -433,7 +408,11 @@ class Engine:
     def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
         """Go back to a snapshot."""
         state = tree.unpack(skeleton, arrays, lambda value: torch.from_numpy(value.copy()).to(self.device))
-        mine = self.reduce.mine
+
+        def mine(rows: Tensor) -> Tensor:
+            """This rank's of what was gathered."""
+            return rows.chunk(self.world)[self.reduce.rank]
+
         self.model.load_state_dict({n: mine(v) if n in self.tables else v for n, v in state["model"].items()})
         self.optimizer.load_state_dict(self._by_table(_owned(state["optimizer"], mine), mine))
         self.carry = [{name: mine(value) for name, value in part.items()} for part in state["carry"]]

@@ -47,6 +47,8 @@ def show(console: "Console", result: Mapping[str, Any], path: Path, rows: Sequen
     outcome = said[kind].format_map(result["outcome"])
     console.print(Text.assemble((outcome, COLOURS[kind]), f". Not reached: {', '.join(missed)}" if missed else ""))
     console.print(speed(result))
+    if "kernel" in result["bytes"]:
+        console.print(wire(result["bytes"]))
     if result["curve"]:
         _compare(console, spec, rows)
     data = result["data"]
@@ -122,6 +124,13 @@ def speed(result: Mapping[str, Any]) -> str:
     times = "no step made" if median is None else f"median step {1000 * median:.1f} ms, p99 {1000 * tail:.1f} ms"
     counted = f" · {result['flops']['trained']:.3g} FLOPs" if "flops" in result else ""
     return f"{spent}compile {result['compile_seconds']:.1f} s{cache} · {times}{counted} · {device}"
+
+
+def wire(sent: Mapping[str, Any]) -> str:
+    """On the test bed: bytes by the ledger, and by the kernel of the host."""
+    kernel = sent["kernel"]
+    beside = f"{kernel['ranks']} ranks" if kernel["ratio"] is None else f"{kernel['ratio']:.4f} times as much"
+    return f"wire: {sent['sent']:,} bytes by rank 0's ledger · {kernel['sent']:,} by its host's kernel, {beside}"
 
 
 def choose(rows: Sequence[Row], *, optimizer: str, batch_size: int | None) -> list[Row]:

@@ -84,8 +84,8 @@ def test_blocks() -> None:
 def test_equal_blocks_share_a_stack() -> None:
     made = ShampooPlan({"a": (6, 4), "b": (3, 4), "c": (2, 3, 2)}, block_size=3, world=4)
     assert made.stacked == {"3x2": ["a", "b"], "2x3": ["c"]}
-    assert made.count("3x2/0") == 6 and made.padded(6) == 8
-    assert made.count("2x3/0") == 2 and made.padded(2) == 4
+    assert made.count("3x2/0") == 6 and made.share("3x2/0") == 2 and made.owners(6) == (0, 0, 1, 1, 2, 2)
+    assert made.count("2x3/0") == 2 and made.share("2x3/0") == 1 and made.owners(2) == (0, 1)
 
 
 def test_cut_and_join() -> None:

@@ -279,7 +279,7 @@ def test_sides() -> None:
         "27": ["4x27/right"],
         "6": ["900x6/right"],
     }
-    assert made.count("8x8/left") == 2 and plan(shapes, world=3).filler("8") == 2
+    assert made.count("8x8/left") == 2 and plan(shapes, world=3).owners("8") == (0, 0, 1, 1)
     one = plan(shapes, one_sided=True)
     assert one.sizes == {"8x8/left": 8, "8x8/right": 8, "4x27/left": 4, "900x6/right": 6}
 
@@ -316,12 +316,13 @@ class Rank:
     def __init__(self, rank: int):
         self.rank, self.sent = rank, {}
 
-    def mine(self, stack: torch.Tensor) -> torch.Tensor:
-        return stack.chunk(2)[self.rank]
+    def mine(self, stack: torch.Tensor, owners: tuple[int, ...]) -> torch.Tensor:
+        assert owners == (0, 0, 1)
+        return torch.cat([stack, torch.zeros_like(stack[:1])]).chunk(2)[self.rank]
 
-    def gather(self, name: str, slices: torch.Tensor) -> torch.Tensor:
+    def gather(self, name: str, slices: torch.Tensor, owners: tuple[int, ...]) -> torch.Tensor:
         self.sent[name] = slices
-        return torch.cat([slices, slices])
+        return torch.cat([slices, slices])[: len(owners)]
 
 
 @pytest.mark.parametrize("start", ["", "/start"])

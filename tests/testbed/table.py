@@ -39,7 +39,7 @@ def main(rate: str = "1gbit", delay: str | None = None) -> int:
                 for name, found in wired.start(bed, backend, chosen, local=local, deadline=600).items():
                     ledger, kernel = found["ledger"][0], found["kernel"][0]
                     true &= ledger <= kernel <= 1.07 * ledger + 20_000 and len(found["hashes"]) == 1
-                    row = (f"{ledger:,}", f"{kernel:,}", f"{kernel / ledger:.4f}", f"{found['seconds']:.4f}")
+                    row = (f"{ledger:,}", f"{kernel:,}", f"{kernel / ledger:.4f}", f"{min(found['seconds']):.4f}")
                     print(COLUMNS.format(name, backend, 2 * local, *row), flush=True)
     print("every ledger is true, and ranks agree" if true else "NOT TRUE: a ledger above is wrong, or ranks differ")
     return 0 if true else 1

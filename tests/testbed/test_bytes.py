@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import wired
+from wired import CONSTANT, SHAPED, UNSHAPED
 
 from suite import configure
 from suite.comm.testbed import Testbed, missing
 
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(bool(REASON := missing()), reason=REASON)]
 RING = {"algorithm": {"module": "suite.comm.algorithms.ring"}}
-# headers: one a segment, and where a shaped link cuts segments down, one a packet
-UNSHAPED, SHAPED, CONSTANT = 1.003, 1.07, 20_000
 
 
 def mode(preset: str, **changes: Any) -> dict[str, Any]:
