@@ -198,7 +198,7 @@ def test_the_ledger_counts_what_is_planned(key: str, algorithm: str, topology: s
     assert ledgers[0].levels == levels(entries) == levels(planned)
     lossy = key == "float21"
     assert {e.dtype for e in entries if e.level != "inner"} == (
-        {"uint8"} if lossy or algorithm != "native" else {"float32"}
+        {"uint32"} if lossy or algorithm != "native" else {"float32"}
     )
 
 
