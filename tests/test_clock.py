@@ -88,6 +88,7 @@ class Engine:
 
     def __init__(self, *, device: float, host: float) -> None:
         self.device, self.host, self.timer = device, host, Timer()
+        self.ranks = self
 
     def warm(self, batch: object, steps: range, hyper: object) -> None:
         pass

@@ -48,7 +48,7 @@ def test_bytes_fall_and_the_run_stays_the_run() -> None:
         sent[row], ends[row] = made.facts()["bytes"], weights(made)
     factor = {row: found["by_name"]["factor"] + found["by_name"]["inverse"] for row, found in sent.items()}
     assert factor["symmetric"] < 0.75 * factor["distributed"]
-    assert abs(factor["float21"] / factor["symmetric"] - 2 / 3) < 0.03
+    assert 2 / 3 <= factor["float21"] / factor["symmetric"] < 0.85  # of chunks of a few values, rounded up to threes
     assert sent["overlap"] == sent["float21"]
     outer = {row: found["by_level"].get("outer", 0) + found["by_level"]["flat"] for row, found in sent.items()}
     assert outer["hierarchical"] < 0.7 * outer["overlap"]
