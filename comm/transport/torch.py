@@ -1,4 +1,10 @@
-"""Bytes over a torch process group: gloo between CPUs, NCCL between GPUs."""
+"""Bytes over a torch process group: gloo between CPUs, NCCL between GPUs.
+
+Between CPUs rows are exchanged by messages that are received first and sent afterwards. gloo tells a sender that it may
+begin over the same connection that carries the data: once a rank's own data are on their way, that word waits behind
+them, and two ranks send one after another. So does every second `all_to_all_single` on a slow link (20 ms in the place
+of 10, 1 Gbit/s).
+"""
 
 from __future__ import annotations
 
@@ -70,16 +76,34 @@ class Transport:
     def all_to_all(self, name: str, value: Tensor) -> Tensor:
         """Row r of (world, …) goes to rank r; the rows that came back, in rank order."""
         self._count("all_to_all", name, value)
-        received = torch.empty_like(value, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(received, value.contiguous(), group=self.group)
+        value, received = value.contiguous(), torch.empty_like(value, memory_format=torch.contiguous_format)
+        if value.device.type == "cpu":
+            self._exchange(list(value), list(received))
+        else:
+            dist.all_to_all_single(received, value, group=self.group)
         return received
 
     def all_gather(self, name: str, value: Tensor) -> Tensor:
         """Every rank's (k, …) rows one after another: (world · k, …)."""
         self._count("all_gather", name, value)
-        gathered = value.new_empty((self.world * value.shape[0], *value.shape[1:]))
-        _all_gather(gathered, value.contiguous(), group=self.group)
+        value, gathered = value.contiguous(), value.new_empty((self.world * value.shape[0], *value.shape[1:]))
+        if value.device.type == "cpu":
+            self._exchange([value] * self.world, list(gathered.view(self.world, *value.shape)))
+        else:
+            _all_gather(gathered, value, group=self.group)
         return gathered
+
+    def _exchange(self, sends: list[Tensor], received: list[Tensor]) -> None:
+        """Send one array to each rank and receive one from each; nobody waits for this rank's turn."""
+        received[self.rank].copy_(sends[self.rank])
+        if not sends[self.rank].numel():
+            return
+        others = [(self.rank + step) % self.world for step in range(1, self.world)]
+        works = [dist.irecv(received[rank], self._member(rank), self.group) for rank in reversed(others)]
+        works += [dist.isend(sends[rank], self._member(rank), self.group) for rank in others]
+        for work in works:
+            if work:
+                work.wait()
 
     def shift(self, name: str, value: Tensor) -> Tensor:
         """Send to the next rank; what came from the one before."""
@@ -87,7 +111,7 @@ class Transport:
         received = torch.empty_like(value, memory_format=torch.contiguous_format)
         after, before = self._member((self.rank + 1) % self.world), self._member((self.rank - 1) % self.world)
         sends = dist.P2POp(dist.isend, value.contiguous(), after, self.group)
-        for work in dist.batch_isend_irecv([sends, dist.P2POp(dist.irecv, received, before, self.group)]):
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, before, self.group), sends]):
             work.wait()
         return received
 
