@@ -40,12 +40,15 @@ def committed(optimizer: str, backend: str) -> dict[int, dict[int, float]]:
 @both
 @cases
 @pytest.mark.parametrize("epoch", [10, 50])
-def test_three_seeds_lie_within_two_percent_of_the_printed_loss(optimizer: str, backend: str, epoch: int) -> None:
-    """Their mean; at the end each of them. After ten epochs K-FAC's seeds still lie 3 % apart (CARD.md)."""
+def test_three_seeds_lie_within_two_percent_of_the_printed_loss(
+    request: pytest.FixtureRequest, optimizer: str, backend: str, epoch: int
+) -> None:
+    if (optimizer, backend, epoch) == ("kfac", "jax", 10):
+        found = pytest.mark.xfail(strict=True, reason="a finding: after ten epochs seed 1 is 2.6 % above; see CARD.md")
+        request.applymarker(found)
     values = [run[epoch] for run in committed(optimizer, backend).values()]
     printed = published.row(ROWS[optimizer][epoch]).value
-    assert abs(sum(values) / len(values) / printed - 1.0) <= TOLERANCE, (printed, values)
-    assert epoch < 50 or all(abs(value / printed - 1.0) <= TOLERANCE for value in values), (printed, values)
+    assert all(abs(value / printed - 1.0) <= TOLERANCE for value in values), (printed, values)
     if len(values) < SEEDS:
         pytest.skip(f"{len(values)} of {SEEDS} seeds are committed: {values}, printed {printed}")
 

@@ -286,7 +286,7 @@ def test_a_dead_server_is_one_line_soon(store: Path, run: Path, monkeypatch: pyt
     before, start = dict(os.environ), time.monotonic()
     with pytest.raises(UserError) as error:
         mlflow.send(run)
-    assert time.monotonic() - start < 30  # MLflow itself tries for minutes
+    assert time.monotonic() - start < 5  # MLflow itself tries for minutes
     assert re.search(r"refused.*suite sync", str(error.value))
     assert "secret" not in str(error.value) and "\n" not in str(error.value)
     assert dict(os.environ) == before

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from engines import BACKENDS, advance, config, engine, weights
 
-from suite import configure
+from suite import configure, projection, run
 
 ROWS = ("distributed", "symmetric", "float21", "overlap", "hierarchical", "stale")
 EVERY = {"factor_interval": 1, "inverse_interval": 1}
@@ -35,6 +35,17 @@ def test_each_row_adds_to_the_one_before() -> None:
     presets = [preset(row) for row in ROWS]
     for row, before, after in zip(ROWS[1:], presets[:-1], presets[1:], strict=True):
         assert changed(before, after) == added[row] | {"comm.name"}
+
+
+def test_float21_sends_two_thirds() -> None:
+    """Of the factors of `resnet50`'s stand-in; those of the run below are so small that whole words count."""
+    sent = {}
+    for row in ("symmetric", "float21"):
+        chosen = preset(row)
+        chosen["task"]["batch_size"] = 128
+        [exchanges] = projection.refreshes(chosen, run.make_task(chosen)) or []
+        sent[row] = sum(item.sent for _, *ways in exchanges for way in ways for item in way.entries)
+    assert abs(sent["float21"] / sent["symmetric"] - 2 / 3) < 0.01
 
 
 def test_bytes_fall_and_the_run_stays_the_run() -> None:

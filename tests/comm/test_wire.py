@@ -5,6 +5,7 @@ who are root, is in tests/testbed.
 """
 
 import collections
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -146,5 +147,7 @@ def test_torch_hands_over_what_the_ledger_says(four_ranks: None, codec: str, alg
         made.step(0, batch, {})
     seen = [one for one in watch.seen if one[0] != "recv"]
     assert seen == [call for entry in entries for call in calls(entry)]
+    turns = [name for name, _ in itertools.groupby(name for name, *_ in watch.seen if name in ("send", "recv"))]
+    assert turns == ["recv", "send"] * (len(turns) // 2), "who sends first keeps the other from sending"
     if algorithm != "native":
         assert {kind for _, kind, _ in seen if kind != "float32"} == {"uint8"}

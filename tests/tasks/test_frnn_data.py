@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from suite import configure, run
-from suite.contract import UserError
+from suite.contract import Data, UserError
 from suite.tasks import frnn
 from suite.tasks.frnn import archive, imas, shots, simulated, text
 from suite.tasks.frnn.raw import Entry, Series, Unusable, resample
@@ -138,8 +138,8 @@ class Two:
         values *= np.repeat([1.0, 2.0, 3.0, 4.0, 5.0, 60.0], 10)[:, None] * (1 if machine == "one" else 100)
         return Shots(machine, values, np.arange(0, 61, 10), np.array([0, 1] * 3, bool), np.arange(6))
 
-    def data(self) -> Any:
-        raise NotImplementedError
+    def data(self) -> Data:
+        return Data("generated", "two", "1", {"train": 12})
 
 
 def test_scales_are_medians_over_the_training_shots_of_each_machine() -> None:
