@@ -224,6 +224,20 @@ class Counts(Protocol):
 
 
 # ---------------------------------------------------------------------------------------------- optimizers
+class Parcel(NamedTuple):
+    """A stack of statistics that may travel as soon as a backward pass has made its rows.
+
+    Attributes:
+        rows: the statistics, by name; each is one layer's.
+        owners: the rank that each belongs to.
+        last: the parameter whose gradient comes next after the last of them.
+    """
+
+    rows: tuple[str, ...]
+    owners: tuple[int, ...]
+    last: str
+
+
 class Plan:
     """When an optimizer does what; pure Python, shared by both backends. This one does nothing special.
 
@@ -234,6 +248,10 @@ class Plan:
     """
 
     warm_start: int = 0
+
+    def parcels(self, step: int) -> dict[str, Parcel]:
+        """Stacks of statistics that `absorb` sends to their owners in this step, by the name under which it does."""
+        return {}
 
     def phase(self, step: int) -> tuple[str, ...]:
         """Words that are true of this step."""
@@ -269,7 +287,7 @@ class Rows(NamedTuple):
 
 
 # Offered by the optimizer, and used by the engine where named:
-#   observe(taps, weight) -> sums over samples, additive over micro-batches
+#   observe(taps, weight) -> sums over samples, additive over micro-batches; torch calls it for each layer by itself
 #   absorb(statistics, reduce=…) after the engine divided the sums by the samples' summed weight, not by what the loss
 #                                counts (words, time steps)   (jax: returns the state)
 #   prepare(statistics, reduce=…) begin with these, the mean over `plan.warm_start` batches at the initial weights, from

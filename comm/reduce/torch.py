@@ -27,12 +27,14 @@ class Reduce:
     Attributes:
         state: residuals by name; each rank has its own.
         key: (seed, step), for codecs that draw; the engine sets it.
+        early: stacks that a schedule has sent to their owners before `to_owners` asks for them, by name.
     """
 
     def __init__(self, transport: Transport, channels: Channels):
         self.transport, self.channels = transport, channels
         self.state: Tree = {}
         self.key: tuple[int, int] = 0, 0
+        self.early: Tree = {}
 
     @property
     def world(self) -> int:
@@ -69,15 +71,20 @@ class Reduce:
         """The mean over ranks of values that are sent together."""
         return _cut(channel.topology.mean(name, _flat(values), **self._ways(channel)), values)
 
-    def to_owners(self, name: str, stack: Tensor, owners: tuple[int, ...], *, symmetric: bool = False) -> Tensor:
+    def to_owners(
+        self, name: str, stack: Tensor | Sequence[Tensor], owners: tuple[int, ...], *, symmetric: bool = False
+    ) -> Tensor:
         """Each owner's rows of the mean over ranks of a (m, …) stack: (k, …), zeros where a rank owns fewer than k.
 
         Args:
             name: for ledger and residuals.
-            stack: the rows, on every rank.
+            stack: the rows, on every rank, as one array or one by one.
             owners: the rank of each row; k is the most that any of them has.
             symmetric: the rows are symmetric matrices (m, n, n), so that triangles may be sent.
         """
+        if name in self.early:
+            return self.early.pop(name)
+        stack = stack if isinstance(stack, Tensor) else torch.stack(list(stack))
         if self.world == 1:
             return stack
         if symmetric and self.channels.symmetric:

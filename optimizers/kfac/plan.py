@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from suite.contract import Layer, Plan, UserError
+from suite.contract import Layer, Parcel, Plan, UserError
 from suite.optimizers._plan import bucket
 
 CHOICES = {
@@ -101,6 +101,21 @@ class KFACPlan(Plan):
         """The rows of a bucket's stack that hold some of these factors, and the owner of each."""
         rows = [row for row, side in enumerate(self.buckets.members[key]) if side in names]
         return rows, tuple(row // self.buckets.share[key] for row in rows)
+
+    def exchanges(self, names: Collection[str]) -> dict[str, Parcel]:
+        """How some dense factors travel to their owners, by bucket."""
+        found = {}
+        for key, members in self.buckets.members.items():
+            rows, owners = self.chosen(key, names)
+            if rows:
+                sides = tuple(members[row] for row in rows)
+                matrices = {self.layers[side.partition("/")[0]].parameters[0] for side in sides}
+                found[key] = Parcel(sides, owners, next(name for name in self.shapes if name in matrices))
+        return found
+
+    def parcels(self, step: int) -> dict[str, Parcel]:
+        """The factors that are refreshed in this step, under the names that the wire knows."""
+        return {f"factor/{key}": parcel for key, parcel in self.exchanges(self.now(step)).items()}
 
     # ------------------------------------------------------------------------------------------------ when
     def now(self, step: int) -> tuple[str, ...]:

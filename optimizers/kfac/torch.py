@@ -1,7 +1,7 @@
 """K-FAC in torch."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -182,14 +182,14 @@ class KFAC(torch.optim.Optimizer):
         for name, value in rest.items():
             mix(name, state["replicated"][name], value, past.get(name))
         past = state["owned"].get("before", {})
-        for key, members in plan.buckets.members.items():
-            (rows, owners), share = plan.chosen(key, names), plan.buckets.share[key]
-            new: Iterable[Tensor] = [statistics[members[row]] for row in rows]
-            if plan.world > 1 and rows:
-                new = reduce.to_owners(f"factor/{key}", torch.stack(list(new)), owners, symmetric=True)
-            for row, value in zip(_mine(rows, owners, reduce), new, strict=False):  # what follows is nobody's
-                before = past[key][row % share] if past else None
-                mix(members[row], state["owned"]["factor"][key][row % share], value, before)
+        for key, (sides, owners, _) in plan.exchanges(names).items():
+            new = [statistics[side] for side in sides]
+            if plan.world > 1:  # nothing is stacked where nothing is sent
+                new = reduce.to_owners(f"factor/{key}", new, owners, symmetric=True)
+            for side, value in zip(_mine(sides, owners, reduce), new, strict=False):  # what follows is nobody's
+                row = plan.buckets.place[side][1] % plan.buckets.share[key]
+                before = past[key][row] if past else None
+                mix(side, state["owned"]["factor"][key][row], value, before)
         return alike
 
     # --------------------------------------------------------------------------------------------- inverses
@@ -249,7 +249,7 @@ class KFAC(torch.optim.Optimizer):
             self.state["kfac"]["wait"] -= 1
 
 
-def _mine(rows: list[int], owners: tuple[int, ...], reduce: Any) -> list[int]:
+def _mine(rows: Sequence[Any], owners: tuple[int, ...], reduce: Any) -> list[Any]:
     """Those of some rows that this rank owns."""
     return [row for row, owner in zip(rows, owners, strict=True) if owner == reduce.rank]
 

@@ -1,6 +1,7 @@
 """The engine in torch: one process a device, gradients reduced by `suite.comm`, no DistributedDataParallel."""
 
 import contextlib
+import functools
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from suite import backend, communication, load, tree
 from suite.backend.ranks.torch import Ranks
-from suite.backend.torch_taps import Observer, tapped, whole_gradients
+from suite.backend.torch_taps import Observer, Statistics, Taps, tapped, whole_gradients
 from suite.comm.codecs._codec import Codec
 from suite.comm.coder.torch import Coder
 from suite.comm.reduce.torch import Reduce
@@ -181,7 +182,7 @@ class Engine:
             group.update(hyper)
         if "host" in needs:
             optimizer.host(step)
-        phase, key = self.plan.phase(step), (self.seed, step)
+        phase, parcels, key = self.plan.phase(step), self.plan.parcels(step), (self.seed, step)
         reduce.key = key
         micro = self._micro(batch)
 
@@ -194,7 +195,8 @@ class Engine:
             self.schedule.begin()
             with optimizer.forward_params(key) if "forward_params" in needs else contextlib.nullcontext():
                 observer = self._curvature if "statistics" in phase else None
-                share = self._evaluate(micro, key, observe=observer, watch=self.schedule.watch)
+                watch = functools.partial(self.schedule.watch, parcels=parcels if observer else {})
+                share = self._evaluate(micro, key, observe=observer, watch=watch)
             grads = self.schedule.mean(share.sums, share.weight) | self._table_gradients(share.tables)
             for name, grad in self._clipped(grads).items():
                 self.named[name].grad = grad
@@ -202,7 +204,9 @@ class Engine:
                 if "statistics" in phase:
                     optimizer.absorb(share.statistics, reduce=reduce)
                 if "sampled" in phase:
-                    optimizer.absorb(evaluate("sampled")[2], reduce=reduce)
+                    watch = functools.partial(self.schedule.watch, parcels=parcels, gradients=False)
+                    again = self._evaluate(micro, key, labels="sampled", observe=self._curvature, watch=watch)
+                    optimizer.absorb(again.statistics, reduce=reduce)
                 for name in self.plan.programs(step):
                     optimizer.program(name, reduce=reduce)
             offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
@@ -293,14 +297,14 @@ class Engine:
             micro: the micro-batches.
             key: of random numbers.
             labels: "given", or "sampled" from the model.
-            observe: which layers to tap, and what makes of the taps and the samples' weights the statistics' sums.
+            observe: which layers to tap, and what makes sums of a layer's taps and the samples' weights.
             watch: around the last backward pass, given what gradients are to be divided by.
         """
         self.model.train()
         kept = {name: parameter.grad for name, parameter in self.named.items()}
         before = {name: value.clone() for name, value in self.buffers.items()}
         total = weight = torch.zeros((), device=self.device, dtype=self.dtype)
-        statistics: Tree = {}
+        statistics = Statistics(observe[1] if observe else _nothing, self.schedule.observed)
         buffers = {name: torch.zeros_like(value) for name, value in before.items()}
         carry = []
         looked_up: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self.tables}
@@ -311,7 +315,8 @@ class Engine:
             for name, value in before.items():
                 self.buffers[name].copy_(value)
             part, fetched = self._fetched(part)
-            with tapped(self.model, observe[0] if observe else {}) as seen, torch.enable_grad():
+            statistics.weight = part["weight"]
+            with tapped(self.model, observe[0] if observe else {}, statistics.add) as rest, torch.enable_grad():
                 with self._autocast():
                     outputs, after = (self.model if observe else self.forward)(part, state, key)
                 if labels == "sampled":
@@ -320,15 +325,13 @@ class Engine:
                 total, weight, last = total + loss.detach(), weight + count, number == len(micro)
                 if last:  # means over ranks: the mean of shares is sum / sum
                     counts = self.reduce.exact({"weight": weight.detach(), "samples": samples})
+                    statistics.divisor = counts["samples"]  # `weight` is what the loss counts, perhaps words
                 with watch(counts["weight"]) if last and watch else contextlib.nullcontext():
                     loss.backward()
+                    rest()
             for name, (ids, rows) in fetched.items():
                 looked_up[name].append((ids, cast(Tensor, rows.grad)))
             carry.append({name: value.detach() for name, value in after.items()})
-            with torch.no_grad():
-                sums = observe[1](seen, part["weight"]) if observe else {}
-            for name, value in sums.items():
-                statistics[name] = statistics[name] + value if name in statistics else value
             for name, value in self.buffers.items():
                 buffers[name] += value / len(micro)
         grads = {name: parameter.grad for name, parameter in self.named.items() if name not in self.tables}
@@ -336,10 +339,9 @@ class Engine:
             self.buffers[name].copy_(value)
         for name, grad in kept.items():
             self.named[name].grad = grad
-        weight, samples = counts["weight"], counts["samples"]  # what the loss counts, perhaps words; and whose words
-        statistics = {name: value / samples for name, value in statistics.items()}
+        weight = counts["weight"]
         each = {name: [(ids, rows / weight) for ids, rows in parts] for name, parts in looked_up.items()}
-        return Share(total / weight, grads, weight, statistics, each, buffers, carry)
+        return Share(total / weight, grads, weight, statistics.values, each, buffers, carry)
 
     def _clear(self) -> None:
         for parameter in self.named.values():
@@ -464,6 +466,10 @@ class Engine:
         finally:
             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
             torch.use_deterministic_algorithms(deterministic)
+
+
+def _nothing(taps: Taps, weight: Tensor) -> Tree:
+    return {}
 
 
 def _numpy(value: Tensor) -> np.ndarray:

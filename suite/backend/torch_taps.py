@@ -1,6 +1,7 @@
 """What the torch engine sees of layers while a model runs: inputs, and gradients by outputs."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,37 +16,67 @@ Observer = tuple[Mapping[str, Layer], Callable[[Taps, Tensor], Tree]]
 
 
 @contextlib.contextmanager
-def tapped(model: nn.Module, layers: Mapping[str, Layer]) -> Iterator[Taps]:
-    """Inputs and output gradients of layers, as one forward and backward pass inside makes them.
+def tapped(
+    model: nn.Module, layers: Mapping[str, Layer], found: Callable[[Taps], None]
+) -> Iterator[Callable[[], None]]:
+    """Hand a layer's inputs and output gradients to `found` as soon as the backward pass inside has made all of them.
 
-    Keyed by name and by how often the layer has been called.
+    Keyed by name and by how often the layer had been called. Nothing is held longer than that. What this yields is to
+    be called when backward is over, for layers some of whose outputs the loss does not depend on.
     """
-    seen: Taps = {}
-    handles = [
-        model.get_submodule(name).register_forward_hook(_tap(name, layer, seen)) for name, layer in layers.items()
-    ]
+    calls: Counter[str] = Counter()
+    seen: dict[str, Taps] = {}
+
+    def tap(name: str, layer: Layer) -> Callable[..., None]:
+        def forward(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            call, x = calls[name], inputs[0].detach()
+            calls[name] += 1
+
+            def backward(dy: Tensor) -> None:
+                with torch.no_grad():
+                    taps = seen.setdefault(name, {})
+                    taps[name, call] = module.normalize(x) if layer.kind == "batchnorm" else x, dy
+                    if len(taps) == calls[name]:
+                        found(seen.pop(name))
+
+            output.register_hook(backward)
+
+        return forward
+
+    def rest() -> None:
+        with torch.no_grad():
+            while seen:
+                found(seen.pop(next(iter(seen))))
+
+    handles = [model.get_submodule(name).register_forward_hook(tap(name, layer)) for name, layer in layers.items()]
     try:
-        yield seen
+        yield rest
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _tap(name: str, layer: Layer, seen: Taps) -> Callable[..., None]:
-    calls = 0
+class Statistics:
+    """Sums over samples of what an observer makes of layers' taps, over micro-batches.
 
-    def forward(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal calls
-        call, calls = calls, calls + 1
-        x = inputs[0].detach()
+    Args:
+        observe: makes them.
+        finished: told of each one by name, once the last micro-batch's share has come and it has been divided.
+    """
 
-        def backward(dy: Tensor) -> None:
-            with torch.no_grad():
-                seen[name, call] = (module.normalize(x) if layer.kind == "batchnorm" else x, dy)
+    def __init__(self, observe: Callable[[Taps, Tensor], Tree], finished: Callable[[str, Tensor], None]):
+        self.observe, self.finished, self.values = observe, finished, Tree()
+        self.weight: Tensor | None = None  # of the samples of this micro-batch
+        self.divisor: Tensor | None = None  # known in the last one
 
-        output.register_hook(backward)
-
-    return forward
+    def add(self, taps: Taps) -> None:
+        """Take in one layer's taps of one micro-batch."""
+        assert self.weight is not None
+        for name, value in self.observe(taps, self.weight).items():
+            value = self.values[name] + value if name in self.values else value
+            self.values[name] = value if self.divisor is None else value / self.divisor
+            if self.divisor is not None:
+                self.finished(name, self.values[name])
 
 
 def whole_gradients(taps: Taps, weight: Tensor) -> Tree:

@@ -22,10 +22,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "hosts": {"topology": "two_level", "ranks_per_host": 1, "codec": "float21", "algorithm": "ring", "feedback": True},
     "leaders": {"topology": "leader", "ranks_per_host": 1, "codec": "float21", "algorithm": "gather"},
 }
+FISHER = ("empirical", "sampled")
 
 
-def case(name: str, **changes: Any) -> list[Any]:
-    return ["sgd", STEPS, {"precision": "float32", "accumulate": 2, "comm": comm(**WAYS[name]), **changes}]
+def case(name: str, optimizer: str = "sgd", **changes: Any) -> list[Any]:
+    return [optimizer, STEPS, {"precision": "float32", "accumulate": 2, "comm": comm(**WAYS[name]), **changes}]
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,9 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What two processes found, started once for each backend; `ranks.start` holds their bits to be equal."""
     cases = {name: case(name) for name in WAYS}
     cases |= {f"{name}, restored": case(name, restored=[3, 5]) for name in ("lossy overlap", "lossy stale", "hosts")}
+    for fisher in FISHER:  # intervals: some steps have factors to send and some have none
+        hyper = {"fisher": fisher, "factor_interval": 2, "inverse_interval": 4, "lr": 0.02}
+        cases |= {f"{fisher} {name}": case(name, "kfac", hyper=hyper) for name in ("lossy sync", "lossy overlap")}
     return functools.cache(lambda backend: ranks.start(backend, 2, tmp_path_factory.mktemp(backend), cases))
 
 
@@ -44,6 +48,12 @@ def found(request: pytest.FixtureRequest, started: Any) -> dict[str, dict[str, n
 def test_overlap_changes_no_bit(found: Any) -> None:
     assert same(found["sync"], found["overlap"]) and same(found["lossy sync"], found["lossy overlap"])
     assert not same(found["sync"], found["lossy sync"])
+
+
+@pytest.mark.parametrize("fisher", FISHER)
+def test_factors_that_overlap_change_no_bit(found: Any, fisher: str) -> None:
+    """With error feedback: a factor that were sent twice, or under another name, would leave another residual."""
+    assert same(found[f"{fisher} lossy sync"], found[f"{fisher} lossy overlap"])
 
 
 def test_residuals_and_late_gradients_survive_a_restore(found: Any) -> None:

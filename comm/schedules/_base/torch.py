@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.comm.reduce.torch import Reduce, Tree
+from suite.contract import Parcel
 
 
 class Schedule:
@@ -23,9 +24,20 @@ class Schedule:
     def begin(self) -> None:
         """A step begins."""
 
-    def watch(self, weight: Tensor) -> contextlib.AbstractContextManager[None]:
-        """Around the backward pass that completes the gradients; they are to be divided by `weight`."""
+    def watch(
+        self, weight: Tensor, *, parcels: Mapping[str, Parcel], gradients: bool = True
+    ) -> contextlib.AbstractContextManager[None]:
+        """Around the backward pass that completes the gradients; they are to be divided by `weight`.
+
+        Args:
+            weight: of all ranks.
+            parcels: statistics that this pass completes, too.
+            gradients: whether gradients are to travel at all.
+        """
         return contextlib.nullcontext()
+
+    def observed(self, name: str, value: Tensor) -> None:
+        """This rank's share of a statistic is complete."""
 
     def mean(self, sums: Tree, weight: Tensor) -> Tree:
         """The mean over ranks of what the sums, divided by `weight`, are here."""
