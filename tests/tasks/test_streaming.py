@@ -2,7 +2,7 @@
 
 Each task's own writer makes a data set and one of eight times the samples; both are opened and read for some batches.
 What a sample more may cost is stated in bytes, beside what it takes on disk; what memory maps hold is not counted, as
-the system takes it back. bert and transformer are measured in test_bert.py and test_transformer_text.py. CIFAR-10
+the system takes it back. bert and transformer are measured in test_bert_text.py and test_transformer_text.py. CIFAR-10
 (180 MB) and the autoencoders' images (MNIST 55 MB, FACES 400 MB) are held in memory by design, as their cards say.
 """
 

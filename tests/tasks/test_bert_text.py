@@ -1,0 +1,362 @@
+"""BERT's data: hiding, the order of samples, text to pieces to records, damaged files."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import engines
+import numpy as np
+import pytest
+from berts import engine, task
+
+from suite.contract import UserError
+from suite.tasks._data import order
+from suite.tasks.bert import hmm, packing, preparation, text, wordpiece
+from suite.tasks.bert.sample import Hiding, Pieces
+
+PAIRS = {"sequence": 32, "predictions": 6, "vocabulary": 300, "duplicates": 2, "valid": 0.2}
+
+
+# ------------------------------------------------------------------------------------------------------ hiding
+PIECES = Pieces(size=100, pad=0, cls=2, sep=3, mask=4, continues=np.arange(100) >= 60)
+
+
+def sentence(length: int, seed: int = 0) -> np.ndarray:
+    words = np.random.default_rng(seed).integers(5, 100, length - 2)
+    return np.concatenate([[2], words, [3]])
+
+
+def test_hiding_is_80_10_10_of_15_percent_and_spares_special_pieces() -> None:
+    hiding, kinds = Hiding(0.15, 76), np.zeros(3)
+    for number in range(400):
+        tokens = sentence(128, number)
+        corrupted, position = hiding.apply(tokens, PIECES, seed=1, number=number)
+        assert len(position) == 19 == round(0.15 * 128) and (np.diff(position) > 0).all()
+        assert not np.isin(tokens[position], (2, 3)).any()
+        rest = np.setdiff1d(np.arange(128), position)
+        assert np.array_equal(corrupted[rest], tokens[rest])
+        masked, kept = corrupted[position] == 4, corrupted[position] == tokens[position]
+        kinds += masked.sum(), (kept & ~masked).sum(), (~kept & ~masked).sum()
+    share = kinds / kinds.sum()
+    assert np.abs(share - [0.8, 0.1, 0.1]).max() < 0.015
+
+
+def test_hiding_depends_on_seed_and_number_only() -> None:
+    hiding, tokens = Hiding(0.15, 20), sentence(64)
+    first = hiding.apply(tokens, PIECES, seed=1, number=7)
+    hiding.apply(tokens, PIECES, seed=1, number=8)
+    again = hiding.apply(tokens, PIECES, seed=1, number=7)
+    assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
+    others = [hiding.apply(tokens, PIECES, seed=s, number=n)[1].tolist() for s, n in ((1, 8), (2, 7))]
+    assert first[1].tolist() not in others
+    assert Hiding(0.15, 5).count(64) == 5 and Hiding(0.15, 20).count(3) == 1  # at most, and at least one
+
+
+def test_whole_words_are_hidden_with_all_their_pieces() -> None:
+    hiding = Hiding(0.15, 20, whole_word=True)
+    long = 0
+    for number in range(200):
+        tokens = sentence(64, number)
+        _, position = hiding.apply(tokens, PIECES, seed=1, number=number)
+        assert 0 < len(position) <= 10
+        chosen = np.isin(np.arange(64), position)
+        inside = PIECES.continues[tokens] & (np.arange(64) > 1)  # goes on from the piece before
+        assert (chosen[inside] == chosen[np.flatnonzero(inside) - 1]).all()
+        long += int(inside[position].sum())
+    assert long > 100
+
+
+# -------------------------------------------------------------------------------------------- order of samples
+@pytest.mark.parametrize("samples", [1, 2, 5, 64, 257])
+def test_scattered_order_has_each_row_once_an_epoch(samples: int) -> None:
+    rows = np.concatenate([order.scatter(samples, batch_size=8, seed=3, index=i)[0] for i in range(samples)])
+    epochs = rows.reshape(8, samples)
+    assert (np.sort(epochs) == np.arange(samples)).all()
+    if samples >= 64:
+        assert len({epoch.tobytes() for epoch in epochs}) == 8
+        for pattern in (np.arange(samples), np.arange(samples) % 8, np.arange(samples) % 32):
+            assert abs(np.corrcoef(pattern, epochs[0])[0, 1]) < 0.3
+
+
+def test_scattered_order_of_a_billion_rows_takes_no_memory() -> None:
+    tracemalloc.start()
+    rows, _ = order.scatter(10**9, batch_size=256, seed=0, index=12_345_678)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000 and len(set(rows.tolist())) == 256 and rows.max() > 10**8
+
+
+# ------------------------------------------------------------------------------------------------------- text
+def test_wikiextractors_blocks_are_documents_without_their_titles(tmp_path: Path) -> None:
+    wanted = hmm.documents(5, sentences=3)
+    for name in ("wiki_00", "wiki_01.gz", "wiki_02.bz2"):
+        text.write(tmp_path / name, wanted)
+        assert list(text.documents(tmp_path / name)) == wanted
+    assert [path.name for path in text.files(tmp_path)] == ["wiki_00", "wiki_01.gz", "wiki_02.bz2"]
+
+
+def test_headings_or_blank_lines_separate_documents(tmp_path: Path) -> None:
+    headed, plain = tmp_path / "headed.txt", tmp_path / "plain.txt"
+    headed.write_text(
+        " \n = One = \n \n A first . And a second . \n = 1 / s and k = \n 1 . \n"
+        " \n = = Part = = \n \n Third . \n \n = Two = \n \n Fourth . \n"
+    )
+    plain.write_text('One. "Two." Three?\nfour\n\n\n5 is a number. See i.e. this.\n')
+    assert list(text.documents(headed)) == [
+        ["A first .", "And a second .", "= 1 / s and k =", "1 .", "Third ."],
+        ["Fourth ."],
+    ]
+    assert list(text.documents(plain)) == [
+        ["One.", '"Two."', "Three?", "four"],
+        ["5 is a number.", "See i.e. this."],
+    ]
+
+
+def damaged(folder: Path, kind: str) -> tuple[Path, str]:
+    path = folder / ("wiki_07.gz" if kind == "gz" else "wiki_07")
+    text.write(path, hmm.documents(40))
+    content = path.read_bytes()
+    if kind == "utf8":
+        lines = content.splitlines(keepends=True)
+        lines[9] = b"caf\xe9 au lait .\n"
+        path.write_bytes(b"".join(lines))
+        return path, f"{path}, line 10: not UTF-8 (byte 0xe9 at 4)"
+    path.write_bytes(content[: len(content) // 2])
+    return path, f"{path}, after line" if kind == "gz" else f"{path}, line "
+
+
+@pytest.mark.parametrize("kind", ["utf8", "gz", "unclosed"])
+def test_damaged_text_is_named_with_its_line_and_can_be_skipped(tmp_path: Path, kind: str) -> None:
+    source, target = tmp_path / "text", tmp_path / "made"
+    source.mkdir()
+    text.write(source / "wiki_00", hmm.documents(40))
+    path, message = damaged(source, kind)
+    with pytest.raises(UserError) as error:
+        preparation.prepare(source, target, **PAIRS)
+    assert str(error.value).startswith(message) and "task.on_error=skip" in str(error.value)
+    assert kind != "unclosed" or "never closed" in str(error.value)
+    preparation.prepare(source, target, on_error="skip", **PAIRS)
+    found = task("data=records", "next_sentence=true", data_dir=target).data.skipped
+    assert len(found) == 1 and found[0].startswith(str(path))
+
+
+def test_a_directory_without_text_says_what_was_expected(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("not a text to learn from")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(UserError, match="WikiExtractor's files"):
+        text.files(tmp_path)
+
+
+# -------------------------------------------------------------------------------------------------- WordPiece
+def test_wordpiece_takes_the_longest_piece_first_and_comes_back() -> None:
+    pieces = wordpiece.WordPiece([*wordpiece.SPECIAL, "un", "##aff", "##able", "##a", "affable", "u", "."])
+    assert [pieces.vocabulary[i] for i in pieces.encode(["Unaffable affable."])[0]] == [
+        *("un", "##aff", "##able"),
+        *("affable", "."),
+    ]
+    assert pieces.decode(pieces.encode(["unaffable"])[0]) == "unaffable"
+    assert pieces.encode(["xyz"])[0].tolist() == [1] and pieces.pieces.continues.sum() == 3
+
+
+def test_a_trained_vocabulary_covers_its_text_and_is_the_same_each_time() -> None:
+    said = [" ".join(document) for document in hmm.documents(30)]
+    one, two = (wordpiece.train(lambda: said, 200) for _ in range(2))
+    assert one.vocabulary == two.vocabulary and len(one.vocabulary) == 200
+    assert not any(1 in ids for ids in one.encode(said))
+    assert one.decode(one.encode(said[:1])[0]) == said[0]
+
+
+def test_a_vocabulary_file_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
+    with pytest.raises(UserError, match=r"vocab\.txt: \[MASK\] is missing"):
+        wordpiece.read(path)
+    path.write_text("\n".join([*wordpiece.SPECIAL, "word", "other", "word"]))
+    with pytest.raises(UserError, match=r"vocab\.txt, line 8: 'word' stands in line 6 already"):
+        wordpiece.read(path)
+
+
+# ---------------------------------------------------------------------------------------------------- packing
+def test_pairs_are_cut_from_their_documents() -> None:
+    """Each token is its document's number and place: true pairs go on, random ones come from another document."""
+    documents = [[np.arange(5) + 1000 * d + 5 * s for s in range(12)] for d in range(1, 6)]
+    cut = packing.Packing(32, True, 0.1).cut
+    pairs = [pair for seed in range(5) for pair in cut(documents, np.random.default_rng(seed))]
+    kinds = {True: 0, False: 0}
+    for pair in pairs:
+        assert len(pair.first) and len(pair.second) and len(pair.first) + len(pair.second) <= 29
+        same = pair.first[0] // 1000 == pair.second[0] // 1000
+        assert same == (not pair.random_next)
+        assert all((np.diff(part) == 1).all() for part in (pair.first, pair.second))
+        assert pair.random_next or pair.second[0] > pair.first[-1]
+        kinds[pair.random_next] += 1
+    assert min(kinds.values()) > 5
+    singles = list(packing.Packing(32, False, 0.0).cut(documents, np.random.default_rng(0)))
+    assert {len(pair.first) for pair in singles} == {30} and not any(len(pair.second) for pair in singles)
+    assert sorted(np.concatenate([pair.first for pair in singles])) == sorted(
+        np.concatenate([s for d in documents for s in d])
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- records
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text of the generated language as WikiExtractor writes it, prepared in several shards."""
+    folder = tmp_path_factory.mktemp("bert")
+    (folder / "text" / "AA").mkdir(parents=True)
+    for number in range(3):
+        text.write(folder / "text" / "AA" / f"wiki_0{number}", hmm.documents(60)[20 * number : 20 * number + 20])
+    preparation.prepare(folder / "text", folder / "records", group=2000, **PAIRS)
+    return folder
+
+
+def copied(made: Path, target: Path) -> Path:
+    target.mkdir()
+    for path in (made / "records").iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    return target
+
+
+def test_records_hold_the_text(made: Path) -> None:
+    found = task("data=records", "next_sentence=true", data_dir=made / "records")
+    pieces = wordpiece.read(made / "records" / "vocab.txt")
+    said = " ".join(" ".join(document) for path in text.files(made / "text") for document in text.documents(path))
+    said = pieces.decode(pieces.encode([said])[0])  # punctuation apart
+    assert found.data.kind == "real" and found.architecture.vocabulary == len(pieces.vocabulary) == 300
+    for index in range(3):
+        batch = found.batch("train", 0, index)
+        for n in range(len(batch["tokens"])):
+            tokens, count = batch["tokens"][n].copy(), int(batch["masked"][n].sum())
+            tokens[batch["position"][n, :count]] = batch["label"][n, :count]
+            first = tokens[batch["visible"][n] & (batch["segment"][n] == 0)]
+            assert first[0] == pieces.pieces.cls and first[-1] == pieces.pieces.sep
+            assert pieces.decode(first[1:-1]).removeprefix("##") in said
+            assert count == Hiding(0.15, 6).count(int(batch["visible"][n].sum()))
+
+
+def test_shares_and_batches_of_records_at_random_access(made: Path) -> None:
+    one, two = (task("data=records", "next_sentence=true", data_dir=made / "records") for _ in range(2))
+    assert len(one.source.paths["train"]) > 3
+    order_of_calls = [5, 0, 40, 5]
+    for index in order_of_calls:
+        whole = one.batch("train", 1, index)
+        shares = [two.batch("train", 1, index, rank, 2) for rank in range(2)]
+        for name, value in whole.items():
+            assert np.array_equal(value, np.concatenate([share[name] for share in shares])), name
+    count = one.data.samples["train"]
+    seen = [order.scatter(count, batch_size=1, seed=1, index=i)[0][0] for i in range(count)]
+    assert sorted(seen) == list(range(count))
+    rows = one.source.read("train", np.arange(count))
+    stacked = np.concatenate([np.load(path) for path in one.source.paths["train"]])
+    assert np.array_equal(rows, stacked)
+
+
+def test_preparing_again_gives_the_same_bytes_and_not_over_others(made: Path, tmp_path: Path) -> None:
+    preparation.prepare(made / "text", tmp_path / "again", group=2000, **PAIRS)
+    one, two = (json.loads((folder / "manifest.json").read_text()) for folder in (made / "records", tmp_path / "again"))
+    assert one == two
+    with pytest.raises(UserError, match="holds prepared records"):
+        preparation.prepare(made / "text", tmp_path / "again", **PAIRS)
+    (made / "text" / "vocab.txt").write_text((made / "records" / "vocab.txt").read_text())
+    given = preparation.prepare(made / "text", tmp_path / "given", **(PAIRS | {"vocabulary": 7}))
+    (made / "text" / "vocab.txt").unlink()
+    assert given["vocabulary"] == one["vocabulary"]
+
+
+def test_memory_does_not_grow_with_the_text_or_the_records(tmp_path: Path) -> None:
+    preparing, reading, size = [], [], []
+    for copies in (1, 1, 4):  # the first time also fills caches
+        source, target = (tmp_path / f"{kind}{len(reading)}" for kind in ("text", "records"))
+        source.mkdir()
+        for number in range(copies):
+            text.write(source / f"wiki_{number:02d}", hmm.documents(40))
+        tracemalloc.start()
+        preparation.prepare(source, target, group=1500, **PAIRS)
+        preparing.append(tracemalloc.get_traced_memory()[1])
+        found = task("data=records", "next_sentence=true", data_dir=target)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        for index in range(40):
+            found.batch("train", 0, index)
+        reading.append(tracemalloc.get_traced_memory()[1] - before)
+        tracemalloc.stop()
+        size.append(sum(path.stat().st_size for path in target.iterdir()))
+    # what other code's leftovers take meanwhile is tens of kilobytes; holding the records would take all that was added
+    added = size[2] - size[1]
+    assert preparing[2] < 1.2 * preparing[1] and reading[2] < reading[1] + added / 2, (preparing, reading, size)
+
+
+def test_a_truncated_or_missing_shard_is_named_and_can_be_skipped(made: Path, tmp_path: Path) -> None:
+    folder = copied(made, tmp_path / "records")
+    options = ("data=records", "next_sentence=true")
+    whole = task(*options, data_dir=folder).data.samples["train"]
+    shard = folder / "train-00001.npy"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"train-00001\.npy: [\d,]+ bytes, and the manifest says"):
+        task(*options, data_dir=folder)
+    found = task(*options, "on_error=skip", data_dir=folder)
+    assert found.data.skipped == ("train-00001.npy",) and found.data.samples["train"] < whole
+    found.batch("train", 0, 3)
+    shard.unlink()
+    with pytest.raises(UserError, match=r"train-00001\.npy: missing"):
+        task(*options, data_dir=folder)
+
+
+def test_records_of_another_form_are_refused(made: Path, tmp_path: Path) -> None:
+    folder = copied(made, tmp_path / "records")
+    for option, words in (
+        ("next_sentence=false", "task.next_sentence=true"),
+        ("predictions=5", "task.predictions=6"),
+        ("whole_word=true", "task.whole_word=false"),
+    ):
+        with pytest.raises(UserError, match=words):
+            task("data=records", "next_sentence=true", option, data_dir=folder)
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match=r"manifest\.json: not JSON"):
+        task("data=records", data_dir=folder)
+    with pytest.raises(UserError, match="suite data bert --from TEXT --to DIR"):
+        task("data=records", data_dir=tmp_path)
+
+
+def test_suite_data_prepares_checks_and_finds_changed_bytes(suite_command: Any, made: Path) -> None:
+    options = [f"task.{o}" for o in ("sequence=32", "predictions=6", "next_sentence=true")]
+    options += [f"task.sources.records.prepare.{o}" for o in ("vocabulary=300", "duplicates=2", "valid=0.2")]
+    done = suite_command("data", "bert", "--from", str(made / "text"), "--to", "records", "--check", *options)
+    assert done.returncode == 0, done.stderr
+    assert "0 damaged files" in done.stdout and done.stdout.rstrip().endswith("task.next_sentence=true")
+    folder = Path(done.stdout.split("data_dir=")[1].split()[0])
+    shard = folder / "train-00000.npy"
+    content = bytearray(shard.read_bytes())
+    content[-50] ^= 1
+    shard.write_bytes(bytes(content))
+    again = suite_command("data", "bert", "--from", "records", "--check", *options[:3])
+    assert again.returncode == 1 and f"cannot read {shard}: sha256" in again.stdout
+
+
+def test_a_piece_that_the_vocabulary_lacks_is_found(made: Path, tmp_path: Path) -> None:
+    import hashlib
+
+    from suite.tasks.bert import check
+
+    folder = copied(made, tmp_path / "records")
+    assert check(str(folder)) == []
+    manifest = json.loads((folder / "manifest.json").read_text())
+    rows = np.load(folder / "valid-00000.npy")
+    rows["label"][0, 0] = 300
+    np.save(folder / "valid-00000.npy", rows)
+    manifest["splits"]["valid"][0]["sha256"] = hashlib.sha256((folder / "valid-00000.npy").read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert [fault.split(": ")[1] for fault in check(str(folder))] == ["holds piece 300 of a vocabulary of 300"]
+
+
+def test_wikitext_from_end_to_end(shared_data: Path, tmp_path: Path) -> None:
+    """Real text: 60 and 60 articles by their headings; prepared, and the network learns from it."""
+    counts = [sum(1 for _ in text.documents(path)) for path in text.files(shared_data / "wikitext2")]
+    assert counts == [60, 60]
+    options = {"vocabulary": 1000, "duplicates": 1, "valid": 0.1, "sequence": 32, "predictions": 6}
+    preparation.prepare(shared_data / "wikitext2", tmp_path / "records", **options)
+    found = task("data=records", "next_sentence=true", "batch_size=32", data_dir=tmp_path / "records")
+    assert found.architecture.vocabulary == 1000 and found.data.samples["valid"] > 100
+    losses = engines.advance(engine("torch", found, "adamw", hyper={"lr": 0.01}), range(30))
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5

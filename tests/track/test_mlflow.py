@@ -1,0 +1,243 @@
+"""MLflow as a view of run directories."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import artifacts, cut, history, query, result_of, status, tags
+
+from suite import published, record
+from suite.contract import UserError
+from suite.track import closing, mlflow, picture, server
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own
+
+
+def test_a_second_send_adds_nothing(store: Path, run: Path) -> None:
+    first = mlflow.send(run)
+    counts = [query(store, f"select count(*) from {table}") for table in ("runs", "metrics", "params", "tags")]
+    assert mlflow.send(run) == first
+    assert [query(store, f"select count(*) from {table}") for table in ("runs", "metrics", "params", "tags")] == counts
+
+
+def test_names_parameters_and_tags(store: Path, run: Path) -> None:
+    run_id, result = mlflow.send(run), result_of(run)
+    assert query(store, "select name from experiments where experiment_id > 0") == [
+        ("resnet50/laptop/scikit-learn digits",)
+    ]
+    with server.connected() as client:
+        sent = client.get_run(run_id)
+    assert sent.info.run_name == "sgd·float32·torch·s0"
+    assert sent.info.status == "FINISHED"
+    assert sent.data.params["optimizer.lr"] == json.dumps(result["spec"]["config"]["optimizer"]["lr"])
+    assert sent.data.params["task.targets"] == "[5, 99]"
+    expected = {
+        "execution_id": result["execution_id"],
+        "hash": result["hash"],
+        "optimizer": "sgd",
+        "backend": "torch",
+        "comm": "float32",
+        "device": "cpu",
+        "outcome": "exhausted",
+        "data": result["data"]["label"],
+        "suite": result["environment"]["suite"],
+    }
+    assert expected.items() <= sent.data.tags.items()
+
+
+def test_metrics_are_the_run_s_own(store: Path, run: Path) -> None:
+    sent, result = history(mlflow.send(run)), result_of(run)
+    events = record.read_events(run / "events.jsonl")
+    steps = [event for event in events if event["event"] == "step"]
+    assert sent["train/loss"] == [(event["step"], event["loss"]) for event in steps]
+    assert sent["hyper/lr"] == [(event["step"], event["hyper"]["lr"]) for event in steps]
+    assert sent["valid/top1"] == [(point["step"], point["metrics"]["top1"]) for point in result["curve"]]
+    by_time = [(round(1000 * point["train_seconds"]), point["metrics"]["top1"]) for point in result["curve"]]
+    assert sent["by_millisecond/valid/top1"] == by_time
+    assert sent["step_seconds/p99"] == [(20, result["step_seconds"]["p99"])]
+
+
+def test_time_to_target_equals_the_result(store: Path, run: Path) -> None:
+    sent, (easy, hard) = history(mlflow.send(run)), result_of(run)["targets"]
+    assert easy["reached"] and not hard["reached"]
+    step = easy["step"]
+    assert sent["time_to/top1_5/seconds"] == [(step, easy["train_seconds"])]
+    assert sent["time_to/top1_5/steps"] == [(step, step)]
+    assert sent["time_to/top1_5/samples"] == [(step, easy["samples"])]
+    assert not any(key.startswith("time_to/top1_99") for key in sent)
+
+
+def test_artifacts_are_the_files(store: Path, run: Path, tmp_path: Path) -> None:
+    run_id = mlflow.send(run)
+    files = artifacts(run_id, tmp_path / "down")
+    assert set(files) == {"config.yaml", "header.json", "events.jsonl", "result.json", "curve.svg"}
+    for name in set(files) - {"curve.svg"}:
+        assert files[name] == (run / name).read_bytes()
+        assert tags(run_id)[f"sha256/{name}"] == hashlib.sha256(files[name]).hexdigest()
+
+
+def test_an_interrupted_run_is_continued(
+    store: Path, run: Path, made: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    cut(run, 10)
+    run_id = mlflow.send(run)
+    assert status(run_id) == "KILLED"
+    assert [step for step, _ in history(run_id)["train/loss"]] == list(range(1, 11))
+    shutil.copytree(made, run, dirs_exist_ok=True)
+    steps: list[int] = []
+    log_batch = MlflowClient.log_batch
+
+    def spy(self: MlflowClient, run_id: str, metrics: Any = (), **others: Any) -> Any:
+        steps.extend(metric.step for metric in metrics if metric.key == "train/loss")
+        return log_batch(self, run_id, metrics=metrics, **others)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", spy)
+    assert mlflow.send(run) == run_id
+    assert steps == list(range(11, 21)), "only what was missing is sent"
+    assert status(run_id) == "FINISHED"
+    continued = history(run_id)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(empty_store, store.with_name('other.db'))}")
+    assert history(mlflow.send(run)) == continued
+
+
+def test_a_run_cut_back_to_its_checkpoint_is_sent_anew(store: Path, run: Path, made: Path) -> None:
+    """Points that the log no longer holds cannot be taken out of an MLflow run."""
+    cut(run, 10, seconds=1.0)
+    old = mlflow.send(run, parent="someone")
+    shutil.copytree(made, run, dirs_exist_ok=True)
+    new = mlflow.send(run)
+    assert new != old
+    assert query(store, "select run_uuid from runs where lifecycle_stage = 'active'") == [(new,)]
+    assert tags(new)["mlflow.parentRunId"] == "someone"
+
+
+def test_a_run_is_running_while_its_directory_is_locked(store: Path, run: Path) -> None:
+    import fcntl
+
+    cut(run, 10)
+    log = run / "events.jsonl"
+    whole = log.read_text()
+    with (run / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        log.write_text("\n".join(whole.splitlines()[:-1]) + "\n")
+        run_id = mlflow.send(run)
+        assert (status(run_id), tags(run_id)["outcome"]) == ("RUNNING", "running")
+        log.write_text(whole)
+        assert mlflow.send(run) == run_id
+        assert (status(run_id), tags(run_id)["outcome"]) == ("KILLED", "interrupted")
+        log.write_text("\n".join(whole.splitlines()[:-1]) + "\n")
+    mlflow.send(run)
+    assert (status(run_id), tags(run_id)["outcome"]) == ("KILLED", "killed")
+
+
+def test_a_directory_without_events_is_refused(store: Path, run: Path) -> None:
+    (run / "events.jsonl").write_text("")
+    with pytest.raises(UserError, match="training has not begun"):
+        mlflow.send(run)
+
+
+def test_an_unfinished_run_of_an_older_version_is_refused(store: Path, run: Path) -> None:
+    cut(run, 10)
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("task:\n", "task:\n  forgotten_option: 1\n"))
+    with pytest.raises(UserError, match=r"a: unfinished, and its task cannot be made here: .*forgotten_option"):
+        mlflow.send(run)
+
+
+def test_finish_adds_the_rows_beside_the_run_once(store: Path, run: Path) -> None:
+    config = result_of(run)["spec"]["config"]
+    assert mlflow.finish(config, run) is None, "track=none"
+    assert query(store, "select count(*) from runs") == [(0,)]
+    config["track"] = {"name": "mlflow"}
+    mlflow.finish(config, run)
+    mlflow.finish(config, run)
+    rows = query(store, "select value from tags where key = 'row'")
+    chosen = closing.choose(published.rows_for("resnet50"), optimizer="sgd", batch_size=64)
+    assert sorted(id for (id,) in rows) == sorted(row.id for row in chosen)
+
+
+def test_a_published_row_keeps_its_numbers(store: Path) -> None:
+    row = published.row("A1-12")
+    with server.connected() as client:
+        where = server.experiment(client, "x")
+        assert mlflow.publish(client, where, [row]) == 1
+        client.set_experiment_tag(where, mlflow.ROWS, "")  # as if ended before the tag was set
+        assert mlflow.publish(client, where, [row]) == 0
+        (sent,) = client.search_runs([where], "tags.published = 'true' and tags.row = 'A1-12'")
+    assert sent.data.metrics["published/value"] == row.value
+    assert sent.data.metrics["published/time_seconds"] == row.time_seconds
+    assert sent.data.params["published.optimizer"] == "SP-NGD"
+
+
+def test_a_sweep_has_a_parent(store: Path, run: Path) -> None:
+    config = result_of(run)["spec"]["config"]
+    parent, child = mlflow.parent_run("sweep", config=config), mlflow.send(run)
+    assert mlflow.send(run, parent=parent) == child
+    assert tags(child)["mlflow.parentRunId"] == parent
+    assert len(query(store, "select distinct experiment_id from runs")) == 1
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_dead_server_is_one_line_soon(store: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@127.0.0.1:{closed_port()}")
+    before, start = dict(os.environ), time.monotonic()
+    with pytest.raises(UserError) as error:
+        mlflow.send(run)
+    assert time.monotonic() - start < 5  # MLflow itself tries for minutes
+    assert re.search(r"refused.*suite sync", str(error.value))
+    assert "secret" not in str(error.value) and "\n" not in str(error.value)
+    assert dict(os.environ) == before
+
+
+def test_a_silent_server_is_given_up(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(server.KNOCK, "MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.socket() as silent, pytest.raises(UserError, match="timed out"):
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        mlflow.send(run, uri=f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_a_database_that_cannot_be_opened_is_given_up(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unable to open database"):
+        mlflow.send(run, uri=f"sqlite:///{tmp_path}/nowhere/mlflow.db")
+
+
+def test_the_environment_is_left_alone(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    before = dict(os.environ)
+    with server.connected():
+        assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77", "the user's own setting holds"
+        assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "1"
+    assert dict(os.environ) == before
+
+
+def test_where_mlflow_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert server.address() == "sqlite:///mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking")
+    assert server.address() == "http://tracking"
+    assert server.address("http://other") == "http://other"
+    assert server.how_to_open("postgresql://me:secret@host/db").endswith("postgresql://me:***@host/db'")
+
+
+def test_the_picture_depends_on_the_run_alone(made: Path) -> None:
+    result, events = result_of(made), record.read_events(made / "events.jsonl")
+    first, second = (picture.curve(result, events, title="x") for _ in range(2))
+    assert first == second
+    assert b"dc:date" not in first
+    result["targets"] = []
+    assert picture.curve(result, events, title="x") != first, "the targets are drawn"

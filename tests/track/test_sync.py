@@ -1,0 +1,96 @@
+"""Runs go to a server and come back as they were."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from stored import cut, result_of
+
+from suite import published
+from suite.contract import UserError
+from suite.track import mlflow, server
+from suite.track.pull import pull
+from suite.verbs import sync
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine published rows instead of two hundred, which would take three seconds; one has no number."""
+    rows = [row for row in published.rows_for("resnet50") if row.table in ("C1", "I3")][:9]
+    assert [isinstance(row.value, str) for row in rows].count(True) == 5
+    monkeypatch.setattr(published, "rows_for", lambda task: rows)
+
+
+def test_sync_and_pull_round_trip(store: Path, run: Path, few_rows: None, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(run, "runs/resnet50/b")
+    cut(Path("runs/resnet50/b"), 10)
+    header = json.loads(Path("runs/resnet50/b/header.json").read_text())
+    Path("runs/resnet50/b/header.json").write_text(json.dumps(header | {"execution_id": "b"}))
+    assert sync.main([]) == 0
+    assert sync.main(["runs"]) == 0
+    sent, again = [line for line in capsys.readouterr().out.splitlines() if " sent, " in line]
+    assert sent == "2 sent, 0 already there, 0 left out, 4 published rows added"
+    assert again == "0 sent, 2 already there, 0 left out, 0 published rows added"
+
+    assert sync.main(["--pull", f"sqlite:///{store}", "--out", "pulled"]) == 0
+    (pulled,) = Path("pulled/resnet50").iterdir()
+    assert pulled.name == result_of(run)["hash"], "and the unfinished run is left where it is"
+    for file in pulled.iterdir():
+        assert file.read_bytes() == (run / file.name).read_bytes()
+    assert {file.name for file in pulled.iterdir()} == {"config.yaml", "header.json", "events.jsonl", "result.json"}
+    assert sync.main(["pulled"]) == 0
+    assert "0 sent, 1 already there" in capsys.readouterr().out
+    assert list(pull(Path("pulled"))) == [(pulled, "there")]
+
+
+def test_pull_overwrites_nothing(store: Path, run: Path) -> None:
+    mlflow.send(run)
+    other = Path("pulled/resnet50") / result_of(run)["hash"]
+    shutil.copytree(run, other)
+    (other / "header.json").write_text('{"execution_id": "another"}')
+    assert list(pull(Path("pulled"))) == [(other.with_name(other.name + ".2"), "written")]
+    assert (other / "header.json").read_text() == '{"execution_id": "another"}'
+
+
+@pytest.mark.parametrize("name", ["result.json", "events.jsonl", "config.yaml"])
+def test_a_tampered_artifact_is_refused(store: Path, run: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    mlflow.send(run)
+    (file,) = Path("mlruns").rglob(name)
+    file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
+    assert sync.main(["--pull", f"sqlite:///{store}", "--out", "pulled"]) == 1
+    assert f"{name}: not the file that was sent" in capsys.readouterr().err
+    assert not list(Path("pulled").rglob("result.json"))
+
+
+def test_a_result_of_another_run_is_refused(store: Path, run: Path) -> None:
+    """Even when its digest was changed along with it."""
+    run_id, result = mlflow.send(run), result_of(run)
+    result["spec"]["config"]["optimizer"]["lr"] = 1.0
+    (file,) = Path("mlruns").rglob("result.json")
+    file.write_text(json.dumps(result))
+    with server.connected() as client:
+        client.set_tag(run_id, "sha256/result.json", hashlib.sha256(file.read_bytes()).hexdigest())
+    ((_, outcome),) = pull(Path("pulled"))
+    assert "of another run" in outcome
+
+
+def test_sync_names_what_it_leaves_out(
+    store: Path, run: Path, few_rows: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, "runs/empty")
+    Path("runs/empty/events.jsonl").unlink()
+    assert sync.main([]) == 1
+    captured = capsys.readouterr()
+    assert "runs/empty: training has not begun" in captured.err
+    assert "1 sent, 0 already there, 1 left out" in captured.out
+
+
+def test_sync_without_runs_says_what_to_type(store: Path) -> None:
+    with pytest.raises(UserError, match="suite sync DIR"):
+        sync.main(["nowhere"])
+    with pytest.raises(UserError, match="two commands"):
+        sync.main(["runs", "--pull", "sqlite:///mlflow.db"])

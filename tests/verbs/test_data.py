@@ -1,0 +1,68 @@
+"""`suite data`."""
+
+from pathlib import Path
+
+import pytest
+from tiny_runs import CONF, Call
+
+from suite import configure, load
+from suite.contract import UserError
+from suite.tasks._data.shapes import NAMES, write_jpeg
+
+
+def test_data_says_what_is_here(suite: Call) -> None:
+    code, text = suite("data", "resnet50")
+    digits, shapes, folder, choose = text.splitlines()
+    assert code == 0
+    assert digits.startswith("digits") and "real, embedded" in digits and "1,437 train, 360 valid" in digits
+    assert shapes.startswith("shapes") and "generated" in shapes
+    assert folder.startswith("folder") and "--from DIR" in folder
+    assert choose == "to choose: suite +task=resnet50 task.data=digits|shapes|folder"
+
+
+def test_data_without_a_task_says_which_there_are(suite: Call, capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments in ((), ("--check",)):
+        with pytest.raises(SystemExit) as ended:
+            suite("data", *arguments)
+        said = capfd.readouterr().err
+        assert ended.value.code == 2 and said.startswith("usage: suite data TASK [--from DIR]")
+        assert f"which TASK? there are {', '.join(load.members('tasks'))}" in said
+
+
+def test_data_adopts_a_directory_and_finds_damaged_files(suite: Call, tmp_path: Path) -> None:
+    images = tmp_path / "some images"
+    write_jpeg(images, train=48, valid=16)
+    code, text = suite("data", "resnet50", "--from", str(images), "--check")
+    assert code == 0, text
+    assert "real, some images, 48 train, 16 valid" in text and "read 64 images; 0 damaged files" in text
+    assert f"train  16 classes, 3 ({NAMES[0]}) to 3" in text and f"1 {NAMES[7]}" in text
+    assert text.splitlines()[-1] == f"next: suite +task=resnet50 task.data=folder data_dir='{images}'"
+    broken = next((images / "train" / NAMES[3]).iterdir())
+    broken.write_bytes(broken.read_bytes()[:500])
+    assert suite("data", "resnet50", "--from", str(images))[0] == 0, "files are read with --check only"
+    code, text = suite("data", "resnet50", "--from", str(images), "--check")
+    assert code == 1 and f"cannot read train/{NAMES[3]}/{broken.name}" in text and "1 damaged files" in text
+    assert "task.on_error=skip" in text.splitlines()[-1]
+
+
+def test_data_says_what_to_type(suite: Call) -> None:
+    assert suite("data", "resnet50", "--from", "/nowhere")[0] == 2
+    code, text = suite("data", "resnet50", "--check")
+    assert code == 2 and "type --from DIR" in text
+    code, text = suite("data", *CONF, "tiny", "--check")
+    assert code == 2 and "none of its data is read from a directory" in text
+    assert suite("data", *CONF, "tiny")[1].startswith("tiny      generated")
+    assert "did you mean resnet50" in suite("data", "resnet5")[1]
+
+
+@pytest.mark.parametrize("name", load.members("tasks"))
+def test_a_task_that_reads_a_directory_can_count_check_and_do_without(name: str, tmp_path: Path) -> None:
+    sources = configure.whole([f"task={name}", f"data_dir={tmp_path}"])["task"].get("sources", {})
+    for source, node in sources.items():
+        if "data_dir" in node["options"]:
+            module = load.common(configure.compose([f"task={name}"])["task"]["module"])
+            node = configure.compose([f"task={name}", f"task.data={source}"])["task"]
+            assert module.make(**load.arguments(node), absent=True).shapes()
+            for function in (module.check, module.census):
+                with pytest.raises(UserError):
+                    function(str(tmp_path))

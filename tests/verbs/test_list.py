@@ -1,0 +1,59 @@
+"""`suite list`."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tiny_runs import Call
+
+from suite import load
+from suite.contract import UserError
+from suite.verbs import list as listing
+
+
+def test_list_is_light() -> None:
+    code = (
+        "import sys\nfrom suite.cli import main\nassert main(['list', '--cite']) == 0\n"
+        "heavy = {'torch', 'jax', 'hydra', 'mlflow', 'sklearn', 'PIL'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_list_holds_every_member_and_preset(suite: Call) -> None:
+    code, text = suite("list", "--json")
+    found = json.loads(text)
+    assert code == 0 and list(found) == [*listing.GROUPS, "here"]
+    for group in load.GROUPS:
+        assert {name: entry["backends"] for name, entry in found[group].items()} == {
+            name: load.backends(folder) for name, folder in load.members(group).items()
+        }
+    for group, folder in listing.FILES.items():
+        assert list(found[group]) == load.options(folder)
+    for group in listing.GROUPS:
+        for name, entry in found[group].items():
+            assert set(entry) == {"backends", "summary", "citation"}, name
+            assert entry["summary"] and "@package" not in entry["summary"], name
+            assert bool(entry["backends"]) == (group != "baselines"), name
+    assert found["tasks"]["resnet50"]["citation"].startswith("He, Zhang, Ren, Sun")
+    assert found["scales"]["laptop"]["summary"] == "Embedded data, about a minute on two cores."
+
+
+def test_list_one_group_with_citations(suite: Call) -> None:
+    code, text = suite("list", "optimizers", "--cite")
+    assert code == 0 and "arXiv:1503.05671" in text and "resnet50" not in text
+    assert "arXiv:1503.05671" not in suite("list", "optimizers")[1]
+    code, text = suite("list", "optimisers")
+    assert code == 2 and "did you mean optimizers" in text
+
+
+def test_list_says_what_runs_here(suite: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(backend: str) -> None:
+        if backend == "jax":
+            raise UserError("no jax")
+
+    monkeypatch.setattr(load, "framework", refuse)
+    here = json.loads(suite("list", "--json")[1])["here"]
+    assert here["jax"] is None and here["torch"]
+    assert suite("list")[1].splitlines()[-1].endswith("jax not installed")

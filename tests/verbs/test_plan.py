@@ -1,0 +1,140 @@
+"""`suite plan`."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import CONF, TINY, Call, copied
+
+from suite import load
+from suite.tasks._data.shapes import NAMES, write_jpeg
+from suite.verbs.plan import missing
+
+
+def planned(suite: Call, *arguments: str) -> dict[str, Any]:
+    code, text = suite("plan", *arguments, "--json")
+    found = json.loads(text)
+    assert code == (1 if found["missing"] else 0)
+    return found
+
+
+def test_plan_of_real_scale_without_its_data(suite: Call) -> None:
+    found = planned(suite, "+task=resnet50", "scale=gpu")
+    assert found["parameters"] == 25_557_032
+    assert found["layers"] == {"conv2d": 53, "batchnorm": 53, "linear": 1}
+    assert found["covered_parameters"] == found["parameters"]
+    assert found["samples"] == found["steps"] * 256 and found["config"]["task"]["data"] == "folder"
+    assert found["epochs"] == pytest.approx(found["samples"] / 1_281_167)
+    assert any("type data_dir=DIRECTORY" in line for line in found["missing"])
+    assert "absent" not in found["config"]["task"]
+
+
+def test_plan_of_a_published_row(suite: Call) -> None:
+    found = planned(suite, "experiment=A1-12")
+    assert found["published"]["id"] == "A1-12" and found["published"]["value"] == 75.4
+    assert found["batch_per_device"] == 32 and found["batch_size"] == 32_768
+    each = 2 * 1023 * 4 * 25_557_032 // 1024  # a ring all-reduce of float32 gradients
+    assert found["gradient_bytes_per_step"] == {"each": each, "all": 1024 * each}
+    code, text = suite("plan", "experiment=A1-12")
+    assert code == 1 and "published   A1-12: SP-NGD, ResNet-50, ImageNet-1k · 75.4 top-1 accuracy %" in text
+    assert "1,760 steps · 45 epochs · 1,024 × Tesla V100 · 5.5 min" in text and "Natural Gradient" in text
+    assert "papers used" not in text, "the row itself says it"
+    assert "missing: data: this data set is a directory of image files" in text
+    assert "missing: 1,024" in text
+    assert all(line.startswith("missing: ") for line in text.splitlines()[-2:])
+
+
+def test_plan_at_paper_scale_says_how_many_devices_papers_used(suite: Call) -> None:
+    text = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=32768")[1]
+    (line,) = [line for line in text.splitlines() if line.startswith("papers used")]
+    assert "1,024 (A1-03, A1-06, A1-12 and " in line and line.endswith(
+        "devices for batch 32,768; planned 1, world=N plans another number"
+    )
+    other = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=96")[1]
+    assert re.search(r"papers used \d+ to [\d,]+ devices, for other batches than 96; planned 1", other)
+    assert "papers used an unknown number" in suite("plan", "+task=frnn", "scale=paper")[1]
+    assert "papers used" not in suite("plan", "+task=resnet50")[1], "a stand-in is not what the papers ran"
+    assert "published  " not in suite("plan", "+task=resnet50", "scale=paper")[1]
+
+
+def test_plan_ends_with_0_where_nothing_is_missing(suite: Call) -> None:
+    code, text = suite("plan", "+task=resnet50", "device=cpu")
+    assert code == 0 and "missing" not in text
+
+
+def test_plan_refuses_what_no_data_would_mend(suite: Call) -> None:
+    code, text = suite("plan", "+task=resnet50", "scale=paper", "world=1024")
+    assert code == 2 and "task.batch_size=4096: not divisible" in text
+    code, text = suite("plan", *CONF, "+task=tiny", "task.batch_size=15", "world=2")
+    assert code == 2 and "task.batch_size=15: not divisible" in text
+
+
+def test_plan_reads_the_classes_of_the_data_that_is_here(suite: Call, tmp_path: Path) -> None:
+    write_jpeg(tmp_path / "images", train=16, valid=16)
+    found = planned(suite, "+task=resnet50", "scale=gpu", f"data_dir={tmp_path / 'images'}", "device=cpu")
+    assert found["parameters"] == 25_557_032 - (1000 - len(NAMES)) * 2049
+    assert found["missing"] == [] and found["epochs"] == found["samples"] / 16
+
+
+def test_plan_names_missing_devices_and_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"backend": "jax", "world": 2, "device": "auto"}
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.setattr("suite.verbs.plan.gpus", lambda: 0)
+    assert missing(config) == []
+    assert missing(config | {"device": "cuda"}) == ["2 GPUs; here: none"]
+    assert missing(config | {"world": 1000 * cores})[0].startswith(f"{1000 * cores:,} devices; here: {cores} CPU core")
+    monkeypatch.setattr("suite.verbs.plan.gpus", lambda: 1)
+    assert missing(config) == ["2 GPUs; here: 1"]
+    monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: None)
+    assert "pip install -e '.[jax]'" in missing(config | {"world": 1})[0]
+
+
+def test_plan_counts_visible_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from suite.verbs.plan import gpus
+
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: x)'\necho 'GPU 1: A (UUID: y)'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus() == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpus() == 1
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert gpus() == 0
+
+
+def test_planned_bytes_are_those_of_the_ledger(suite: Call, two: Path) -> None:
+    result = json.loads((two / "result.json").read_text())
+    found = planned(suite, *TINY, "world=2", "comm=truncate16")
+    assert found["gradient_bytes_per_step"]["each"] * result["steps"] == result["bytes"]["by_name"]["gradients"] > 0
+
+
+def test_plan_takes_the_step_time_of_the_most_similar_run(suite: Call, one: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "tiny").mkdir(parents=True)
+    (tmp_path / "runs" / "tiny" / "near").symlink_to(one)
+    far = {"spec__config__max_steps": 99, "spec__config__accumulate": 2, "step_seconds__p50": 9.0}
+    copied(one, tmp_path / "runs" / "tiny" / "far", **far)
+    assert planned(suite, *TINY, "optimizer=kfac")["measured"] is None
+    result = json.loads((one / "result.json").read_text())
+    near = planned(suite, *TINY, "max_steps=12", "eval_every=8")["measured"]
+    assert near == {
+        "result": "runs/tiny/near/result.json",
+        "step_seconds": result["step_seconds"]["p50"],
+        "differs": ["eval_every"],
+    }
+    assert "as in runs/tiny/near/result.json; other values there: eval_every, max_steps" in suite("plan", *TINY)[1]
+
+
+def test_plan_loads_no_framework() -> None:
+    code = (
+        "import sys\nfrom suite.cli import main\nassert main(['plan', 'experiment=A1-12', '--json']) == 1\n"
+        "heavy = {'torch', 'jax', 'mlflow'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

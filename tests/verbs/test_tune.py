@@ -1,0 +1,161 @@
+"""`suite tune`, and the recipes that it wrote."""
+
+from pathlib import Path
+from typing import Any
+
+import conftest
+import pytest
+import yaml
+from tiny_runs import TINY, Call
+
+from suite import configure, record, run
+from suite.contract import UserError
+from suite.verbs import recipe
+from suite.verbs.trials import Trial, propose
+
+SGD = {"name": "sgd", "lr": 0.05, "block_size": 128, "search": {"lr": [0.01, 1.0, "log"]}}
+
+
+def test_the_list_is_frozen() -> None:
+    points = propose(SGD, fixed=[], trials=8)
+    expected = [0.1, 0.032, 0.32, 0.018, 0.18, 0.056, 0.56, 0.013]
+    assert [point["optimizer.lr"] for point in points] == expected
+    assert propose(SGD, fixed=[], trials=3) == points[:3]
+    plane = SGD | {"search": SGD["search"] | {"block_size": [0, 100, "linear"]}}
+    sizes = [point["optimizer.block_size"] for point in propose(plane, fixed=[], trials=4)]
+    assert sizes == [33, 67, 11, 44] and all(isinstance(size, int) for size in sizes)
+    assert list(propose(plane, fixed=["optimizer.lr"], trials=1)[0]) == ["optimizer.block_size"]
+
+
+@pytest.mark.parametrize(
+    "search", [{}, {"lr": [1.0, 0.1, "log"]}, {"lr": [0, 1, "log"]}, {"lr": [0.1, 1]}, {"damping": [0.1, 1.0, "log"]}]
+)
+def test_ranges_that_are_not_understood_are_refused(search: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="search"):
+        propose(SGD | {"search": search}, fixed=[], trials=2)
+
+
+def trial(number: int, *steps: int | None) -> Trial:
+    targets = [{"reached": step is not None, "step": step, "label": f"top1_{i}"} for i, step in enumerate(steps)]
+    return Trial(number, {"optimizer.lr": 0.1}, {"targets": targets, "outcome": {"kind": "exhausted"}})
+
+
+def test_more_targets_win_then_fewer_steps_then_the_earlier_trial() -> None:
+    trials = [
+        Trial(1, {"optimizer.lr": 1.0}, None),
+        trial(2, None, None),
+        trial(3, 10, None),
+        trial(4, 90, 300),
+        trial(5, 80, 200),
+        trial(6, 70, 200),
+    ]
+    assert [one.number for one in sorted(trials, key=lambda one: one.place)] == [5, 6, 4, 3, 1, 2]
+    assert trials[0].outcome == "failed"
+
+
+def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> None:
+    conf = tmp_path / "conf"
+    (conf / "task").mkdir(parents=True)
+    (conf / "task" / "tiny.yaml").write_text((conftest.OUTSIDE / "conf" / "task" / "tiny.yaml").read_text())
+    words = ["--config-dir", str(conf), "+task=tiny", "max_steps=30", "schedule.warmup=2", "threads=1", "trials=2"]
+    words += ["optimizer.search.lr=[0.05,0.2,log]"]
+    code, text = suite("tune", *words)
+    assert code == 0, text
+    path = conf / "recipe" / "tiny-sgd-laptop.yaml"
+    assert text.splitlines()[-1] == f"written: {path}"
+    found = yaml.safe_load(path.read_text())["tuned"]["all"]
+    assert [line["optimizer.lr"] for line in found["tried"]] == [0.1, 0.071] and found["trials"] == 2
+    best = min(found["tried"], key=lambda line: line["steps"])
+    assert found["values"] == {
+        "optimizer": {"lr": best["optimizer.lr"]},
+        "schedule": {"warmup": 2},
+        "max_steps": 30,
+    }
+    assert found["command"].startswith("suite tune +task=tiny max_steps=30") and found["commit"] and found["machine"]
+
+    config = configure.compose(["task=tiny"], conf)
+    assert (config["optimizer"]["lr"], config["max_steps"]) == (best["optimizer.lr"], 30)
+    assert config["schedule"] == {"shape": "linear", "warmup": 2}
+    assert config["tuning"] == {"source": "tiny-sgd-laptop", "trials": 2}
+    assert not {"tuned", "search"} & {*config, *config["optimizer"]}
+    other = configure.compose(["task=tiny", "optimizer.lr=0.3", "max_steps=7"], conf)
+    assert (other["optimizer"]["lr"], other["max_steps"], other["schedule"]["warmup"]) == (0.3, 7, 2)
+    assert other["tuning"]["source"] == "command line" and other["tuning"]["from"] == "tiny-sgd-laptop"
+
+    before = sorted((tmp_path / "runs" / "tiny").iterdir())
+    code, text = suite("tune", *words)
+    assert code == 0 and text.count("this result exists") == 2, "finished trials are found again"
+    assert sorted((tmp_path / "runs" / "tiny").iterdir()) == before
+
+
+def test_tune_without_a_target_writes_nothing(suite: Call, tmp_path: Path) -> None:
+    code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "--out", "never.yaml")
+    assert code == 1 and "no trial reached a target" in text and not (tmp_path / "never.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["+task=resnet50", "recipe=goyal-8k"], "tuning starts from the defaults"),
+        (["+task=resnet50", "+optimizer.power=2"], "a recipe replaces values"),
+        (["+task=resnet50", "trials=none"], "trials=none"),
+        (["+task=resnet50", "optimizer.lr=0.1"], "nothing to search"),
+        (["+task=resnet50", "--out", "hand.yaml"], "was not written by suite tune"),
+    ],
+)
+def test_tune_refuses(suite: Call, tmp_path: Path, words: list[str], says: str) -> None:
+    (tmp_path / "hand.yaml").write_text("max_steps: 3\n")
+    code, text = suite("tune", *words)
+    assert code == 2 and says in text
+
+
+def test_a_recipe_holds_each_source_of_data_and_falls_back(tmp_path: Path) -> None:
+    """Tuning one source of data leaves another's values; a source that was never tuned gets the defaults."""
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "both.yaml").write_text("name: both\nmodule: x\nvariant: a\nbatch_size: 8\ndata: one\n")
+    untouched = configure.whole(["task=both", "recipe=null"], tmp_path)
+    evidence = {"source": "both-sgd-laptop", "trials": 8}
+    tuned = {
+        "one": {**evidence, "values": {"optimizer": {"lr": 0.5}}},
+        "two": {**evidence, "trials": 4, "values": {"optimizer": {"lr": 0.2, "nesterov": True}, "max_steps": 9}},
+    }
+    path = tmp_path / "recipe" / "both-sgd-laptop.yaml"
+    path.parent.mkdir()
+    path.write_text(recipe.text(untouched, tuned))
+    assert recipe.tuned_in(path) == tuned
+
+    def values(*overrides: str) -> list[Any]:
+        config = configure.compose(["task=both", *overrides], tmp_path)
+        optimizer = config["optimizer"]
+        return [optimizer["lr"], optimizer["nesterov"], config["max_steps"], config["tuning"]["trials"]]
+
+    assert values() == [0.5, False, 200, 8]
+    assert values("task.data=two") == [0.2, True, 9, 4]
+    assert values("task.data=three") == values("recipe=null") == [0.05, False, 200, 0]
+    assert configure.compose(["task=both", "task.data=three"], tmp_path)["tuning"]["source"] == "defaults"
+
+
+TUNED = [
+    path for path in sorted((conftest.TESTS.parent / "conf" / "recipe").glob("*.yaml")) if "tuned:" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("path", TUNED, ids=lambda path: path.stem)
+def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
+    """Each source's values are its best trial's and reach a run; other sources get what stands in the YAML files."""
+    task, optimizer, scale = path.stem.split("-")
+    words = [f"task={task}", f"optimizer={optimizer}", f"scale={scale}"]
+    for source, found in recipe.tuned_in(path).items():
+        config = configure.compose([*words, f"task.data={source}"])
+        values = configure.flat(found["values"])
+        assert {key: recipe.at(config, key) for key in values} == values
+        assert config["tuning"] == {"source": path.stem, "trials": found["trials"]} and found["trials"] == len(
+            found["tried"]
+        )
+        reached = [line for line in found["tried"] if line["steps"]]
+        rungs = [record.label(target) for target in run.make_task(config).targets]
+        best = max(reached, key=lambda line: (rungs.index(line["reached"]), -line["steps"]))
+        assert best["optimizer.lr"] == values["optimizer.lr"]
+    others = set(configure.whole([f"task={task}"])["task"]["sources"]) - set(recipe.tuned_in(path))
+    for other in (f"task.data={source}" for source in others):
+        assert configure.compose([*words, other]) == configure.compose([*words, "recipe=null", other])

@@ -1,0 +1,156 @@
+"""`suite verify`: runs again, and agrees or says where it does not."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import conftest
+import pytest
+from tiny_runs import PATH, Call, copied
+
+from suite import configure, environment
+from suite.verbs import rerun
+
+
+def test_verify_agrees_bit_for_bit(suite: Call, one: Path) -> None:
+    code, text = suite("verify", str(one / "result.json"), "--trust", "--steps", "8")
+    assert code == 0, text
+    assert "to step 8: losses (8) and evaluations (2) agree bit for bit" in text
+
+
+def test_verify_runs_the_same_number_of_ranks(suite: Call, two: Path) -> None:
+    code, text = suite("verify", str(two / "result.json"), "--trust", "--steps", "4")
+    assert code == 0 and "losses (4) and evaluations (1) agree" in text, text
+
+
+def test_verify_imports_nothing_foreign_without_trust(suite: Call, one: Path, tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        for key in ("module", "torch"):
+            path = copied(one, tmp_path / key, **{f"spec__config__optimizer__{key}": "evil"}, log=False)
+            code, text = suite("verify", str(path))
+            assert code == 2 and "evil" in text and "--trust" in text
+            assert suite("verify", str(path), "--steps", "0")[0] == 1  # the hash differs
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"hash": "0" * 12}, "hash: '000000000000' is recorded"),
+        ({"spec__seed": 5}, "spec.seed: 5 is recorded, 0 comes out"),
+        ({"spec__config__optimizer__lr": 0.5}, "hash"),
+        ({"curve__1__metrics__top1": 99.0}, "curve.1.metrics.top1: 99.0 is recorded"),
+        ({"targets__0__value": 1}, "targets.0.reached"),
+        ({"targets__1__step": 1}, "targets.1.step: 1 is recorded"),
+        ({"step_seconds__p50": 1e-6}, "step_seconds.p50"),
+        ({"outcome__kind": "reached"}, "outcome.kind: 'reached' is recorded, 'exhausted' comes out"),
+        ({"data__label": "real:tiny@1"}, "data.label"),
+        ({"published": ["A1-12"]}, "published: A1-12: no such rows of tiny"),
+        ({"samples": 1}, "samples: 1 is recorded, 12 steps of 16 samples are 192"),
+        ({"fingerprint": "0" * 16}, "fingerprint: '0000000000000000' is recorded"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_verify_finds_a_changed_number(
+    suite: Call, one: Path, tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    code, text = suite("verify", str(copied(one, tmp_path / "a", **changes)), "--steps", "0")
+    assert code == 1 and says in text, text
+
+
+def test_verify_recomputes_from_the_result_alone(suite: Call, one: Path, tmp_path: Path) -> None:
+    path = copied(one, tmp_path / "whole", log=False)
+    code, text = suite("verify", str(path), "--trust", "--steps", "1")
+    assert code == 0 and "to step 4: losses (0) and evaluations (1) agree bit for bit" in text, text
+    for changes, says in (
+        ({"curve__2__samples": 1}, "curve.2.samples: 1 is recorded"),
+        ({"targets__1__reached": True}, "targets.1.reached: True is recorded"),
+        ({"curve__0__step": 9}, "curve: step does not rise"),
+        ({"steps": 13, "samples": 208}, "steps: 13 is recorded, 12 comes out"),
+        ({"curve__0__train_seconds": 1e6}, "curve: train_seconds does not rise"),
+        ({"steps": 8, "samples": 128}, "curve: goes on to step 12, the run to 8"),
+        ({"steps": 8, "samples": 128}, "outcome: exhausted after 8 of 12 steps"),
+        ({"outcome__kind": "reached"}, "outcome: reached, with top1_60, top1_80 missed"),
+    ):
+        path = copied(one, tmp_path / "changed", log=False, **changes)
+        code, text = suite("verify", str(path), "--steps", "0")
+        assert code == 1 and says in text, text
+
+
+def test_verify_allows_rounding_elsewhere_but_no_other_run(
+    suite: Call, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run on another machine gives: here, the recorded events with one loss changed."""
+    recorded = [json.loads(line) for line in (one / "events.jsonl").read_text().splitlines()]
+    result = json.loads((one / "result.json").read_text())
+    there = result["environment"] | {"cpu": "another"}
+    known = environment.fingerprint(there, device=result["spec"]["config"]["device"], threads=there["threads"])
+    far = copied(one, tmp_path / "far", fingerprint=known, environment__cpu="another")
+    near = copied(one, tmp_path / "near")
+
+    def verified(path: Path, step: int, factor: float) -> tuple[int, str]:
+        made = [dict(event) for event in recorded]
+        changed = next(event for event in made if event["event"] == "step" and event["step"] == step)
+        changed["loss"] *= factor
+        monkeypatch.setattr(rerun, "first_steps", lambda config, steps: made)
+        return suite("verify", str(path), "--trust")
+
+    code, text = verified(far, 1, 1 + 1e-6)
+    assert code == 0 and "losses (10)" in text and "cpu are not the same" in text, text
+    code, text = verified(far, 1, 1.001)
+    assert code == 1 and "loss of step 1" in text
+    assert verified(far, 4, 1.001)[0] == 0 and verified(far, 10, 1.3)[0] == 1
+    code, text = verified(near, 4, 1 + 1e-6)
+    assert code == 1 and "bits must be equal" in text
+    assert verified(near, 4, 1)[0] == 0
+    recorded = recorded[:3]  # a rerun that ends early
+    code, text = verified(far, 1, 1)
+    assert code == 1 and "step 3 is recorded, and was not reached here" in text
+
+
+def test_verify_says_where_a_log_is_damaged(suite: Call, one: Path, tmp_path: Path) -> None:
+    path = copied(one, tmp_path / "cut")
+    log = path.parent / "events.jsonl"
+    log.write_text(log.read_text()[:2000] + "\n")
+    code, text = suite("verify", str(path), "--steps", "0")
+    assert code == 2 and "events.jsonl: damaged" in text
+    log.write_text("")
+    code, text = suite("verify", str(path), "--steps", "0")
+    assert code == 1 and "holds no whole run" in text
+
+
+def test_verify_compares_with_the_task_that_is_here(suite: Call, one: Path, tmp_path: Path) -> None:
+    path = copied(one, tmp_path / "data", data__identity="2", data__label="generated:tiny@2")
+    code, text = suite("verify", str(path), "--trust", "--steps", "1")
+    assert code == 1 and "data.identity: '2' is recorded, '1' comes out" in text
+    path = copied(one, tmp_path / "version", task_version="0")
+    code, text = suite("verify", str(path), "--trust")
+    assert code == 2 and "version 0 of the task" in text
+
+
+def test_verify_holds_to_the_schema(suite: Call, one: Path, tmp_path: Path) -> None:
+    code, text = suite("verify", str(copied(one, tmp_path / "more", speed=9)))
+    assert code == 1 and "'speed' was unexpected" in text
+    code, text = suite("verify", str(copied(one, tmp_path / "kind", outcome__kind="fast")))
+    assert code == 1 and "outcome.kind: 'fast' is not one of" in text
+    assert suite("verify", str(copied(one, tmp_path / "later", schema=2)))[0] == 2
+    (tmp_path / "none.json").write_text("{")
+    assert suite("verify", str(tmp_path / "none.json"))[0] == 2
+
+
+def test_first_steps_are_a_long_run_stopped_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", PATH)
+    directory = conftest.OUTSIDE / "conf"
+    config = configure.compose(["task=tiny", "max_steps=20000", "eval_every=5000", "threads=1"], directory)
+    since = time.monotonic()
+    events = rerun.first_steps(config, 3)
+    steps = [event for event in events if event["event"] == "step"]
+    assert 3 <= len(steps) < 19000 and time.monotonic() - since < 60
+    assert steps[2]["hyper"]["lr"] == pytest.approx(0.05 * 3 / 10)  # warm-up
+    assert events[-1]["outcome"]["kind"] == "interrupted"
