@@ -1,0 +1,90 @@
+"""Whole training steps over the test bed's links, as ratios in one run: pytest tests/testbed -m bench, when idle."""
+
+import statistics
+from typing import Any
+
+import pytest
+import trained
+
+from suite import configure, projection, run
+from suite.comm.testbed import Testbed, missing
+
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.bench,
+    pytest.mark.skipif(bool(REASON := missing()), reason=REASON),
+]
+# 15.5 MB of gradients: 132 ms on the link at 1 Gbit/s; and about as long to compute
+WIDE = "task=autoencoder task.widths=[784,1500,500,30] optimizer=sgd optimizer.lr=0.001"
+WIDE += " task.sources.curves.options.train=4000 task.sources.curves.options.valid=100"
+OVERLAP = 1.15  # step over the larger of computation and communication
+DDP = 1.05  # our step over that of torch's DistributedDataParallel
+# how far a projected step may be from the measured one; nothing is fitted but what a device computes by itself
+PROJECTED = {1: 0.05, 2: 0.08}
+
+
+def words(*more: str, batch_size: int = 512) -> list[str]:
+    return [*WIDE.split(), f"task.batch_size={batch_size}", *more]
+
+
+def printed(capsys: Any, found: dict[str, Any]) -> dict[str, float]:
+    """Median seconds of each case, shown with their range."""
+    for name, case in found.items():
+        with capsys.disabled():
+            print(f"{name}: step {trained.median(case['seconds'])}, exchange {trained.median(case['exchange'])}")
+    return {name: statistics.median(case["seconds"]) for name, case in found.items()}
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_communication_hides_behind_computation(backend: str, capsys: Any) -> None:
+    """jax has no step without communication over several processes: there it is what a plain step takes longer."""
+    cases = {"sync": words(), "overlap": words("comm=overlap", "comm.bucket_mib=4")}
+    if backend == "torch":
+        cases["alone"] = words()
+    with Testbed(2, "1gbit") as bed:
+        found = trained.start(bed, backend, cases, steps=3, rounds=7)
+    step = printed(capsys, found)
+    exchange = statistics.median(found["sync"]["exchange"])
+    compute = step.get("alone", step["sync"] - exchange)
+    ratio = step["overlap"] / max(compute, exchange)
+    with capsys.disabled():
+        print(f"{backend}: overlapped step over the larger of compute and communication: {ratio:.2f}")
+    assert ratio <= OVERLAP
+
+
+def test_a_step_costs_no_more_than_ddps(capsys: Any) -> None:
+    cases = {"sync": words(batch_size=128), "overlap": words("comm=overlap", batch_size=128)}
+    with Testbed(2) as bed:
+        found = trained.start(bed, "torch", {**cases, "ddp": words(batch_size=128)}, steps=4, rounds=11)
+    step = printed(capsys, found)
+    assert max(step[name] for name in cases) <= DDP * step["ddp"]
+
+
+def projected(typed: list[str], world: int, local: int, compute: float, codec: float) -> float:
+    """Seconds of a step at 200 Mbit/s, as `suite plan` says."""
+    network = ["network=1gbit", f"network.outer.bandwidth={1.18e8 / 5}", f"network.ranks_per_host={local}"]
+    asked = [*network, f"network.codec={codec}", f"compute_seconds={compute}", f"world={world}"]
+    config, plan = projection.split(configure.compose([*typed, *asked, "backend=torch"]))
+    config = projection.placed(config, plan)
+    found = projection.project(config, run.make_task(config), plan, None)
+    return found["step_seconds"][found["schedule"]]
+
+
+@pytest.mark.parametrize("local", PROJECTED, ids=["one rank a host", "two ranks a host"])
+def test_the_projection_of_a_step(local: int, capsys: Any) -> None:
+    """Of whole steps, at a rate at which communication is most of them."""
+    modes = {"float32": [], "float21": ["comm=float21"], "overlap": ["comm=overlap", "comm.bucket_mib=4"]}
+    if local > 1:
+        modes = {"float32": [], "hierarchical": ["comm=hierarchical"]}
+    typed = {name: words(f"comm.ranks_per_host={local}", *more) for name, more in modes.items()}
+    with Testbed(2, "200mbit") as bed:
+        found = trained.start(bed, "torch", {"alone": words(), **typed}, local=local, steps=2, rounds=5)
+    step, errors = printed(capsys, found), {}
+    for name, chosen in typed.items():
+        payload = 2 * found[name]["bytes"]["by_name"]["gradients"]  # encoded and decoded
+        speed = payload / statistics.median(found[name]["code"])
+        said = projected(chosen, 2 * local, local, step["alone"], speed)
+        errors[name] = said / step[name] - 1.0
+        with capsys.disabled():
+            print(f"{name}, {local} a host: projected {1000 * said:.0f} ms, {100 * errors[name]:+.1f} %")
+    assert all(abs(error) <= PROJECTED[local] for error in errors.values()), errors
