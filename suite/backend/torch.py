@@ -341,7 +341,7 @@ class Engine:
             self.named[name].grad = grad
         weight = counts["weight"]
         each = {name: [(ids, rows / weight) for ids, rows in parts] for name, parts in looked_up.items()}
-        return Share(total / weight, grads, weight, statistics.values, each, buffers, carry)
+        return Share(total / weight, grads, weight, statistics.values(), each, buffers, carry)
 
     def _clear(self) -> None:
         for parameter in self.named.values():

@@ -65,7 +65,8 @@ class Statistics:
     """
 
     def __init__(self, observe: Callable[[Taps, Tensor], Tree], finished: Callable[[str, Tensor], None]):
-        self.observe, self.finished, self.values = observe, finished, Tree()
+        self.observe, self.finished = observe, finished
+        self.sums, self.means = Tree(), Tree()
         self.weight: Tensor | None = None  # of the samples of this micro-batch
         self.divisor: Tensor | None = None  # known in the last one
 
@@ -73,10 +74,15 @@ class Statistics:
         """Take in one layer's taps of one micro-batch."""
         assert self.weight is not None
         for name, value in self.observe(taps, self.weight).items():
-            value = self.values[name] + value if name in self.values else value
-            self.values[name] = value if self.divisor is None else value / self.divisor
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
             if self.divisor is not None:
-                self.finished(name, self.values[name])
+                self.means[name] = self.sums.pop(name) / self.divisor
+                self.finished(name, self.means[name])
+
+    def values(self) -> Tree:
+        """Sums divided by the divisor: also of layers that the last micro-batch did not come to."""
+        assert self.divisor is not None
+        return self.means | {name: value / self.divisor for name, value in self.sums.items()}
 
 
 def whole_gradients(taps: Taps, weight: Tensor) -> Tree:

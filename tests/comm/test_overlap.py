@@ -148,4 +148,12 @@ def test_statistics_are_divided_once_the_last_part_has_come() -> None:
     assert not finished
     statistics.divisor = torch.tensor(4.0)
     statistics.add(torch.tensor(5.0))  # type: ignore[arg-type]
-    assert np.isclose(float(finished["a"]), (3.0 + 5.0) * 2.0 / 4.0) and finished == statistics.values
+    assert np.isclose(float(finished["a"]), (3.0 + 5.0) * 2.0 / 4.0) and finished == statistics.values()
+
+
+def test_a_layer_that_the_last_part_skips_is_divided_all_the_same() -> None:
+    statistics = Statistics(lambda taps, weight: {"a": taps * weight}, lambda name, value: None)
+    statistics.weight = torch.tensor(2.0)
+    statistics.add(torch.tensor(3.0))  # type: ignore[arg-type]
+    statistics.divisor = torch.tensor(4.0)
+    assert {name: float(value) for name, value in statistics.values().items()} == {"a": 1.5}
