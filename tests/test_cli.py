@@ -123,6 +123,12 @@ def test_errors_end_with_exit_code_2_and_one_line(suite_command: Any) -> None:
         assert len(lines) == 1 and says in lines[0], (arguments, done.stderr)
 
 
+def test_compile_without_a_compiler_is_one_line_and_leaves_no_result(suite_command: Any, tmp_path: Path) -> None:
+    done = call(suite_command, TASK, "compile=true", "max_steps=1", "track=none", CXX="no-such-compiler")
+    assert done.returncode == 2 and "there is no no-such-compiler here; type compile=false" in done.stderr
+    assert not list(tmp_path.rglob("result.json"))
+
+
 def test_an_unreadable_image_is_named_or_counted(suite_command: Any, tmp_path: Path) -> None:
     from suite.tasks._data.shapes import write_jpeg
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import os
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,6 +45,20 @@ def device_for(name: str) -> torch.device:
     return torch.device("cuda", local)
 
 
+def require_compiler(device: torch.device) -> None:
+    """Make sure that `compile=true` has what it needs on a CPU.
+
+    Raises:
+        UserError: where there is no C++ compiler.
+    """
+    name = os.environ.get("CXX", "g++")
+    if device.type == "cpu" and not shutil.which(name):
+        raise UserError(
+            f"compile=true: torch compiles to C++ on a CPU, and there is no {name} here; "
+            "type compile=false, install g++, or name another compiler in CXX"
+        )
+
+
 @dataclass
 class Share:
     """What one evaluation yields on one rank; over ranks, means of these are sums divided by summed weights."""
@@ -77,6 +93,8 @@ class Engine:
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
         self.compiles, self.compile_seconds = config["compile"], 0.0
+        if self.compiles:
+            require_compiler(self.device)
         self.modes = communication.modes(config["comm"], task, config["world"], "torch", self.compiles)
         node = config["optimizer"]
         first = next(iter(self.modes))
