@@ -30,6 +30,7 @@ def paint(split: str, start: int, stop: int) -> np.ndarray:
     ink = np.zeros((stop - start, SIDE, SIDE), np.float32)
     for point in range(POINTS):
         np.maximum(ink, y[:, point, :, None] * x[:, point, None, :], out=ink)
+    ink[ink < np.finfo(np.float32).tiny] = 0.0  # no sum can tell, but CPUs multiply subnormal numbers 50 times slower
     return ink.reshape(stop - start, -1)
 
 
