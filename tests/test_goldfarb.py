@@ -44,7 +44,8 @@ def test_three_seeds_lie_within_two_percent_of_the_printed_loss(
     request: pytest.FixtureRequest, optimizer: str, backend: str, epoch: int
 ) -> None:
     if (optimizer, backend, epoch) == ("kfac", "jax", 10):
-        found = pytest.mark.xfail(strict=True, reason="a finding: after ten epochs seed 1 is 2.6 % above, as are seeds of the authors' own code; see CARD.md")
+        reason = "a finding: after ten epochs seed 1 is 2.6 % above, as a seed of the authors' own is; see CARD.md"
+        found = pytest.mark.xfail(strict=True, reason=reason)
         request.applymarker(found)
     values = [run[epoch] for run in committed(optimizer, backend).values()]
     printed = published.row(ROWS[optimizer][epoch]).value
