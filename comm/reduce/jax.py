@@ -41,10 +41,19 @@ class Reduce:
         return self.transport.rank
 
     def exact(self, values: Tree) -> Tree:
-        """The mean of small values over ranks, never compressed; any tree of arrays."""
+        """The mean of small values over ranks, never compressed; any tree of arrays. Those of one type go together."""
         if self.world == 1:
             return values
-        return jax.tree.map(lambda value: self.transport.all_reduce("exact", value) / self.world, values)
+        leaves, structure = jax.tree.flatten(values)
+        found: dict[int, Array] = {}
+        for kind in dict.fromkeys(leaf.dtype for leaf in leaves):
+            own = [number for number, leaf in enumerate(leaves) if leaf.dtype == kind]
+            flat = jnp.concatenate([leaves[number].reshape(-1) for number in own])
+            mean = self.transport.all_reduce("exact", flat) / self.world
+            ends = list(itertools.accumulate(leaves[number].size for number in own))[:-1]
+            for number, part in zip(own, jnp.split(mean, ends), strict=True):
+                found[number] = part.reshape(leaves[number].shape)
+        return jax.tree.unflatten(structure, [found[number] for number in range(len(leaves))])
 
     def mean(self, name: str, values: Tree) -> Tree:
         """The mean over ranks, in the run's communication mode; `name` begins with "gradients" where they are some."""

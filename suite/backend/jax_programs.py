@@ -17,6 +17,8 @@ from suite.comm.transport import Entry, Ledger
 from suite.comm.transport.jax import Transport
 
 CACHE_EVENTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
+# else XLA makes one all-reduce of all that are independent, and it waits for the last gradient: buckets are made here
+OPTIONS = {"cpu": {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}}
 MATMUL = {"float32": "float32", "float64": "float32", "tf32": "tensorfloat32", "bfloat16": "bfloat16"}
 
 
@@ -84,10 +86,11 @@ class Programs:
 
     def compile(self, lowered: Mapping[Any, Lowered]) -> None:
         """Make these callable."""
+        options = OPTIONS.get(self.mesh.devices.flat[0].platform) if self.mesh.size > 1 else None
 
         def one(item: Lowered) -> Any:
             with self.mode():  # switches are thread-local: a worker thread must set them itself
-                return item.program.compile()
+                return item.program.compile(compiler_options=options)
 
         with ThreadPoolExecutor(2) as pool:
             made = pool.map(one, lowered.values())
