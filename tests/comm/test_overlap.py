@@ -1,11 +1,13 @@
-"""What the overlap schedule sends while torch's backward pass goes on: gradients and statistics, in one fixed order."""
+"""What the overlap schedule sends while the backward pass goes on: gradients and statistics, in one fixed order."""
 
+import re
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from engines import advance, comm, config, engine
 from torch import Tensor, nn
 
 from suite.backend.torch_taps import Statistics, tapped
@@ -157,3 +159,14 @@ def test_a_layer_that_the_last_part_skips_is_divided_all_the_same() -> None:
     statistics.add(torch.tensor(3.0))  # type: ignore[arg-type]
     statistics.divisor = torch.tensor(4.0)
     assert {name: float(value) for name, value in statistics.values().items()} == {"a": 1.5}
+
+
+def test_xla_leaves_jaxs_buckets_apart() -> None:
+    """Its own pass would make one all-reduce of them, which waits for the last gradient."""
+    made = engine(config("sgd", "jax", world=2, comm=comm(schedule="overlap", bucket_mib=0)))
+    advance(made, range(1))
+    [(program, sends)] = made.programs.compiled.values()
+    gradients = [entry for entry in sends if entry.name.startswith("gradients")]
+    small = [entry for entry in sends if entry.name == "exact"]
+    assert len(gradients) == len(made.run["params"]) and len(small) < len(gradients)
+    assert len(re.findall(r"\ball-reduce\(", program.as_text())) == len(gradients) + len(small)
