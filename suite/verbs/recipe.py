@@ -15,7 +15,7 @@ from typing import Any
 
 from suite import configure
 from suite.contract import UserError
-from suite.verbs.trials import Trial
+from suite.verbs.trials import Trial, last, steps
 
 WIDTH = 160  # columns of a trial's line: one trial, one line
 ANY = "all"  # stands for the source of data where a task has only one
@@ -47,8 +47,9 @@ def evidence(ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[
 
 
 def _line(trial: Trial) -> dict[str, Any]:
-    last = trial.rungs[-1]["label"] if trial.rungs else None
-    return {"trial": trial.number, **trial.values, "reached": last, "steps": trial.steps, "outcome": trial.outcome}
+    came = {"reached": last(trial.result), "steps": steps(trial.result), "outcome": trial.outcome}
+    again = [{"reached": last(result), "steps": steps(result)} for result in trial.again]
+    return {"trial": trial.number, **trial.values, **came} | ({"again": again} if again else {})
 
 
 def tuned_in(path: Path) -> dict[str, Any]:

@@ -15,23 +15,32 @@ DIGITS = 2  # significant digits of a value: a recipe holds exactly what was run
 PREFIX = "optimizer."
 
 
+Result = dict[str, Any]
+
+
+def rungs(result: Result | None) -> list[dict[str, Any]]:
+    """The targets that a run reached; none where it failed."""
+    return [target for target in result["targets"] if target["reached"]] if result else []
+
+
+def steps(result: Result | None) -> int | None:
+    """Updates to the last target that a run reached; None where there is none."""
+    return max((rung["step"] for rung in rungs(result)), default=None)
+
+
+def last(result: Result | None) -> str | None:
+    """The label of the last target that a run reached."""
+    return rungs(result)[-1]["label"] if rungs(result) else None
+
+
 @dataclass(frozen=True)
 class Trial:
-    """One point of the list and what came of it; `result` is None where the run failed."""
+    """One point of the list and what came of it; a result is None where the run failed."""
 
     number: int
     values: dict[str, float]  # by dotted key
-    result: dict[str, Any] | None
-
-    @property
-    def rungs(self) -> list[dict[str, Any]]:
-        """The targets that were reached."""
-        return [target for target in self.result["targets"] if target["reached"]] if self.result else []
-
-    @property
-    def steps(self) -> int | None:
-        """Updates to the last target reached; None where there is none."""
-        return max((rung["step"] for rung in self.rungs), default=None)
+    result: Result | None
+    again: tuple[Result | None, ...] = ()  # by the next seeds, where trials tied
 
     @property
     def outcome(self) -> str:
@@ -39,9 +48,14 @@ class Trial:
         return self.result["outcome"]["kind"] if self.result else "failed"
 
     @property
-    def place(self) -> tuple[int, float, int]:
-        """Sorts trials, best first: more targets, then fewer steps, then the earlier trial."""
-        return -len(self.rungs), self.steps or math.inf, self.number
+    def score(self) -> tuple[tuple[int, float], ...]:
+        """Less is better, seed by seed: more targets, then fewer steps."""
+        return tuple((-len(rungs(result)), steps(result) or math.inf) for result in (self.result, *self.again))
+
+    @property
+    def place(self) -> tuple[Any, int]:
+        """Sorts trials, best first; of equals the earlier trial."""
+        return self.score, self.number
 
 
 def propose(optimizer: Mapping[str, Any], *, fixed: Collection[str], trials: int) -> list[dict[str, float]]:
@@ -87,10 +101,11 @@ def _scaled(u: float, low: float, high: float, scale: str, *, like: float) -> fl
 
 def table(ranked: Sequence[Trial]) -> str:
     """Trials as lines of text, in the order given."""
-    rows = [["trial", *(key.removeprefix(PREFIX) for key in ranked[0].values), "reached", "steps", "outcome"]]
+    rows = [["trial", *(key.removeprefix(PREFIX) for key in ranked[0].values), "reached", "steps", "outcome", "again"]]
     for trial in ranked:
-        reached = trial.rungs[-1]["label"] if trial.rungs else "none"
         values = [f"{value:g}" for value in trial.values.values()]
-        rows.append([str(trial.number), *values, reached, str(trial.steps or ""), trial.outcome])
+        again = ", ".join(f"{last(result) or 'none'} {steps(result) or ''}".strip() for result in trial.again)
+        cells = last(trial.result) or "none", str(steps(trial.result) or ""), trial.outcome, again
+        rows.append([str(trial.number), *values, *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -1,9 +1,10 @@
 """`suite tune`: try a frozen list of hyper-parameters, and write the best into a recipe with its evidence."""
 
 import argparse
+import dataclasses
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ from suite import configure, run
 from suite.contract import UserError
 from suite.launch import launch
 from suite.verbs import recipe
-from suite.verbs.trials import PREFIX, Trial, propose, table
+from suite.verbs.trials import PREFIX, Trial, propose, rungs, table
 
 SEARCH = f"{PREFIX}search"
+AGAIN = 2  # seeds at most that tell equal trials apart: of a run scored every few steps equal means little
 HELP = """Run the trials of a frozen quasi-random list, each a process of its own, rank them by the steps to the last
-target they reach (more targets first), and write the best into a recipe that later runs find by themselves. Ranges
-stand in the optimizer's YAML file, search: {lr: [low, high, log]}; a value given on the command line is fixed, and
-recorded. Trials start from the defaults, not from an earlier recipe; finished ones are not run again; the same
-recipe's values for other data are kept. Exit codes: 0 written, 1 no trial reached a target, 2 bad usage, 130 and 143
-interrupted, when the same command goes on."""
+target they reach (more targets first), and write the best into a recipe that later runs find by themselves. Trials
+that are equal run again with the next seeds, two at most. Ranges stand in the optimizer's YAML file,
+search: {lr: [low, high, log]}; a value given on the command line is fixed, and recorded. Trials start from the
+defaults, not from an earlier recipe; finished ones are not run again; the same recipe's values for other data are
+kept. Exit codes: 0 written, 1 no trial reached a target, 2 bad usage, 130 and 143 interrupted, when the same command
+goes on."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,16 +44,15 @@ def main(arguments: Sequence[str]) -> int:
     points = propose(config["optimizer"], fixed=fixed, trials=trials)
     common = [override for override in overrides if not override.lstrip("+").startswith(SEARCH)]
     done = []
-    for number, values in enumerate(points, start=1):
-        settings = [f"{key}={value}" for key, value in values.items()]
-        print(f"\ntrial {number}/{trials}: {' '.join(settings)}", flush=True)
-        code, result = _try([*common, *settings], directory)
-        if code in run.SIGNALS.values():
-            return code
-        done.append(Trial(number, values, result))
-    ranked = sorted(done, key=lambda trial: trial.place)
+    try:
+        for number, values in enumerate(points, start=1):
+            print(f"\ntrial {number}/{trials}: {' '.join(_typed(values))}", flush=True)
+            done.append(Trial(number, values, _try([*common, *_typed(values)], directory)))
+        ranked = _ranked(done, common, config["seed"], directory)
+    except _InterruptedError as interrupted:
+        return interrupted.code
     print(f"\n{table(ranked)}\n")
-    if not ranked[0].rungs:
+    if not rungs(ranked[0].result):
         print("no trial reached a target, nothing is written: allow more max_steps=, or search elsewhere")
         return 1
     keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
@@ -61,6 +63,29 @@ def main(arguments: Sequence[str]) -> int:
     path.write_text(recipe.text(configure.whole(defaults, directory), tuned))
     print(f"written: {path}")
     return 0
+
+
+class _InterruptedError(Exception):
+    """A trial was told to stop, with the exit code that says how."""
+
+    def __init__(self, code: int):
+        self.code = code
+
+
+def _ranked(done: list[Trial], common: Sequence[str], seed: int, directory: Path | None) -> list[Trial]:
+    """The trials, best first, after those that tie for the first place have run with further seeds."""
+    common = [word for word in common if not word.startswith("seed=")]
+    ranked = sorted(done, key=lambda trial: trial.place)
+    for further in range(seed + 1, seed + 1 + AGAIN):
+        tied = [trial for trial in ranked if trial.score == ranked[0].score]
+        if len(tied) == 1 or not rungs(ranked[0].result):
+            break
+        for place, trial in enumerate(tied):
+            print(f"\ntrial {trial.number} again, as {len(tied)} are equal: seed={further}", flush=True)
+            result = _try([*common, *_typed(trial.values), f"seed={further}"], directory)
+            ranked[place] = dataclasses.replace(trial, again=(*trial.again, result))
+        ranked.sort(key=lambda trial: trial.place)
+    return ranked
 
 
 def _split(typed: list[str]) -> tuple[list[str], int]:
@@ -90,6 +115,10 @@ def _split(typed: list[str]) -> tuple[list[str], int]:
     return [*overrides, "~recipe", *quiet], int(trials)
 
 
+def _typed(values: Mapping[str, float]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
+
+
 def _keys(overrides: Sequence[str]) -> list[str]:
     return [override.partition("=")[0] for override in overrides]
 
@@ -100,13 +129,15 @@ def _place(config: dict[str, Any], directory: Path | None) -> Path:
     return folder / "recipe" / f"{config['task']['name']}-{config['optimizer']['name']}-{config['scale']}.yaml"
 
 
-def _try(overrides: list[str], directory: Path | None) -> tuple[int, dict[str, Any] | None]:
-    """Run one trial, or find it; its exit code, and its result unless it failed."""
+def _try(overrides: list[str], directory: Path | None) -> dict[str, Any] | None:
+    """Run one trial, or find it; its result unless it failed."""
     config = configure.compose(overrides, directory)
     configure.refuse_unread(config, overrides)
     fingerprint = run.make_header(config, overrides)["fingerprint"]  # before: files may be edited while it runs
     code = launch(config, overrides, apart=True)
     if code == 2:
         raise UserError("the trial could not run, for the reason above; nothing is written")
+    if code in run.SIGNALS.values():
+        raise _InterruptedError(code)
     found = run.Directory(config | {"force": False}, fingerprint)
-    return code, json.loads((found.path / "result.json").read_text()) if found.state == "finished" else None
+    return json.loads((found.path / "result.json").read_text()) if found.state == "finished" else None
