@@ -2,79 +2,28 @@
 
 import contextlib
 import functools
-import os
-import resource
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from suite import backend, communication, load, tree
 from suite.backend.ranks.torch import Ranks
-from suite.backend.torch_taps import Observer, Statistics, Taps, tapped, whole_gradients
+from suite.backend.torch_device import device_for, facts, require_compiler, switches
+from suite.backend.torch_step import Maths, Share, Watch
+from suite.backend.torch_taps import Observer, whole_gradients
 from suite.comm.codecs._codec import Codec
 from suite.comm.coder.torch import Coder
 from suite.comm.reduce.torch import Reduce
-from suite.comm.tables import torch as by_rows
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import Plan, Sparse, Task, UserError
+from suite.contract import Plan, Sparse, Task
 
 Tree = dict[str, Tensor]
 Batch = dict[str, np.ndarray]
-
-
-def device_for(name: str) -> torch.device:
-    """The device that `device=auto|cpu|cuda` means here.
-
-    Raises:
-        UserError: where there is none.
-    """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda: torch sees no GPU here; type device=cpu, or install a CUDA build of torch")
-    kind = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-    if kind == "cpu":
-        return torch.device("cpu")
-    local = (dist.get_rank() if dist.is_initialized() else 0) % torch.cuda.device_count()
-    return torch.device("cuda", local)
-
-
-def require_compiler(device: torch.device) -> None:
-    """Make sure that `compile=true` has what it needs on a CPU.
-
-    Raises:
-        UserError: where there is no C++ compiler.
-    """
-    name = os.environ.get("CXX", "g++")
-    if device.type == "cpu" and not shutil.which(name):
-        raise UserError(
-            f"compile=true: torch compiles to C++ on a CPU, and there is no {name} here; "
-            "type compile=false, install g++, or name another compiler in CXX"
-        )
-
-
-@dataclass
-class Share:
-    """What one evaluation yields on one rank; over ranks, means of these are sums divided by summed weights."""
-
-    loss: Tensor
-    sums: Tree  # of gradients, to be divided by `weight`
-    weight: Tensor
-    statistics: Tree
-    tables: dict[str, list[tuple[Tensor, Tensor]]]  # of each micro-batch: ids, and the gradient of what they named
-    buffers: Tree
-    carry: list[Tree]
-
-    @property
-    def grads(self) -> Tree:
-        """This rank's share of the gradients."""
-        return dict(zip(self.sums, torch._foreach_div(list(self.sums.values()), self.weight), strict=True))
 
 
 class Engine:
@@ -88,7 +37,7 @@ class Engine:
     def __init__(self, task: Task, config: Mapping[str, Any]):
         self.task, self.seed = task, config["seed"]
         self.accumulate, self.precision = config["accumulate"], config["precision"]
-        self.deterministic, self.clip_norm = config["deterministic"], config["clip_norm"]
+        self._mode = functools.partial(switches, self.precision, config["deterministic"])
         self.device = device_for(config["device"])
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
@@ -107,7 +56,6 @@ class Engine:
         self.tables = backend.tables(task, self.needs, node)
         self.sparse = backend.sparse(task, self.needs, node)
         self._load(task)
-        self.forward = torch.compile(self.model) if self.compiles else self.model
         self.named = dict(self.model.named_parameters())
         self.kinds = {n: kind for n, kind in communication.kind_of(task).items() if n not in self.tables}
         self.schedules: dict[str, Any] = {}
@@ -116,6 +64,17 @@ class Engine:
         self.buffers = {name: value for name, value in held.items() if kinds[name].kind == "buffer"}
         self.patterns = {name: value for name, value in held.items() if name not in self.buffers}
         self.layers = task.layers()
+        self.maths = Maths(
+            model=self.model,
+            forward=torch.compile(self.model) if self.compiles else self.model,
+            named=self.named,
+            buffers=self.buffers,
+            tables=self.tables,
+            reduce=self.reduce,
+            clip_norm=config["clip_norm"],
+            narrow=self.precision == "bfloat16",
+            device=self.device,
+        )
         offers = {
             "layers": self.layers,
             "shapes": {name: tuple(parameter.shape) for name, parameter in self.named.items()},
@@ -214,9 +173,9 @@ class Engine:
             with optimizer.forward_params(key) if "forward_params" in needs else contextlib.nullcontext():
                 observer = self._curvature if "statistics" in phase else None
                 watch = functools.partial(self.schedule.watch, parcels=parcels if observer else {})
-                share = self._evaluate(micro, key, observe=observer, watch=watch)
-            grads = self.schedule.mean(share.sums, share.weight) | self._table_gradients(share.tables)
-            for name, grad in self._clipped(grads).items():
+                share = self._evaluate(micro, key, observe=observer, watch=watch, known=True)
+            grads = self.schedule.mean(share.sums, share.weight) | self.maths.table_gradients(share.tables)
+            for name, grad in self.maths.clipped(grads).items():
                 self.named[name].grad = grad
             with torch.no_grad():
                 if "statistics" in phase:
@@ -229,12 +188,12 @@ class Engine:
                     optimizer.program(name, reduce=reduce)
             offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
             optimizer.step(**{name: value for name, value in offers.items() if name in needs})
-            for name, value in reduce.exact(share.buffers).items():
+            for name, value in share.buffers.items():
                 self.buffers[name].copy_(value)
             if self.sparse and self.sparse.moves(step):
                 self._move(self.sparse, micro, key)
             self.carry = share.carry
-            return reduce.exact({"loss": share.loss})["loss"]
+            return share.loss
 
     @torch.no_grad()
     def _move(self, task: Sparse, micro: list[Tree], key: tuple[int, int]) -> None:
@@ -252,36 +211,6 @@ class Engine:
         for parameter, mask in masks.items():
             parameter[mask] = 0
         self.optimizer.reset(masks)
-
-    def _clipped(self, grads: Tree) -> Tree:
-        """The gradient, scaled down to a norm of `clip_norm` where it is larger (Pascanu et al. 2013, algorithm 1)."""
-        if not self.clip_norm:
-            return grads
-        square = torch.stack(torch._foreach_norm([g for g in grads.values() if not g.is_sparse])).square().sum()
-        if self.tables:  # each rank holds other rows
-            own = torch.stack([grads[name].values().square().sum() for name in self.tables]).sum()
-            square = square + self.world * self.reduce.exact({"norm": own})["norm"]
-        factor = (self.clip_norm / square.sqrt()).clamp(max=1.0)
-        return {name: grad * factor for name, grad in grads.items()}
-
-    def _fetched(self, batch: Tree) -> tuple[Tree, dict[str, tuple[Tensor, Tensor]]]:
-        """The batch with the rows of the tables that it names, and these as (ids, rows) to be differentiated by."""
-        if not self.tables:
-            return batch, {}
-        found = {}
-        for name, ids in self.model.lookups(batch).items():
-            rows = by_rows.fetch(name, self.named[name].detach(), ids, self.reduce.transport)
-            found[name] = ids, rows.requires_grad_()
-        return batch | {f"{name}.rows": rows for name, (_, rows) in found.items()}, found
-
-    def _table_gradients(self, looked_up: dict[str, list[tuple[Tensor, Tensor]]]) -> Tree:
-        """Of this rank's rows, from every rank's share of (ids, gradient)."""
-        found = {}
-        for name, parts in looked_up.items():
-            ids, rows = (torch.cat(values) for values in zip(*parts, strict=True))
-            transport = self.reduce.transport
-            found[name] = by_rows.gradient(name, ids, rows / self.world, self.named[name], transport)
-        return found
 
     def _micro(self, batch: Batch) -> list[Tree]:
         """The batch on the device, cut into `accumulate` parts."""
@@ -307,64 +236,14 @@ class Engine:
         *,
         labels: str = "given",
         observe: Observer | None,
-        watch: Callable[[Tensor], contextlib.AbstractContextManager[None]] | None = None,
+        watch: Watch | None = None,
+        known: bool = False,
     ) -> Share:
-        """Loss, gradients and statistics at the current weights; `.grad`, buffers and carry are left as they were.
+        """What `Maths.evaluate` yields at this engine's present state."""
+        given = {"labels": labels, "observe": observe, "watch": watch, "known": known}
+        return self.maths.evaluate(micro, self.carry, key, observed=self.schedule.observed, **given)
 
-        Args:
-            micro: the micro-batches.
-            key: of random numbers.
-            labels: "given", or "sampled" from the model.
-            observe: which layers to tap, and what makes sums of a layer's taps and the samples' weights.
-            watch: around the last backward pass, given what gradients are to be divided by.
-        """
-        self.model.train()
-        kept = {name: parameter.grad for name, parameter in self.named.items()}
-        before = {name: value.clone() for name, value in self.buffers.items()}
-        total = weight = torch.zeros((), device=self.device, dtype=self.dtype)
-        statistics = Statistics(observe[1] if observe else _nothing, self.schedule.observed)
-        buffers = {name: torch.zeros_like(value) for name, value in before.items()}
-        carry = []
-        looked_up: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self.tables}
-        samples = torch.stack([part["weight"].sum() for part in micro]).sum()
-        counts: Tree = {}
-        self._clear()
-        for number, (part, state) in enumerate(zip(micro, self.carry, strict=True), 1):
-            for name, value in before.items():
-                self.buffers[name].copy_(value)
-            part, fetched = self._fetched(part)
-            statistics.weight = part["weight"]
-            with tapped(self.model, observe[0] if observe else {}, statistics.add) as rest, torch.enable_grad():
-                with self._autocast():
-                    outputs, after = (self.model if observe else self.forward)(part, state, key)
-                if labels == "sampled":
-                    outputs = self.model.sample(outputs, key, part)
-                loss, count = self.model.loss(outputs, part)
-                total, weight, last = total + loss.detach(), weight + count, number == len(micro)
-                if last:  # means over ranks: the mean of shares is sum / sum
-                    counts = self.reduce.exact({"weight": weight.detach(), "samples": samples})
-                    statistics.divisor = counts["samples"]  # `weight` is what the loss counts, perhaps words
-                with watch(counts["weight"]) if last and watch else contextlib.nullcontext():
-                    loss.backward()
-                    rest()
-            for name, (ids, rows) in fetched.items():
-                looked_up[name].append((ids, cast(Tensor, rows.grad)))
-            carry.append({name: value.detach() for name, value in after.items()})
-            for name, value in self.buffers.items():
-                buffers[name] += value / len(micro)
-        grads = {name: parameter.grad for name, parameter in self.named.items() if name not in self.tables}
-        for name, value in before.items():
-            self.buffers[name].copy_(value)
-        for name, grad in kept.items():
-            self.named[name].grad = grad
-        weight = counts["weight"]
-        each = {name: [(ids, rows / weight) for ids, rows in parts] for name, parts in looked_up.items()}
-        return Share(total / weight, grads, weight, statistics.values(), each, buffers, carry)
-
-    def _clear(self) -> None:
-        for parameter in self.named.values():
-            parameter.grad = None
-
+    # -------------------------------------------------------------------------------- everything around it
     # -------------------------------------------------------------------------------- everything around it
     def losses(self, pending: list[Tensor]) -> list[float]:
         """Losses that `step` returned, on the host; waits for the device once."""
@@ -378,8 +257,8 @@ class Engine:
         self._compare()
         self.model.eval()
         for batch in batches:
-            with self._mode(), torch.no_grad(), self._autocast():
-                inputs = self._fetched({name: self._tensor(value) for name, value in batch.items()})[0]
+            with self._mode(), torch.no_grad(), self.maths.autocast():
+                inputs = self.maths.fetched({name: self._tensor(value) for name, value in batch.items()})[0]
                 outputs, _ = self.model(inputs)
                 if generate:
                     written = generate(batch, self._start, self._advance)
@@ -451,43 +330,15 @@ class Engine:
 
     def facts(self) -> dict[str, Any]:
         """What the result says of the engine."""
-        cuda = self.device.type == "cuda"
-        peak = (
-            torch.cuda.max_memory_allocated(self.device)
-            if cuda
-            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        )
-        return {
-            "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
+        return facts(self.device) | {
             "parameters": backend.parameters(self.task),
             "flops": backend.flops(self.task),
             "explored": backend.explored({name: _numpy(value) for name, value in self.patterns.items()}),
             "optimizer": self.optimizer.facts() if "facts" in self.needs else None,
             "compile_seconds": self.compile_seconds,
             "compile_cache": None,
-            "peak_memory_bytes": peak,
             "bytes": self.ledger.facts(),
         }
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
-
-    @contextlib.contextmanager
-    def _mode(self) -> Iterator[None]:
-        """Set torch's global switches for the run's own calls only."""
-        matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
-        torch.use_deterministic_algorithms(self.deterministic)
-        try:
-            yield
-        finally:
-            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
-            torch.use_deterministic_algorithms(deterministic)
-
-
-def _nothing(taps: Taps, weight: Tensor) -> Tree:
-    return {}
 
 
 def _numpy(value: Tensor) -> np.ndarray:

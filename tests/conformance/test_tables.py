@@ -103,7 +103,7 @@ def test_what_the_optimizer_is_handed() -> None:
     from suite.comm.transport.jax import Transport
 
     made = engine(settings("momentum", "torch"), tiny(placement="rows"))
-    grad = made._table_gradients(
+    grad = made.maths.table_gradients(
         {TABLE: [(made._tensor(np.array([[1, 1], [3, 1]])), made._tensor(np.ones((2, 2, 4))))]}
     )
     assert grad[TABLE].is_sparse and grad[TABLE].indices().tolist() == [[1, 3]]

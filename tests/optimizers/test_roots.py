@@ -60,12 +60,16 @@ def test_accuracy_in_float64(where: str, method: str, order: int) -> None:
 
 
 def test_eigenvalues_in_float32_cost_accuracy() -> None:
-    """Which is why they are not the default: they are worst of all above a condition number of 1e4."""
-    matrices, exact = stacked(128, 4, CONDITIONS[:3])
-    narrow = matrices.astype(np.float32)
-    found = {method: errors(root("torch", narrow, 4, method), exact) for method in METHODS["torch"]}
-    assert (found["eigh"] < found["newton"]).all()
-    assert (found["eigh"] < 0.1 * found["eigh32"]).all() and found["newton"][2] < 0.2 * found["eigh32"][2]
+    """Which is why they are not the default. Over eight matrices of each condition number: of one matrix alone the
+    error in float32 is luck, from 2.8e-5 to 2.1e-4 at 1e4, and another one on another processor's LAPACK."""
+    found: dict[str, list[np.ndarray]] = {method: [] for method in METHODS["torch"]}
+    for seed in range(8):
+        matrices, exact = stacked(128, 4, CONDITIONS[:3], seed)
+        for method, several in found.items():
+            several.append(errors(root("torch", matrices.astype(np.float32), 4, method), exact))
+    middle = {method: np.median(several, axis=0) for method, several in found.items()}
+    assert (np.array(found["eigh"]) < found["newton"]).all() and (np.array(found["newton"]) < found["eigh32"]).all()
+    assert (middle["eigh"] < 0.1 * middle["eigh32"]).all() and middle["newton"][2] < 0.2 * middle["eigh32"][2]
 
 
 @every
