@@ -4,7 +4,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,16 @@ def shared_data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ImageNet-like directory from the generator's own writer: 32 training and 16 validation images."""
+    from suite.tasks._data.shapes import write_jpeg
+
+    directory = tmp_path_factory.mktemp("written")
+    write_jpeg(directory, train=32, valid=16)
+    return directory
+
+
 @pytest.fixture
 def suite_command(tmp_path: Path):
     """Run `suite` in a folder of its own; returns the finished process."""
@@ -56,5 +66,25 @@ def suite_command(tmp_path: Path):
             text=True,
             timeout=timeout,
         )
+
+    return call
+
+
+@pytest.fixture
+def suite(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """`suite` in this process and a folder of its own: exit code, and what it and its children printed."""
+    from suite import cli
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(OUTSIDE), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+    def call(*arguments: str) -> tuple[int, str]:
+        capfd.readouterr()
+        code = cli.main(arguments)
+        out, err = capfd.readouterr()
+        return code, out + err
 
     return call

@@ -4,12 +4,11 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import conftest
 import pytest
+from tiny_runs import TINY, Call
 
 from suite import board, cli, configure, page
 from suite.contract import UserError
@@ -18,28 +17,8 @@ from suite.track.points import points
 from suite.track.view import snapshot
 from suite.verbs.recompute import schema_faults
 
-CONF = ("--config-dir", str(conftest.OUTSIDE / "conf"))
-RUN = (*CONF, "+task=tiny", "track=none", "threads=1")
-MEANS = (*RUN, "baseline=means")
+MEANS = (*TINY, "baseline=means")
 ABSENT = ("optimizer", "comm", "backend", "world", "batch_size")  # from a baseline's spec
-Call = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Call:
-    """`suite` in this process and a folder of its own: exit code, and what it and its children printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(conftest.OUTSIDE))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-
-    def call(*arguments: str) -> tuple[int, str]:
-        capfd.readouterr()
-        code = cli.main(arguments)
-        out, err = capfd.readouterr()
-        return code, out + err
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +161,7 @@ def test_mlflow_gets_no_optimizer_and_no_steps(made: Path) -> None:
 
 def test_the_board_shows_a_baseline_beside_every_batch_size(suite: Call, made: Path, tmp_path: Path) -> None:
     for size in (16, 32):
-        assert suite(*RUN, "max_steps=40", f"task.batch_size={size}", "device=cpu")[0] == 0
+        assert suite(*TINY, "max_steps=40", f"task.batch_size={size}", "device=cpu")[0] == 0
     trained = [result_of(path.parent) for path in Path("runs").rglob("result.json")]
     results = [*trained, result_of(made)]
     leaderboard = board.rank(results)
@@ -217,11 +196,11 @@ def test_plan_says_what_would_be_fitted_and_how_long_it_took(suite: Call) -> Non
     assert "s of training, as in runs/tiny/" in suite("plan", *MEANS)[1]
     found = json.loads(suite("plan", *MEANS, "--json")[1])
     assert found["baseline"] == "means" and found["parameters"] is None and found["missing"] == []
-    assert suite("plan", *RUN)[0] == 0, "a run's plan reads past a baseline's result"
+    assert suite("plan", *TINY)[0] == 0, "a run's plan reads past a baseline's result"
 
 
 def test_a_sweep_runs_the_baseline_beside_the_default(suite: Call) -> None:
-    code, text = suite("-m", *RUN, "baseline=null,means", "task.batch_size=32")
+    code, text = suite("-m", *TINY, "baseline=null,means", "task.batch_size=32")
     names = sorted(result["spec"].get("baseline", "") for result in map(result_of, Path("runs/tiny").iterdir()))
     assert code == 0 and names == ["", "means"], text
 

@@ -4,7 +4,8 @@ A step is one program. Where the optimizer's plan names programs of its own it i
 in steps that run none of them: fused for those, forward and backward would be compiled twice.
 Everything a step changes is one tree, `run`; whatever lies below a key `owned` is split by rank, the rest is equal on
 all. `check_vma` is off because gradients must reach `reduce` as local shares; replicas are compared in tests instead.
-The maths is in `jax_step.py`, compilation in `jax_programs.py`; here are devices, state and what a step runs.
+The maths is in `jax_step.py`, compilation in `jax_programs.py`, what lies where in `jax_device.py`; here are state and
+what a step runs.
 """
 
 import functools
@@ -19,36 +20,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from suite import backend, communication, load
+from suite.backend.jax_device import Layout, devices_for
 from suite.backend.jax_programs import Lowered, Mode, Programs, enable_cache
 from suite.backend.jax_step import Maths
 from suite.backend.ranks.jax import Ranks
 from suite.comm.transport import entry
 from suite.comm.transport.jax import AXIS, Transport
-from suite.contract import Plan, Sparse, Task, UserError
+from suite.contract import Plan, Sparse, Task
 
-__all__ = ["Engine", "devices_for", "enable_cache"]
+__all__ = ["Engine", "enable_cache"]
 
 Tree = dict[str, Any]
 Batch = dict[str, np.ndarray]
-
-
-def devices_for(name: str, world: int) -> list[Any]:
-    """The devices that `device=auto|cpu|cuda` and `world` mean here.
-
-    Raises:
-        UserError: where there are too few.
-    """
-    try:
-        found = jax.devices() if name == "auto" else jax.devices(name)
-    except RuntimeError as error:
-        raise UserError(f"device={name}: jax has no such device here; type device=cpu, or install its build") from error
-    if len(found) < world:
-        raise UserError(f"world={world}: jax sees {len(found)} device(s) of kind {found[0].platform}")
-    return found[:world]
 
 
 class Engine:
@@ -75,13 +62,14 @@ class Engine:
             shapes = task.shapes()
             self.needs = load.common(node["module"]).NEEDS
             self.tables = tuple(backend.tables(task, self.needs, node))
+            self.layout = Layout(self.mesh, self.tables)
             self.sparse = backend.sparse(task, self.needs, node)
             self.kinds = {n: kind for n, kind in communication.kind_of(task).items() if n not in self.tables}
             initial = {name: task.init(self.seed, name) for name in shapes if name not in self.tables}
             made = {n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in initial.items()}
-            made |= {name: self._table(name, kind) for name in self.tables}
+            made |= {name: self.layout.table(task, self.seed, name, kind) for name in self.tables}
             held = {k: {n: made[n] for n in shapes if shapes[n].kind == k} for k in ("parameter", "buffer", "pattern")}
-            params = self._place(held["parameter"])
+            params = self.layout.place(held["parameter"])
             offers = {
                 "layers": task.layers(),
                 "shapes": {name: value.shape for name, value in params.items()},
@@ -113,26 +101,15 @@ class Engine:
                 "opt": jax.jit(self.optimizer.init)(params),  # one program; by itself, every new shape would be one
                 "comm": {"owned": {}},
             }
-            self.run = self._place(run)
+            self.run = self.layout.place(run)
             if communication.remembers(config["comm"]):
                 self._open_slots()
 
-    def _table(self, name: str, kind: Any) -> Array:
-        """A table's initial rows, each device's made where it lies."""
-        first = backend.share(self.task, self.seed, name, 0, self.world)
-        shape, sharding = (self.world * len(first), *first.shape[1:]), NamedSharding(self.mesh, P(AXIS))
-
-        def rows(index: Any) -> np.ndarray:
-            rank = (index[0].start or 0) // len(first)
-            return backend.share(self.task, self.seed, name, rank, self.world).astype(kind)
-
-        return jax.make_array_from_callback(shape, sharding, rows)
-
     def _open_slots(self) -> None:
         """A zero residual for every name that any step's communication will use, found by tracing each kind of step."""
-        batch, key, hyper = self._inputs(self.task.batch("train", self.seed, 0, *self.share), 0, {})
-        abstract = self._described(batch, key, hyper)
-        state = self._state_spec(self.run)
+        batch, key, hyper = self.layout.inputs(self.seed, self.task.batch("train", self.seed, 0, *self.share), 0, {})
+        abstract = self.layout.described(self.run, batch, key, hyper)
+        state = self.layout.state_spec(self.run)
         slots: Tree = {}
         for phase in {self.plan.phase(step) for step in range(1000)}:
 
@@ -144,7 +121,7 @@ class Engine:
             mapped = jax.shard_map(body, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
             slots |= jax.eval_shape(mapped, *abstract)
         zeros = {"owned": {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in slots.items()}}
-        self.run["comm"] = self._place({"comm": zeros})["comm"]
+        self.run["comm"] = self.layout.place({"comm": zeros})["comm"]
 
     # --------------------------------------------------------------------------------------- communication
     def use(self, mode: str | Mapping[str, str]) -> None:
@@ -172,7 +149,7 @@ class Engine:
     def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
         """What step `step` runs, by key: (body, arguments, their specs, the result's spec)."""
         phase, programs = self.plan.phase(step), self.plan.programs(step)
-        state = self._state_spec(run)
+        state = self.layout.state_spec(run)
         between = state | {"grads": P(), "loss": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
         rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
         body = functools.partial(self.maths.body, phase=phase)
@@ -189,7 +166,7 @@ class Engine:
             names[0]: (functools.partial(body, half="gradient"), (run, *rest), (state, *rest_specs), between)
         }
         for name in programs:
-            spec = self._spec(run["opt"])
+            spec = self.layout.spec(run["opt"])
             stages["program", name, self.mode] = (
                 functools.partial(self.maths.refresh, name=name),
                 (run["opt"],),
@@ -212,12 +189,12 @@ class Engine:
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
         """Compile every program that these steps will run, two at a time, so that none is compiled in a step."""
         with self._mode():
-            self._compile(steps, *self._inputs(batch, 0, hyper))
+            self._compile(steps, *self.layout.inputs(self.seed, batch, 0, hyper))
 
     def _compile(self, steps: Iterable[int], batch: Any, key: Any, hyper: Any) -> None:
         began, seen = time.perf_counter(), set()
         lowered: dict[Any, Lowered] = {}
-        abstract = self._described(batch, key, hyper)
+        abstract = self.layout.described(self.run, batch, key, hyper)
         if self.sparse and "reset" not in self.programs and any(self.sparse.moves(step) for step in steps):
             lowered |= self._moving(self.sparse, *abstract[:3])
         if self.plan.warm_start and "prepare" not in self.programs and 0 in steps:
@@ -236,9 +213,9 @@ class Engine:
         """The programs of `prepare`: a batch's statistics, and the optimizer's start with them."""
         labels = "sampled" if "sampled" in self.plan.phase(0) else "given"
         body = functools.partial(self.maths.prepared, labels=labels)
-        specs, spec = (self._state_spec(run), P(AXIS), P()), self._spec(run["opt"])
+        specs, spec = (self.layout.state_spec(run), P(AXIS), P()), self.layout.spec(run["opt"])
         looking = self.programs.lower(body, (run, batch, key), specs, P(), donate=False)
-        whole = NamedSharding(self.mesh, P())
+        whole = self.layout.whole
         found = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole), looking.program.out_info)
         return {
             "statistics": looking,
@@ -250,7 +227,7 @@ class Engine:
         with self._mode():
             total, count = None, 0
             for (_, number), batch in backend.preparation(self.seed, batches):
-                found = self.programs("statistics", self.run, *self._inputs(batch, number, {})[:2])
+                found = self.programs("statistics", self.run, *self.layout.inputs(self.seed, batch, number, {})[:2])
                 total = jax.tree.map(jnp.add, total, found) if total else found
                 count += 1
             mean = jax.tree.map(lambda value: value / count, total)
@@ -259,9 +236,9 @@ class Engine:
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
         with self._mode():
-            rest = self._inputs(batch, step, hyper)
+            rest = self.layout.inputs(self.seed, batch, step, hyper)
             if "host" in self.needs:
-                given = jax.device_put(rest[2], NamedSharding(self.mesh, P()))
+                given = jax.device_put(rest[2], self.layout.whole)
                 now = self.run["opt"] | {"hyper": self.run["opt"]["hyper"] | given}
                 self.run["opt"] = self.optimizer.host(now, step)
             names = self._order(step, hyper)
@@ -280,13 +257,9 @@ class Engine:
 
     def _moving(self, task: Sparse, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
         """The programs around a move: the gradient of whole matrices, where it is asked for, and the new start."""
-        state, specs = self._state_spec(run), {name: P() for name in task.matrices()}
-        masks = {
-            f"{name}.weight": jax.ShapeDtypeStruct(
-                run["params"][f"{name}.weight"].shape[:1], bool, sharding=NamedSharding(self.mesh, P())
-            )
-            for name in specs
-        }
+        state, specs = self.layout.state_spec(run), {name: P() for name in task.matrices()}
+        blocks = {f"{name}.weight": run["params"][f"{name}.weight"].shape[:1] for name in specs}
+        masks = {name: jax.ShapeDtypeStruct(shape, bool, sharding=self.layout.whole) for name, shape in blocks.items()}
         both = {name: state[name] for name in ("params", "opt")}
         start = {name: run[name] for name in both}
         found = {"reset": self.programs.lower(self.maths.reset, (start, masks), (both, P()), both)}
@@ -306,53 +279,11 @@ class Engine:
         patterns = {name: self._host(value) for name, value in self.run["patterns"].items()}
         seed, step = np.asarray(key).tolist()
         after, moved = backend.moved(task, (seed, step), weights, patterns, gradients)
-        whole = NamedSharding(self.mesh, P())
+        whole = self.layout.whole
         self.run["patterns"] = jax.device_put(after, whole)
         self.run |= self.programs("reset", {n: self.run[n] for n in ("params", "opt")}, jax.device_put(moved, whole))
 
     # --------------------------------------------------------------------------------- everything around it
-    def _inputs(self, batch: Batch, step: int, hyper: Mapping[str, float]) -> tuple[Any, Any, Any]:
-        """A step's arguments. One process leaves it to the program to place them, which costs least."""
-        kind = jnp.result_type(float)
-        values = {name: np.asarray(value, kind) for name, value in hyper.items()}
-        key = np.array([self.seed, step], np.uint32)
-        cast = {name: self._narrow(value, kind) for name, value in batch.items()}
-        if jax.process_count() == 1:
-            return cast, key, values
-        split = NamedSharding(self.mesh, P(AXIS))  # this process's samples are its part of global arrays
-        shared = {name: jax.make_array_from_process_local_data(split, value) for name, value in cast.items()}
-        return shared, *jax.device_put((key, values), NamedSharding(self.mesh, P()))
-
-    def _described(self, batch: Any, key: Any, hyper: Any) -> tuple[Any, Any, Any, Any]:
-        """The run and a step's arguments as programs are lowered for them."""
-        whole, split = NamedSharding(self.mesh, P()), NamedSharding(self.mesh, P(AXIS))
-        shapes = jax.eval_shape(lambda *values: values, batch, key, hyper)
-        parts = [
-            jax.tree.map(lambda v, s=s: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s), part)
-            for part, s in zip(shapes, (split, whole, whole), strict=True)
-        ]
-        return jax.tree.map(_abstract, self.run), *parts
-
-    @staticmethod
-    def _narrow(value: np.ndarray, kind: Any) -> np.ndarray:
-        """Floats in the run's type; 64-bit integers as jax's own width."""
-        found = kind if value.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(value.dtype)
-        return value.astype(found, copy=False)
-
-    def _place(self, run: Any) -> Any:
-        return jax.tree.map(lambda v, s: jax.device_put(v, NamedSharding(self.mesh, s)), run, self._spec(run))
-
-    def _spec(self, value: Any) -> Any:
-        """Sharding of a tree: leaves below a key `owned`, and whatever belongs to a table, are split by rank."""
-        split = {"owned", *self.tables}
-        owned = lambda path: any(getattr(key, "key", None) in split for key in path)  # noqa: E731
-        return jax.tree_util.tree_map_with_path(lambda path, _: P(AXIS) if owned(path) else P(), value)
-
-    def _state_spec(self, run: Any) -> Any:
-        """Sharding of the whole run. Carry and residuals are always split: what is in them may change with a step."""
-        whole = {"params": self._spec(run["params"]), "buffers": P(), "patterns": P(), "opt": self._spec(run["opt"])}
-        return whole | {"carry": P(AXIS), "comm": P(AXIS)}
-
     def losses(self, pending: list[Array]) -> list[float]:
         """Losses that `step` returned, on the host; waits for the device once."""
         return [float(value) for value in jax.device_get(pending)]
@@ -366,7 +297,7 @@ class Engine:
         self._compare()
         for batch in batches:
             with self._mode():
-                inputs, key, _ = self._inputs(batch, 0, {})
+                inputs, key, _ = self.layout.inputs(self.seed, batch, 0, {})
                 outputs = self._evaluation(
                     self.run["params"],
                     self.run["buffers"] | self.run["patterns"],
@@ -400,7 +331,7 @@ class Engine:
 
     @functools.cached_property
     def _evaluation(self) -> Any:
-        specs = (self._spec(self.run["params"]), P(), P(AXIS), P(AXIS), P())
+        specs = (self.layout.spec(self.run["params"]), P(), P(AXIS), P(AXIS), P())
         predict = functools.partial(self.maths.predict, world=self.world)
         return jax.jit(jax.shard_map(predict, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False))
 
@@ -438,7 +369,7 @@ class Engine:
         with self._mode():
             leaves, structure = jax.tree_util.tree_flatten_with_path(self.run)
             values = [arrays[f"run{jax.tree_util.keystr(path)}"] for path, _ in leaves]
-            self.run = self._place(jax.tree_util.tree_unflatten(structure, values))
+            self.run = self.layout.place(jax.tree_util.tree_unflatten(structure, values))
 
     def facts(self) -> dict[str, Any]:
         """What the result says of the engine."""
@@ -466,7 +397,3 @@ class Engine:
 
     def _mode(self) -> Any:
         return Mode(self.precision)
-
-
-def _abstract(value: Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=value.sharding)

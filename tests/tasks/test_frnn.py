@@ -195,7 +195,7 @@ def chained(made: Any, count: int) -> tuple[dict[tuple[int, int], np.ndarray], A
             output = outputs["output"].numpy()
         else:
             with made._mode():
-                rest = made._inputs(batch, index, {})
+                rest = made.layout.inputs(made.seed, batch, index, {})
                 outputs, _, carry = made.maths.model.apply(
                     made.run["params"],
                     {},

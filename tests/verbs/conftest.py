@@ -1,27 +1,9 @@
-"""`suite` in the test's own process, and two finished runs."""
+"""Two finished runs."""
 
 from pathlib import Path
 
 import pytest
-from tiny_runs import PATH, Call, finished
-
-from suite import cli
-
-
-@pytest.fixture
-def suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Call:
-    """`suite` in this process and a folder of its own: exit code, and what it and its children printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", PATH)
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-
-    def call(*arguments: str) -> tuple[int, str]:
-        capfd.readouterr()
-        code = cli.main(arguments)
-        out, err = capfd.readouterr()
-        return code, out + err
-
-    return call
+from tiny_runs import finished
 
 
 @pytest.fixture(scope="module")

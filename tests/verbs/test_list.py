@@ -1,10 +1,9 @@
 """`suite list`."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from light import loaded
 from tiny_runs import Call
 
 from suite import load
@@ -13,12 +12,8 @@ from suite.verbs import list as listing
 
 
 def test_list_is_light() -> None:
-    code = (
-        "import sys\nfrom suite.cli import main\nassert main(['list', '--cite']) == 0\n"
-        "heavy = {'torch', 'jax', 'hydra', 'mlflow', 'sklearn', 'PIL'} & set(sys.modules)\nassert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    code, names = loaded("list", "--cite")
+    assert code == 0 and not names & {"torch", "jax", "hydra", "mlflow", "sklearn", "PIL"}
 
 
 def test_list_holds_every_member_and_preset(suite: Call) -> None:

@@ -3,12 +3,11 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from light import loaded
 from tiny_runs import CONF, TINY, Call, copied
 
 from suite import load
@@ -132,9 +131,5 @@ def test_plan_takes_the_step_time_of_the_most_similar_run(suite: Call, one: Path
 
 
 def test_plan_loads_no_framework() -> None:
-    code = (
-        "import sys\nfrom suite.cli import main\nassert main(['plan', 'experiment=A1-12', '--json']) == 1\n"
-        "heavy = {'torch', 'jax', 'mlflow'} & set(sys.modules)\nassert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    code, names = loaded("plan", "experiment=A1-12", "--json")
+    assert code == 1 and not names & {"torch", "jax", "mlflow"}

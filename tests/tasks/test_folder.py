@@ -1,0 +1,261 @@
+"""Images in a directory: what is read, what is refused, and how loudly."""
+
+import shutil
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import read
+from PIL import Image, ImageFile
+
+from suite.contract import UserError
+from suite.tasks._data import shapes
+from suite.tasks._data.folder import Folder, verify
+from suite.tasks._data.layout import decode
+from suite.tasks._data.shapes import Shapes
+
+CLOTHING = Path(__file__).parents[3] / "shared" / "data" / "clothing16"
+
+
+@pytest.fixture
+def writable(written, tmp_path):
+    shutil.copytree(written, tmp_path / "images")
+    return tmp_path / "images"
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_a_folder_gives_back_what_its_writer_made(written):
+    folder = Folder(written, size=48, resize=48, mean=(127.5, 127.5, 127.5), std=(89.25, 89.25, 89.25))
+    assert folder.classes == 16 and tuple(folder.names) == shapes.NAMES
+    assert folder.data.samples == {"train": 32, "valid": 16}
+    images, labels = read(folder, "valid", np.arange(16))
+    painted, expected = read(Shapes(train=16, valid=16), "valid", np.arange(16))
+    np.testing.assert_array_equal(labels, expected)
+    clipped = painted.clip(-0.5 / 0.35, 0.5 / 0.35)  # the same normalisation, in units of 0…255
+    assert np.abs(images - clipped).mean() < 0.1  # what JPEG costs: 9 of 255 on average
+
+
+def test_training_images_change_with_number_and_seed_and_validation_images_do_not(written):
+    folder = Folder(written, size=40)
+    base, _ = read(folder, "train", [3, 3, 3])
+    assert (base[0] != base[1]).any() and (base[1] != base[2]).any()
+    assert (read(folder, "train", [3], seed=4)[0][0] != base[0]).any()
+    np.testing.assert_array_equal(read(folder, "valid", [3], seed=1)[0], read(folder, "valid", [3], seed=2, first=7)[0])
+
+
+def test_flip_and_erase_are_the_only_difference_they_make(written):
+    rows = np.zeros(40, np.int64)
+    plain, _ = read(Folder(written, size=40, flip=False), "train", rows)
+    flipped, _ = read(Folder(written, size=40), "train", rows)
+    same = (plain == flipped).all(axis=(1, 2, 3))
+    mirrored = (plain == flipped[..., ::-1]).all(axis=(1, 2, 3))
+    assert (same ^ mirrored).all() and 8 < same.sum() < 32
+    erased, _ = read(Folder(written, size=40, flip=False, erase=1.0), "train", rows)
+    untouched = erased == plain
+    assert (untouched | (erased == 0)).all() and not untouched.all(axis=(1, 2, 3)).any()
+
+
+def test_validation_images_are_resized_by_the_shorter_side_and_cut_in_the_middle(writable):
+    ramp = np.broadcast_to(np.linspace(0, 255, 200, dtype=np.uint8)[None, :, None], (100, 200, 3))
+    for path in (writable / "val" / shapes.NAMES[0]).iterdir():
+        Image.fromarray(np.ascontiguousarray(ramp)).save(path.with_suffix(".png"))
+        path.unlink()
+    images, _ = read(Folder(writable, size=40, resize=50, mean=(0, 0, 0), std=(1, 1, 1)), "valid", [0])
+    expected = np.linspace(0, 255, 200)[60:140].reshape(40, 2).mean(1)  # 100 × 50 pixels, of them columns 30 to 69
+    np.testing.assert_allclose(images[0, 0, 20], expected, atol=1)
+    assert (
+        read(Folder(writable, size=224), "valid", [0])[0] == read(Folder(writable, resize=256), "valid", [0])[0]
+    ).all()
+    with pytest.raises(UserError, match="resize=40"):
+        Folder(writable, size=48, resize=40)
+
+
+def test_default_normalisation_is_imagenets(written):
+    raw, _ = read(Folder(written, size=32, mean=(0, 0, 0), std=(1, 1, 1)), "valid", [0])
+    images, _ = read(Folder(written, size=32), "valid", [0])
+    assert raw.min() >= 0 and 100 < raw.max() <= 255  # units of 0…255
+    for channel, (mean, std) in enumerate([(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)]):
+        np.testing.assert_allclose(images[0, channel], (raw[0, channel] / 255 - mean) / std, atol=1e-5)
+
+
+def test_a_damaged_file_stops_the_run_with_its_name(writable):
+    folder = Folder(writable, size=40)
+    victim = sorted((writable / "train" / shapes.NAMES[2]).iterdir())[0]
+    truncate(victim)
+    with pytest.raises(UserError, match=victim.name) as caught:
+        read(folder, "train", np.arange(32))
+    assert "on_error=skip" in str(caught.value)
+    assert read(folder, "train", [0])[0].shape == (1, 3, 40, 40)  # the others are fine
+    (fault,) = verify(writable)
+    assert fault.startswith(f"train/{shapes.NAMES[2]}/{victim.name}: ") and "truncated" in fault
+
+
+# Shortened by 1 and by 4,096 bytes; Pillow raises ValueError for the one, SyntaxError for the other.
+@pytest.mark.parametrize(("chunk", "place", "bit"), [(b"IHDR", 1, 1), (b"IDAT", 2, 16)])
+def test_a_damaged_png_is_unreadable_like_any_other(writable, chunk, place, bit):
+    path = next((writable / "val").glob("03*")) / "noise.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)).save(path)
+    assert verify(writable) == []
+    data = bytearray(path.read_bytes())
+    data[data.index(chunk) - place] ^= bit  # in the chunk's length, about 6,000 for IDAT
+    path.write_bytes(data)
+    (fault,) = verify(writable)
+    assert fault.startswith(f"val/{path.parent.name}/noise.png: ")
+
+
+def test_a_damaged_file_is_found_though_another_package_tolerates_it(writable, monkeypatch):
+    victim = sorted((writable / "train" / shapes.NAMES[2]).iterdir())[0]
+    truncate(victim)
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(OSError, match="truncated"):
+        decode(victim)
+
+
+def test_skipping_takes_the_next_readable_file_and_names_the_damaged(writable):
+    intact = Folder(writable, size=40)
+    paths = [path.relative_to(writable).as_posix() for path in sorted((writable / "train").glob("*/*"))]
+    for row in (4, 5, 31):  # two in sequence, and the last one, after which the first follows
+        truncate(writable / paths[row])
+    (writable / paths[5]).write_text("not an image")
+    folder = Folder(writable, size=40, on_error="skip")
+    assert folder.data.skipped == ()
+    # Read at the replaced row's place: augmentation goes with the sample's number, the label with the file.
+    images, labels = read(folder, "train", [4, 5, 6, 31, 0])
+    expected, expected_labels = read(intact, "train", [6, 6, 6, 0, 0])
+    np.testing.assert_array_equal(images, expected)
+    np.testing.assert_array_equal(labels, expected_labels)
+    assert folder.data.skipped == tuple(folder.skipped) == (paths[4], paths[5], paths[31])
+    read(folder, "train", [4])
+    assert len(folder.skipped) == 3
+    assert [fault.split(":")[0] for fault in verify(writable)] == folder.skipped
+
+
+def test_a_split_without_a_readable_image_is_an_error(writable):
+    for path in (writable / "val").glob("*/*"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="not one image of the valid split"):
+        read(Folder(writable, on_error="skip"), "valid", [0])
+
+
+def test_on_error_knows_two_words(written):
+    with pytest.raises(UserError, match="on_error=ignore"):
+        Folder(written, on_error="ignore")
+
+
+def test_every_kind_of_pixel_becomes_rgb(tmp_path):
+    grey = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (64, 1))
+    colour = np.stack([grey, grey.T, 255 - grey], axis=-1)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # "turn by 90 degrees"
+    alpha = np.dstack([colour, np.zeros_like(grey)])
+    Image.fromarray(colour).convert("CMYK").save(tmp_path / "cmyk.jpg", quality=95)
+    Image.fromarray(grey).save(tmp_path / "grey.jpg", quality=95)
+    Image.fromarray(grey.astype(np.uint16) * 256 + 7).save(tmp_path / "grey16.png")
+    Image.fromarray(alpha).save(tmp_path / "alpha.png")
+    Image.fromarray(alpha).quantize(256).save(tmp_path / "palette.png")
+    Image.fromarray(colour).save(tmp_path / "turned.jpg", quality=95, exif=exif)
+    grey3 = np.stack([grey] * 3, axis=-1)
+    expected = {"cmyk.jpg": colour, "grey.jpg": grey3, "grey16.png": grey3, "alpha.png": colour, "turned.jpg": colour}
+    for name, pixels in expected.items():
+        image = decode(tmp_path / name)
+        assert image.mode == "RGB"
+        assert np.abs(np.asarray(image, float) - pixels).mean() < 4, name
+    assert decode(tmp_path / "palette.png").mode == "RGB"
+
+
+def test_class_index_is_the_sorted_order_of_directories(writable):
+    (writable / "train" / ".cache").mkdir()
+    assert Folder(writable).classes == 16
+    Image.new("RGB", (9, 9)).save(writable / "train" / shapes.NAMES[0] / "one.jpg")
+    Image.new("RGB", (9, 9)).save(writable / "train" / shapes.NAMES[0] / "two.jpeg")
+    (writable / "train" / shapes.NAMES[0] / "notes.txt").write_text("not a sample")
+    assert Folder(writable).data.samples["train"] == 34
+    for name in ("one.jpg", "two.jpeg"):
+        (writable / "train" / shapes.NAMES[0] / name).unlink()
+    (writable / "train" / shapes.NAMES[0] / "._000000.JPEG").write_text("a Macintosh's note")
+    some = Folder(writable, size=40, classes=[shapes.NAMES[9], shapes.NAMES[1]])
+    assert list(some.names) == [shapes.NAMES[1], shapes.NAMES[9]] and some.classes == 2
+    assert some.data.samples == {"train": 4, "valid": 2}
+    assert read(some, "train", [0, 1, 2, 3])[1].tolist() == [0, 0, 1, 1]
+    assert Folder(writable).data.samples["train"] == 32
+    with pytest.raises(UserError, match=shapes.NAMES[3]):
+        Folder(writable, classes=[shapes.NAMES[3][:-1]])
+
+
+def test_identity_follows_names_sizes_and_classes(writable):
+    identity = Folder(writable).data.identity
+    assert Folder(writable, size=64, flip=False).data.identity == identity
+    victim = sorted((writable / "val" / shapes.NAMES[2]).iterdir())[0]
+    victim.write_bytes(victim.read_bytes() + b"\0")
+    longer = Folder(writable).data.identity
+    victim.rename(victim.with_name("renamed.JPEG"))
+    assert len({identity, longer, Folder(writable).data.identity}) == 3
+
+
+def test_a_flat_validation_folder_with_its_list_equals_class_directories(writable):
+    rows = np.arange(16)
+    images, labels = read(Folder(writable, size=40), "valid", rows)
+    lines = []
+    for path in sorted((writable / "val").glob("*/*")):
+        lines.append(f"{path.name} {path.parent.name}\n")
+        path.rename(writable / "val" / path.name)
+        path.parent.rmdir()
+    with pytest.raises(UserError, match=r"val\.txt is missing"):
+        Folder(writable)
+    listing = writable / "val.txt"
+    listing.write_text("".join(lines))
+    flat = Folder(writable, size=40)
+    flat_images, flat_labels = read(flat, "valid", rows)
+    np.testing.assert_array_equal(flat_images, images)
+    np.testing.assert_array_equal(flat_labels, labels)
+    assert Folder(writable, classes=list(shapes.NAMES[:2])).data.samples["valid"] == 2
+
+    for line, problem in (("absent.JPEG 00-disc-coarse0", "no image"), ("000000.JPEG 17", "no class"), ("x", "is not")):
+        listing.write_text("".join(lines) + line + "\n")
+        with pytest.raises(UserError, match=f"line 17: .*{problem}"):
+            Folder(writable)
+
+
+def test_a_missing_directory_is_answered_with_the_layout_and_what_to_type(tmp_path):
+    for data_dir in (None, tmp_path / "nowhere"):
+        with pytest.raises(UserError) as caught:
+            Folder(data_dir)
+        assert "train/<class>/*.JPEG" in str(caught.value) and "data_dir=" in str(caught.value)
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(UserError, match="no validation images"):
+        Folder(tmp_path)
+    (tmp_path / "valid" / "cat").mkdir(parents=True)
+    with pytest.raises(UserError, match="no image of the 1 classes"):
+        Folder(tmp_path)
+    (tmp_path / "valid" / "dog").mkdir()
+    with pytest.raises(UserError, match="class dog"):
+        Folder(tmp_path)
+
+
+def test_reading_keeps_nothing(written):
+    folder = Folder(written, size=224)
+    rows = np.arange(16)
+    read(folder, "valid", rows)  # Pillow's plug-ins load here
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(4):
+        read(folder, "valid", rows)  # 9.6 MB each time
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 500_000
+
+
+# -------------------------------------------------------------------------------------------------- photographs
+@pytest.mark.skipif(not CLOTHING.is_dir(), reason="shared/data/clothing16 is not beside this repository")
+def test_clothing16_is_whole():
+    folder = Folder(CLOTHING, size=64)
+    assert folder.classes == 16 and folder.data.samples == {"train": 3068, "valid": 772}
+    assert folder.names[0] == "blazer" and folder.names[-1] == "undershirt"
+    images, labels = read(folder, "train", [0, 1500, 3067])
+    assert labels[0] == 0 and labels[-1] == 15
+    assert np.abs(images).max() < 3 and 0.3 < images.std() < 2
+    assert verify(CLOTHING) == []
