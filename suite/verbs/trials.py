@@ -40,7 +40,7 @@ class Trial:
     number: int
     values: dict[str, float]  # by dotted key
     result: Result | None
-    again: tuple[Result | None, ...] = ()  # by the next seeds, where trials tied
+    again: tuple[Result | None, ...] = ()  # with the next seeds
 
     @property
     def outcome(self) -> str:
@@ -48,14 +48,10 @@ class Trial:
         return self.result["outcome"]["kind"] if self.result else "failed"
 
     @property
-    def score(self) -> tuple[tuple[int, float], ...]:
-        """Less is better, seed by seed: more targets, then fewer steps."""
-        return tuple((-len(rungs(result)), steps(result) or math.inf) for result in (self.result, *self.again))
-
-    @property
     def place(self) -> tuple[Any, int]:
-        """Sorts trials, best first; of equals the earlier trial."""
-        return self.score, self.number
+        """Sorts trials, best first, by the worst of their seeds: more targets, fewer steps, then the earlier trial."""
+        scores = [(-len(rungs(result)), steps(result) or math.inf) for result in (self.result, *self.again)]
+        return max(scores), self.number
 
 
 def propose(optimizer: Mapping[str, Any], *, fixed: Collection[str], trials: int) -> list[dict[str, float]]:

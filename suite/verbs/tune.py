@@ -15,26 +15,28 @@ from suite.verbs import recipe
 from suite.verbs.trials import PREFIX, Trial, propose, rungs, table
 
 SEARCH = f"{PREFIX}search"
-AGAIN = 2  # seeds at most that tell equal trials apart: of a run scored every few steps equal means little
-HELP = """Run the trials of a frozen quasi-random list, each a process of its own, rank them by the steps to the last
-target they reach (more targets first), and write the best into a recipe that later runs find by themselves. Trials
-that are equal run again with the next seeds, two at most. Ranges stand in the optimizer's YAML file,
-search: {lr: [low, high, log]}; a value given on the command line is fixed, and recorded. Trials start from the
-defaults, not from an earlier recipe; finished ones are not run again; the same recipe's values for other data are
-kept. Exit codes: 0 written, 1 no trial reached a target, 2 bad usage, 130 and 143 interrupted, when the same command
-goes on."""
+TRIALS, SEEDS = 8, 3
+HELP = f"""Run the trials of a frozen quasi-random list, each a process of its own, rank them by the steps to the last
+target they reach (more targets first), and write the best into a recipe that later runs find by themselves. A trial is as
+good as the worst of {SEEDS} seeds: whichever leads runs with the next one, until one leads with all. Ranges stand in the
+optimizer's YAML file, search: {{lr: [low, high, log]}}; a value given on the command line is fixed, and recorded. Trials
+start from the defaults, not from an earlier recipe; finished ones are not run again; the same recipe's values for other
+data are kept. Exit codes: 0 written, 1 no trial reached a target, 2 bad usage, 130 and 143 interrupted, when the same
+command goes on."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """0 written, 1 no trial reached a target, 130 and 143 interrupted."""
     parser = argparse.ArgumentParser(prog="suite tune", description=HELP)
-    parser.add_argument("overrides", nargs="+", metavar="key=value", help="as for a run; trials=8 says how many")
+    parser.add_argument(
+        "overrides", nargs="+", metavar="key=value", help="as for a run; trials=8 and seeds=3 say how many"
+    )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="conf/recipe/<task>-<optimizer>-<scale>.yaml if not given"
     )
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
-    overrides, trials = _split(configure.clean(chosen.overrides))
+    overrides, trials, seeds = _split(configure.clean(chosen.overrides))
     directory = chosen.config_dir
 
     config = configure.whole(overrides, directory)
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         for number, values in enumerate(points, start=1):
             print(f"\ntrial {number}/{trials}: {' '.join(_typed(values))}", flush=True)
             done.append(Trial(number, values, _try([*common, *_typed(values)], directory)))
-        ranked = _ranked(done, common, config["seed"], directory)
+        ranked = _ranked(done, common, seed=config["seed"], seeds=seeds, directory=directory)
     except _InterruptedError as interrupted:
         return interrupted.code
     print(f"\n{table(ranked)}\n")
@@ -72,34 +74,36 @@ class _InterruptedError(Exception):
         self.code = code
 
 
-def _ranked(done: list[Trial], common: Sequence[str], seed: int, directory: Path | None) -> list[Trial]:
-    """The trials, best first, after those that tie for the first place have run with further seeds."""
+def _ranked(done: list[Trial], common: Sequence[str], *, seed: int, seeds: int, directory: Path | None) -> list[Trial]:
+    """The trials, best first, after the best has held with further seeds.
+
+    A trial counts as the worst of its seeds, so that further ones cannot improve it: the first that leads with all of
+    them would lead if every trial had run with all of them.
+    """
     common = [word for word in common if not word.startswith("seed=")]
-    ranked = sorted(done, key=lambda trial: trial.place)
-    for further in range(seed + 1, seed + 1 + AGAIN):
-        tied = [trial for trial in ranked if trial.score == ranked[0].score]
-        if len(tied) == 1 or not rungs(ranked[0].result):
-            break
-        for place, trial in enumerate(tied):
-            print(f"\ntrial {trial.number} again, as {len(tied)} are equal: seed={further}", flush=True)
-            result = _try([*common, *_typed(trial.values), f"seed={further}"], directory)
-            ranked[place] = dataclasses.replace(trial, again=(*trial.again, result))
-        ranked.sort(key=lambda trial: trial.place)
-    return ranked
+    while True:
+        done = sorted(done, key=lambda trial: trial.place)
+        best = done[0]
+        if 1 + len(best.again) == seeds or not rungs(best.result):
+            return done
+        further = f"seed={seed + 1 + len(best.again)}"
+        print(f"\ntrial {best.number}, the best so far, with {further}", flush=True)
+        result = _try([*common, *_typed(best.values), further], directory)
+        done[0] = dataclasses.replace(best, again=(*best.again, result))
 
 
-def _split(typed: list[str]) -> tuple[list[str], int]:
-    """The runs' overrides, and the number of trials.
+def _split(typed: list[str]) -> tuple[list[str], int, int]:
+    """The runs' overrides, the number of trials, and of seeds.
 
     Raises:
         UserError: for what a recipe cannot be tuned from, or record.
     """
-    trials = "8"
+    counts = {"trials": str(TRIALS), "seeds": str(SEEDS)}
     overrides = []
     for override in typed:
         key, _, value = override.partition("=")
-        if key == "trials":
-            trials = value
+        if key in counts:
+            counts[key] = value
             continue
         if key in ("recipe", "experiment"):
             raise UserError(f"{override}: tuning starts from the defaults; give that one's values instead")
@@ -109,10 +113,11 @@ def _split(typed: list[str]) -> tuple[list[str], int]:
         if adds and not key.startswith(f"+{SEARCH}"):
             raise UserError(f"{override}: a recipe replaces values and adds none; give {key[1:]} a default first")
         overrides.append(override)
-    if not trials.isdecimal() or int(trials) < 1:
-        raise UserError(f"trials={trials}: must be a whole number, at least 1")
+    for key, value in counts.items():
+        if not value.isdecimal() or int(value) < 1:
+            raise UserError(f"{key}={value}: must be a whole number, at least 1")
     quiet = [] if "track" in _keys(overrides) else ["track=none"]
-    return [*overrides, "~recipe", *quiet], int(trials)
+    return [*overrides, "~recipe", *quiet], int(counts["trials"]), int(counts["seeds"])
 
 
 def _typed(values: Mapping[str, float]) -> list[str]:
