@@ -17,12 +17,12 @@ from suite.verbs.trials import PREFIX, Trial, propose, rungs, table
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3
 HELP = f"""Run the trials of a frozen quasi-random list, each a process of its own, rank them by the steps to the last
-target they reach (more targets first), and write the best into a recipe that later runs find by themselves. A trial is as
-good as the worst of {SEEDS} seeds: whichever leads runs with the next one, until one leads with all. Ranges stand in the
-optimizer's YAML file, search: {{lr: [low, high, log]}}; a value given on the command line is fixed, and recorded. Trials
-start from the defaults, not from an earlier recipe; finished ones are not run again; the same recipe's values for other
-data are kept. Exit codes: 0 written, 1 no trial reached a target, 2 bad usage, 130 and 143 interrupted, when the same
-command goes on."""
+target they reach (more targets first), and write the best into a recipe that later runs find by themselves. A trial is
+as good as the worst of {SEEDS} seeds: whichever leads runs with the next one, until one leads with all. Ranges stand in
+the optimizer's YAML file, search: {{lr: [low, high, log]}}; a value given on the command line is fixed, and recorded.
+Trials start from the defaults, not from an earlier recipe; finished ones are not run again; the same recipe's values
+for other data are kept. Exit codes: 0 written, 1 no trial reached a target, 2 bad usage, 130 and 143 interrupted, when
+the same command goes on."""
 
 
 def main(arguments: Sequence[str]) -> int:
