@@ -76,7 +76,7 @@ def _dispatch(arguments: list[str]) -> int:
         raise UserError("several values for one key: put -m first to run them all")
     configs = [configure.compose(run, directory) for run in runs]  # every run is checked before the first one starts
     for config, run in zip(configs, runs, strict=True):
-        configure.refuse_unread(config, run)
+        configure.refuse_unread(config, run, directory)
     return _all(runs, configs, apart=sweep)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from suite import baseline
 from suite.contract import UserError
-from suite.load import common, files, nearest, options
+from suite.load import common, files, members, nearest, options
 
 CHOICES = ("task", "optimizer", "baseline", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
 CHOICES += ("network",)  # of a plan only
@@ -26,13 +26,24 @@ AT_LEAST |= {
     "task.eval_batch_size": 1,
     "task.bn_group": 1,
 }
-AT_LEAST |= {f"optimizer.{name}": 0 for name in ("lr", "momentum", "weight_decay", "damping", "epsilon")}
+SHARES = ("momentum", "beta1", "beta2", "fallback_beta1", "fallback_beta2", "factor_decay", "pair_decay")
+AT_LEAST |= {f"optimizer.{name}": 0 for name in ("lr", "weight_decay", "damping", "epsilon", "warm_start", *SHARES)}
+AT_LEAST |= {f"optimizer.{name}": 1 for name in ("block_size", "factor_interval", "inverse_interval")}
+AT_LEAST |= {"optimizer.start_preconditioning": 1, "comm.bucket_mib": 0}
+AT_MOST = {f"optimizer.{name}": 1 for name in SHARES}
 ONE_OF = {
     "device": ("auto", "cpu", "cuda"),
     "precision": ("float32", "float64", "tf32", "bfloat16"),
     "require": (None, "target"),
 }
 TUNED = ("optimizer.", "schedule.", "task.batch_size", "accumulate", "max_steps")  # overriding these leaves the recipe
+PARTS = {
+    "codec": "codecs",
+    "inner": "codecs",
+    "algorithm": "algorithms",
+    "topology": "topologies",
+    "schedule": "schedules",
+}  # of comm, each a member's name or {module: …} with its options
 NOT_RUN = {
     "task": ("scales", "variants", "sources", "default_optimizer"),
     "optimizer": ("search",),
@@ -113,7 +124,7 @@ def whole(overrides: Sequence[str], directory: Path | None = None) -> dict[str, 
             keys = flat(OmegaConf.to_container(plain))
             for override in overrides:
                 _known_key(override, keys)
-            node = hydra_compose("config", path + overrides)
+            node = hydra_compose("config", path + [word for override in overrides for word in _replacing(override)])
             config = OmegaConf.to_container(node, resolve=True)
             defaults = flat(OmegaConf.to_container(plain, resolve=True))
         except (HydraException, OmegaConfBaseException) as error:
@@ -123,6 +134,7 @@ def whole(overrides: Sequence[str], directory: Path | None = None) -> dict[str, 
         raise UserError(f"no task; type +task=<name>: {', '.join(options('task', directory))}")
     _check_types(flat(config), defaults, overrides)
     _check_ranges(flat(config))
+    config["comm"] = parts(config["comm"], "comm")
     changed = [override for override in overrides if override.lstrip("+").startswith(TUNED)]
     if changed:
         config["tuning"] = {
@@ -161,12 +173,13 @@ def _brings_optimizer(recipe: str | None, directory: Path | None) -> bool:
     return any("override /optimizer" in entry for one in found for entry in one.get("defaults", []))
 
 
-def refuse_unread(config: Mapping[str, Any], overrides: Iterable[str]) -> None:
-    """Refuse what was typed and no part of the run would read: `network` without a policy that does, and `data_dir`.
+def refuse_unread(config: Mapping[str, Any], overrides: Sequence[str], directory: Path | None = None) -> None:
+    """Refuse what no part of the run would read: another optimizer's options, `network`, `data_dir`.
 
     Raises:
         UserError: saying who reads it.
     """
+    refuse_foreign(config.get("optimizer"), overrides, directory)
     policy = (config.get("comm") or {}).get("policy")
     if "network" in config and not (policy and "network" in getattr(common(policy["module"]), "READS", ())):
         name = config["network"]["name"]
@@ -179,6 +192,28 @@ def refuse_unread(config: Mapping[str, Any], overrides: Iterable[str]) -> None:
     if typed and "data_dir" not in (task.get("source") or {}):
         found = f"task.data={task['data']} reads no directory" if "data" in task else "this task reads no directory"
         raise UserError(f"data_dir={config['data_dir']}: {found}; choose task.data=, or see: suite data {task['name']}")
+
+
+def refuse_foreign(optimizer: Mapping[str, Any] | None, overrides: Sequence[str], directory: Path | None) -> None:
+    """Refuse an option that some preset gives to an optimizer which has none of that name.
+
+    Raises:
+        UserError: naming the preset.
+    """
+    import yaml
+
+    if optimizer is None:
+        return
+    nodes = [yaml.safe_load(path.read_text()) for path in files("optimizer", directory)]
+    known = {key for node in nodes if node.get("module") == optimizer["module"] for key in node}
+    words = [word.lstrip("+") for word in overrides]
+    typed = {word.partition("=")[0].split(".")[1] for word in words if word.startswith("optimizer.")}
+    foreign = sorted(optimizer.keys() - known - typed) if known else []
+    if foreign:
+        which = " or ".join(word for word in words if word.startswith(("comm=", "recipe="))) or "a preset"
+        raise UserError(
+            f"optimizer.{foreign[0]}: {optimizer['name']} has no such option; {which} is another optimizer's"
+        )
 
 
 def _known_choices(chosen: Iterable[str], directory: Path | None) -> None:
@@ -199,6 +234,31 @@ def _known_key(override: str, keys: Mapping[str, Any]) -> None:
         return
     if key not in keys and not any(known.startswith(f"{key}.") for known in keys):
         raise UserError(f"{key}: unknown; {nearest(key, [*keys, *CHOICES])} (to add a new key: +{key}=…)")
+
+
+def _replacing(override: str) -> list[str]:
+    """`comm.codec={…}` takes the place of the codec that was there, whose options the new one may not have."""
+    key, _, value = override.partition("=")
+    whole = key.startswith("comm.") and key.rpartition(".")[2] in PARTS and value.startswith("{")
+    return [f"~{key}", f"+{key}={value}"] if whole else [override]
+
+
+def parts(node: Any, place: str) -> Any:
+    """A node of `comm` in which every part that is named, as in `comm.codec=int8`, is the member of that name.
+
+    Raises:
+        UserError: where there is none.
+    """
+    if not isinstance(node, dict):
+        return node
+    found = {}
+    for key, value in node.items():
+        if key in PARTS and isinstance(value, str):
+            if value not in (known := members(PARTS[key])):
+                raise UserError(f"{place}.{key}={value}: no such {key}; {nearest(value, known)} (presets: comm=NAME)")
+            value = {"module": f"suite.comm.{PARTS[key]}.{value}"}
+        found[key] = parts(value, f"{place}.{key}")
+    return found
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -226,8 +286,11 @@ def _check_types(values: Mapping[str, Any], defaults: Mapping[str, Any], overrid
 
 def _check_ranges(values: Mapping[str, Any]) -> None:
     for key, least in AT_LEAST.items():
-        if key in values and values[key] < least:
+        if key in values and not values[key] >= least:  # nan, too
             raise UserError(f"{key}={values[key]}: must be at least {least}")
+    for key, most in AT_MOST.items():
+        if key in values and values[key] > most:
+            raise UserError(f"{key}={values[key]}: must be at most {most}")
     for key, allowed in ONE_OF.items():
         if values[key] not in allowed:
             raise UserError(f"{key}={values[key]}: must be one of {', '.join(one or 'null' for one in allowed)}")

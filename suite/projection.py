@@ -152,8 +152,7 @@ def project(
         "step_seconds": times if compute else None,
         "efficiency": {name: alone / seconds for name, seconds in times.items()} if compute else None,
         "gradient_bytes": ledger.facts(),
-        "optimizer_bytes": None if cycle is None else _mean([_bytes(exchanges) for exchanges in cycle]),
-        "cycle": len(steps),
+        "optimizer_bytes": optimizer_bytes(cycle),
     }
 
 
@@ -196,8 +195,20 @@ def copies(codec: Codec, itemsize: int) -> bool:
     return codec.nbytes(1000, itemsize) == 1000 * itemsize
 
 
-def _bytes(exchanges: Sequence[tuple[Any, Sent, Sent]]) -> float:
-    return sum(item.sent for _, *ways in exchanges for way in ways for item in way.entries)
+def optimizer_bytes(cycle: Sequence[Sequence[tuple[Any, Sent, Sent]]] | None) -> dict[str, float] | None:
+    """Bytes a step and device that an optimizer exchanges with owners, the mean of so many steps; None if unknown."""
+    if cycle is None:
+        return None
+    each = [sum(item.sent for _, *ways in one for way in ways for item in way.entries) for one in cycle]
+    return {"mean": _mean(each), "steps": len(cycle)}
+
+
+def also(found: Mapping[str, float] | None) -> str:
+    """What the optimizer's bytes add to a line on those of gradients."""
+    if found is None:
+        return "; what the optimizer exchanges is not counted"
+    every = f"mean of {found['steps']} steps" if found["steps"] > 1 else "if all are refreshed"
+    return f"; {found['mean']:,.0f} for the optimizer's factors, {every}" if found["mean"] else ""
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -209,17 +220,9 @@ def lines(found: Mapping[str, Any], one_device: str) -> list[str]:
     hosts = f"{found['hosts']:,} host{'s' if found['hosts'] != 1 else ''} of {found['ranks_per_host']:,}"
     sent = found["gradient_bytes"]
     levels = ", ".join(f"{size:,} {level}" for level, size in sent["by_level"].items()) or "nothing"
-    extra = "; what the optimizer exchanges is not counted"
-    if found["optimizer_bytes"] is not None:
-        every = f"mean of {found['cycle']} steps" if found["cycle"] > 1 else "if all are refreshed"
-        extra = (
-            f"; {found['optimizer_bytes']:,.0f} for the optimizer's factors, {every}"
-            if found["optimizer_bytes"]
-            else ""
-        )
     travel = f"{1000 * found['communication_seconds']:.3g} ms of communication a step"
     head = f"projected   {found['network']}, {hosts}: {travel}"
-    wire = f"            bytes a step and device: {levels} for gradients{extra}"
+    wire = f"            bytes a step and device: {levels} for gradients{also(found['optimizer_bytes'])}"
     if found["step_seconds"] is None:
         return [head, wire, f"            compute is unknown: type compute_seconds=SECONDS, or first run: {one_device}"]
     ways = [

@@ -39,10 +39,11 @@ def make_task(config: Mapping[str, Any]) -> Task:
         asked(task, needs, config["optimizer"])
     unit = config["world"] * config["accumulate"] * task.group
     if task.batch_size % unit:
+        smaller = ", or a smaller task.bn_group" if "bn_group" in config["task"] else ""
         raise UserError(
             f"task.batch_size={task.batch_size}: not divisible by world × accumulate × samples that stay together = "
             f"{config['world']} × {config['accumulate']} × {task.group} = {unit}; try task.batch_size="
-            f"{max(1, task.batch_size // unit) * unit}, or a smaller group"
+            f"{max(1, task.batch_size // unit) * unit}{smaller}"
         )
     if task.eval_batch_size % config["world"]:
         raise UserError(

@@ -9,6 +9,7 @@ import pytest
 
 from suite import configure
 from suite.contract import UserError
+from suite.verbs import plan
 
 TASK = "+task=resnet50"
 
@@ -35,6 +36,14 @@ TASK = "+task=resnet50"
         ([TASK, "require=yes"], "require=yes: must be one of null, target"),
         ([TASK, "device=tpu"], "device=tpu: must be one of auto, cpu, cuda"),
         ([TASK, "optimizer.damping=1"], "optimizer.damping: unknown"),
+        ([TASK, "optimizer=adamw", "optimizer.beta1=1.5"], "optimizer.beta1=1.5: must be at most 1"),
+        ([TASK, "optimizer=soap", "optimizer.beta2=-1.0"], "optimizer.beta2=-1.0: must be at least 0"),
+        ([TASK, "optimizer.lr=nan"], "optimizer.lr=nan: must be at least 0"),
+        ([TASK, "optimizer=shampoo", "optimizer.block_size=0"], "optimizer.block_size=0: must be at least 1"),
+        ([TASK, "optimizer=kfac", "optimizer.inverse_interval=0"], "inverse_interval=0: must be at least 1"),
+        ([TASK, "comm.bucket_mib=-1"], "comm.bucket_mib=-1: must be at least 0"),
+        ([TASK, "comm.codec=fp8"], "comm.codec=fp8: no such codec; there are bfloat16"),
+        ([TASK, "comm.factors.codec=float12"], "comm.factors.codec=float12: no such codec; did you mean float32"),
         ([], "no task; type +task=<name>: autoencoder, bert"),
         ([TASK, "seed"], "seed"),
     ],
@@ -45,6 +54,39 @@ def test_composition_says_what_is_wrong(overrides: list[str], says: str) -> None
             configure.compose(run)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_part_of_comm_may_be_named() -> None:
+    long = "{module: suite.comm.codecs.int8}"
+    for place in ("codec", "inner", "factors.codec"):
+        named, spelt = (configure.compose([TASK, f"comm.{place}={word}"]) for word in ("int8", long))
+        assert named == spelt
+    found = configure.compose(
+        [TASK, "comm=fp8", "comm.algorithm=gather", "comm.topology=leader", "comm.schedule=stale"]
+    )
+    modules = {part: found["comm"][part]["module"].rpartition(".")[2] for part in ("algorithm", "topology", "schedule")}
+    assert modules == {"algorithm": "gather", "topology": "leader", "schedule": "stale"}
+    table = {"module": "suite.comm.codecs.table", "bits": 3}  # and none of fp8's options
+    spelt = configure.compose([TASK, "comm=fp8", "comm.codec={module: suite.comm.codecs.table, bits: 3}"])
+    assert spelt["comm"]["codec"] == table
+
+
+def test_a_preset_of_another_optimizer_is_named() -> None:
+    for words, says in [
+        (["optimizer=sgd", "comm=kfac_stale"], "optimizer.stale: sgd has no such option; comm=kfac_stale is"),
+        (["optimizer=lars", "recipe=spngd-32k"], "recipe=spngd-32k is another optimizer's"),
+    ]:
+        typed = [TASK, *words]
+        with pytest.raises(UserError, match=says):
+            configure.refuse_unread(configure.compose(typed), typed)
+        with pytest.raises(UserError, match=says):
+            plan.main(typed)
+
+
+def test_an_option_that_was_added_is_the_optimizers_own_business() -> None:
+    typed = [TASK, "+optimizer.power=2"]
+    assert configure.compose(typed)["optimizer"]["power"] == 2
+    configure.refuse_unread(configure.compose(typed), typed)
 
 
 def test_task_with_and_without_plus_are_the_same_run() -> None:

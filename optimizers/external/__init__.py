@@ -19,6 +19,27 @@ from suite.contract import UserError
 SUMMARY = "a torch.optim class or optax transformation named by its dotted path (optimizer.torch, optimizer.jax)"
 CITATION = ""
 NEEDS = ()
+DEFAULTS = {"torch": "torch.optim.SGD", "jax": "optax.sgd"}
+RIVALS = ("pytorch_optimizer",)  # packages of the extra
+
+
+def chosen(key: str, other: str, **paths: str) -> str:
+    """The dotted path for a backend.
+
+    Args:
+        key: the backend.
+        other: the other one.
+        paths: what stands in the configuration for each.
+
+    Raises:
+        UserError: where only the other one's was given.
+    """
+    if paths[key] == DEFAULTS[key] and paths[other] != DEFAULTS[other]:
+        raise UserError(
+            f"optimizer.{other}={paths[other]}: not read with backend={key}; type optimizer.{key}=DOTTED.PATH, "
+            f"or backend={other}"
+        )
+    return paths[key]
 
 
 def found(key: str, dotted: str, path: str | None) -> Any:
@@ -45,8 +66,9 @@ def found(key: str, dotted: str, path: str | None) -> Any:
         if error.name is None:
             raise
         root = error.name.partition(".")[0]
+        package = "-e '.[rivals]'" if root in RIVALS else root
         raise UserError(
-            f"optimizer.{key}={dotted}: no module {error.name} here; type pip install {root}, or optimizer.path=DIR "
+            f"optimizer.{key}={dotted}: no module {error.name} here; type pip install {package}, or optimizer.path=DIR "
             "where it lies"
         ) from error
     except AttributeError as error:

@@ -10,15 +10,15 @@ from optax import GradientTransformation
 
 from suite.contract import UserError
 from suite.optimizers._base.jax import Optimizer, hyper
-from suite.optimizers.external import found, refused
+from suite.optimizers.external import DEFAULTS, chosen, found, refused
 
 Tree = dict[str, Array]
 
 
 def external(
     *,
-    torch: str = "",
-    jax: str = "optax.sgd",
+    torch: str = DEFAULTS["torch"],
+    jax: str = DEFAULTS["jax"],
     lr: float = 0.1,
     arguments: Mapping[str, Any] | None = None,
     path: str | None = None,
@@ -27,7 +27,7 @@ def external(
     """The rival, made anew with the step's learning rate in each trace, as `optax.inject_hyperparams` does.
 
     Args:
-        torch: not read.
+        torch: the other backend's.
         jax: dotted path of a function that returns a transformation.
         lr: its `learning_rate`; a run sets it at each step.
         arguments: what else it is called with.
@@ -37,6 +37,7 @@ def external(
     Raises:
         UserError: where it is not there, takes other arguments, or no learning rate.
     """
+    jax = chosen("jax", "torch", torch=torch, jax=jax)
     build: Any = found("jax", jax, path)
     if not inspect.isroutine(build) or "learning_rate" not in inspect.signature(build).parameters:
         raise UserError(f"optimizer.jax={jax}: takes no learning_rate, so it cannot follow the run's schedule")

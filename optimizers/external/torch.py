@@ -8,14 +8,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from suite.contract import UserError
-from suite.optimizers.external import found, refused
+from suite.optimizers.external import DEFAULTS, chosen, found, refused
 
 
 def external(
     parameters: Iterable[tuple[str, Tensor]],
     *,
-    torch: str = "torch.optim.SGD",
-    jax: str = "",
+    torch: str = DEFAULTS["torch"],
+    jax: str = DEFAULTS["jax"],
     lr: float = 0.1,
     arguments: Mapping[str, Any] | None = None,
     path: str | None = None,
@@ -26,7 +26,7 @@ def external(
     Args:
         parameters: `model.named_parameters()`.
         torch: dotted path of its class.
-        jax: not read.
+        jax: the other backend's.
         lr: learning rate; a run sets that of every group at each step.
         arguments: what else it is called with.
         path: folder to import it from.
@@ -36,6 +36,7 @@ def external(
     Raises:
         UserError: where it is not there, takes other arguments, or needs more than a gradient.
     """
+    torch = chosen("torch", "jax", torch=torch, jax=jax)
     kind: Any = found("torch", torch, path)
     if Optimizer not in getattr(kind, "__mro__", ()):
         raise UserError(f"optimizer.torch={torch}: is no class of torch.optim.Optimizer")

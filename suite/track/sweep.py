@@ -17,7 +17,9 @@ Run = tuple[Sequence[str], Path | None]  # its overrides, and its directory; Non
 def show(runs: Sequence[Run]) -> None:
     """Print the runs of a sweep side by side."""
     console = printer()
-    console.print(f"\n{len(runs)} runs; suite board ranks them")
+    made = sum(directory is not None for _, directory in runs)
+    hint = "; suite board ranks them" if made else ""
+    console.print(f"\n{made} of {len(runs)} runs were made{hint}" if made < len(runs) else f"\n{made} runs{hint}")
     console.print(comparison(runs))
 
 

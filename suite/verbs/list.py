@@ -28,6 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--cite", action="store_true", help="print citations too")
     parser.add_argument("--json", action="store_true", help="the same for scripts: {group: {name: {…}}, here: {…}}")
     chosen = parser.parse_intermixed_args(arguments)
+    if f"{chosen.group}s" in GROUPS:
+        chosen.group += "s"  # as it is typed in a run: optimizer=
     if chosen.group and chosen.group not in GROUPS:
         raise UserError(f"{chosen.group}: no such group; {load.nearest(chosen.group, GROUPS)}")
     found = {group: entries(group) for group in ([chosen.group] if chosen.group else GROUPS)}

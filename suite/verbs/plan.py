@@ -34,7 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one object, the whole configuration included")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
-    found = plan(configure.compose(chosen.overrides, chosen.config_dir), papers.repeated(chosen.overrides))
+    config = configure.compose(chosen.overrides, chosen.config_dir)
+    configure.refuse_foreign(config.get("optimizer"), chosen.overrides, chosen.config_dir)
+    found = plan(config, papers.repeated(chosen.overrides))
     if chosen.json:
         print(json.dumps(found, indent=1))
     else:
@@ -78,6 +80,7 @@ def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
         "batch_per_device": task.batch_size // config["world"],
         "micro_batch": task.batch_size // config["world"] // config["accumulate"],
         "gradient_bytes_per_step": gradient_bytes(there, task),
+        "optimizer_bytes_per_step": projection.optimizer_bytes(projection.refreshes(there, task)),
         "measured": measured(config),
         "projected": projection.project(there, task, asked, measured(_share(config))) if asked else None,
         "published": asdict(row) if row else None,
@@ -151,7 +154,7 @@ def measured(config: Mapping[str, Any], folder: Path = Path("runs")) -> dict[str
     for path in sorted(folder.glob("*/*/result.json")):
         result = json.loads(path.read_text())
         its, seconds = result["spec"]["config"], result["step_seconds"]["p50"]
-        if seconds is not None and _work(its) == work:
+        if seconds is not None and result["outcome"]["kind"] != "failed" and _work(its) == work:
             theirs = _settings(its)
             differs = sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
             found.append({"result": str(path), "step_seconds": seconds, "differs": differs})
@@ -192,6 +195,9 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     head = [found["task"], config["scale"], found["data"], config["optimizer"]["name"], config["backend"]]
     layers = ", ".join(f"{count} {kind}" for kind, count in found["layers"].items())
     wire = f"{sent['each']:,} bytes a step and device for the gradients, {sent['all']:,} over all"
+    wire += projection.also(found["optimizer_bytes_per_step"])
+    if config["comm"]["policy"]:
+        wire += f"; comm={config['comm']['name']} chooses while it runs, and what it tries comes on top"
     time = "unknown: no run of the same task, optimizer, backend and number of devices lies under runs/"
     if near:
         also = f"; other values there: {', '.join(near['differs'])}" if near["differs"] else ""

@@ -137,7 +137,7 @@ def _place(config: dict[str, Any], directory: Path | None) -> Path:
 def _try(overrides: list[str], directory: Path | None) -> dict[str, Any] | None:
     """Run one trial, or find it; its result unless it failed."""
     config = configure.compose(overrides, directory)
-    configure.refuse_unread(config, overrides)
+    configure.refuse_unread(config, overrides, directory)
     fingerprint = run.make_header(config, overrides)["fingerprint"]  # before: files may be edited while it runs
     code = launch(config, overrides, apart=True)
     if code == 2:

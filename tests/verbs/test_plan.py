@@ -114,6 +114,24 @@ def test_planned_bytes_are_those_of_the_ledger(suite: Call, two: Path) -> None:
     assert found["gradient_bytes_per_step"]["each"] * result["steps"] == result["bytes"]["by_name"]["gradients"] > 0
 
 
+def test_factors_are_planned_beside_gradients(suite: Call) -> None:
+    """K-FAC's, in a mode that shares them out; nobody knows Shampoo's, and SGD has none."""
+    words = [*TINY, "world=2", "optimizer.factor_interval=1", "optimizer.inverse_interval=2"]
+    found = planned(suite, *words, "optimizer=kfac", "comm=kfac_float21")
+    assert found["optimizer_bytes_per_step"]["steps"] == 2 and found["optimizer_bytes_per_step"]["mean"] > 0
+    text = suite("plan", *words, "optimizer=kfac", "comm=kfac_float21")[1]
+    assert f"{found['optimizer_bytes_per_step']['mean']:,.0f} for the optimizer's factors, mean of 2 steps" in text
+    assert "what the optimizer exchanges is not counted" in suite("plan", *TINY, "world=2", "optimizer=shampoo")[1]
+    plain = next(line for line in suite("plan", *TINY, "world=2")[1].splitlines() if line.startswith("sent"))
+    assert "optimizer" not in plain
+    assert "what it tries comes on top" in suite("plan", *TINY, "world=2", "comm=fastest")[1]
+
+
+def test_a_failed_run_tells_no_step_time(suite: Call, one: Path, tmp_path: Path) -> None:
+    copied(one, tmp_path / "runs" / "tiny" / "failed", outcome__kind="failed")
+    assert planned(suite, *TINY)["measured"] is None
+
+
 def test_plan_takes_the_step_time_of_the_most_similar_run(suite: Call, one: Path, tmp_path: Path) -> None:
     (tmp_path / "runs" / "tiny").mkdir(parents=True)
     (tmp_path / "runs" / "tiny" / "near").symlink_to(one)
