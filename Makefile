@@ -41,7 +41,7 @@ matrix: setup
 	$(BIN)/python tests/pairs.py results/matrix.csv
 
 ladders: setup
-	$(BIN)/python tests/ladders.py results/ladders.csv
+	$(BIN)/python tests/ladders.py results
 
 lint: setup .pyright
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Results that are committed: each one folds again into itself."""
 
 from pathlib import Path
+from typing import Any
 
 import conftest
 import ladders
@@ -18,5 +19,6 @@ def test_numbers_agree(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0, capsys.readouterr().out
 
 
-def test_the_table_of_ladders_is_what_the_results_say() -> None:
-    assert (ROOT / "results" / "ladders.csv").read_text() == ladders.table(ladders.committed()), "type make ladders"
+@pytest.mark.parametrize("name, table", [("ladders", ladders.table), ("modes", ladders.modes)])
+def test_the_tables_are_what_the_results_say(name: str, table: Any) -> None:
+    assert (ROOT / "results" / f"{name}.csv").read_text() == table(ladders.committed()), "type make ladders"
