@@ -59,7 +59,8 @@ def _told(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     facts["optimizer"] = result.get("optimizer")
     started = [{"event": "started", **segment, "facts": facts | segment} for segment in result["segments"]]
     evaluated = [{"event": "evaluated", **point} for point in result["curve"]]
-    return [*started, *evaluated, {"event": "finished", "outcome": result["outcome"], "facts": facts}]
+    decided = [{"event": "decided", **decision} for decision in result.get("decisions", ())]
+    return [*started, *decided, *evaluated, {"event": "finished", "outcome": result["outcome"], "facts": facts}]
 
 
 def differences(recorded: Any, computed: Any, place: str = "") -> Iterator[str]:
