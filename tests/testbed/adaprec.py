@@ -44,7 +44,8 @@ def row(folder: Path) -> dict[str, str]:
     for decision in result.get("decisions", ()):
         mode = decision["mode"]
         name = mode if isinstance(mode, str) else " ".join(f"{kind}={each}" for kind, each in mode.items())
-        used[name] += result["steps"] - decision["step"] if decision["steps"] is None else decision["steps"]
+        rest = result["steps"] - decision["step"]  # a run may reach its target before the next decision
+        used[name] += rest if decision["steps"] is None else min(rest, decision["steps"])
     return {
         "rate": rate,
         "backend": spec["backend"],
