@@ -1,12 +1,15 @@
 """Who may import whom, read from the syntax trees; and start-up with one framework only."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
 import conftest
 import pytest
 from light import loaded
+
+from suite import load
 
 ROOT = conftest.TESTS.parent
 FRAMEWORKS = {"torch": {"torch"}, "jax": {"jax", "jaxlib", "optax"}}
@@ -82,3 +85,58 @@ def _member(path: Path, group: str, names: set[str]) -> None:
 def test_frameworks_stay_unloaded_where_they_are_not_needed() -> None:
     for arguments in (["--help"], ["list"], ["+task=resnet50", "--cfg", "job"], ["+task=resnet5"], ["board", "--help"]):
         assert not loaded(*arguments)[1] & {"torch", "jax", "mlflow", "sklearn", "matplotlib"}, arguments
+
+
+BLOCKED = """
+import importlib.abc, sys
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {blocked!r}:
+            raise ModuleNotFoundError(f'No module named {{name!r}}', name=name)
+sys.meta_path.insert(0, Block())
+sys.path.insert(0, {outside!r})
+"""
+
+
+@pytest.mark.parametrize("backend", load.BACKENDS)
+def test_every_member_loads_with_one_framework_only(backend: str) -> None:
+    other = next(name for name in load.BACKENDS if name != backend)
+    modules = [
+        f"{load.GROUPS[group]}.{name}.{backend}"
+        for group in load.GROUPS
+        for name, folder in load.members(group).items()
+        if backend in load.backends(folder)
+    ]
+    head = BLOCKED.format(blocked=FRAMEWORKS[other], outside=str(conftest.OUTSIDE))
+    code = (
+        head
+        + f"import importlib\nfor name in {[*modules, f'suite.backend.{backend}']!r}: importlib.import_module(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("backend", load.BACKENDS)
+def test_a_run_with_one_framework_only(backend: str, tmp_path: Path) -> None:
+    """With torch blocked a jax run works, and a torch run says what to type; and the other way round."""
+    other = next(name for name in load.BACKENDS if name != backend)
+    head = BLOCKED.format(blocked=FRAMEWORKS[other], outside=str(conftest.OUTSIDE))
+    # find_spec answers for installed packages even where importing them is blocked
+    head += (
+        "import importlib.util\nfind = importlib.util.find_spec\n"
+        f"blocked = {FRAMEWORKS[other]!r}\n"
+        "importlib.util.find_spec = lambda name, *a: None if name.partition('.')[0] in blocked else find(name, *a)\n"
+        "from suite.cli import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    conf = str(conftest.OUTSIDE / "conf")
+    arguments = ["--config-dir", conf, "+task=tiny", "max_steps=4", "track=none", "threads=1"]
+
+    def call(name: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", head, *arguments, f"backend={name}"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    done = call(backend)
+    assert done.returncode == 0, done.stderr
+    refused = call(other)
+    assert refused.returncode == 2
+    assert f"pip install -e '.[{other}]'" in refused.stderr
