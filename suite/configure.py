@@ -285,11 +285,12 @@ def _check_types(values: Mapping[str, Any], defaults: Mapping[str, Any], overrid
 
 
 def _check_ranges(values: Mapping[str, Any]) -> None:
+    numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
     for key, least in AT_LEAST.items():
-        if key in values and not values[key] >= least:  # nan, too
+        if key in numbers and not numbers[key] >= least:  # nan, too
             raise UserError(f"{key}={values[key]}: must be at least {least}")
     for key, most in AT_MOST.items():
-        if key in values and values[key] > most:
+        if key in numbers and numbers[key] > most:
             raise UserError(f"{key}={values[key]}: must be at most {most}")
     for key, allowed in ONE_OF.items():
         if values[key] not in allowed:

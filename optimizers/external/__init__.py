@@ -23,17 +23,17 @@ DEFAULTS = {"torch": "torch.optim.SGD", "jax": "optax.sgd"}
 RIVALS = ("pytorch_optimizer",)  # packages of the extra
 
 
-def chosen(key: str, other: str, **paths: str) -> str:
+def chosen(key: str, **paths: str) -> str:
     """The dotted path for a backend.
 
     Args:
         key: the backend.
-        other: the other one.
-        paths: what stands in the configuration for each.
+        paths: what stands in the configuration for either.
 
     Raises:
         UserError: where only the other one's was given.
     """
+    [other] = paths.keys() - {key}
     if paths[key] == DEFAULTS[key] and paths[other] != DEFAULTS[other]:
         raise UserError(
             f"optimizer.{other}={paths[other]}: not read with backend={key}; type optimizer.{key}=DOTTED.PATH, "

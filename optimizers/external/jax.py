@@ -37,7 +37,7 @@ def external(
     Raises:
         UserError: where it is not there, takes other arguments, or no learning rate.
     """
-    jax = chosen("jax", "torch", torch=torch, jax=jax)
+    jax = chosen("jax", torch=torch, jax=jax)
     build: Any = found("jax", jax, path)
     if not inspect.isroutine(build) or "learning_rate" not in inspect.signature(build).parameters:
         raise UserError(f"optimizer.jax={jax}: takes no learning_rate, so it cannot follow the run's schedule")

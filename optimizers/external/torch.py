@@ -36,7 +36,7 @@ def external(
     Raises:
         UserError: where it is not there, takes other arguments, or needs more than a gradient.
     """
-    torch = chosen("torch", "jax", torch=torch, jax=jax)
+    torch = chosen("torch", torch=torch, jax=jax)
     kind: Any = found("torch", torch, path)
     if Optimizer not in getattr(kind, "__mro__", ()):
         raise UserError(f"optimizer.torch={torch}: is no class of torch.optim.Optimizer")

@@ -61,11 +61,10 @@ def row(folder: Path) -> dict[str, str]:
 
 
 def statements(rows: Rows) -> str:
-    """What the poster says, beside what the runs say: medians over seeds."""
+    """What the poster says, beside what the runs say: medians over seeds, `inf` where most missed the target."""
 
     def median(mode: str, what: str) -> float:
-        found = [float(row[what]) for row in rows if row["mode"] == mode and row[what] != "-"]
-        return statistics.median(found) if found else float("inf")
+        return statistics.median(float(row[what].replace("-", "inf")) for row in rows if row["mode"] == mode)
 
     steps: Counter[str] = Counter()
     for part in (part for row in rows if row["mode"] == "adaprec" and row["used"] for part in row["used"].split("; ")):

@@ -11,6 +11,10 @@ from suite.contract import UserError
 from suite.verbs import list as listing
 
 
+def test_a_group_may_be_named_as_in_a_run(suite: Call) -> None:
+    assert suite("list", "optimizer", "--json") == suite("list", "optimizers", "--json")
+
+
 def test_list_is_light() -> None:
     code, names = loaded("list", "--cite")
     assert code == 0 and not names & {"torch", "jax", "hydra", "mlflow", "sklearn", "PIL"}
