@@ -1,10 +1,10 @@
 """What is done with factors in jax: damping and inversion."""
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.scipy.linalg import cho_solve
 
 from suite.optimizers.kfac.plan import SMALLEST, KFACPlan
 
@@ -33,8 +33,8 @@ def damped_inverse(factor: Array, ridge: Array) -> Array:
     """(A + ridge · I)⁻¹ of one matrix (n, n) by Cholesky; see the torch twin."""
     identity = jnp.eye(len(factor), dtype=factor.dtype)
     sound = lambda root: jnp.isfinite(jnp.diagonal(root)).all()  # noqa: E731
-    damped = factor + ridge * identity
-    root = jnp.linalg.cholesky(damped)
-    root = lax.cond(sound(root), lambda: root, lambda: jnp.linalg.cholesky(damped + 9.0 * ridge * identity))
-    inverse = cho_solve((root, True), identity)
-    return jnp.where(sound(root), inverse, jnp.nan)
+    cholesky = functools.partial(lax.linalg.cholesky, symmetrize_input=False)  # it reads the lower half only
+    root = cholesky(factor + ridge * identity)
+    root = lax.cond(sound(root), lambda: root, lambda: cholesky(factor + 10.0 * ridge * identity))
+    solve = functools.partial(lax.linalg.triangular_solve, root, left_side=True, lower=True)
+    return jnp.where(sound(root), solve(solve(identity), transpose_a=True), jnp.nan)

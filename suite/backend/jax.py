@@ -114,12 +114,12 @@ class Engine:
         for phase in {self.plan.phase(step) for step in range(1000)}:
 
             def body(*arguments: Any, phase: Any = phase) -> Tree:
-                run = self.maths.body(*arguments, transport=self.transport(), half="both", phase=phase)
+                run, _ = self.maths.body(*arguments, transport=self.transport(), half="both", phase=phase)
                 return run["comm"]["owned"]
 
-            specs = (state, P(AXIS), P(), P())
+            specs = (state, {}, P(AXIS), P(), P())
             mapped = jax.shard_map(body, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
-            slots |= jax.eval_shape(mapped, *abstract)
+            slots |= jax.eval_shape(mapped, abstract[0], {}, *abstract[1:])
         zeros = {"owned": {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in slots.items()}}
         self.run["comm"] = self.layout.place({"comm": zeros})["comm"]
 
@@ -150,20 +150,17 @@ class Engine:
         """What step `step` runs, by key: (body, arguments, their specs, the result's spec)."""
         phase, programs = self.plan.phase(step), self.plan.programs(step)
         state = self.layout.state_spec(run)
-        between = state | {"grads": P(), "loss": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
+        between = {"grads": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
         rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
         body = functools.partial(self.maths.body, phase=phase)
         names = self._order(step, hyper)
         if not self.split:
             whole = functools.partial(body, half="both")
-            return {names[0]: (whole, (run, *rest), (state, *rest_specs), state | {"loss": P()})}
-        middle = run | {
-            "grads": run["params"],
-            "loss": jax.eval_shape(lambda: jnp.zeros((), jnp.result_type(float))),
-            "next": {"buffers": run["buffers"], "owned": run["carry"]["owned"]},
-        }
+            return {names[0]: (whole, (run, {}, *rest), (state, {}, *rest_specs), (state, {"loss": P()}))}
+        made = {"grads": run["params"], "next": {"buffers": run["buffers"], "owned": run["carry"]["owned"]}}
+        first, last = functools.partial(body, half="gradient"), functools.partial(body, half="update")
         stages: dict[Any, Any] = {
-            names[0]: (functools.partial(body, half="gradient"), (run, *rest), (state, *rest_specs), between)
+            names[0]: (first, (run, {}, *rest), (state, {}, *rest_specs), (state, between | {"loss": P()}))
         }
         for name in programs:
             spec = self.layout.spec(run["opt"])
@@ -173,8 +170,7 @@ class Engine:
                 (spec,),
                 spec,
             )
-        update = functools.partial(body, half="update")
-        stages[names[-1]] = (update, (middle, *rest), (between, *rest_specs), state | {"loss": P()})
+        stages[names[-1]] = (last, (run, made, *rest), (state, between, *rest_specs), (state, {}))
         return stages
 
     def _order(self, step: int, hyper: Mapping[str, Any]) -> list[Any]:
@@ -244,12 +240,12 @@ class Engine:
             names = self._order(step, hyper)
             if any(name not in self.programs for name in names):
                 self._compile([step], *rest)
-            run = self.programs(names[0], self.run, *rest)
+            run, made = self.programs(names[0], self.run, {}, *rest)
+            loss: Array = made.pop("loss")
             for name in names[1:-1]:
                 run["opt"] = self.programs(name, run["opt"])
             if self.split:
-                run = self.programs(names[-1], run, *rest)
-            loss = run.pop("loss")
+                run, _ = self.programs(names[-1], run, made, *rest)
             self.run = run
             if self.sparse and self.sparse.moves(step):
                 self._move(self.sparse, *rest[:2])

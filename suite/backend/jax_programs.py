@@ -2,7 +2,6 @@
 
 import functools
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -79,9 +78,7 @@ class Programs:
         mapped = jax.shard_map(
             functools.partial(body, transport=transport), mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
         )
-        with warnings.catch_warnings():  # the update half returns no gradients, so theirs are not reused
-            warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-            program = jax.jit(mapped, donate_argnums=0 if donate else ()).lower(*arguments)
+        program = jax.jit(mapped, donate_argnums=0 if donate else ()).lower(*arguments)
         return Lowered(program, transport.entries)
 
     def compile(self, lowered: Mapping[Any, Lowered]) -> None:

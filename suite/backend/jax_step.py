@@ -138,10 +138,23 @@ class Maths:
         return loss, grads, statistics, buffers, jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), after), rows
 
     def body(
-        self, run: Tree, batch: Tree, key: Array, hyper: Tree, *, transport: Transport, half: str, phase: Any
-    ) -> Any:
-        """The step, or its gradient or update half; returns the new run."""
-        optimizer, run = self.optimizer, dict(run)
+        self,
+        run: Tree,
+        made: Tree,
+        batch: Tree,
+        key: Array,
+        hyper: Tree,
+        *,
+        transport: Transport,
+        half: str,
+        phase: Any,
+    ) -> tuple[Tree, Tree]:
+        """The step, or its gradient or update half: the new run, and what was made on the way.
+
+        That is the mean loss, and between the halves the gradient and what becomes of buffers and carry. The run comes
+        first, and whole, because donated memory goes to the first result of its shape: to the leaf that it was.
+        """
+        optimizer, run, made = self.optimizer, dict(run), dict(made)
         run["opt"] = run["opt"] | {"hyper": run["opt"]["hyper"] | hyper}  # this step's, for all that runs in it
         reduce = Reduce(transport, self.channels, state=run["comm"]["owned"], key=key)
 
@@ -162,22 +175,22 @@ class Maths:
                 name: by_rows.gradient(name, found.ids, found.values / reduce.world, run["params"][name], transport)
                 for name, found in rows.items()
             }
-            run["grads"], run["loss"] = self._clipped(grads, run["params"], reduce), reduce.exact(loss)
+            made["grads"], made["loss"] = self._clipped(grads, run["params"], reduce), reduce.exact(loss)
             # kept aside until the step ends: a further evaluation starts from the step's old buffers and carry
-            run["next"] = {"buffers": reduce.exact(buffers), "owned": after}
+            made["next"] = {"buffers": reduce.exact(buffers), "owned": after}
             if observe:
                 run["opt"] = optimizer.absorb(statistics, run["opt"], reduce=reduce)
             if "sampled" in phase:
                 run["opt"] = optimizer.absorb(evaluate(run["params"], "sampled")[2], run["opt"], reduce=reduce)
         if half != "gradient":
-            grads, after = run.pop("grads"), run.pop("next")
+            grads, after = made.pop("grads"), made.pop("next")
             offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
             asked = {name: value for name, value in offers.items() if name in self.needs}
             updates, run["opt"] = optimizer.update(grads, run["opt"], run["params"], **asked)
             run["params"] = {name: _updated(value, updates[name]) for name, value in run["params"].items()}
             run["buffers"], run["carry"] = after["buffers"], {"owned": after["owned"]}
         run["comm"] = {"owned": reduce.state}
-        return run
+        return run, made
 
     def exchange(self, values: Tree, *, transport: Transport) -> Tree:
         """The mean over ranks of values that travel as gradients do."""

@@ -3,7 +3,8 @@
 python tests/testbed/adaprec.py [BACKEND] [RATE] [SEED ...]: trains CaffeNet's stand-in on two hosts to its last target
 in each mode, one after another, and prints what the runs say of each statement. A run that is there already is not made
 again, so that the same command goes on where it was interrupted. The runs lie below RUNS; TABLE has a row for each of
-them: steps and seconds of training to the last target, trials included, and in which mode how many steps travelled.
+them: steps and seconds of training to the last target, how many of those were trials, and in which mode how many steps
+travelled.
 """
 
 import csv
@@ -53,6 +54,7 @@ def row(folder: Path) -> dict[str, str]:
         "seed": str(spec["seed"]),
         "steps": str(last["step"] or "-"),
         "seconds": f"{last['train_seconds']:.0f}" if last["reached"] else "-",
+        "trials": f"{sum(decision['seconds'] for decision in result.get('decisions', ())):.0f}",
         "best": f"{max(point['metrics'][last['metric']] for point in result['curve']):.2f}",
         "step_ms": f"{1000 * result['step_seconds']['p50']:.0f}",
         "megabytes": f"{result['bytes']['sent'] / 1e6:.0f}",
@@ -71,6 +73,7 @@ def statements(rows: Rows) -> str:
         name, _, count = part.rpartition(": ")
         steps[name] += int(count)
     seconds = ", ".join(f"{mode} {median(mode, 'seconds'):.0f}" for mode in MODES)
+    seconds += f", of which its trials {median('adaprec', 'trials'):.0f}"
     needed = ", ".join(f"{mode} {median(mode, 'steps'):.0f}" for mode in ("adaprec", "float32"))
     return (
         f"F1-04, as fast as a single low precision: seconds to the target {seconds}\n"
