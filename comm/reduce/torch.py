@@ -50,7 +50,7 @@ class Reduce:
         """The mean of small values over ranks, never compressed."""
         if self.world == 1 or not values:
             return values
-        return _cut(self.transport.all_reduce("exact", _flat(values)) / self.world, values)
+        return _cut(self.transport.all_reduce("exact", _flat(values)).div_(self.world), values)
 
     def mean(self, name: str, values: Tree) -> Tree:
         """The mean over ranks, in the run's communication mode; `name` begins with "gradients" where they are some."""
@@ -91,7 +91,7 @@ class Reduce:
             return layout.unpack(self.to_owners(name, layout.pack(stack), owners))
         channel = self.channels.factors
         if as_mean(owners, self.world):
-            mean = channel.topology.mean(name, stack.reshape(-1), **self._ways(channel))
+            mean = channel.topology.mean(name, stack.reshape(-1).clone(), **self._ways(channel))
             return self.mine(mean.view(stack.shape), owners)
         rows = _ordered(stack, slots(owners, self.world)).reshape(self.world, -1)
         return channel.topology.to_owners(name, rows, **self._ways(channel)).view(-1, *stack.shape[1:])

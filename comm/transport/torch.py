@@ -67,9 +67,9 @@ class Transport:
         return dist.get_global_rank(self.group, rank) if self.group else rank
 
     def all_reduce(self, name: str, value: Tensor) -> Tensor:
-        """The sum over ranks, in the array's own type."""
+        """The sum over ranks, in the array's own type, and in its place: `value` is overwritten."""
         self._count("all_reduce", name, value)
-        total = value.contiguous().clone()
+        total = value.contiguous()
         dist.all_reduce(total, group=self.group)
         return total
 

@@ -8,6 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suite.contract import UserError
+
+
+def by_name(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The parameters by name.
+
+    Raises:
+        UserError: where they were given without names.
+    """
+    groups = optimizer.param_groups
+    if any("param_names" not in group for group in groups):
+        kind = type(optimizer).__name__
+        raise UserError(f"{kind} must know its parameters' names; type {kind}(model.named_parameters(), …)")
+    return {name: p for group in groups for name, p in zip(group["param_names"], group["params"], strict=True)}
+
 
 def dense(parameters: list[Tensor]) -> list[Tensor]:
     """The parameters' gradients; a sparse one, which a table's is, is filled up with zeros first."""

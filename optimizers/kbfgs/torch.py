@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer
-from suite.optimizers._base.torch import decayed
+from suite.optimizers._base.torch import by_name, decayed
 from suite.optimizers.kbfgs.plan import CURVATURE, POWELL, KBFGSPlan
 
 Tree = dict[str, Tensor]
@@ -50,8 +50,7 @@ class KBFGS(torch.optim.Optimizer):
     ):
         values = {"lr": lr, "momentum": momentum, "damping": damping, "factor_decay": factor_decay}
         super().__init__(parameters, values | {"pair_decay": pair_decay, "weight_decay": weight_decay})
-        pairs = [zip(group["param_names"], group["params"], strict=True) for group in self.param_groups]
-        self.named: Tree = {name: parameter for group in pairs for name, parameter in group}
+        self.named = by_name(self)
         shapes = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
         self.plan = plan = KBFGSPlan(layers, shapes, warm_start=warm_start)
         like = next(iter(self.named.values())).detach()

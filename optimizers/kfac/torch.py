@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer
-from suite.optimizers._base.torch import decayed
+from suite.optimizers._base.torch import by_name, decayed
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
 from suite.optimizers.kfac.torch_factors import certain, damped_inverse, ridges, usable
@@ -77,9 +77,7 @@ class KFAC(torch.optim.Optimizer):
         values = {"lr": lr, "momentum": momentum, "damping": damping, "factor_decay": factor_decay}
         values |= {"stale_alpha": stale_alpha, "kl_clip": kl_clip}
         super().__init__(parameters, values | {"weight_decay": weight_decay, "rescale": rescale})
-        self.named = {
-            n: p for group in self.param_groups for n, p in zip(group["param_names"], group["params"], strict=True)
-        }
+        self.named = by_name(self)
         self.momentum_on, self.split = momentum_on, damping_split
         self.plan = plan = KFACPlan(
             layers,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer
-from suite.optimizers._base.torch import dense
+from suite.optimizers._base.torch import by_name, dense
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 
 Tree = dict[str, Tensor]
@@ -58,8 +58,7 @@ class Muon(torch.optim.Optimizer):
         values |= {"iterations": iterations, "bfloat16": bfloat16, "fallback_ratio": fallback_ratio}
         values |= {"fallback_beta1": fallback_beta1, "fallback_beta2": fallback_beta2}
         super().__init__(parameters, values | {"fallback_epsilon": fallback_epsilon})
-        pairs = [zip(group["param_names"], group["params"], strict=True) for group in self.param_groups]
-        self.named: Tree = {name: parameter for group in pairs for name, parameter in group}
+        self.named = by_name(self)
         found = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
         self.arrangement = MuonPlan(layers, found, excluded=excluded, scale=scale)
         for name in self.arrangement.sides:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer
-from suite.optimizers._base.torch import decayed
+from suite.optimizers._base.torch import by_name, decayed
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.torch import finite, inverse_root
 from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ShampooPlan, split_name
@@ -68,8 +68,7 @@ class Shampoo(torch.optim.Optimizer):
     ):
         values = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         super().__init__(parameters, values | {"beta2": beta2, "epsilon": epsilon})
-        pairs = [zip(group["param_names"], group["params"], strict=True) for group in self.param_groups]
-        self.named: Tree = {name: parameter for group in pairs for name, parameter in group}
+        self.named = by_name(self)
         self.graft, self.root = graft, root
         sides = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
         self.plan = plan = ShampooPlan(sides, layers, world=world, graft=graft, root=root, **options)

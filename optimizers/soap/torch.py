@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import dense
+from suite.optimizers._base.torch import by_name, dense
 from suite.optimizers.soap.plan import SOAPPlan
 
 Tree = dict[str, Tensor]
@@ -52,8 +52,7 @@ class SOAP(torch.optim.Optimizer):
     ):
         values = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
         super().__init__(parameters, values)
-        pairs = [zip(group["param_names"], group["params"], strict=True) for group in self.param_groups]
-        self.named: Tree = {name: parameter for group in pairs for name, parameter in group}
+        self.named = by_name(self)
         self.plan = SOAPPlan(
             {name: tuple(parameter.shape) for name, parameter in self.named.items()},
             world=world,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer
-from suite.optimizers._base.torch import dense, normal
+from suite.optimizers._base.torch import by_name, dense, normal
 from suite.optimizers.vogn.plan import VOGNPlan
 from suite.optimizers.vogn.torch_squares import rows, squares
 
@@ -70,8 +70,7 @@ class VOGN(torch.optim.Optimizer):
         values |= {"fallback_ratio": fallback_ratio, "fallback_beta1": fallback_beta1}
         super().__init__(parameters, values | {"fallback_beta2": fallback_beta2, "fallback_epsilon": fallback_epsilon})
         self.samples, self.squared = samples, {}  # the squares that `absorb` was given for the next step
-        pairs = [pair for g in self.param_groups for pair in zip(g["param_names"], g["params"], strict=True)]
-        self.named: Tree = dict(pairs)
+        self.named = by_name(self)
         self.plan = VOGNPlan(
             layers,
             {name: tuple(parameter.shape) for name, parameter in self.named.items()},

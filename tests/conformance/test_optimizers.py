@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import BACKENDS, OPTIMIZERS, advance, config, engine, gap, weights
+from engines import BACKENDS, OPTIMIZERS, advance, config, engine, gap, tiny, weights
+
+from suite import load
+from suite.contract import UserError
 
 pytestmark = pytest.mark.filterwarnings("error")
 # one worker for all questions to an optimizer, so that its uninterrupted run is made once
@@ -182,6 +185,22 @@ def test_global_switches_are_left_as_found(optimizer: str, backend: str) -> None
     before = switches()
     advance(engine(config(optimizer, backend, deterministic=True)), range(2))
     assert switches() == before
+
+
+@pytest.mark.parametrize("optimizer", sorted(set(load.members("optimizers")) - {"external"}))
+def test_parameters_without_names_are_taken_or_asked_for(optimizer: str) -> None:
+    import torch
+
+    module, task = f"suite.optimizers.{optimizer}", tiny()
+    weights = [torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.ones(3))]
+    offers = {"layers": task.layers(), "world": 1, "samples": 8}
+    asked = {name: value for name, value in offers.items() if name in load.common(module).NEEDS}
+    make = load.half(module, "torch").make
+    if asked:
+        with pytest.raises(UserError, match="named_parameters"):
+            make(iter(weights), **asked)
+    else:
+        make(iter(weights))
 
 
 @both
