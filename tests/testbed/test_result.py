@@ -15,7 +15,7 @@ from suite.verbs import verify
 
 pytestmark = pytest.mark.testbed
 needs_bed = pytest.mark.skipif(bool(REASON := missing()), reason=REASON)
-# 15.8 MB of gradients a step; beside them ranks agree on signals and losses, which is some 6 kB a step
+# 15.5 MB of gradients a step; beside them ranks agree on signals and losses, which is some 6 kB a step
 RUN = "+task=autoencoder task.widths=[784,1500,500,30] task.batch_size=16 task.eval_batch_size=100 optimizer=sgd "
 RUN += "optimizer.lr=0.001 max_steps=4 eval_every=2 stop_at_target=false track=none threads=1 "
 RUN += "task.sources.curves.options.train=500 task.sources.curves.options.valid=100"

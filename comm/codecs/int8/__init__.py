@@ -59,10 +59,14 @@ class Int8(Codec):
         return count + 4 * self.blocks(count)
 
     def bound(self, values: np.ndarray) -> np.ndarray:
-        """Half a scale, or a whole one under stochastic rounding; the quotient's rounding adds 2**-16 of it."""
+        """Half a scale, or a whole one under stochastic rounding; the quotient's rounding adds 2**-16 of it.
+
+        None beside an infinity or a NaN.
+        """
         scales = self.scales(np, self._rows(values)).repeat(self.block)[: len(values)].astype(np.float64)
         step = (1.0 if self.draws else 0.5) + 2.0**-16
-        return np.where(scales > 0, scales * step, np.abs(values)).astype(values.dtype)
+        found = np.where(scales > 0, scales * step, np.abs(values))
+        return np.where(np.isnan(scales), np.inf, found).astype(values.dtype)
 
     def encode(self, values: np.ndarray, draw: Draw | None = None) -> np.ndarray:
         """(n,) values to their payload."""

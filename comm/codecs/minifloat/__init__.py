@@ -4,7 +4,8 @@ Subnormals, infinities and NaNs are there as in IEEE 754; rounding is to nearest
 largest finite one become that. Where `scale` is `absmax`, values are divided by a power of two before, such that the
 largest finite one just fits; it stands before the words as a float32. It is never so small that a word would stand for
 a subnormal of float32: values below that become zero. All of it is integer arithmetic on the bits of float32, because
-the casts of frameworks differ in what overflows. e = 5, m = 10 without scale is float16; (8, 7) is the codec bfloat16.
+the casts of frameworks differ in what overflows. e = 5, m = 10 without scale is float16, but for what overflows; (8, 7)
+is the codec bfloat16.
 """
 
 from dataclasses import dataclass
@@ -64,14 +65,20 @@ class MiniFloat(Codec):
         return self.header + self.width * count
 
     def bound(self, values: np.ndarray) -> np.ndarray:
-        """Half a unit in the last place, normal and subnormal; what is cut off beyond the largest number."""
+        """Half a unit in the last place, normal and subnormal; what is cut off beyond the largest number.
+
+        None beyond the largest float32.
+        """
         wide = np.abs(values.astype(np.float64))
         with np.errstate(over="ignore"):
-            bits = values.astype(np.float32).view(np.int32)
+            single = values.astype(np.float32)
+        bits = single.view(np.int32)
         power = int(self.power(np, self.finite(np, bits).max(initial=0))) if self.header else 0
         unit = 2.0 ** (power - self.bias - self.mantissa)
         most = (2.0 - 2.0**-self.mantissa) * 2.0 ** min(power + self.bias, 127)
-        return np.maximum(np.maximum(wide * 2.0 ** -(self.mantissa + 1), unit), wide - most).astype(values.dtype)
+        found = np.maximum(np.maximum(wide * 2.0 ** -(self.mantissa + 1), unit), wide - most)
+        found = found * (1.0 + 2.0**-23)  # of the bound's own rounding
+        return np.where(np.isfinite(single), found, np.inf).astype(values.dtype)
 
     def encode(self, values: np.ndarray, draw: Draw | None = None) -> np.ndarray:
         """(n,) values to their payload."""
