@@ -46,7 +46,7 @@ class Float21(Codec):
         return 8 * -(-count // 3)
 
     def bound(self, values: np.ndarray) -> np.ndarray:
-        """Half a unit in the last place: 2**-13 of the value, or 2**-139 among the subnormals; of float64 a float32's too."""
+        """Half a unit in the last place, 2**-13 of the value or 2**-139; in float64 half a float32's before it."""
         wide = np.abs(values.astype(np.float64))
         before = np.maximum(wide * 2.0**-24, 2.0**-150) if values.dtype == np.float64 else 0.0
         return np.where(wide < 3.402e38, np.maximum(wide * 2.0**-13, 2.0**-139) + before, np.inf).astype(values.dtype)
