@@ -6,11 +6,12 @@ from typing import Any
 import conftest
 import ladders
 import pytest
+from testbed import adaprec
 
 from suite import cli
 
 ROOT = conftest.TESTS.parent
-RESULTS = sorted((ROOT / "results" / "runs").rglob("*.json"))
+RESULTS = [path for folder in ("runs", "adaprec") for path in sorted((ROOT / "results" / folder).rglob("*.json"))]
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
@@ -22,3 +23,8 @@ def test_numbers_agree(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name, table", [("ladders", ladders.table), ("modes", ladders.modes)])
 def test_the_tables_are_what_the_results_say(name: str, table: Any) -> None:
     assert (ROOT / "results" / f"{name}.csv").read_text() == table(ladders.committed()), "type make ladders"
+
+
+def test_adaprecs_table_is_what_its_results_say() -> None:
+    found = adaprec.rows(ROOT / "results" / "adaprec")
+    assert (ROOT / "results" / "adaprec.csv").read_text() == adaprec.table(found)

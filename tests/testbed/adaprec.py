@@ -1,23 +1,25 @@
 """The statements of AdaPrec's poster (rows F1-04 to F1-06) over a slow link.
 
 python tests/testbed/adaprec.py [BACKEND] [RATE] [SEED ...]: trains CaffeNet's stand-in on two hosts to its last target
-in each mode, one after another, and prints what the runs say of each statement. A run that is there already is not made
-again, so that the same command goes on where it was interrupted. The runs lie below RUNS; TABLE has a row for each of
-them: steps and seconds of training to the last target, how many of those were trials, and in which mode how many steps
-travelled.
+in each mode, one after another, and prints what the runs say of each statement. A run that lies below RUNS already is
+not made again, so that the same command goes on where it was interrupted; results are copied into RESULTS. The table
+beside those has a row for each: steps and seconds of training to the last target, how many of these were trials, and in
+which mode how many steps travelled.
 """
 
 import csv
 import json
+import shutil
 import statistics
 import sys
 from collections import Counter
+from io import StringIO
 from pathlib import Path
 
 from suite.comm.testbed import Testbed, rendezvous
 from suite.contract import UserError
 
-RUNS, TABLE = Path("runs/adaprec"), Path("results/adaprec.csv")
+RUNS, RESULTS = Path("runs/adaprec"), Path("results/adaprec")
 MODES = ("float32", "fp8", "table1", "layerwise", "fastest", "adaprec")  # the poster calls layerwise "fastest"
 COMMON = ["+task=caffenet", "world=2", "threads=1", "track=none"]
 DEADLINE = 3000.0  # seconds of one run
@@ -25,11 +27,16 @@ Rows = list[dict[str, str]]
 
 
 def train(rate: str, backend: str, mode: str, seed: str) -> None:
-    """One run over two hosts, unless it is there."""
-    folder = RUNS / f"{rate}-{backend}-{mode}-s{seed}"
-    if (folder / "result.json").exists():
-        return
-    print(f"{folder} …", flush=True)
+    """One run over two hosts, unless it is there; its result, kept."""
+    name = f"{rate}-{backend}-{mode}-s{seed}"
+    folder = RUNS / name
+    if not (folder / "result.json").exists():
+        print(f"{folder} …", flush=True)
+        _train(rate, backend, mode, seed, folder)
+    shutil.copy(folder / "result.json", RESULTS / f"{name}.json")
+
+
+def _train(rate: str, backend: str, mode: str, seed: str, folder: Path) -> None:
     launch = "launch=torchrun" if backend == "torch" else "launch=jax"
     words = [*COMMON, f"backend={backend}", launch, f"comm={mode}", f"seed={seed}", f"run_dir={folder}"]
     with Testbed(2, rate) as bed:
@@ -37,9 +44,9 @@ def train(rate: str, backend: str, mode: str, seed: str) -> None:
         bed.run([(host, [sys.executable, "-m", "suite", *words]) for host in range(2)], deadline=DEADLINE, each=each)
 
 
-def row(folder: Path) -> dict[str, str]:
-    """A run's line of the table."""
-    result, rate = json.loads((folder / "result.json").read_text()), folder.name.partition("-")[0]
+def row(path: Path) -> dict[str, str]:
+    """A result's line of the table."""
+    result, rate = json.loads(path.read_text()), path.name.partition("-")[0]
     spec, last = result["spec"], result["targets"][-1]
     used: Counter[str] = Counter()
     for decision in result.get("decisions", ()):
@@ -62,14 +69,28 @@ def row(folder: Path) -> dict[str, str]:
     }
 
 
-def statements(rows: Rows) -> str:
+def rows(folder: Path = RESULTS) -> Rows:
+    """A line for each result there."""
+    return [row(path) for path in sorted(folder.glob("*.json"))]
+
+
+def table(found: Rows) -> str:
+    """Them as CSV."""
+    file = StringIO()
+    writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    return file.getvalue()
+
+
+def statements(found: Rows) -> str:
     """What the poster says, beside what the runs say: medians over seeds, `inf` where most missed the target."""
 
     def median(mode: str, what: str) -> float:
-        return statistics.median(float(row[what].replace("-", "inf")) for row in rows if row["mode"] == mode)
+        return statistics.median(float(row[what].replace("-", "inf")) for row in found if row["mode"] == mode)
 
     steps: Counter[str] = Counter()
-    for part in (part for row in rows if row["mode"] == "adaprec" and row["used"] for part in row["used"].split("; ")):
+    for part in (part for row in found if row["mode"] == "adaprec" and row["used"] for part in row["used"].split("; ")):
         name, _, count = part.rpartition(": ")
         steps[name] += int(count)
     seconds = ", ".join(f"{mode} {median(mode, 'seconds'):.0f}" for mode in MODES)
@@ -84,15 +105,13 @@ def statements(rows: Rows) -> str:
 
 def main(backend: str = "torch", rate: str = "1gbit", *seeds: str) -> int:
     """Train what is missing, and write the table."""
+    RESULTS.mkdir(exist_ok=True)
     for seed in seeds or ("0",):
         for mode in MODES:
             train(rate, backend, mode, seed)
-    rows = [row(path.parent) for path in sorted(RUNS.glob("*/result.json"))]
-    with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(statements([row for row in rows if (row["rate"], row["backend"]) == (rate, backend)]))
+    found = rows()
+    RESULTS.with_suffix(".csv").write_text(table(found))
+    print(statements([row for row in found if (row["rate"], row["backend"]) == (rate, backend)]))
     return 0
 
 
