@@ -14,6 +14,7 @@ from typing import Any
 
 import suite
 
+RESULTS = (":!results/runs", ":!results/adaprec", ":!results/*.csv")  # what runs leave behind makes no run another
 FRAMEWORKS = ("torch", "jax", "jaxlib", "optax", "numpy", "hydra-core", "mlflow")
 
 
@@ -70,17 +71,16 @@ def packages() -> str:
 
 
 def revision() -> tuple[str | None, bool | None]:
-    """The checkout's commit and whether it has uncommitted changes; (None, None) outside a git checkout."""
+    """The checkout's commit and whether it has uncommitted changes, results apart; (None, None) outside a checkout."""
     root = Path(suite.__file__).parent.parent
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout
 
     try:
-        tracked = git("ls-files", "pyproject.toml").strip()
-        return (
-            (git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain").strip())) if tracked else (None, None)
-        )
+        if not git("ls-files", "pyproject.toml").strip():
+            return None, None
+        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--", ".", *RESULTS).strip())
     except (OSError, subprocess.CalledProcessError):
         return None, None
 

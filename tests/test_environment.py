@@ -1,0 +1,41 @@
+"""What a result says of the checkout that it was made with."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import suite
+from suite import environment
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A committed one, in the place of this."""
+    for name in ("pyproject.toml", "suite/__init__.py", "results/ladders.csv", "results/published/rows.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "all"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    monkeypatch.setattr(suite, "__file__", str(tmp_path / "suite/__init__.py"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["results/ladders.csv", "results/runs/frnn/new.json"])
+def test_a_result_makes_no_checkout_dirty(checkout: Path, name: str) -> None:
+    (checkout / name).parent.mkdir(exist_ok=True, parents=True)
+    (checkout / name).write_text("1")
+    commit, dirty = environment.revision()
+    assert len(commit or "") == 40 and dirty is False
+
+
+@pytest.mark.parametrize("name", ["suite/__init__.py", "suite/new.py", "results/published/rows.yaml"])
+def test_whatever_a_run_reads_does(checkout: Path, name: str) -> None:
+    (checkout / name).write_text("1")
+    assert environment.revision()[1] is True
+
+
+def test_outside_a_checkout_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "__file__", str(tmp_path / "suite/__init__.py"))
+    assert environment.revision() == (None, None)
