@@ -48,12 +48,12 @@ class Simulated(Transport):
         return self.meeting.exchange(self.rank, value.clone())
 
     def all_reduce(self, name: str, value: Tensor) -> Tensor:
-        """The sum in rank order, in the array's own type."""
+        """The sum in rank order, in the array's own type, and in its place, as over a network."""
         rows = self._exchange("all_reduce", name, value)
-        total = rows[0].clone()
+        value.copy_(rows[0])
         for row in rows[1:]:
-            total += row
-        return total
+            value += row
+        return value
 
     def all_to_all(self, name: str, value: Tensor) -> Tensor:
         """Row r of (world, …) goes to rank r; the rows that came back, in rank order."""

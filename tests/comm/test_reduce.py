@@ -262,6 +262,20 @@ def test_owners_get_their_rows_and_give_them_back(kind: str, topology: str) -> N
             assert as_mean(owners, WORLD) == (kind in SENT_AS_MEAN)
 
 
+@pytest.mark.parametrize("kind", SENT_AS_MEAN)
+def test_a_stack_stays_as_it_was(kind: str) -> None:
+    """The network sums in place; an optimizer's own arrays are copied first."""
+    native = {"module": "suite.comm.algorithms.native"}
+    made = channels("torch", factors={"algorithm": native, "symmetric": False})
+
+    def body(transport: Any) -> bool:
+        stack = torch.full((len(OWNERS[kind]), 3, 3), float(transport.rank))
+        InTorch(transport, made).to_owners("factor", stack, OWNERS[kind])
+        return bool((stack == transport.rank).all())
+
+    assert all(in_torch(body, WORLD, made.locals))
+
+
 def ways(topology: str, codec: str, owners: tuple[int, ...], *, back: bool, world: int = WORLD, count: int = 9) -> Any:
     factors = {"codec": {"module": f"suite.comm.codecs.{codec}"}, "algorithm": ALL_TO_ALL, "symmetric": False}
     made = channels(None, topology, factors=factors)
