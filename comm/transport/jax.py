@@ -82,7 +82,7 @@ class Transport:
     def broadcast(self, name: str, value: Array) -> Array:
         """Rank 0's value on all."""
         self._count("broadcast", name, value)
-        # rank 0 sends to itself, too: XLA computes a value once more where it is used, perhaps rounded otherwise than sent
+        # rank 0 sends to itself, too: where XLA computes a value once more, it may round otherwise than what was sent
         found, *others = [lax.ppermute(value, self.axis, [(0, rank)]) for rank in range(self.world)]
         for number, other in enumerate(others, 1):
             found = jnp.where(self.rank == number, other, found)
