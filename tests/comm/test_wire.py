@@ -31,6 +31,7 @@ WAYS = [
     *(("float21", algorithm, topology) for algorithm in ("gather", "ring") for topology in ("flat", "two_level")),
     *(("bfloat16", algorithm, "leader") for algorithm in ("gather", "all_to_all", "ring")),
 ]
+TO_ITSELF = re.compile(r"source_target_pairs=\{(\{(\d+),\2\},?)+\}")
 HLO = re.compile(r" = (\(.*?\)|\S+) (all-reduce|all-to-all|all-gather|collective-permute)(?:-start)?\(")
 SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "u8": "uint8", "u16": "uint16", "u32": "uint32"}
@@ -66,9 +67,10 @@ def received(entries: list[Entry], leader: bool) -> collections.Counter[tuple[st
 
 
 def compiled(text: str) -> collections.Counter[tuple[str, str]]:
-    """The same, read from a compiled program."""
+    """The same, read from a compiled program; what a rank sends to itself does not travel."""
     found: collections.Counter[tuple[str, str]] = collections.Counter()
-    for shapes, operation in HLO.findall(text):
+    travelling = [line for line in text.splitlines() if not TO_ITSELF.search(line)]
+    for shapes, operation in HLO.findall("\n".join(travelling)):
         for kind, dimensions in SHAPE.findall(shapes):
             size = math.prod(int(number) for number in dimensions.split(",") if number)
             found[operation, TYPES[kind]] += size * WIDTH[TYPES[kind]]
