@@ -89,7 +89,11 @@ def test_special_values_equal_the_specification(key: str, backend: str) -> None:
 @every
 def test_the_error_is_within_the_declared_bound(key: str) -> None:
     codec = made(key)
-    for values in (codecs.samples(4096), codecs.samples(4096, kind="normal"), SPECIAL, np.zeros(9, np.float32)):
+    generator = np.random.default_rng(2)
+    bits = generator.integers(0, 2**32, 100_000, np.uint32).view(np.float32)
+    wide = generator.normal(size=100_000) * 10.0 ** generator.uniform(-46, 42, 100_000)  # beyond float32 at both ends
+    usual = (codecs.samples(4096), codecs.samples(4096, kind="normal"), SPECIAL, np.zeros(9, np.float32))
+    for values in (*usual, LOST, bits, wide):
         decoded = codec.decode(codec.encode(values, draw), values)
         with np.errstate(invalid="ignore"):
             error = np.abs(decoded.astype(np.float64) - values)

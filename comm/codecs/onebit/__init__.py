@@ -33,10 +33,16 @@ class OneBit(Codec):
         return 8 + -(-count // 8)
 
     def bound(self, values: np.ndarray) -> np.ndarray:
-        """The largest magnitude of the same sign: value and mean both lie between zero and that."""
-        with np.errstate(over="ignore"):
-            side, wide = np.signbit(values.astype(np.float32)), np.abs(values)
-        return np.where(side, wide.max(initial=0, where=side), wide.max(initial=0, where=~side))
+        """The largest magnitude of the same sign: value and mean both lie between zero and that.
+
+        None where float32 has no sum of them.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            narrow, wide = values.astype(np.float32), np.abs(values)
+            above, below = self.sums(np, narrow) if len(values) else (0.0, 0.0)
+        side = np.signbit(narrow)
+        found = np.where(side, wide.max(initial=0, where=side), wide.max(initial=0, where=~side))
+        return np.where(np.isfinite(np.where(side, below, above)), found, np.inf).astype(values.dtype)
 
     def encode(self, values: np.ndarray, draw: Draw | None = None) -> np.ndarray:
         """(n,) values to their payload."""

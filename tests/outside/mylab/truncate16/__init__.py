@@ -15,7 +15,9 @@ class Truncate16(Codec):
         return 2 * count
 
     def bound(self, values):
-        return np.maximum(np.abs(values) * 2.0**-7, 2.0**-133).astype(values.dtype)
+        with np.errstate(over="ignore"):
+            sound = np.isfinite(values.astype(np.float32))
+        return np.where(sound, np.maximum(np.abs(values) * 2.0**-7, 2.0**-133), np.inf).astype(values.dtype)
 
     def encode(self, values, draw=None):
         return np.ascontiguousarray((values.astype(np.float32).view(np.uint32) >> 16).astype("<u2")).view(np.uint8)
