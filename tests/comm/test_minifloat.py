@@ -132,3 +132,12 @@ def test_finite_values_beyond_the_largest_become_that() -> None:
 def test_other_formats_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         communication.codec({"module": "suite.comm.codecs.minifloat", **options}, None)
+
+
+def test_the_bound_holds_on_random_bits_without_a_scale() -> None:
+    """Beyond the largest number it is what is cut off, which float32 may round down."""
+    codec = MiniFloat(exponent=5, mantissa=10, scale="none")
+    values = np.random.default_rng(2).integers(0, 2**32, 100_000, np.uint32).view(np.float32)
+    values = values[np.isfinite(values)]
+    error = np.abs(codec.decode(codec.encode(values), values).astype(np.float64) - values)
+    assert (error <= codec.bound(values)).all()
