@@ -32,7 +32,7 @@ def main(backend: str = "torch", rate: str = "1gbit") -> int:
     with Testbed(2, rate) as bed:
         for link in bed.links:
             print(f"host {link.source} -> host {link.target}: {link.rate / 1e6:,.1f} Mbit/s")
-        found = trained.start(bed, backend, cases, local=2, steps=STEPS, rounds=ROUNDS)
+        found = trained.start(bed, backend, cases, local=2, steps=STEPS, rounds=ROUNDS, deadline=1800)
     titles = ("", "row", "step", "over SGD", "published", "gradients B", "factors B", "kernel B")
     print(f"{backend}, 2 hosts of 2 ranks; bytes a step, of rank 0 and of its host's kernel")
     print(COLUMNS.format(*titles))

@@ -97,8 +97,8 @@ class Overlap(Schedule):
     @torch.no_grad()
     def _mean(self, bucket: str, channel: Channel, members: list[str]) -> Tree:
         sums = [gradient for name in members if (gradient := self.named[name].grad) is not None]
-        means = dict(zip(members, torch._foreach_div(sums, self.weight), strict=True))
-        return self.reduce.bucket(f"gradients/{bucket}", channel, means)
+        torch._foreach_div_(sums, self.weight)
+        return self.reduce.bucket(f"gradients/{bucket}", channel, dict(zip(members, sums, strict=True)))
 
     @torch.no_grad()
     def _to_owners(self, name: str, parcel: Parcel) -> Tree:
