@@ -44,11 +44,11 @@ def shampoo(
 
     def init(params: Tree) -> State:
         kind = next(iter(params.values())).dtype
-        eyes = {key: jnp.eye(size, dtype=kind) for key, size in plan.sizes.items()}
+        eyes = {stack: jnp.eye(plan.size(stack), dtype=kind) for stack in plan.counts}
         state = {
             "hyper": hyper(lr=lr, momentum=momentum, weight_decay=weight_decay, beta2=beta2, epsilon=epsilon),
-            "factor": {key: jnp.zeros((plan.count(key), size, size), kind) for key, size in plan.sizes.items()},
-            "root": {key: jnp.tile(eye, (plan.count(key), 1, 1)) for key, eye in eyes.items()},
+            "factor": {stack: jnp.zeros((plan.counts[stack], *eye.shape), kind) for stack, eye in eyes.items()},
+            "root": {stack: jnp.tile(eye, (plan.counts[stack], 1, 1)) for stack, eye in eyes.items()},
             "refreshed": jnp.zeros((), bool),
             "kept": jnp.zeros((), jnp.int32),
             "mass": jnp.zeros((), kind),
@@ -56,9 +56,9 @@ def shampoo(
             "velocity": jax.tree.map(jnp.zeros_like, params),
         }
         if plan.stagger:
-            state["turn"] = {key: jnp.zeros((), jnp.int32) for key in plan.sizes}
+            state["turn"] = {stack: jnp.zeros((), jnp.int32) for stack in plan.counts}
         if plan.lag:  # split by rank: statistics on their way to the host, then the roots that come back
-            owned = {key: jnp.zeros((plan.share(key) * world, n, n), kind) for key, n in plan.sizes.items()}
+            owned = {stack: jnp.zeros((plan.share(stack) * world, *eye.shape), kind) for stack, eye in eyes.items()}
             state["pending"] = {"owned": owned, "epsilon": hyper(epsilon=epsilon)["epsilon"]}
         return state
 
@@ -68,42 +68,42 @@ def shampoo(
             return state
         pending = state["pending"]
         owned, ridge = pending["owned"], float(pending["epsilon"])
-        for key in flying:
-            if key not in roots.jobs:
-                roots.begin(key, local(owned[key]), plan.order(key), ridge)
-        found = {key: roots.finish(key, local(owned[key]), plan.order(key), ridge) for key in landing}
-        found = {key: with_local(owned[key], value) for key, value in found.items()}
+        for stack in flying:
+            if stack not in roots.jobs:
+                roots.begin(stack, local(owned[stack]), plan.order(stack), ridge)
+        found = {at: roots.finish(at, local(owned[at]), plan.order(at), ridge) for at in landing}
+        found = {at: with_local(owned[at], value) for at, value in found.items()}
         return state | {"pending": pending | {"owned": owned | found}}
 
     def program(name: str, state: State, *, reduce: Any) -> State:
-        key, what = split_name(name)
-        factor, old, ridge = state["factor"][key], state["root"][key], state["hyper"]["epsilon"]
+        stack, what = split_name(name)
+        factor, old, ridge = state["factor"][stack], state["root"][stack], state["hyper"]["epsilon"]
         if what == "take":
             pending = state["pending"]
-            owned = pending["owned"] | {key: reduce.mine(factor, plan.owners(len(factor)))}
+            owned = pending["owned"] | {stack: reduce.mine(factor, plan.owners(len(factor)))}
             return state | {"pending": pending | {"owned": owned, "epsilon": ridge}}
         rows = None
         if what == "turn":
-            turns = plan.rows(key)
+            turns = plan.rows(stack)
             table = np.full((len(turns), max(map(len, turns))), len(factor))  # a row too far: neither read nor written
             for turn, chosen in enumerate(turns):
                 table[turn, : len(chosen)] = chosen
-            rows = jnp.asarray(table)[state["turn"][key]]
+            rows = jnp.asarray(table)[state["turn"][stack]]
             factor, old = (value.at[rows].get(mode="fill", fill_value=0) for value in (factor, old))
-            state = state | {"turn": state["turn"] | {key: (state["turn"][key] + 1) % len(turns)}}
+            state = state | {"turn": state["turn"] | {stack: (state["turn"][stack] + 1) % len(turns)}}
         if what == "install":
-            mine = state["pending"]["owned"][key]
+            mine = state["pending"]["owned"][stack]
         else:
             share = reduce.mine(factor, plan.owners(len(factor)))
-            mine = inverse_root(share, plan.order(key), epsilon=ridge, method=root)
-        fresh = reduce.gather(f"root/{key}", mine, plan.owners(len(old)), symmetric=True)
+            mine = inverse_root(share, plan.order(stack), epsilon=ridge, method=root)
+        fresh = reduce.gather(f"root/{stack}", mine, plan.owners(len(old)), symmetric=True)
         usable = jnp.isfinite(fresh).all((1, 2))
-        failed = ~usable if rows is None else ~usable & (rows < len(state["root"][key]))
+        failed = ~usable if rows is None else ~usable & (rows < len(state["root"][stack]))
         fresh = jnp.where(usable[:, None, None], fresh, old)
         if rows is not None:
-            fresh = state["root"][key].at[rows].set(fresh, mode="drop")
+            fresh = state["root"][stack].at[rows].set(fresh, mode="drop")
         return state | {
-            "root": state["root"] | {key: fresh},
+            "root": state["root"] | {stack: fresh},
             "refreshed": jnp.ones_like(state["refreshed"]),
             "kept": state["kept"] + failed.sum(dtype=state["kept"].dtype),
         }
@@ -130,15 +130,16 @@ def shampoo(
         grads = decayed(grads, params, at["weight_decay"])
         steps, changed = grafted(grads, state)
         past, present = weights(state)
-        factor, direction = dict(state["factor"]), dict(steps)
+        direction, products = dict(steps), {where: list[Array]() for where in plan.counts}
         for key, names in plan.stacked.items():
             grids = [plan.grids[name] for name in names]
             stack = jnp.concatenate([cut(grads[name], grid) for name, grid in zip(names, grids, strict=True)])
             for side in plan.factored[key]:
                 x = along(stack, side)
-                factor[f"{key}/{side}"] = past * factor[f"{key}/{side}"] + present * (x @ x.mT)
+                products[plan.place[key, side][0]].append(x @ x.mT)
             for side in plan.factored[key]:
-                stack = turned(stack, state["root"][f"{key}/{side}"], side)
+                where, rows = plan.place[key, side]
+                stack = turned(stack, state["root"][where][rows], side)
             start = 0
             for name, grid in zip(names, grids, strict=True):
                 whole = join(stack[start : start + grid.blocks], grid).reshape(steps[name].shape)
@@ -148,6 +149,8 @@ def shampoo(
                 direction[name] = jnp.where(known, whole * (goal / jnp.where(known, norm, 1.0)), steps[name])
         velocity = jax.tree.map(lambda v, d: at["momentum"] * v + d, state["velocity"], direction)
         ahead = jax.tree.map(lambda d, v: d + at["momentum"] * v, direction, velocity) if nesterov else velocity
+        fresh = {where: jnp.concatenate(found) for where, found in products.items()}  # in the order of `place`
+        factor = jax.tree.map(lambda old, new: past * old + present * new, state["factor"], fresh)
         changed |= {"factor": factor, "velocity": velocity}
         return jax.tree.map(lambda d: -at["lr"] * d, ahead), state | changed
 

@@ -60,20 +60,21 @@ def reshaped(shape: tuple[int, ...], how: str, merge_size: int) -> tuple[int, ..
 
 def split_name(program: str) -> tuple[str, str]:
     """A program's stack, and what it does with it: "" for a whole refresh."""
-    key, side, *what = program.split("/")
-    return f"{key}/{side}", "".join(what)
+    size, order, *what = program.split("/")
+    return f"{size}/{order}", "".join(what)
 
 
 class ShampooPlan(Plan):
-    """Blocks of equal shape in one stack, its roots owned slice by slice; refreshes every so many steps.
+    """Blocks of equal shape in one stack, and so are statistics of equal size; refreshes every so many steps.
 
     Attributes:
         grids: how each tensor is cut, by name; what is not preconditioned is not in it.
         buckets: the blocks (name, number), numbered row by row, keyed by `<length>x<length>…`.
         stacked: names of the parameters in each bucket's stack, in order.
         factored: the sides of each bucket's blocks that have a statistic.
-        sizes: rows of each stack of statistics, by `<bucket>/<side>`: a program each.
-        turns: with `stagger`, the rows of each bucket that are refreshed together, by their turn in the interval.
+        counts: matrices in each stack of statistics, by `<size>/<order of the root>`: a program each, owned by slices.
+        place: stack and rows of the statistics of each bucket's each side, in the order of `factored`.
+        turns: with `stagger`, the rows of each stack that are refreshed together, by their turn in the interval.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class ShampooPlan(Plan):
             raise UserError("optimizer.stagger=true: with lag the host spreads the work already; type one of the two")
         if lag and root not in HOSTED:
             raise UserError(f"optimizer.root={root}: not on the host; with lag type one of {', '.join(HOSTED)}")
-        self.world, self.exponent, self.lag, self.stagger = world, exponent, lag, stagger
+        self.world, self.lag, self.stagger = world, lag, stagger
         self.inverse_interval = inverse_interval
         self.start = max(start_preconditioning, 1)  # before the first update there is nothing to take a root of
         tables = {name for layer in (layers or {}).values() if layer.kind == "embedding" for name in layer.parameters}
@@ -130,32 +131,41 @@ class ShampooPlan(Plan):
         self.buckets = bucket(keys, world)
         lengths = {key: self.grids[names[0]].lengths for key, names in self.stacked.items()}
         self.factored = {key: [i for i, length in enumerate(each) if length <= limit] for key, each in lengths.items()}
-        self.sizes = {f"{key}/{side}": lengths[key][side] for key, sides in self.factored.items() for side in sides}
-        self.turns: dict[str, dict[int, list[int]]] = {key: {} for key in self.stacked}
+        self.counts: dict[str, int] = {}
+        self.place: dict[tuple[str, int], tuple[str, slice]] = {}
+        for key, side in ((key, side) for key, sides in self.factored.items() for side in sides):
+            stack = f"{lengths[key][side]}/{exponent or 2 * len(self.factored[key])}"
+            first = self.counts.get(stack, 0)
+            self.counts[stack] = first + len(self.buckets.members[key])
+            self.place[key, side] = stack, slice(first, self.counts[stack])
+        turns: dict[str, dict[int, list[int]]] = {stack: {} for stack in self.counts}
         for number, block in enumerate(sorted(self.buckets.place)):  # dealt out like cards, in either backend's order
             key, row = self.buckets.place[block]
-            self.turns[key].setdefault(number % inverse_interval, []).append(row)
-        self.turns = {key: dict(sorted(turns.items())) for key, turns in self.turns.items()}
+            for stack, rows in (self.place[key, side] for side in self.factored[key]):
+                turns[stack].setdefault(number % inverse_interval, []).append(rows.start + row)
+        self.turns = {at: {turn: sorted(rows) for turn, rows in sorted(each.items())} for at, each in turns.items()}
 
-    def count(self, stack: str) -> int:
-        """Matrices in a stack of statistics."""
-        return len(self.buckets.members[stack.partition("/")[0]])
+    @staticmethod
+    def size(stack: str) -> int:
+        """Rows of each matrix in a stack."""
+        return int(stack.partition("/")[0])
+
+    @staticmethod
+    def order(stack: str) -> int:
+        """P of a stack's roots A^(-1/p): 2 k with k factors (Gupta et al. 2018, algorithm 2), unless overridden."""
+        return int(stack.partition("/")[2])
 
     def share(self, stack: str) -> int:
         """Matrices of a stack that one rank owns, at most."""
-        return -(-self.count(stack) // self.world)
+        return -(-self.counts[stack] // self.world)
 
     def owners(self, count: int) -> tuple[int, ...]:
         """The rank that owns each of so many matrices, a slice each."""
         return dealt(count, self.world)
 
-    def order(self, stack: str) -> int:
-        """P of a stack's roots A^(-1/p): 2 k with k factors (Gupta et al. 2018, algorithm 2), unless overridden."""
-        return self.exponent or 2 * len(self.factored[stack.partition("/")[0]])
-
     def rows(self, stack: str) -> list[list[int]]:
         """The rows that are refreshed in each of a stack's turns, in order."""
-        return list(self.turns[stack.partition("/")[0]].values())
+        return list(self.turns[stack].values())
 
     def taken(self, step: int) -> bool:
         """Whether roots of the statistics before `step` are asked for, of all stacks."""
@@ -165,11 +175,11 @@ class ShampooPlan(Plan):
     def flying(self, step: int) -> list[str]:
         """With `lag`: the stacks whose roots the host may work at before `step`, or has to hand in by then."""
         behind = range(max(step - self.lag, 0), step)
-        return list(self.sizes) if any(self.taken(at) for at in behind) else []
+        return list(self.counts) if any(self.taken(at) for at in behind) else []
 
     def landing(self, step: int) -> list[str]:
         """With `lag`: the stacks whose roots the host hands in before `step`."""
-        return list(self.sizes) if self.lag and self.taken(step - self.lag) else []
+        return list(self.counts) if self.lag and self.taken(step - self.lag) else []
 
     def programs(self, step: int) -> tuple[str, ...]:
         """The refreshes of this step, a program for each stack: jaxlib may deadlock on several sizes in one.
@@ -178,9 +188,9 @@ class ShampooPlan(Plan):
         statistics to the host and `<stack>/install` spreads the roots that came back.
         """
         if self.lag:
-            asked = list(self.sizes) if self.taken(step) else []
+            asked = list(self.counts) if self.taken(step) else []
             return (*(f"{at}/install" for at in self.landing(step)), *(f"{at}/take" for at in asked))
         turn = (step - self.start - 1) % self.inverse_interval
         if self.stagger and step > self.start:
-            return tuple(f"{stack}/turn" for stack in self.sizes if turn in self.turns[stack.partition("/")[0]])
-        return tuple(self.sizes) if self.taken(step) else ()
+            return tuple(f"{stack}/turn" for stack, turns in self.turns.items() if turn in turns)
+        return tuple(self.counts) if self.taken(step) else ()

@@ -76,17 +76,17 @@ class Shampoo(torch.optim.Optimizer):
         like = next(iter(self.named.values())).detach()
 
         def stacks(rows: Callable[[str], int]) -> Tree:
-            return {stack: like.new_zeros(rows(stack), size, size) for stack, size in plan.sizes.items()}
+            return {at: like.new_zeros(rows(at), plan.size(at), plan.size(at)) for at in plan.counts}
 
         self.state["shampoo"] = {
-            "factor": stacks(plan.count),
-            "root": {at: torch.eye(size).to(like).repeat(plan.count(at), 1, 1) for at, size in plan.sizes.items()},
+            "factor": stacks(plan.counts.__getitem__),
+            "root": {at: torch.eye(plan.size(at)).to(like).repeat(count, 1, 1) for at, count in plan.counts.items()},
             "refreshed": False,
             "kept": like.new_zeros((), dtype=torch.int64),
             "mass": like.new_zeros(()),
         }
         if plan.stagger:
-            self.state["shampoo"]["turn"] = dict.fromkeys(plan.sizes, 0)
+            self.state["shampoo"]["turn"] = dict.fromkeys(plan.counts, 0)
         if plan.lag:  # each rank's own slices: statistics on their way to the host, then the roots that come back
             owned = stacks(plan.share)
             self.state["shampoo"]["pending"] = {"owned": owned, "epsilon": epsilon}
@@ -118,7 +118,7 @@ class Shampoo(torch.optim.Optimizer):
         """Refresh a stack of roots or some of them, each rank those of its slice; a failed one stays as it was."""
         state, plan, (stack, what) = self.state["shampoo"], self.plan, split_name(name)
         if what == "take":
-            owned = reduce.mine(state["factor"][stack], plan.owners(plan.count(stack)))
+            owned = reduce.mine(state["factor"][stack], plan.owners(plan.counts[stack]))
             state["pending"]["owned"][stack].copy_(owned)
             state["pending"]["epsilon"] = self.param_groups[0]["epsilon"]
             return
@@ -199,12 +199,13 @@ class Shampoo(torch.optim.Optimizer):
             few = touched(stack) if plan.factored[key] == [1] else None
             whole, stack = stack, stack if few is None else stack[:, few]
             for side in plan.factored[key]:
-                x = along(stack, side)
-                state["factor"][f"{key}/{side}"].baddbmm_(x, x.mT, beta=past, alpha=present)
+                (where, rows), x = plan.place[key, side], along(stack, side)
+                state["factor"][where][rows].baddbmm_(x, x.mT, beta=past, alpha=present)
             if not state["refreshed"]:
                 continue
             for side in plan.factored[key]:
-                stack = turned(stack, state["root"][f"{key}/{side}"], side)
+                where, rows = plan.place[key, side]
+                stack = turned(stack, state["root"][where][rows], side)
             if few is not None:
                 stack = torch.zeros_like(whole).index_copy_(1, few, stack)
             for name, grid, part in zip(names, grids, stack.split(counts), strict=True):

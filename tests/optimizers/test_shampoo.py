@@ -117,7 +117,7 @@ def test_statistics_at_batch_one_are_those_of_kfac() -> None:
     factors = kfac.statistics({"fc": (x, dy)}, np.ones(1), layer, {"w": np.zeros((3, 5))})
     made = Torch({"w": np.zeros((3, 5))}, beta2=1.0, lr=0.0)
     made.update({"w": dy.T @ x})
-    left, right = (made.state["factor"][f"3x5/{side}"][0].numpy() for side in (0, 1))
+    left, right = (made.state["factor"][stack][0].numpy() for stack in ("3/4", "5/4"))
     assert np.allclose(left, np.trace(factors["fc/in"]) * factors["fc/out"])
     assert np.allclose(right, np.trace(factors["fc/out"]) * factors["fc/in"])
     assert np.allclose(left, (x @ x.T) * np.outer(dy, dy)) and np.allclose(right, (dy @ dy.T) * np.outer(x, x))
@@ -132,7 +132,7 @@ def test_state_is_row_major_and_loads_with_weights_only() -> None:
     shared = made.optimizer.state["shampoo"]
     tensors = [*shared["factor"].values(), *shared["root"].values()]
     tensors += [value for key in made.named.values() for value in made.optimizer.state[key].values()]
-    assert len(tensors) > 20 and all(value.is_contiguous() for value in tensors)
+    assert len(tensors) > 15 and all(value.is_contiguous() for value in tensors)
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

@@ -30,13 +30,13 @@ class Rank:
 
 def test_each_rank_takes_the_roots_of_its_slice() -> None:
     """Three blocks on two ranks: two each, the fourth is padding and counts neither as root nor as failure."""
-    shapes = {"w": (9, 3)}
+    shapes = {"w": (9, 2)}
     alone = Torch(draw(shapes, 0), **HYPER)
     pair = [Torch(draw(shapes, 0), world=2, **HYPER) for _ in range(2)]
     ranks = [Rank(0), Rank(1)]
     for made in (alone, *pair):
         made.update(draw(shapes, 1))
-    for stack in alone.plan.sizes:
+    for stack in alone.plan.counts:
         alone.refresh(stack)
         for made, rank in zip(pair, ranks, strict=True):
             made.refresh(stack, rank)
@@ -44,7 +44,7 @@ def test_each_rank_takes_the_roots_of_its_slice() -> None:
         assert [len(slice) for slice in slices] == [2, 2]
         assert np.array_equal(torch.cat(slices)[:3].numpy(), held(alone, stack))
         assert not slices[1][1].isfinite().any()
-    assert int(pair[0].state["kept"]) == 0 and held(pair[0], "3x3/0").shape == (3, 3, 3)
+    assert int(pair[0].state["kept"]) == 0 and held(pair[0], "3/4").shape == (3, 3, 3)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
@@ -58,7 +58,7 @@ def test_two_jax_devices_take_the_roots_together(kind: str) -> None:
 
     if len(jax.devices()) < 2:
         pytest.skip("one jax device: jax was imported before the tests could ask for two")
-    values = {"w": (384, 128)}
+    values = {"w": (384, 100)}
     made = Jax(draw(values, 0), kind, world=2)
     made.update(draw(values, 1))
     state, channels = made.state, engines.channels("jax")
@@ -68,16 +68,16 @@ def test_two_jax_devices_take_the_roots_together(kind: str) -> None:
             transport = Transport(2)
             after = made.optimizer.program(stack, state, reduce=Reduce(transport, channels, state={}, key=(0, 0)))
             [sent] = transport.entries
-            # triangles of two roots of the padded four
-            assert sent.payload == 2 * (128 * 129 // 2) * state["root"][stack].dtype.itemsize
+            size = made.plan.size(stack)  # triangles of two roots of the padded four
+            assert sent.payload == 2 * (size * (size + 1) // 2) * state["root"][stack].dtype.itemsize
             return after
 
         mesh = Mesh(np.array(jax.devices()[:2])[None], AXIS)
-        for stack in made.plan.sizes:
+        for stack in made.plan.counts:
             mapped = jax.shard_map(
                 lambda s, k=stack: body(s, k), mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
             )
             together = np.asarray(jax.jit(mapped)(state)["root"][stack])
             made.refresh(stack)
-            assert held(made, stack).shape == (3, 128, 128)
+            assert held(made, stack).shape[0] == 3
             assert np.allclose(together, held(made, stack), rtol=1e-5 if kind == "float32" else 1e-12, atol=1e-13)

@@ -48,44 +48,45 @@ def test_reshaping(shape: tuple[int, ...], matrix: Any, merged: Any, whole: Any)
 
 
 @pytest.mark.parametrize(
-    "changes, factors, order",
+    "changes, counts",
     [
-        ({}, {"512x512/0": 512, "512x512/1": 512, "16x27/0": 16, "16x27/1": 27}, {"512x512/0": 4, "16x27/1": 4}),
-        (
-            {"reshape": "none"},
-            {"512x512/0": 512, "512x512/1": 512, "16x3x3x3/0": 16, **{f"16x3x3x3/{side}": 3 for side in (1, 2, 3)}},
-            {"512x512/1": 4, "16x3x3x3/2": 8},
-        ),
-        ({"exponent": 3}, {"512x512/0": 512, "512x512/1": 512, "16x27/0": 16, "16x27/1": 27}, {"16x27/0": 3}),
-        ({"max_size": 20}, {"16x27/0": 16}, {"16x27/0": 2}),
-        ({"max_size": 20, "large": "skip"}, {}, {}),
-        ({"max_size": 1000, "large": "skip"}, {"16x27/0": 16, "16x27/1": 27}, {"16x27/1": 4}),
+        ({}, {"512/4": 8, "16/4": 1, "27/4": 1}),
+        ({"reshape": "none"}, {"512/4": 8, "16/8": 1, "3/8": 3}),
+        ({"exponent": 3}, {"512/3": 8, "16/3": 1, "27/3": 1}),
+        ({"max_size": 20}, {"16/2": 1}),
+        ({"max_size": 20, "large": "skip"}, {}),
+        ({"max_size": 1000, "large": "skip"}, {"16/4": 1, "27/4": 1}),
     ],
 )
-def test_which_sides_have_factors(changes: dict[str, Any], factors: dict[str, int], order: dict[str, int]) -> None:
+def test_which_sides_have_factors(changes: dict[str, Any], counts: dict[str, int]) -> None:
+    """How many of which size and order of root."""
     shapes = {"large": (1024, 1024), "filter": (16, 3, 3, 3), "bias": (16,), "point": (64, 1, 1, 1)}
     made = ShampooPlan(shapes, block_size=512, **changes)
-    assert made.sizes == factors
-    assert {stack: made.order(stack) for stack in order} == order
+    assert made.counts == counts
     assert "bias" not in made.grids and "point" not in made.grids
 
 
 def test_blocks() -> None:
-    made = ShampooPlan({"large": (1024, 1024), "filter": (16, 3, 3, 3)}, block_size=512)
-    assert made.count("512x512/0") == 4 and made.count("16x27/1") == 1
     for side in range(1, 300):
         count, length = split(side, 128)
         assert length <= 128 and count == -(-side // 128) and 0 <= count * length - side < count
     assert split(129, 128) == (2, 65)
     table = ShampooPlan({"table": (10_000, 256)}, max_size=4096)  # a side without a factor is not cut
-    assert table.grids["table"].lengths == (10_000, 128) and table.sizes == {"10000x128/1": 128}
+    assert table.grids["table"].lengths == (10_000, 128) and table.counts == {"128/2": 2}
 
 
-def test_equal_blocks_share_a_stack() -> None:
-    made = ShampooPlan({"a": (6, 4), "b": (3, 4), "c": (2, 3, 2)}, block_size=3, world=4)
-    assert made.stacked == {"3x2": ["a", "b"], "2x3": ["c"]}
-    assert made.count("3x2/0") == 6 and made.share("3x2/0") == 2 and made.owners(6) == (0, 0, 1, 1, 2, 2)
-    assert made.count("2x3/0") == 2 and made.share("2x3/0") == 1 and made.owners(2) == (0, 1)
+def test_equal_blocks_share_a_stack_and_equal_factors_another() -> None:
+    """Whatever blocks they belong to: of a square one's two sides, too."""
+    made = ShampooPlan({"a": (6, 4), "b": (3, 4), "c": (2, 3, 2), "d": (3, 3)}, block_size=3, world=4)
+    assert made.stacked == {"3x2": ["a", "b"], "2x3": ["c"], "3x3": ["d"]}
+    assert made.counts == {"3/4": 10, "2/4": 8}
+    three = [("3x2", 0, range(6)), ("2x3", 1, range(6, 8)), ("3x3", 0, range(8, 9)), ("3x3", 1, range(9, 10))]
+    two = [("3x2", 1, range(6)), ("2x3", 0, range(6, 8))]
+    for stack, expected in {"3/4": three, "2/4": two}.items():
+        for key, side, rows in expected:
+            assert made.place[key, side] == (stack, slice(rows.start, rows.stop))
+    assert made.share("3/4") == 3 and made.owners(10) == (0, 0, 0, 1, 1, 1, 2, 2, 2, 3)
+    assert made.size("3/4") == 3 and made.order("3/4") == 4
 
 
 def test_cut_and_join() -> None:
@@ -129,7 +130,7 @@ def test_documented_sweeps_are_plain_overrides(command: str) -> None:
     nodes = [load.arguments(config["optimizer"]) for config in made]
     assert len({str(node) for node in nodes}) == len(nodes) > 1
     plans = [Shampoo([("w", torch.nn.Parameter(torch.zeros(40, 6, 3)))], **node).plan for node in nodes]
-    assert all(plan.sizes for plan in plans)
+    assert all(plan.counts for plan in plans)
 
 
 def test_the_published_recipe_sets_what_the_row_says() -> None:
@@ -184,7 +185,7 @@ def test_one_side_alone_whitens_it(backend: str) -> None:
     u, _, v = np.linalg.svd(g, full_matrices=False)
     hyper = {"lr": 1.0, "momentum": 0.0, "beta2": 1.0, "epsilon": 1e-14, "start_preconditioning": 1, "max_size": 5}
     made = BACKENDS[backend]({"w": np.zeros((9, 4))}, **hyper)
-    assert list(made.plan.sizes) == ["9x4/1"]
+    assert list(made.plan.counts) == ["4/2"]
     before = train(made, lambda params, step: {"w": g}, steps=4)["w"]
     after = train(made, lambda params, step: {"w": g}, steps=1)["w"]
     assert np.abs(before - after - np.linalg.norm(g) / 2.0 * u @ v).max() < 1e-9
