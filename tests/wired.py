@@ -1,7 +1,8 @@
 """One rank that takes the mean of 10 MB in several communication modes, and says what its ledger and the kernel saw.
 
 python wired.py BACKEND JOB; JOB is JSON: {"values": n, "modes": {name: comm node}, "locals": devices of a jax process,
-"rounds": measured after a first one that is not}. Who it is stands in the environment, as torchrun and jax have it.
+"rounds": measured after a first one that is not, "compiles": whether torch compiles codecs}. Who it is stands in the
+environment, as torchrun and jax have it.
 Prints one line of JSON: {name: {"hashes", "between": bytes for other hosts by the ledger, "kernel": bytes its host
 sent, "seconds": of each round}}. `start` runs it on a test bed's hosts.
 """
@@ -32,6 +33,7 @@ def start(
     local: int = 1,
     values: int = 2_500_000,
     rounds: int = 2,
+    compiles: bool = False,
     deadline: float = 240,
 ) -> dict[str, Any]:
     """Every mode's {"ledger": bytes between hosts that each host's ranks count, "kernel": bytes, "seconds", "hashes"}.
@@ -42,7 +44,7 @@ def start(
     """
     processes = local if backend == "torch" else 1
     world = bed.hosts * processes
-    job = {"values": values, "modes": modes, "locals": local, "rounds": rounds}
+    job = {"values": values, "modes": modes, "locals": local, "rounds": rounds, "compiles": compiles}
     command = [sys.executable, str(Path(__file__)), backend, json.dumps(job)]
     from suite.comm.testbed import rendezvous
 
@@ -116,7 +118,8 @@ def in_torch(job: dict[str, Any]) -> dict[str, Any]:
     world, found = dist.get_world_size(), {}
     mine = torch.from_numpy(values(dist.get_rank(), job["values"]))
     for name, node in job["modes"].items():
-        channels = communication.channels(node, Task(job["values"]), world, "torch")  # type: ignore[arg-type]
+        task: Any = Task(job["values"])
+        channels = communication.channels(node, task, world, "torch", compiles=job["compiles"])
         ledger = Ledger()
         reduce = Reduce(Transport(ledger, channels.locals), channels)
         mean: Any = {}
