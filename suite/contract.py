@@ -243,8 +243,9 @@ class Plan:
 
     `phase(step)` is a sorted tuple of words, part of a compiled step's key. Two words mean something to the engine:
     `statistics` (observe the ordinary backward pass and absorb it) and `sampled` (the same from labels drawn from
-    the model: one more pass). `programs(step)` names what runs between absorption and update, each a compiled
-    program of its own. The statistics of the first `warm_start` batches are given to `prepare` before the first step.
+    the model: one more pass). `programs(step)` names what runs before the update, each a compiled program of its own,
+    and sees this step's statistics but not its gradient: in jax it runs before that, where there is nothing to observe.
+    The statistics of the first `warm_start` batches are given to `prepare` before the first step.
     """
 
     warm_start: int = 0

@@ -17,8 +17,8 @@ algorithm 2), unless `exponent` overrides it. A side longer than `max_size` has 
 preconditioned with the exponent of fewer factors, G R^(-1/2) for a table of many rows (`one_sided`), or the parameter
 takes the step s (`skip`). So do all embeddings where `embeddings` is false.
 
-Roots are refreshed every `inverse_interval` steps from `start_preconditioning` on, between gradient and update, each by
-its owner. A refresh sees no gradient but those of earlier steps: the roots of step t are of L and R after step t - 1.
+Roots are refreshed every `inverse_interval` steps from `start_preconditioning` on, before the update, each by its
+owner. A refresh sees no gradient but those of earlier steps: the roots of step t are of L and R after step t - 1.
 With `lag` a thread of the host takes them while training goes on, and they are installed at exactly t + lag, if need be
 after waiting: what is under way is part of the state, so that a restored run lands the same bits. With `stagger` the
 blocks are dealt out over the steps of an interval, after a first refresh of all. A lag takes memory for up to

@@ -10,7 +10,7 @@ A parameter of shape (O, I, k, k) is seen as the matrix (O, I·k·k). Its reduce
 where the columns of Q_L and Q_R are the eigenvectors of L and R. A side longer than `max_size` keeps Q = I, and with
 `one_sided` so does the longer of two unequal sides. Vectors, and matrices with no side left, take AdamW's step.
 
-Bases are refreshed every `precondition_frequency` steps from `start_preconditioning` on, between gradient and update,
+Bases are refreshed every `precondition_frequency` steps from `start_preconditioning` on, before the update,
 each by its owner: first by an eigenvalue decomposition, then by one power iteration and a QR factorisation of
 (L + δ I) Q, columns taken in the order of the eigenvalues that they estimate. δ is at the level of rounding: columns in
 the null space of L stay what they were but for orthogonality. M' turns with its basis; V stays, as columns keep their

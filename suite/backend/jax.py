@@ -1,7 +1,8 @@
 """The engine in jax: one jitted `shard_map` over the mesh axis `data`, on one process or several.
 
-A step is one program. Where the optimizer's plan names programs of its own it is gradient, each program, update, also
-in steps that run none of them: fused for those, forward and backward would be compiled twice.
+A step is one program, after those that the optimizer's plan names. Where these need statistics of the very step they
+stand between its gradient and its update, which are two programs then, also in steps that run none of the others: fused
+for those, forward and backward would be compiled twice.
 Everything a step changes is one tree, `run`; whatever lies below a key `owned` is split by rank, the rest is equal on
 all. `check_vma` is off because gradients must reach `reduce` as local shares; replicas are compared in tests instead.
 The maths is in `jax_step.py`, compilation in `jax_programs.py`, what lies where in `jax_device.py`; here are state and
@@ -79,7 +80,7 @@ class Engine:
             asked = {name: value for name, value in offers.items() if name in self.needs}
             self.optimizer = load.made(load.half(node["module"], "jax").make, node, "optimizer", **asked)
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
-            self.split = "program" in self.needs
+            self.split = "program" in self.needs and "observe" in self.needs
             self.maths = Maths(
                 model,
                 self.optimizer,
@@ -153,33 +154,27 @@ class Engine:
         between = {"grads": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
         rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
         body = functools.partial(self.maths.body, phase=phase)
-        names = self._order(step, hyper)
+        names, spec = self._order(step, hyper), self.layout.spec(run["opt"])
+        stages: dict[Any, Any] = {}
+        for name in programs:
+            refresh = functools.partial(self.maths.refresh, name=name)
+            stages["program", name, self.mode] = (refresh, (run["opt"],), (spec,), spec)
         if not self.split:
             whole = functools.partial(body, half="both")
-            return {names[0]: (whole, (run, {}, *rest), (state, {}, *rest_specs), (state, {"loss": P()}))}
+            return stages | {names[-1]: (whole, (run, {}, *rest), (state, {}, *rest_specs), (state, {"loss": P()}))}
         made = {"grads": run["params"], "next": {"buffers": run["buffers"], "owned": run["carry"]["owned"]}}
         first, last = functools.partial(body, half="gradient"), functools.partial(body, half="update")
-        stages: dict[Any, Any] = {
-            names[0]: (first, (run, {}, *rest), (state, {}, *rest_specs), (state, between | {"loss": P()}))
-        }
-        for name in programs:
-            spec = self.layout.spec(run["opt"])
-            stages["program", name, self.mode] = (
-                functools.partial(self.maths.refresh, name=name),
-                (run["opt"],),
-                (spec,),
-                spec,
-            )
-        stages[names[-1]] = (last, (run, made, *rest), (state, between, *rest_specs), (state, {}))
-        return stages
+        gradient = (first, (run, {}, *rest), (state, {}, *rest_specs), (state, between | {"loss": P()}))
+        update = (last, (run, made, *rest), (state, between, *rest_specs), (state, {}))
+        return {names[0]: gradient, **stages, names[-1]: update}
 
     def _order(self, step: int, hyper: Mapping[str, Any]) -> list[Any]:
         """Keys of the programs that step `step` runs, in order."""
         phase, given = self.plan.phase(step), tuple(sorted(hyper))
-        if not self.split:
-            return [("both", phase, given, self.mode)]
-        asked = phase if "phase" in self.needs else ()
         programs = [("program", name, self.mode) for name in self.plan.programs(step)]
+        if not self.split:
+            return [*programs, ("both", phase, given, self.mode)]
+        asked = phase if "phase" in self.needs else ()
         return [("gradient", phase, given, self.mode), *programs, ("update", asked, given, self.mode)]
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
@@ -233,19 +228,22 @@ class Engine:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
         with self._mode():
             rest = self.layout.inputs(self.seed, batch, step, hyper)
-            if "host" in self.needs:
+            names, run = self._order(step, hyper), self.run
+            if "host" in self.needs or names[0][0] == "program":  # which see this step's as well
                 given = jax.device_put(rest[2], self.layout.whole)
-                now = self.run["opt"] | {"hyper": self.run["opt"]["hyper"] | given}
-                self.run["opt"] = self.optimizer.host(now, step)
-            names = self._order(step, hyper)
+                run["opt"] = run["opt"] | {"hyper": run["opt"]["hyper"] | given}
+            if "host" in self.needs:
+                run["opt"] = self.optimizer.host(run["opt"], step)
             if any(name not in self.programs for name in names):
                 self._compile([step], *rest)
-            run, made = self.programs(names[0], self.run, {}, *rest)
-            loss: Array = made.pop("loss")
-            for name in names[1:-1]:
-                run["opt"] = self.programs(name, run["opt"])
-            if self.split:
-                run, _ = self.programs(names[-1], run, made, *rest)
+            made: Tree = {}
+            loss: Any = None
+            for name in names:
+                if name[0] == "program":
+                    run["opt"] = self.programs(name, run["opt"])
+                else:
+                    run, made = self.programs(name, run, made, *rest)
+                    loss = made.pop("loss", loss)
             self.run = run
             if self.sparse and self.sparse.moves(step):
                 self._move(self.sparse, *rest[:2])
