@@ -20,7 +20,7 @@ def test_a_gradient_copies_no_weights_and_nothing_of_their_shape(optimizer: str)
 def test_a_step_with_programs_before_it_copies_no_matrix_of_the_optimizers_state(optimizer: str) -> None:
     """Their refreshes need nothing of the step, which is one program as SGD's."""
     made = engine(config(optimizer, "jax"))
-    advance(made, range(4))
+    advance(made, range(8))
     kinds = {name[0] for name in made.programs.compiled}
     assert kinds >= {"program", "both"} and not kinds & {"gradient", "update"}
     for name, (program, _) in made.programs.compiled.items():
