@@ -264,8 +264,9 @@ class Plan:
 
 
 # What an optimizer may ask for by name in NEEDS (`optimizers/<name>/__init__.py`), beside its gradient.
-# Asked at construction and given as keyword arguments; `samples` is the size of the training split:
-CONSTRUCTION = ("layers", "shapes", "world", "samples")
+# Asked at construction and given as keyword arguments; `samples` is the size of the training split, `objective` (jax)
+# is an `Objective`:
+CONSTRUCTION = ("layers", "shapes", "world", "samples", "objective")
 # Asked of each update and given as keyword arguments to torch's `step` or jax's `update`:
 #   evaluate(labels="given" | "sampled", observe=…) -> (loss, gradients, statistics)   (jax: evaluate(params, …))
 #       once more at the current weights: same randomness, buffers untouched, local shares that
@@ -274,10 +275,25 @@ CONSTRUCTION = ("layers", "shapes", "world", "samples")
 #   reduce   exact(values), mean(name, values); of a stack whose i-th row belongs to rank owners[i]:
 #       to_owners(name, stack, owners), gather(name, slices, owners), mine(stack, owners); world, rank
 #   phase    the plan's words for this step;   key (seed, step), for suite.stream
-UPDATE = ("evaluate", "reduce", "phase", "key")
+#   context  of this step, for the `Objective` (jax)
+UPDATE = ("evaluate", "reduce", "phase", "key", "context")
 # Promised: each element is updated by itself, so that a rank may be given its share of a table, with a sparse gradient
 # (torch: a sparse tensor, jax: `Rows`; either may be made dense):
 PROMISED = ("rows",)
+
+
+class Objective(NamedTuple):
+    """The loss of one rank's batch as a pure jax function, for whoever traces or differentiates it by himself.
+
+    Attributes:
+        value: (params, context, *, labels="given" | "sampled", tap=…) to (summed loss, (what it counts, new buffers,
+            new carry)); `tap(name, x, y)` sees each layer's input and output, and its result takes the output's place.
+        context: all that the loss depends on beside the parameters: `batch`, whole and not in micro-batches, `buffers`,
+            `patterns`, `carry` and `key`. Here as shapes; a step's own is given to `update`.
+    """
+
+    value: Callable[..., Any]
+    context: Mapping[str, Any]
 
 
 class Rows(NamedTuple):

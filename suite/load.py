@@ -77,6 +77,9 @@ def half(module: str, backend: str) -> ModuleType:
     try:
         return importlib.import_module(f"{module}.{backend}")
     except ModuleNotFoundError as error:
+        folders = getattr(common(module), "__path__", ()) if error.name == f"{module}.{backend}" else ()
+        if written := [other for folder in folders for other in backends(Path(folder))]:
+            raise UserError(f"{module}: is written for {written[0]} alone; type backend={written[0]}") from error
         if error.name and f"{module}.{backend}".startswith(error.name):
             raise UserError(f"{module}: no module {error.name}; check `module:` in its YAML file") from error
         raise

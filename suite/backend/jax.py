@@ -25,13 +25,13 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from suite import backend, communication, load
-from suite.backend.jax_device import Layout, devices_for
+from suite.backend.jax_device import Layout, devices_for, typed
 from suite.backend.jax_programs import Lowered, Mode, Programs, enable_cache
-from suite.backend.jax_step import Maths
+from suite.backend.jax_step import Maths, context, objective
 from suite.backend.ranks.jax import Ranks
 from suite.comm.transport import entry
 from suite.comm.transport.jax import AXIS, Transport
-from suite.contract import Plan, Sparse, Task
+from suite.contract import Objective, Plan, Sparse, Task
 
 __all__ = ["Engine", "enable_cache"]
 
@@ -77,6 +77,8 @@ class Engine:
                 "world": self.world,
                 "samples": task.data.samples["train"],
             }
+            if "objective" in self.needs:  # else no batch need be made for it
+                offers["objective"] = self._objective(model, held)
             asked = {name: value for name, value in offers.items() if name in self.needs}
             self.optimizer = load.made(load.half(node["module"], "jax").make, node, "optimizer", **asked)
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
@@ -105,6 +107,15 @@ class Engine:
             self.run = self.layout.place(run)
             if communication.remembers(config["comm"]):
                 self._open_slots()
+
+    def _objective(self, model: Any, held: Mapping[str, Tree]) -> Objective:
+        """The loss of one rank's batch, and shapes of what it depends on."""
+        batch = typed(self.task.batch("train", self.seed, 0, 0, self.world))
+        carry = typed(self.task.carry(self.task.batch_size // self.world))
+        run = {"buffers": held["buffer"], "patterns": held["pattern"]}
+        example = context(run, batch, carry, np.zeros(2, np.uint32))
+        value = functools.partial(objective, model, narrow=self.precision == "bfloat16")
+        return Objective(value, jax.eval_shape(lambda found: found, example))
 
     def _open_slots(self) -> None:
         """A zero residual for every name that any step's communication will use, found by tracing each kind of step."""

@@ -82,10 +82,9 @@ class Layout:
 
     def inputs(self, seed: int, batch: Batch, step: int, hyper: Mapping[str, float]) -> tuple[Any, Any, Any]:
         """A step's batch, key and hyper-parameters. One process leaves placing them to the program, which is cheap."""
-        kind = jnp.result_type(float)
-        values = {name: np.asarray(value, kind) for name, value in hyper.items()}
+        values = {name: np.asarray(value, jnp.result_type(float)) for name, value in hyper.items()}
         key = np.array([seed, step], np.uint32)
-        cast = {name: _narrow(value, kind) for name, value in batch.items()}
+        cast = typed(batch)
         if jax.process_count() == 1:
             return cast, key, values
         shared = {name: jax.make_array_from_process_local_data(self.split, value) for name, value in cast.items()}
@@ -101,7 +100,8 @@ class Layout:
         return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=v.sharding), run), *parts
 
 
-def _narrow(value: np.ndarray, kind: Any) -> np.ndarray:
+def typed(batch: Mapping[str, np.ndarray]) -> Batch:
     """Floats in the run's type; 64-bit integers as jax's own width."""
-    found = kind if value.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(value.dtype)
-    return value.astype(found, copy=False)
+    kind = jnp.result_type(float)
+    wanted = {n: kind if v.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(v.dtype) for n, v in batch.items()}
+    return {name: value.astype(wanted[name], copy=False) for name, value in batch.items()}

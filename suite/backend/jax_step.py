@@ -56,32 +56,27 @@ class Maths:
         observe: Observer | None,
     ) -> Any:
         """((loss sum, weight, gradients, statistics), new buffers), (new carry, tables' rows): of one micro-batch."""
-        model = self.model
         whole = {name: value for name, value in params.items() if name not in self.tables}
         fetched = self._fetched(params, batch, reduce.transport)
 
-        def forward(whole: Tree, rows: Tree, tap: Any) -> Any:
-            params, inputs = self._cast(whole, batch | {f"{name}.rows": value for name, value in rows.items()})
-            held = run["buffers"] | run["patterns"]
-            outputs, after, carried = model.apply(params, held, carry, inputs, train=True, key=key, tap=tap)
-            return outputs, {name: after[name] for name in run["buffers"]}, carried
+        def loss(whole: Tree, rows: Tree, tap: Any) -> Any:
+            inputs = batch | {f"{name}.rows": value for name, value in rows.items()}
+            at = context(run, inputs, carry, key)
+            return objective(self.model, whole, at, narrow=self.narrow, labels=labels, tap=tap)
 
         probes: dict[Any, Any] = {}
         if observe:
             found = _Calls()
-            jax.eval_shape(lambda p: forward(p, {}, lambda name, x, y: found.add(name, y))[0], whole)
+            jax.eval_shape(lambda p: loss(p, {}, lambda name, x, y: found.add(name, y))[0], whole)
             probes = {at: jnp.zeros(value.shape, value.dtype) for at, value in found.values.items()}
 
-        def objective(whole: Tree, rows: Tree, probes: dict[Any, Any]) -> Any:
+        def probed(whole: Tree, rows: Tree, probes: dict[Any, Any]) -> Any:
             calls = _Calls()
-            tap = (lambda name, x, y: y + probes[calls.note(name, x)]) if observe else (lambda name, x, y: y)
-            outputs, buffers, after = forward(whole, rows, tap)
-            if labels == "sampled":
-                outputs = model.sample(outputs, key, batch)
-            total, weight = model.loss(outputs, batch)
-            return total, (weight, buffers, after, calls.values)
+            tap = (lambda name, x, y: y + probes[calls.note(name, x)]) if observe else _untouched
+            total, made = loss(whole, rows, tap)
+            return total, (*made, calls.values)
 
-        gradient = jax.value_and_grad(objective, (0, 1, 2), has_aux=True)
+        gradient = jax.value_and_grad(probed, (0, 1, 2), has_aux=True)
         (total, (weight, buffers, after, inputs)), (grads, slopes, dy) = gradient(
             whole, {name: found.values for name, found in fetched.items()}, probes
         )
@@ -185,6 +180,7 @@ class Maths:
         if half != "gradient":
             grads, after = made.pop("grads"), made.pop("next")
             offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
+            offers["context"] = context(run, batch, run["carry"]["owned"], key)
             asked = {name: value for name, value in offers.items() if name in self.needs}
             updates, run["opt"] = optimizer.update(grads, run["opt"], run["params"], **asked)
             run["params"] = {name: _updated(value, updates[name]) for name, value in run["params"].items()}
@@ -250,7 +246,7 @@ class Maths:
         """The model's outputs in evaluation mode."""
         fetched = self._fetched(params, batch, Transport(world))
         rows = {f"{name}.rows": found.values for name, found in fetched.items()}
-        params, batch = self._cast(params, batch | rows)
+        params, batch = _cast(params, batch | rows, self.narrow)
         return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=lambda name, x, y: y)[0]
 
     def _clipped(self, grads: Tree, params: Tree, reduce: Reduce) -> Tree:
@@ -266,11 +262,31 @@ class Maths:
         rows = {name: Rows(grads[name].ids, grads[name].values * factor) for name in self.tables}
         return {name: grad * factor for name, grad in grads.items() if name not in rows} | rows
 
-    def _cast(self, params: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        """Parameters and inputs as the model computes with them; the samples' weights stay wide."""
-        if not self.narrow:
-            return params, batch
-        return jax.tree.map(_bfloat16, params), {n: v if n == "weight" else _bfloat16(v) for n, v in batch.items()}
+
+def context(run: Tree, batch: Tree, carry: Tree, key: Any) -> Tree:
+    """What the loss depends on beside the parameters."""
+    return {"batch": batch, "buffers": run["buffers"], "patterns": run["patterns"], "carry": carry, "key": key}
+
+
+def _untouched(name: str, x: Array, y: Array) -> Array:
+    return y
+
+
+def objective(
+    model: Any, params: Tree, context: Tree, *, narrow: bool, labels: str = "given", tap: Any = _untouched
+) -> tuple[Array, tuple[Array, Tree, Tree]]:
+    """The summed loss of a batch, and (what it counts, new buffers, new carry); see `suite.contract.Objective`.
+
+    `narrow`: compute in bfloat16.
+    """
+    batch, buffers, key = (context[name] for name in ("batch", "buffers", "key"))
+    params, inputs = _cast(params, batch, narrow)
+    held, carry = buffers | context["patterns"], context["carry"]
+    outputs, after, carry = model.apply(params, held, carry, inputs, train=True, key=key, tap=tap)
+    if labels == "sampled":
+        outputs = model.sample(outputs, key, batch)
+    total, weight = model.loss(outputs, batch)
+    return total, (weight, {name: after[name] for name in buffers}, carry)
 
 
 class _Calls:
@@ -298,6 +314,13 @@ def _updated(value: Array, update: Any) -> Array:
     if isinstance(update, Rows):
         return value.at[update.ids].add(update.values)
     return (value + update).astype(value.dtype)
+
+
+def _cast(params: Tree, batch: Tree, narrow: bool) -> tuple[Tree, Tree]:
+    """Parameters and inputs as the model computes with them, in bfloat16 or as they are; samples' weights stay wide."""
+    if not narrow:
+        return params, batch
+    return jax.tree.map(_bfloat16, params), {n: v if n == "weight" else _bfloat16(v) for n, v in batch.items()}
 
 
 def _bfloat16(value: Array) -> Array:
