@@ -1,7 +1,7 @@
 """kfac-jax in the suite's engine: its factors and directions against K-FAC's specification; what is said without it.
 
-It is on no index in a version that runs here: KFAC_JAX_PATH names a checkout of google-deepmind/kfac-jax. What that
-imports: pip install --no-deps distrax tfp-nightly chex immutabledict dm-tree decorator gast toolz wrapt …
+It is on no index in a version that runs here: KFAC_JAX_PATH names a checkout of google-deepmind/kfac-jax, which wants
+`pip install distrax immutabledict`.
 """
 
 import importlib.util
@@ -179,6 +179,22 @@ def test_without_it_one_line_says_what_to_type(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(UserError, match=said) as error:
             engine(settings(hyper={"path": path}))
         assert "\n" not in str(error.value)
+
+
+def test_a_version_that_cannot_trace_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Curvature:
+        def __init__(self, loss: Any, **options: Any):
+            pass
+
+        def finalize(self, arguments: Any) -> None:
+            raise ValueError("expected 2, got 1\nand more")
+
+    old = ModuleType("kfac_jax")
+    old.__file__, old.BlockDiagonalCurvature = "/old/kfac_jax.py", Curvature  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "kfac_jax", old)
+    with pytest.raises(UserError) as error:
+        engine(settings(hyper={"path": None}))
+    assert "/old/kfac_jax.py cannot trace this loss (expected 2, got 1); release 0.0.8" in str(error.value)
 
 
 def test_in_torch_it_is_refused(suite_command: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:

@@ -5,17 +5,20 @@ What a direction is made of is kfac-jax's; learning rate, momentum, weight decay
     C ← β C + mean of the batch,  d = (C + λ I)⁻¹ ∇ block by block,  v ← μ v + d,  W ← W - η v
 
 The library is not installed with the suite: `optimizer.path` names a checkout of
-https://github.com/google-deepmind/kfac-jax, since its last release (0.0.8) does not run on jax 0.10. What it imports
-itself (distrax, immutabledict, dm-tree) must be installed.
+https://github.com/google-deepmind/kfac-jax, since its last release (0.0.8) does not run on jax 0.10. The checkout wants
+`pip install distrax immutabledict`.
 
 - The loss is registered as one number, whatever kind it is, so that the curvature is `fisher: empirical`, of the labels
   given, or `sampled`, of labels that the task draws from its model. kfac-jax divides the first by the batch size once
   more (`fisher_empirical`); here both are means over samples, as in the suite's K-FAC, so that λ means the same.
 - Its graph matcher knows weights as (inputs, outputs) and HWIO, not torch's order. So the suite's layers are registered
   by name: linear ones as `dense` or, with further axes, `repeated_dense`, convolutions as `conv2d`, batch normalisation
-  as `scale_and_shift` (diagonal, where the suite's K-FAC has 2x2 blocks). Everything else is left to the matcher, which
-  makes a parameter `generic`: embeddings, layers that are called more than once, and what no layer holds. Their
-  diagonal is the square of the batch's summed gradient.
+  as `scale_and_shift` (diagonal, where the suite's K-FAC has 2x2 blocks). Everything else is left to the matcher: it
+  finds layer normalisation, and makes `generic` what remains, embeddings, layers that are called more than once, and
+  parameters of no layer. Their diagonal is the squared sum of the gradients of a rank's samples.
+- So `dense` and `conv2d` have the factors and directions of the suite's K-FAC (the tests hold them to its reference).
+  `repeated_dense` has them where no position is without a gradient: kfac-jax takes such a one for masked. A sample's
+  weight other than 0 and 1 is squared in G.
 - Statistics are taken in every step: kfac-jax knows no other interval. A step's micro-batches are seen as one batch.
 - Ranks average the statistics; each makes all inverses, and kfac-jax's own distribution is switched off.
 

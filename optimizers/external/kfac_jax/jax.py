@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ def kfac_jax(
         fisher: `empirical` or `sampled`.
 
     Raises:
-        UserError: where the library is not there, or for another `fisher`.
+        UserError: where the library is not there or cannot trace the loss, or for another `fisher`.
     """
     if fisher not in LABELS:
         raise UserError(f"optimizer.fisher={fisher}: one of {', '.join(LABELS)}")
@@ -88,7 +89,9 @@ def kfac_jax(
         return total
 
     curvature = library.BlockDiagonalCurvature(loss, default_estimation_mode="fisher_empirical")
-    curvature.finalize((eval_shape(lambda params: ordered(params, THEIRS), _shaped(shapes)), objective.context))
+    example = eval_shape(lambda params: ordered(params, THEIRS), _shaped(shapes)), objective.context
+    with _understood(jax, library):
+        curvature.finalize(example)
 
     def init(params: Tree) -> State:
         arguments = params, objective.context  # not read: it was traced before
@@ -104,15 +107,16 @@ def kfac_jax(
     def update(grads: Tree, state: State, params: Tree, *, reduce: Any, context: Tree) -> tuple[Tree, State]:
         at = state["hyper"]
         damped = {"identity_weight": at["damping"], "pmap_axis_name": None}
-        found = curvature.update_curvature_matrix_estimate(
-            state["curvature"],
-            ema_old=at["factor_decay"],
-            ema_new=1.0,
-            batch_size=size,
-            rng=None,
-            func_args=(ordered(params, THEIRS), context),
-            **damped,
-        )
+        with _understood(jax, library):
+            found = curvature.update_curvature_matrix_estimate(
+                state["curvature"],
+                ema_old=at["factor_decay"],
+                ema_new=1.0,
+                batch_size=size,
+                rng=None,
+                func_args=(ordered(params, THEIRS), context),
+                **damped,
+            )
         found = _averaged(library.utils.WeightedMovingAverage, found, reduce)
         powers = {"exact_powers": None, "approx_powers": -1, "eigenvalues": False}
         due = state["count"] % inverse_interval == 0
@@ -147,6 +151,18 @@ def registrable(
         for name, layer in layers.items()
         if layer.kind != "embedding" and calls[name] == 1 and all(uses[each] == 1 for each in layer.parameters)
     }
+
+
+@contextmanager
+def _understood(jax: str, library: Any) -> Iterator[None]:
+    """Say of an error inside what kfac-jax traces which version that is."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"optimizer.jax={jax}: {library.__file__} cannot trace this loss ({str(error).partition(chr(10))[0]}); "
+            "release 0.0.8 traces none on jax 0.10, a checkout does: optimizer.path=DIR"
+        ) from error
 
 
 def _shaped(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
