@@ -18,7 +18,7 @@ TASK = "+task=resnet50"
     "overrides, says",
     [
         (["+task=resnet5"], "task=resnet5: unknown; did you mean resnet50"),
-        ([TASK, "optimizer=kfak"], "optimizer=kfak: unknown; did you mean kfac?"),
+        ([TASK, "optimizer=kfak"], "optimizer=kfak: unknown; did you mean kfac or kfac_jax?"),
         ([TASK, "backend=tensorflow"], "backend=tensorflow: unknown; there are jax, torch"),
         ([TASK, "comm=float23"], "comm=float23: unknown; did you mean float32"),
         ([TASK, "scale=lapto"], "scale=lapto: unknown; did you mean laptop?"),
@@ -147,7 +147,7 @@ def call(suite_command: Any, *arguments: str, **environment: str) -> "subprocess
 
 def test_errors_end_with_exit_code_2_and_one_line(suite_command: Any) -> None:
     for arguments, says in (
-        ((TASK, "optimizer=kfak"), "did you mean kfac?"),
+        ((TASK, "optimizer=kfak"), "did you mean kfac or kfac_jax?"),
         (("lst",), "lst: no such verb; did you mean list?"),
         ((TASK, "seed=0,1"), "put -m first"),
         ((TASK, "world=3"), "task.batch_size=64: not divisible by world"),
