@@ -85,6 +85,19 @@ class Case:
         for kind in dict.fromkeys(self.engine.kinds.values()):
             self.engine.code(kind)
 
+    def inside(self) -> None:
+        """What two levels do inside a host: torch, gradients to their owners there, and their sums back to all."""
+        if self.config["comm"]["topology"]["module"].endswith("two_level") and self.config["backend"] == "torch":
+            import torch
+
+            from suite.comm.coder.torch import Coder
+            from suite.comm.topologies._owners.torch import gathered, scattered
+
+            reduce, count = self.engine.reduce, sum(value.numel() for value in self.engine.named.values())
+            inner, coder = reduce.transport.inner, Coder("inside", reduce.channels.default.inner, None, (0, 0), 0)
+            rows = torch.zeros(inner.world, -(-count // inner.world))
+            gathered("inside", scattered("inside", rows, coder, inner), coder, inner)
+
 
 class Parallel(Case):
     """The same network in torch's own DistributedDataParallel, at its defaults, with torch's own SGD."""
@@ -112,7 +125,9 @@ def measured(cases: Mapping[str, Case], job: Mapping[str, Any], slowest: Callabl
     """Rounds in which the cases take turns."""
     from suite.comm.testbed import sent
 
-    found: dict[str, Any] = {name: {"seconds": [], "exchange": [], "code": [], "kernel": []} for name in cases}
+    found: dict[str, Any] = {
+        name: {"seconds": [], "exchange": [], "code": [], "inside": [], "kernel": []} for name in cases
+    }
     for number in range(1 + job["rounds"]):
         for name, case in cases.items():
             if number == 1:
@@ -136,7 +151,7 @@ def measured(cases: Mapping[str, Case], job: Mapping[str, Any], slowest: Callabl
         }
         found[name]["kernel"] = min(found[name]["kernel"])
     for number, (name, case) in itertools.product(range(1 + job["rounds"]), cases.items()):
-        for what, call in (("exchange", case.exchange), ("code", case.code)):
+        for what, call in (("exchange", case.exchange), ("code", case.code), ("inside", case.inside)):
             slowest(0.0)
             began = time.perf_counter()
             call()

@@ -31,19 +31,23 @@ class Coder:
         name = f"{self.name}/{slot}"
         if self.state is not None:
             rows = rows + self.state.get(name, torch.zeros_like(rows))
-        payloads = torch.stack([self.codec.encode(row, self._draw(name, at, rows)) for at, row in enumerate(rows)])
+        payloads = _stacked([self.codec.encode(row, self._draw(name, at, rows)) for at, row in enumerate(rows)])
         if self.state is not None:
             self.state[name] = rows - self.decode(payloads, rows[0])
         return payloads
 
     def decode(self, payloads: Tensor, like: Tensor) -> Tensor:
         """(r, nbytes(k)) payloads back to (r, k) values; `like` is one row."""
-        return torch.stack([self.codec.decode(payload, like) for payload in payloads])
+        return _stacked([self.codec.decode(payload, like) for payload in payloads])
 
     def total(self, payloads: Tensor, like: Tensor) -> Tensor:
         """The sum of the payloads' values, in order; (k,)."""
-        found = self.codec.decode(payloads[0], like).clone()
-        for payload in payloads[1:]:
+        first, *others = payloads
+        found = self.codec.decode(first, like)  # perhaps the payload itself, seen as values
+        if not others:
+            return found.clone()
+        found = found + self.codec.decode(others[0], like)
+        for payload in others[1:]:
             found += self.codec.decode(payload, like)
         return found
 
@@ -66,6 +70,11 @@ def chunks(values: Tensor, count: int) -> Tensor:
     missing = -len(values) % count
     more = values[len(values) - missing :] if missing <= len(values) else values.new_zeros(missing)
     return (torch.cat([values, more]) if missing else values).view(count, -1)
+
+
+def _stacked(rows: list[Tensor]) -> Tensor:
+    """(n,) rows to (r, n); one by itself is not copied."""
+    return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
 
 Coders = Callable[[str, Codec], Coder]  # the coder of a name and a codec, with the run's residuals and random numbers

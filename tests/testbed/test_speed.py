@@ -17,12 +17,12 @@ pytestmark = [
 ROUNDS = 7
 # how much sooner 10 MB have their mean than in float32 with the native all-reduce, at 1 Gbit/s
 GOALS = {"fp8": {"torch": 3.0, "jax": 3.3}, "float21": {"torch": 1.35, "jax": 1.35}, "onebit": {"torch": 12, "jax": 12}}
-# What misses its goal, and why. torch: encoding and decoding, 25 ms of eager float21 and fp8 where the payload takes 53
-# and 20. jax: XLA's exchanges send first and receive afterwards, so that one rank waits for the other, which
-# comm/transport/torch.py avoids.
+# What misses its goal, and why. torch: encoding and decoding by themselves take 19 ms (float21, fp8), compiled 12 and
+# 16, onebit with its residuals 35, beside 53, 20 and 3 ms on the link. jax: XLA's exchanges send first and receive
+# afterwards, so that one rank waits for the other, which comm/transport/torch.py avoids.
 MISSED = {
-    "torch, eager": {"fp8": 1.6, "float21": 1.1, "onebit": 1.5},
-    "torch, compiled": {"fp8": 1.6, "float21": 1.1, "onebit": 1.5},
+    "torch, eager": {"fp8": 1.5, "float21": 0.95, "onebit": 1.3},
+    "torch, compiled": {"fp8": 1.6, "float21": 1.0, "onebit": 1.3},
     "jax": {"fp8": 2.1, "float21": 0.65, "onebit": 4.0},
 }
 TWO_LEVEL = 1.35  # than flat, both float32, two hosts of two ranks at 200 Mbit/s

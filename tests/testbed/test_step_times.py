@@ -1,5 +1,6 @@
 """Whole training steps over the test bed's links, as ratios in one run: pytest tests/testbed -m bench, when idle."""
 
+import itertools
 import statistics
 from typing import Any
 
@@ -16,17 +17,19 @@ pytestmark = [
 ]
 # 15.5 MB of gradients, 132 ms on the link at 1 Gbit/s. Only backward hides them, not the forward pass nor the update,
 # and the last bucket cannot hide: the goal for overlap can be met where computation takes longer than communication
-WIDE = "task=autoencoder task.widths=[784,1500,500,30] optimizer=sgd optimizer.lr=0.001"
+WIDTHS = [784, 1500, 500, 30]
+WIDE = f"task=autoencoder task.widths={WIDTHS} optimizer=sgd optimizer.lr=0.001".replace(", ", ",")
 WIDE += " task.sources.curves.options.train=4000 task.sources.curves.options.valid=100"
-# step over the larger of computation and communication: the goal, and what holds (1.22 and 1.24 when last measured:
-# a host has one core here, which moves bytes and computes in turn)
+# step over the larger of computation and communication: the goal, and what holds (1.22 to 1.33 when measured: a host's
+# one core moves bytes and computes in turn, and the last gradient, 40 ms of the 132, has nothing to hide in)
 OVERLAP, OVERLAP_MISSED = 1.15, 1.4
-# our step over that of torch's DistributedDataParallel: the goal, and what holds (1.09 to 1.21 when last measured)
-DDP, DDP_MISSED = 1.05, 1.3
-# how far a projected step may be from the measured one; nothing is fitted but what a device computes by itself
+# our step over that of torch's DistributedDataParallel: the goal is 1.05, met in three runs (0.97 to 1.05); the rest is
+# what a run varies by
+DDP = 1.1
+# how far a projected step may be from the measured one; what a device computes, encodes and moves inside a host is
+# measured apart
 PROJECTED = {1: 0.05, 2: 0.08}
-# -5.5 and -10 %: what it costs to send while computing is not in the model
-MISSED = {"overlap": 0.1, "hierarchical": 0.15}
+BYTES = 4 * 2 * sum(one * other for one, other in itertools.pairwise(WIDTHS))  # of gradients, there and back; no biases
 
 
 def words(*more: str, batch_size: int = 512) -> list[str]:
@@ -64,12 +67,13 @@ def test_a_step_costs_no_more_than_ddps(capsys: Any) -> None:
     with Testbed(2) as bed:
         found = trained.start(bed, "torch", {**cases, "ddp": words(batch_size=128)}, steps=4, rounds=11)
     step = printed(capsys, found)
-    assert max(step[name] for name in cases) <= max(DDP, DDP_MISSED) * step["ddp"]
+    assert max(step[name] for name in cases) <= DDP * step["ddp"]
 
 
-def projected(typed: list[str], world: int, local: int, compute: float, codec: float) -> float:
+def projected(typed: list[str], world: int, local: int, compute: float, codec: float, inside: float | None) -> float:
     """Seconds of a step at 200 Mbit/s, as `suite plan` says."""
     network = ["network=1gbit", f"network.outer.bandwidth={1.18e8 / 5}", f"network.ranks_per_host={local}"]
+    network += [f"network.inner.bandwidth={inside}"] if inside else []
     asked = [*network, f"network.codec={codec}", f"compute_seconds={compute}", f"world={world}"]
     config, plan = projection.split(configure.compose([*typed, *asked, "backend=torch"]))
     config = projection.placed(config, plan)
@@ -86,12 +90,14 @@ def test_the_projection_of_a_step(local: int, capsys: Any) -> None:
     typed = {name: words(f"comm.ranks_per_host={local}", *more) for name, more in modes.items()}
     with Testbed(2, "200mbit") as bed:
         found = trained.start(bed, "torch", {"alone": words(), **typed}, local=local, steps=2, rounds=5)
-    step, errors = printed(capsys, found), {}
+    step, errors, inside = printed(capsys, found), {}, None
+    if local > 1:  # bytes of all ranks of a host, to owners and back
+        inside = 2 * (local - 1) * BYTES / statistics.median(found["hierarchical"]["inside"])
     for name, chosen in typed.items():
         payload = 2 * found[name]["bytes"]["by_name"]["gradients"]  # encoded and decoded
         speed = payload / statistics.median(found[name]["code"])
-        said = projected(chosen, 2 * local, local, step["alone"], speed)
+        said = projected(chosen, 2 * local, local, step["alone"], speed, inside)
         errors[name] = said / step[name] - 1.0
         with capsys.disabled():
             print(f"{name}, {local} a host: projected {1000 * said:.0f} ms, {100 * errors[name]:+.1f} %")
-    assert all(abs(error) <= MISSED.get(name, PROJECTED[local]) for name, error in errors.items()), errors
+    assert all(abs(error) <= PROJECTED[local] for error in errors.values()), errors
