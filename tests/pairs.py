@@ -107,6 +107,8 @@ def losses(cells: list[Cell]) -> dict[Cell, list[float]]:
 
 def main(table: Path) -> None:
     """Run what is missing in the table."""
+    from suite.contract import UserError
+
     done = {tuple(row[axis] for axis in AXES) for row in csv.DictReader(table.open())} if table.exists() else set()
     fresh = not table.exists()
     with table.open("a", newline="") as file:
@@ -116,10 +118,15 @@ def main(table: Path) -> None:
         for cell in covering():
             if cell in done:
                 continue
-            seen = losses([cell])[cell]
-            writer.writerow([*cell, *(f"{loss:.6g}" for loss in seen), all(map(math.isfinite, seen))])
+            try:
+                seen = losses([cell])[cell]
+            except UserError as error:  # what does not fit together, with the reason
+                seen = []
+                print(*cell, error, flush=True)
+            finite = all(map(math.isfinite, seen)) if seen else "refused"
+            writer.writerow([*cell, *(f"{loss:.6g}" for loss in seen or [math.nan] * STEPS), finite])
             file.flush()
-            print(*cell, *(f"{loss:.4g}" for loss in seen))
+            print(*cell, *(f"{loss:.4g}" for loss in seen), flush=True)
 
 
 if __name__ == "__main__":
