@@ -54,15 +54,25 @@ def entries(group: str) -> dict[str, Entry]:
         files = [path for root in package.__path__ for path in Path(root, FILES[group]).glob("*.yaml")]
         described = {"comm": _comm, "baselines": _baseline}.get(group, _preset)
         return {path.stem: described(path) for path in sorted(files)}
-    return {
+    found = {
         name: _member(f"{load.GROUPS[group]}.{name}", load.backends(folder))
         for name, folder in load.members(group).items()
     }
+    further = {path.stem: path for path in load.files(group.removesuffix("s")) if path.stem not in found}
+    return dict(sorted((found | {name: _adapter(path) for name, path in further.items()}).items()))
 
 
 def _member(module: str, backends: list[str]) -> Entry:
     member = load.common(module)
     return {"backends": backends, "summary": member.SUMMARY, "citation": member.CITATION}
+
+
+def _adapter(path: Path) -> Entry:
+    """What may be typed as a member, and stands inside of one."""
+    import yaml
+
+    module = yaml.safe_load(path.read_text())["module"]
+    return _member(module, load.backends(Path(next(iter(load.common(module).__path__)))))
 
 
 def _preset(path: Path) -> Entry:
