@@ -239,12 +239,13 @@ class Engine:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
         with self._mode():
             rest = self.layout.inputs(self.seed, batch, step, hyper)
-            names, run = self._order(step, hyper), self.run
-            if "host" in self.needs or names[0][0] == "program":  # which see this step's as well
+            run = self.run
+            if "host" in self.needs or ("program" in self.needs and not self.split):  # which see this step's as well
                 given = jax.device_put(rest[2], self.layout.whole)
                 run["opt"] = run["opt"] | {"hyper": run["opt"]["hyper"] | given}
             if "host" in self.needs:
                 run["opt"] = self.optimizer.host(run["opt"], step)
+            names = self._order(step, hyper)  # after `host`, which may find out what is due
             if any(name not in self.programs for name in names):
                 self._compile([step], *rest)
             made: Tree = {}
