@@ -24,7 +24,7 @@ print("ended")
     "optimizer, hyper",
     [
         ("kfac", {"factor_interval": 1, "inverse_interval": 1}),
-        ("shampoo", {"inverse_interval": 1, "start_preconditioning": 1}),
+        ("shampoo", {"inverse_interval": 1, "start_preconditioning": 1, "block_size": 128}),
     ],
 )
 def test_refreshes_of_several_sizes_end(optimizer: str, hyper: dict[str, int]) -> None:
