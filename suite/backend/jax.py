@@ -27,11 +27,11 @@ from jax.sharding import PartitionSpec as P
 from suite import backend, communication, load
 from suite.backend.jax_device import Layout, devices_for, typed
 from suite.backend.jax_programs import Lowered, Mode, Programs, enable_cache
-from suite.backend.jax_step import Maths, context, objective
+from suite.backend.jax_step import Maths, offered
 from suite.backend.ranks.jax import Ranks
 from suite.comm.transport import entry
 from suite.comm.transport.jax import AXIS, Transport
-from suite.contract import Objective, Plan, Sparse, Task
+from suite.contract import Plan, Sparse, Task
 
 __all__ = ["Engine", "enable_cache"]
 
@@ -78,7 +78,8 @@ class Engine:
                 "samples": task.data.samples["train"],
             }
             if "objective" in self.needs:  # else no batch need be made for it
-                offers["objective"] = self._objective(model, held)
+                narrow = self.precision == "bfloat16"
+                offers["objective"] = offered(model, task, self.seed, self.world, held, narrow=narrow)
             asked = {name: value for name, value in offers.items() if name in self.needs}
             self.optimizer = load.made(load.half(node["module"], "jax").make, node, "optimizer", **asked)
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
@@ -93,29 +94,17 @@ class Engine:
                 clip_norm=config["clip_norm"],
                 narrow=self.precision == "bfloat16",
             )
-            carry = {
-                n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in task.carry(task.batch_size).items()
-            }
             run = {
                 "params": params,
                 "buffers": held["buffer"],
                 "patterns": held["pattern"],
-                "carry": {"owned": carry},
+                "carry": {"owned": typed(task.carry(task.batch_size))},
                 "opt": jax.jit(self.optimizer.init)(params),  # one program; by itself, every new shape would be one
                 "comm": {"owned": {}},
             }
             self.run = self.layout.place(run)
             if communication.remembers(config["comm"]):
                 self._open_slots()
-
-    def _objective(self, model: Any, held: Mapping[str, Tree]) -> Objective:
-        """The loss of one rank's batch, and shapes of what it depends on."""
-        batch = typed(self.task.batch("train", self.seed, 0, 0, self.world))
-        carry = typed(self.task.carry(self.task.batch_size // self.world))
-        run = {"buffers": held["buffer"], "patterns": held["pattern"]}
-        example = context(run, batch, carry, np.zeros(2, np.uint32))
-        value = functools.partial(objective, model, narrow=self.precision == "bfloat16")
-        return Objective(value, jax.eval_shape(lambda found: found, example))
 
     def _open_slots(self) -> None:
         """A zero residual for every name that any step's communication will use, found by tracing each kind of step."""
@@ -240,12 +229,11 @@ class Engine:
         with self._mode():
             rest = self.layout.inputs(self.seed, batch, step, hyper)
             run = self.run
-            if "host" in self.needs or ("program" in self.needs and not self.split):  # which see this step's as well
-                given = jax.device_put(rest[2], self.layout.whole)
-                run["opt"] = run["opt"] | {"hyper": run["opt"]["hyper"] | given}
             if "host" in self.needs:
-                run["opt"] = self.optimizer.host(run["opt"], step)
+                run["opt"] = self.optimizer.host(self._told(rest[2]), step)
             names = self._order(step, hyper)  # after `host`, which may find out what is due
+            if names[0][0] == "program":
+                run["opt"] = self._told(rest[2])
             if any(name not in self.programs for name in names):
                 self._compile([step], *rest)
             made: Tree = {}
@@ -260,6 +248,11 @@ class Engine:
             if self.sparse and self.sparse.moves(step):
                 self._move(self.sparse, *rest[:2])
             return loss
+
+    def _told(self, hyper: Tree) -> Tree:
+        """The optimizer's state with this step's hyper-parameters, for what runs before the gradient."""
+        state = self.run["opt"]
+        return state | {"hyper": state["hyper"] | jax.device_put(hyper, self.layout.whole)}
 
     def _moving(self, task: Sparse, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
         """The programs around a move: the gradient of whole matrices, where it is asked for, and the new start."""

@@ -1,19 +1,22 @@
 """A step's maths in jax, seen from one device inside `shard_map`: pure functions of the run's state."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
+from suite.backend.jax_device import typed
 from suite.comm.channel import Channels
 from suite.comm.coder.jax import Coder
 from suite.comm.reduce.jax import Reduce
 from suite.comm.tables import jax as by_rows
 from suite.comm.transport.jax import Transport
-from suite.contract import Rows
+from suite.contract import Objective, Rows, Task
 
 Tree = dict[str, Any]
 Observer = Callable[[Any, Array], Tree]
@@ -287,6 +290,14 @@ def objective(
         outputs = model.sample(outputs, key, batch)
     total, weight = model.loss(outputs, batch)
     return total, (weight, {name: after[name] for name in buffers}, carry)
+
+
+def offered(model: Any, task: Task, seed: int, world: int, held: Mapping[str, Tree], *, narrow: bool) -> Objective:
+    """The objective of one rank's batch, with shapes of its context; `held` are parameters, buffers and patterns."""
+    batch, carry = typed(task.batch("train", seed, 0, 0, world)), typed(task.carry(task.batch_size // world))
+    run = {"buffers": held["buffer"], "patterns": held["pattern"]}
+    example = context(run, batch, carry, np.zeros(2, np.uint32))
+    return Objective(functools.partial(objective, model, narrow=narrow), jax.eval_shape(lambda found: found, example))
 
 
 class _Calls:
