@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from suite.comm.codecs._codec import Codec
+from suite.comm.layout import pieces
 
 GRADIENTS = "gradients"
 REST = "other"  # kind of what is no layer's weight: biases, scales and shifts
@@ -24,6 +25,7 @@ class Channel:
         algorithm: how a mean is taken with it.
         topology: among which ranks.
         feedback: remember what the codec lost, and add it to the next values of the same name.
+        piece_bytes: payload bytes that one rank sends another at a time, about; what is longer goes in pieces.
     """
 
     codec: Codec
@@ -31,6 +33,12 @@ class Channel:
     algorithm: ModuleType
     topology: ModuleType
     feedback: bool = False
+    piece_bytes: float = float("inf")
+
+    def payloads(self, count: int, itemsize: int, *, inner: bool = False) -> list[int]:
+        """Payload bytes of `count` values of `itemsize` bytes, piece by piece."""
+        codec = self.inner if inner else self.codec
+        return [codec.nbytes(length, itemsize) for length in pieces(codec, count, itemsize, self.piece_bytes)]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from suite.comm.channel import REST, Channel, Channels
 from suite.comm.codecs._codec import Codec
 from suite.contract import Task, UserError
 
-MEBI = 2**20
+KIBI, MEBI = 2**10, 2**20
 
 
 def channels(
@@ -100,6 +100,7 @@ def channel(node: Mapping[str, Any], backend: str | None, compiles: bool = False
         algorithm=_member(algorithm, backend),
         topology=_member(node["topology"]["module"], backend),
         feedback=node["feedback"],
+        piece_bytes=node["piece_kib"] * KIBI or float("inf"),
     )
     if load.common(algorithm).CLOSED and (made.feedback or not made.codec.closed):
         pair = f"codec {_short(node['codec']['module'])} with algorithm {_short(algorithm)}"

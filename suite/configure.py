@@ -29,7 +29,7 @@ AT_LEAST |= {
 SHARES = ("momentum", "beta1", "beta2", "fallback_beta1", "fallback_beta2", "factor_decay", "pair_decay")
 AT_LEAST |= {f"optimizer.{name}": 0 for name in ("lr", "weight_decay", "damping", "epsilon", "warm_start", *SHARES)}
 AT_LEAST |= {f"optimizer.{name}": 1 for name in ("block_size", "factor_interval", "inverse_interval")}
-AT_LEAST |= {"optimizer.start_preconditioning": 1, "comm.bucket_mib": 0}
+AT_LEAST |= {"optimizer.start_preconditioning": 1, "comm.bucket_mib": 0, "comm.piece_kib": 0}
 AT_MOST = {f"optimizer.{name}": 1 for name in SHARES}
 ONE_OF = {
     "device": ("auto", "cpu", "cuda"),

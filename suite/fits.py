@@ -97,8 +97,8 @@ def exchange(full: bool, world: int) -> float:
     A reduce-scatter of n bytes costs what an all-gather of n / W does. Statistics are triangles of float32.
     """
     parameters = sum(block.parameters for block in blocks(full))
-    there = parameters + sum(block.triangles for block in blocks(full))
-    entries = [entry("all_gather", "gather", "", FLOAT * count // world, world) for count in (there, parameters)]
+    counts = {"there": parameters + sum(block.triangles for block in blocks(full)), "back": parameters}
+    entries = [entry("all_gather", name, "", FLOAT * count // world, world) for name, count in counts.items()]
     return cost.seconds(entries, Place(world, min(world, 4)), resnet50()[2])
 
 

@@ -91,7 +91,7 @@ class Case:
             import torch
 
             from suite.comm.coder.torch import Coder
-            from suite.comm.topologies._owners.torch import gathered, scattered
+            from suite.comm.exchange.torch import gathered, scattered
 
             reduce, count = self.engine.reduce, sum(value.numel() for value in self.engine.named.values())
             inner, coder = reduce.transport.inner, Coder("inside", reduce.channels.default.inner, None, (0, 0), 0)

@@ -11,6 +11,7 @@ from jax import Array
 from suite.comm.channel import GRADIENTS, Channel, Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.coder.jax import Coder, Coders
+from suite.comm.exchange.jax import divided
 from suite.comm.layout import jax as layout
 from suite.comm.layout import places, slots
 from suite.comm.reduce import as_mean
@@ -49,7 +50,7 @@ class Reduce:
         for kind in dict.fromkeys(leaf.dtype for leaf in leaves):
             own = [number for number, leaf in enumerate(leaves) if leaf.dtype == kind]
             flat = jnp.concatenate([leaves[number].reshape(-1) for number in own])
-            mean = self.transport.all_reduce("exact", flat) / self.world
+            mean = divided(self.transport.all_reduce("exact", flat), self.world)
             ends = list(itertools.accumulate(leaves[number].size for number in own))[:-1]
             for number, part in zip(own, jnp.split(mean, ends), strict=True):
                 found[number] = part.reshape(leaves[number].shape)
@@ -135,7 +136,8 @@ class Reduce:
         """What a topology needs beside the values."""
 
         def coder(name: str, codec: Codec) -> Coder:
-            return Coder(name, codec, self.state if channel.feedback else None, self.key, self.transport.rank)
+            state = self.state if channel.feedback else None
+            return Coder(name, codec, state, self.key, self.transport.rank, channel.piece_bytes)
 
         coders: Coders = coder
         return {"channel": channel, "coders": coders, "transport": self.transport}

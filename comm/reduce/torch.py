@@ -110,7 +110,7 @@ class Reduce:
         channel = self.channels.factors
         own = [row for row, owner in enumerate(owners) if owner == self.transport.rank]
         if exact:
-            found = self.transport.all_gather(name, slices)
+            found = self.transport.all_gather(name, slices).wait()
         elif as_mean(owners, self.world):
             whole = slices.new_zeros(len(owners), *slices.shape[1:])
             whole[own] = slices[: len(own)]
@@ -134,7 +134,8 @@ class Reduce:
         """What a topology needs beside the values."""
 
         def coder(name: str, codec: Codec) -> Coder:
-            return Coder(name, codec, self.state if channel.feedback else None, self.key, self.transport.rank)
+            state = self.state if channel.feedback else None
+            return Coder(name, codec, state, self.key, self.transport.rank, channel.piece_bytes)
 
         coders: Coders = coder
         return {"channel": channel, "coders": coders, "transport": self.transport}

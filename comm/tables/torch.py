@@ -20,10 +20,11 @@ def fetch(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor
     """
     if transport.world == 1:
         return table[ids.long()]
-    local = transport.all_gather(name, ids).long() - transport.rank * len(table)
+    local = transport.all_gather(name, ids).wait().long() - transport.rank * len(table)
     here = (local >= 0) & (local < len(table))
     rows = torch.where(here[..., None], table[local.clamp(0, len(table) - 1)], 0.0)
-    return transport.all_to_all(name, rows.unflatten(0, (transport.world, -1))).sum(0)  # one term is not zero
+    sent = transport.all_to_all(name, rows.unflatten(0, (transport.world, -1)))
+    return sent.wait().sum(0)  # one term is not zero
 
 
 def gradient(name: str, ids: Tensor, rows: Tensor, table: Tensor, transport: Transport) -> Tensor:
@@ -38,7 +39,7 @@ def gradient(name: str, ids: Tensor, rows: Tensor, table: Tensor, transport: Tra
     """
     ids, rows = ids.reshape(-1).long(), rows.reshape(-1, rows.shape[-1])
     if transport.world > 1:
-        ids, rows = transport.all_gather(name, ids), transport.all_gather(name, rows)
+        ids, rows = (arriving.wait() for arriving in [transport.all_gather(name, each) for each in (ids, rows)])
         ids = ids - transport.rank * len(table)
         here = (ids >= 0) & (ids < len(table))
         ids, rows = ids[here], rows[here]

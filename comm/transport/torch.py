@@ -8,6 +8,8 @@ of 10, 1 Gbit/s).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,8 +22,32 @@ from suite.comm.transport import Ledger, entry
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+@dataclass
+class Arriving:
+    """What other ranks are sending.
+
+    Attributes:
+        value: of which perhaps not all has come.
+        works: what is still going on.
+        kept: what this rank sends, which must stay until it is gone.
+    """
+
+    value: Tensor
+    works: Sequence[Any] = ()
+    kept: Tensor | None = None
+
+    def wait(self) -> Tensor:
+        """The value, once all of it has come."""
+        for work in self.works:
+            if work:
+                work.wait()
+        return self.value
+
+
 class Transport:
     """Collectives of a process group, each one counted. Every rank must call them in the same order.
+
+    An all-reduce is waited for; all others are started, so that several may be on their way.
 
     Args:
         ledger: where they are counted.
@@ -73,60 +99,57 @@ class Transport:
         dist.all_reduce(total, group=self.group)
         return total
 
-    def all_to_all(self, name: str, value: Tensor) -> Tensor:
+    def all_to_all(self, name: str, value: Tensor) -> Arriving:
         """Row r of (world, …) goes to rank r; the rows that came back, in rank order."""
         self._count("all_to_all", name, value)
         value, received = value.contiguous(), torch.empty_like(value, memory_format=torch.contiguous_format)
         if value.device.type == "cpu":
-            self._exchange(list(value), list(received))
+            works = self._exchange(list(value), list(received))
         else:
-            dist.all_to_all_single(received, value, group=self.group)
-        return received
+            works = [dist.all_to_all_single(received, value, group=self.group, async_op=True)]
+        return Arriving(received, works, value)
 
-    def all_gather(self, name: str, value: Tensor) -> Tensor:
+    def all_gather(self, name: str, value: Tensor) -> Arriving:
         """Every rank's (k, …) rows one after another: (world · k, …)."""
         self._count("all_gather", name, value)
         value, gathered = value.contiguous(), value.new_empty((self.world * value.shape[0], *value.shape[1:]))
         if value.device.type == "cpu":
-            self._exchange([value] * self.world, list(gathered.view(self.world, *value.shape)))
+            works = self._exchange([value] * self.world, list(gathered.view(self.world, *value.shape)))
         else:
-            _all_gather(gathered, value, group=self.group)
-        return gathered
+            works = [_all_gather(gathered, value, group=self.group, async_op=True)]
+        return Arriving(gathered, works, value)
 
-    def _exchange(self, sends: list[Tensor], received: list[Tensor]) -> None:
+    def _exchange(self, sends: list[Tensor], received: list[Tensor]) -> list[Any]:
         """Send one array to each rank and receive one from each; nobody waits for this rank's turn."""
         received[self.rank].copy_(sends[self.rank])
         if not sends[self.rank].numel():
-            return
+            return []
         others = [(self.rank + step) % self.world for step in range(1, self.world)]
         works = [dist.irecv(received[rank], self._member(rank), self.group) for rank in reversed(others)]
-        works += [dist.isend(sends[rank], self._member(rank), self.group) for rank in others]
-        for work in works:
-            if work:
-                work.wait()
+        return works + [dist.isend(sends[rank], self._member(rank), self.group) for rank in others]
 
-    def shift(self, name: str, value: Tensor) -> Tensor:
+    def shift(self, name: str, value: Tensor) -> Arriving:
         """Send to the next rank; what came from the one before."""
         self._count("shift", name, value)
         received = torch.empty_like(value, memory_format=torch.contiguous_format)
         after, before = self._member((self.rank + 1) % self.world), self._member((self.rank - 1) % self.world)
-        sends = dist.P2POp(dist.isend, value.contiguous(), after, self.group)
-        for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, before, self.group), sends]):
-            work.wait()
-        return received
+        value = value.contiguous()
+        both = (dist.irecv, received, before), (dist.isend, value, after)
+        works = dist.batch_isend_irecv([dist.P2POp(*each, self.group) for each in both])
+        return Arriving(received, works, value)
 
-    def to_first(self, name: str, value: Tensor) -> Tensor:
+    def to_first(self, name: str, value: Tensor) -> Arriving:
         """Every rank's value on rank 0, (world, …); elsewhere only this rank's own row is filled."""
         self._count("to_first", name, value)
         gathered = value.new_zeros((self.world, *value.shape))
         gathered[self.rank] = value
         rows: Any = list(gathered) if self.rank == 0 else None
-        dist.gather(value.contiguous(), rows, dst=self._member(0), group=self.group)
-        return gathered
+        value = value.contiguous()
+        work = dist.gather(value, rows, dst=self._member(0), group=self.group, async_op=True)
+        return Arriving(gathered, [work], value)
 
-    def broadcast(self, name: str, value: Tensor) -> Tensor:
+    def broadcast(self, name: str, value: Tensor) -> Arriving:
         """Rank 0's value on all."""
         self._count("broadcast", name, value)
         given = value.contiguous().clone()
-        dist.broadcast(given, src=self._member(0), group=self.group)
-        return given
+        return Arriving(given, [dist.broadcast(given, src=self._member(0), group=self.group, async_op=True)])

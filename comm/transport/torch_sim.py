@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from suite.comm.transport import Ledger
-from suite.comm.transport.torch import Transport
+from suite.comm.transport.torch import Arriving, Transport
 
 
 class Meeting:
@@ -43,39 +43,39 @@ class Simulated(Transport):
         self.rank, self.world, self.meeting = rank, len(meeting.slots), meeting
         self.ledger, self.level = ledger, level
 
-    def _exchange(self, operation: str, name: str, value: Tensor) -> list[Tensor]:
+    def _meet(self, operation: str, name: str, value: Tensor) -> list[Tensor]:
         self._count(operation, name, value)
         return self.meeting.exchange(self.rank, value.clone())
 
     def all_reduce(self, name: str, value: Tensor) -> Tensor:
         """The sum in rank order, in the array's own type, and in its place, as over a network."""
-        rows = self._exchange("all_reduce", name, value)
+        rows = self._meet("all_reduce", name, value)
         value.copy_(rows[0])
         for row in rows[1:]:
             value += row
         return value
 
-    def all_to_all(self, name: str, value: Tensor) -> Tensor:
+    def all_to_all(self, name: str, value: Tensor) -> Arriving:
         """Row r of (world, …) goes to rank r; the rows that came back, in rank order."""
-        return torch.stack([rows[self.rank] for rows in self._exchange("all_to_all", name, value)])
+        return Arriving(torch.stack([rows[self.rank] for rows in self._meet("all_to_all", name, value)]))
 
-    def all_gather(self, name: str, value: Tensor) -> Tensor:
+    def all_gather(self, name: str, value: Tensor) -> Arriving:
         """Every rank's (k, …) rows one after another: (world · k, …)."""
-        return torch.cat(self._exchange("all_gather", name, value))
+        return Arriving(torch.cat(self._meet("all_gather", name, value)))
 
-    def shift(self, name: str, value: Tensor) -> Tensor:
+    def shift(self, name: str, value: Tensor) -> Arriving:
         """Send to the next rank; what came from the one before."""
-        return self._exchange("shift", name, value)[self.rank - 1].clone()
+        return Arriving(self._meet("shift", name, value)[self.rank - 1].clone())
 
-    def to_first(self, name: str, value: Tensor) -> Tensor:
+    def to_first(self, name: str, value: Tensor) -> Arriving:
         """Every rank's value on rank 0, (world, …); elsewhere only this rank's own row is filled."""
-        rows = self._exchange("to_first", name, value)
+        rows = self._meet("to_first", name, value)
         mine = [row if self.rank in (0, rank) else torch.zeros_like(row) for rank, row in enumerate(rows)]
-        return torch.stack(mine)
+        return Arriving(torch.stack(mine))
 
-    def broadcast(self, name: str, value: Tensor) -> Tensor:
+    def broadcast(self, name: str, value: Tensor) -> Arriving:
         """Rank 0's value on all."""
-        return self._exchange("broadcast", name, value)[0].clone()
+        return Arriving(self._meet("broadcast", name, value)[0].clone())
 
 
 def simulate(body: Callable[[Simulated], Any], world: int, locals: int | None = None) -> list[Any]:

@@ -202,8 +202,8 @@ class Maths:
         for name, channel, members in self.channels.buckets(sizes):
             row = jnp.concatenate([values[member].reshape(-1) for member in members])[None]
             coder = Coder(f"trial/{name}", channel.codec, None, NO_KEY, transport.rank)
-            payload = lax.optimization_barrier(coder.encode("", row))  # which the network would need as it is
-            found[name] = coder.decode(payload, row[0])
+            payloads = lax.optimization_barrier(coder.encode("", row))  # which the network would need as they are
+            found[name] = coder.decode(payloads, row[0])
         return found
 
     def prepared(self, run: Tree, batch: Tree, key: Array, *, transport: Transport, labels: str) -> Tree:

@@ -265,7 +265,7 @@ class Engine:
                     outputs |= {name: torch.from_numpy(value).to(self.device) for name, value in written.items()}
             if self.world > 1:
                 transport = self.reduce.transport
-                outputs = {name: transport.all_gather("evaluation", value) for name, value in outputs.items()}
+                outputs = {name: transport.all_gather("evaluation", value).wait() for name, value in outputs.items()}
             wide = {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in outputs.items()}
             yield {name: value.cpu().numpy() for name, value in wide.items()}
 
@@ -294,7 +294,7 @@ class Engine:
 
         def gather(rows: Tensor) -> Tensor:
             """Every rank's, one after another."""
-            return rows if self.world == 1 else self.reduce.transport.all_gather("snapshot", rows)
+            return rows if self.world == 1 else self.reduce.transport.all_gather("snapshot", rows).wait()
 
         state = {
             "model": {n: gather(v) if n in self.tables else v for n, v in self.model.state_dict().items()},

@@ -77,6 +77,17 @@ def test_compiled_kernels_equal_the_specification(key: str) -> None:
 
 @every
 @backends
+def test_half_a_million_values_equal_the_specification(key: str, backend: str) -> None:
+    """Of so many some lie where the last bit of a quotient decides."""
+    specification, half = made(key), made(key, backend)
+    values = codecs.samples(2**19, kind="normal")
+    payload = specification.encode(values, draw)
+    assert np.array_equal(codecs.encode(half, backend, values, draw), payload)
+    assert np.array_equal(codecs.decode(half, backend, payload, values), specification.decode(payload, values))
+
+
+@every
+@backends
 def test_special_values_equal_the_specification(key: str, backend: str) -> None:
     specification, half = made(key), made(key, backend)
     for values in (SPECIAL, np.zeros(9, np.float32), np.full(5, -2.5, np.float32), np.full(3, 1e-42, np.float32)):

@@ -91,6 +91,20 @@ def test_codecs_are_paid_where_values_are_coded() -> None:
         assert extra == pytest.approx(times * 8_000 / PLAIN.codec), operation
 
 
+@pytest.mark.parametrize("codec", [1e7, 1e5])
+def test_pieces_are_coded_while_others_move(codec: float) -> None:
+    """A pipeline of two stages, whichever is the slower; what has another name comes after it."""
+    where, place = replace(PLAIN, codec=codec), Place(4, 1)
+    for operation, times, sent, messages in (("all_gather", 5, 3, 3), ("all_to_all", 2, 0.75, 3), ("shift", 2, 1, 1)):
+        whole = entry(operation, "a", "", 8_000, 4)
+        moving, coding, waiting = sent * 8_000 / BANDWIDTH, times * 8_000 / codec, messages * ALPHA
+        one, four = (cost.seconds(count * [whole], place, where, coded=lambda item: True) for count in (1, 4))
+        assert one == pytest.approx(waiting + moving + coding)
+        assert four == pytest.approx(waiting + 4 * max(moving, coding) + min(moving, coding)), operation
+        two = [whole, replace(whole, name="b")]
+        assert cost.seconds(two, place, where, coded=lambda item: True) == pytest.approx(2 * one)
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("all_reduce", network.ALL_REDUCES)
 def test_one_rank_costs_nothing(operation: str, all_reduce: str) -> None:

@@ -73,7 +73,7 @@ def test_stochastic_rounding_is_the_same_in_all_texts(backend: str) -> None:
     def draw(count: int) -> np.ndarray:
         return np.random.default_rng(7).random(count, np.float32)
 
-    for length in (0, 1, 99, 100, 1001):
+    for length in (0, 1, 99, 100, 1001, 2**19):
         values = coded.samples(length)
         payload = halves["numpy"].encode(values, draw)
         assert np.array_equal(coded.encode(halves[backend], backend, values, draw), payload)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from reducing import KEY, SHAPES, TOPOLOGIES, WAYS, WORLD, both, by_jax, by_torch, channels, gradients, kept_sum, levels
 
 from suite import communication
 from suite.comm.channel import Channels
@@ -26,83 +27,7 @@ from suite.comm.transport.torch_sim import simulate as in_torch
 from suite.contract import UserError
 from suite.optimizers._plan import dealt
 
-WORLD = 4
-SHAPES = {"a": (5, 3), "b": (7,), "c": (), "d": (2, 4)}  # 31 values: no multiple of the world
-ALGORITHMS = ("native", "gather", "all_to_all", "ring")
-TOPOLOGIES = ("flat", "two_level", "leader")
-WAYS = [(algorithm, topology) for algorithm in ALGORITHMS for topology in TOPOLOGIES]
-KEY = (3, 5)
 ALL_TO_ALL = {"module": "suite.comm.algorithms.all_to_all"}
-
-
-def channels(backend: str | None, topology: str = "flat", **changes: Any) -> Channels:
-    """Of a task that has the parameters of SHAPES, no layers."""
-
-    class Task:
-        layers = staticmethod(dict)
-        shapes = staticmethod(
-            lambda: {name: type("Spec", (), {"kind": "parameter", "shape": s}) for name, s in SHAPES.items()}
-        )
-
-    node = engines.comm(topology=topology, ranks_per_host=2, **changes)
-    return communication.channels(node, Task(), WORLD, backend)  # type: ignore[arg-type]
-
-
-def gradients(step: int = 0, whole: bool = False) -> dict[str, np.ndarray]:
-    """Every rank's, (world, …)."""
-    generator = np.random.default_rng(step)
-    drawn = {name: generator.normal(size=(WORLD, *shape)) for name, shape in SHAPES.items()}
-    return {name: (np.round(8 * v) * WORLD if whole else 1e-3 * v).astype(np.float32) for name, v in drawn.items()}
-
-
-def by_torch(made: Channels, each: list[dict[str, np.ndarray]]) -> tuple[list[dict[str, np.ndarray]], Any, Any]:
-    """Rank by rank: the means after several rounds, the residuals, the ledgers."""
-
-    def body(transport: Any) -> Any:
-        reduce = InTorch(transport, made)
-        reduce.key = KEY
-        means = []
-        for values in each:
-            own = {name: torch.tensor(value[transport.rank]) for name, value in values.items()}
-            means.append({name: value.numpy() for name, value in reduce.mean("gradients", own).items()})
-        return means, {name: value.numpy() for name, value in reduce.state.items()}, transport.ledger
-
-    found = in_torch(body, WORLD, made.locals)
-    assert all(
-        np.array_equal(one[name], other[name])
-        for means, _, _ in found
-        for one, other in zip(means, found[0][0], strict=True)
-        for name in SHAPES
-    ), "ranks hold different bits"
-    return found[0][0], [state for _, state, _ in found], [ledger for _, _, ledger in found]
-
-
-def by_jax(made: Channels, each: list[dict[str, np.ndarray]]) -> tuple[list[dict[str, np.ndarray]], Any, Any]:
-    """The same over four devices: residuals by name (world, …), and one trace's entries."""
-    if len(jax.devices()) < WORLD:
-        pytest.skip("fewer than four jax devices: jax was imported before the tests could ask for them")
-    sent: list[Any] = []
-
-    def body(values: Any, state: Any) -> Any:
-        transport = OnMesh(WORLD, made.locals)
-        reduce = InJax(transport, made, state=state, key=np.asarray(KEY, np.uint32))
-        found = reduce.mean("gradients", {name: value[0] for name, value in values.items()})
-        sent.append(transport.entries)
-        return {name: value[None] for name, value in found.items()}, reduce.state
-
-    mesh = Mesh(np.array(jax.devices()[:WORLD]).reshape(-1, made.locals or WORLD), AXIS)
-    run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P(AXIS), out_specs=P(AXIS), check_vma=False))
-    means, state = [], {}
-    for values in each:
-        found, state = run(values, state)
-        ranks = {name: np.asarray(value) for name, value in found.items()}
-        assert all((value == value[:1]).all() for value in ranks.values()), "ranks hold different bits"
-        means.append({name: value[0] for name, value in ranks.items()})
-    return means, {name: np.asarray(value) for name, value in state.items()}, sent[-1]
-
-
-def both(each: list[dict[str, np.ndarray]], **changes: Any) -> list[Any]:
-    return [run(channels(name, **changes), each) for name, run in (("torch", by_torch), ("jax", by_jax))]
 
 
 @pytest.mark.parametrize("algorithm, topology", WAYS)
@@ -135,17 +60,15 @@ def test_backends_reduce_to_the_same_bits(key: str, algorithm: str) -> None:
 
 @pytest.mark.parametrize("key", coded.NODES)
 @pytest.mark.parametrize("algorithm, topology", [way for way in WAYS if way[0] != "native"])
-def test_what_was_sent_and_what_is_remembered_is_the_sum_of_gradients(
-    key: str, algorithm: str, topology: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_sent_and_what_is_remembered_is_the_sum_of_gradients(key: str, algorithm: str, topology: str) -> None:
     """Over several steps, over all ranks, hops and levels: nothing is lost, it only comes later."""
     node = coded.NODES[key]
     # values that fill chunks up are dropped, but what they lost is remembered: here all lengths come out
-    monkeypatch.setitem(globals(), "SHAPES", {"a": (4, 3), "b": (8,), "c": (4,), "d": (2, 4)})
+    shapes = {"a": (4, 3), "b": (8,), "c": (4,), "d": (2, 4)}
     changes = {"codec": node, "inner": node, "algorithm": algorithm, "feedback": True, "bucket_mib": 0}
-    each = [gradients(step) for step in range(5)]
-    means, states, _ = by_torch(channels("torch", topology, **changes), each)
-    sent = sum(float(mean[name].astype(np.float64).sum()) for mean in means for name in SHAPES)
+    each = [gradients(step, shapes=shapes) for step in range(5)]
+    means, states, _ = by_torch(channels("torch", topology, shapes, **changes), each)
+    sent = sum(float(mean[name].astype(np.float64).sum()) for mean in means for name in shapes)
     remembered = sum(float(kept_sum(name, value, topology)) for state in states for name, value in state.items())
     expected = sum(float(value.astype(np.float64).sum()) / WORLD for values in each for value in values.values())
     scale = sum(float(np.abs(value).sum()) for values in each for value in values.values())
@@ -169,27 +92,6 @@ def test_it_is_so_of_lengths_that_are_no_multiple_of_the_ranks(key: str) -> None
         given = sum(values[name].astype(np.float64) for values in each)
         scale = sum(float(np.abs(values[name]).sum()) for values in each)
         assert abs(sent + kept - float(given.sum()) / WORLD) <= 2e-6 * scale, name
-
-
-def kept_sum(name: str, value: np.ndarray, topology: str) -> float:
-    """What a residual will add to the mean when it is sent.
-
-    Before a division by the number of ranks that take part it counts that much less; what an owner of a chunk, a host
-    or a leader keeps of a mean counts whole, once.
-    """
-    total = float(value.astype(np.float64).sum())
-    inner, outer = "/inner/" in name, "/outer/" in name
-    ranks = 2 if inner or outer else WORLD
-    first = name.endswith(("worker", "owners")) or "hop" in name.rpartition("/")[2]
-    if topology == "leader" and outer:
-        return total / ranks if first else total  # only leaders have these
-    if inner:
-        if topology == "leader":
-            return total / WORLD if first else total / 2  # a host's broadcast goes to that host only: half of the ranks
-        return total / WORLD if first else total / 2
-    if outer:
-        return total / ranks if first else total
-    return total / ranks if first else total
 
 
 @pytest.mark.parametrize("key", ["float32", "float21"])
@@ -219,13 +121,6 @@ def test_the_ledger_counts_what_is_planned(key: str, algorithm: str, topology: s
     assert {e.dtype for e in entries if e.level != "inner"} == (
         {"uint32"} if lossy or algorithm != "native" else {"float32"}
     )
-
-
-def levels(entries: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for entry in entries:
-        found[entry.level] = found.get(entry.level, 0) + entry.sent
-    return found
 
 
 OWNERS = {  # how rows go, and how many of them are a rank's
@@ -363,6 +258,25 @@ def test_a_thousand_ranks_in_one_program() -> None:
 def test_pairs_that_do_not_fit_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         communication.channels(engines.comm(**changes), engines.tiny(), WORLD, "torch")
+
+
+@pytest.mark.parametrize("algorithm", ["gather", "all_to_all", "ring"])
+def test_backends_divide_by_three_to_the_same_bits(algorithm: str) -> None:
+    """XLA would multiply by a third, which is no number of float32."""
+    values = np.random.default_rng(0).normal(size=(3, 1_000)).astype(np.float32)
+    made = {name: channels(name, algorithm=algorithm) for name in ("torch", "jax")}
+
+    def ours(transport: Any) -> np.ndarray:
+        own = {"a": torch.tensor(values[transport.rank])}
+        return InTorch(transport, made["torch"]).mean("gradients", own)["a"].numpy()
+
+    def theirs(value: Any) -> Any:
+        reduce = InJax(OnMesh(3), made["jax"], state={}, key=np.asarray(KEY, np.uint32))
+        return reduce.mean("gradients", {"a": value[0]})["a"][None]
+
+    mesh = Mesh(np.array(jax.devices()[:3]).reshape(1, 3), AXIS)
+    run = jax.jit(jax.shard_map(theirs, mesh=mesh, in_specs=P(AXIS), out_specs=P(AXIS), check_vma=False))
+    assert np.array_equal(np.stack(in_torch(ours, 3)), np.asarray(run(values)))
 
 
 def test_buckets_follow_backward() -> None:

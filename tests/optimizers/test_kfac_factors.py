@@ -11,7 +11,7 @@ from twins import draw
 
 from suite.comm.reduce.torch import Reduce
 from suite.comm.transport import Ledger
-from suite.comm.transport.torch import Transport
+from suite.comm.transport.torch import Arriving, Transport
 from suite.contract import Layer
 
 both = pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
@@ -159,13 +159,13 @@ class Mirrored(Transport):
         self._count("all_reduce", name, value)
         return 2.0 * value
 
-    def all_to_all(self, name: str, value: torch.Tensor) -> torch.Tensor:
+    def all_to_all(self, name: str, value: torch.Tensor) -> Arriving:
         self._count("all_to_all", name, value)
-        return torch.stack([value[0], value[0]])
+        return Arriving(torch.stack([value[0], value[0]]))
 
-    def all_gather(self, name: str, value: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, name: str, value: torch.Tensor) -> Arriving:
         self._count("all_gather", name, value)
-        return torch.cat([value, value])
+        return Arriving(torch.cat([value, value]))
 
 
 def sent(steps: int, symmetric: bool = True, **hyper: Any) -> dict[str, int]:

@@ -17,14 +17,14 @@ pytestmark = [
 ROUNDS = 7
 # how much sooner 10 MB have their mean than in float32 with the native all-reduce, at 1 Gbit/s
 GOALS = {"fp8": {"torch": 3.0, "jax": 3.3}, "float21": {"torch": 1.35, "jax": 1.35}, "onebit": {"torch": 12, "jax": 12}}
-# What misses its goal, and why. torch: encoding and decoding by themselves take 19 ms (float21, fp8), compiled 12 and
-# 16, onebit with its residuals 35, beside 53, 20 and 3 ms on the link. jax: XLA's exchanges send first and receive
-# afterwards, so that one rank waits for the other, which comm/transport/torch.py avoids.
+# What misses its goal, and why: processor time. Of fp8's 33 ms in torch all is encoding, decoding and the kernel's
+# packets, the link being hidden; onebit with its residuals takes 35 ms to encode and decode, 3 on the link.
 MISSED = {
-    "torch, eager": {"fp8": 1.5, "float21": 0.95, "onebit": 1.3},
-    "torch, compiled": {"fp8": 1.6, "float21": 1.0, "onebit": 1.3},
-    "jax": {"fp8": 2.1, "float21": 0.65, "onebit": 4.0},
+    "torch, eager": {"fp8": 2.0, "onebit": 1.5},
+    "torch, compiled": {"fp8": 2.2, "onebit": 1.5},
+    "jax": {"onebit": 5.0},
 }
+GATHER = {"algorithm": {"module": "suite.comm.algorithms.gather"}}  # sends as many bytes between two ranks
 TWO_LEVEL = 1.35  # than flat, both float32, two hosts of two ranks at 200 Mbit/s
 
 
@@ -48,11 +48,13 @@ def compared(found: dict[str, Any], to: str, capsys: Any) -> dict[str, float]:
 def test_fewer_bytes_arrive_sooner(way: str, capsys: Any) -> None:
     backend, compiles = way.split(",")[0], way.endswith("compiled")
     modes = {name: mode(name) for name in ("float32", *GOALS)}
+    modes |= {f"{name} gather": mode(name, **GATHER) for name in GOALS}
     with Testbed(2, "1gbit") as bed:
         found = wired.start(bed, backend, modes, rounds=ROUNDS, compiles=compiles, deadline=500)
     ratios = compared(found, "float32", capsys)
     least = {name: MISSED[way].get(name, goals[backend]) for name, goals in GOALS.items()}
-    assert all(ratios[name] >= goal for name, goal in least.items()), (ratios, least)
+    best = {name: max(ratios[name], ratios[f"{name} gather"]) for name in GOALS}
+    assert all(best[name] >= goal for name, goal in least.items()), (best, least)
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])

@@ -4,8 +4,7 @@ Values are encoded twice whatever the number of ranks, where a ring would encode
 same bytes, so all ranks hold the same bits afterwards.
 """
 
-from collections.abc import Callable
-
+from suite.comm.channel import Channel
 from suite.comm.transport import Entry, entry
 
 SUMMARY = "all-to-all of encoded chunks, sum in rank order, all-gather"
@@ -13,10 +12,8 @@ CITATION = "Seide et al. 2014, doi:10.21437/Interspeech.2014-274, section 4"
 CLOSED = False  # only for codecs that are closed under addition
 
 
-def traffic(name: str, count: int, *, nbytes: Callable[[int], int], world: int, level: str) -> list[Entry]:
-    """What `mean` sends; `nbytes` is the codec's."""
-    chunk = nbytes(-(-count // world))
-    return [
-        entry("all_to_all", f"{name}/scatter", "", world * chunk, world, level),
-        entry("all_gather", f"{name}/gather", "", chunk, world, level),
-    ]
+def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
+    """What `mean` sends."""
+    payloads = channel.payloads(-(-count // world), itemsize)
+    scatter = [entry("all_to_all", f"{name}/scatter", "", world * payload, world, level) for payload in payloads]
+    return scatter + [entry("all_gather", f"{name}/gather", "", payload, world, level) for payload in payloads]

@@ -3,6 +3,7 @@
 from jax import Array
 
 from suite.comm.coder.jax import Coder, chunks
+from suite.comm.exchange.jax import divided, gathered, scattered
 from suite.comm.transport.jax import Transport
 
 
@@ -10,7 +11,5 @@ def mean(name: str, values: Array, *, coder: Coder, transport: Transport) -> Arr
     """The mean over ranks of a flat (n,) array."""
     world, count = transport.world, values.size
     rows = chunks(values, world)
-    payloads = transport.all_to_all(f"{name}/scatter", coder.encode("worker", rows))
-    mean = coder.total(payloads, rows[0]) / world
-    parts = transport.all_gather(f"{name}/gather", coder.encode("server", mean[None]))
-    return coder.decode(parts, mean).reshape(-1)[:count]
+    mean = divided(scattered(f"{name}/scatter", rows, coder, transport, "worker"), world)
+    return gathered(f"{name}/gather", mean, coder, transport, "server").reshape(-1)[:count]

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from suite.comm.coder.torch import Coder, chunks
+from suite.comm.exchange.torch import gathered, scattered
 from suite.comm.transport.torch import Transport
 
 
@@ -10,7 +11,5 @@ def mean(name: str, values: Tensor, *, coder: Coder, transport: Transport) -> Te
     """The mean over ranks of a flat (n,) array."""
     world, count = transport.world, len(values)
     rows = chunks(values, world)
-    payloads = transport.all_to_all(f"{name}/scatter", coder.encode("worker", rows))
-    mean = coder.total(payloads, rows[0]) / world
-    parts = transport.all_gather(f"{name}/gather", coder.encode("server", mean[None]))
-    return coder.decode(parts, mean).view(-1)[:count]
+    mean = scattered(f"{name}/scatter", rows, coder, transport, "worker").div_(world)
+    return gathered(f"{name}/gather", mean, coder, transport, "server").view(-1)[:count]

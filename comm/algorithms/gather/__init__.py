@@ -3,8 +3,7 @@
 Values are encoded once, whatever the number of ranks; the bytes grow with it.
 """
 
-from collections.abc import Callable
-
+from suite.comm.channel import Channel
 from suite.comm.transport import Entry, entry
 
 SUMMARY = "all-gather of the encoded arrays, sum in rank order"
@@ -12,6 +11,6 @@ CITATION = "Xu et al. 2021, arXiv:2103.00543 (GRACE), section 4"
 CLOSED = False  # only for codecs that are closed under addition
 
 
-def traffic(name: str, count: int, *, nbytes: Callable[[int], int], world: int, level: str) -> list[Entry]:
-    """What `mean` sends; `nbytes` is the codec's."""
-    return [entry("all_gather", name, "", nbytes(count), world, level)]
+def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
+    """What `mean` sends."""
+    return [entry("all_gather", name, "", payload, world, level) for payload in channel.payloads(count, itemsize)]

@@ -3,8 +3,7 @@
 In which order the network adds is its own affair. The sum is taken before the division, so float16 may overflow.
 """
 
-from collections.abc import Callable
-
+from suite.comm.channel import Channel
 from suite.comm.transport import Entry, entry
 
 SUMMARY = "the network's own all-reduce"
@@ -12,6 +11,6 @@ CITATION = ""
 CLOSED = True  # only for codecs that are closed under addition
 
 
-def traffic(name: str, count: int, *, nbytes: Callable[[int], int], world: int, level: str) -> list[Entry]:
-    """What `mean` sends; `nbytes` is the codec's."""
-    return [entry("all_reduce", name, "", nbytes(count), world, level)]
+def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
+    """What `mean` sends: all in one, which the network cuts as it likes."""
+    return [entry("all_reduce", name, "", channel.codec.nbytes(count, itemsize), world, level)]

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.comm.coder.jax import Coder, chunks
+from suite.comm.exchange.jax import divided, gathered
 from suite.comm.transport.jax import Transport
 
 
@@ -13,8 +14,9 @@ def mean(name: str, values: Array, *, coder: Coder, transport: Transport) -> Arr
     rows = chunks(values, world)
     partial = lax.dynamic_index_in_dim(rows, rank, keepdims=False)
     for hop in range(world - 1):
-        payload = transport.shift(f"{name}/hop", coder.encode(f"hop{hop}", partial[None]))
+        encoded = coder.encode(f"hop{hop}", partial[None])
+        payloads = [transport.shift(f"{name}/hop{hop}", payload) for payload in encoded]
         mine = lax.dynamic_index_in_dim(rows, (rank - hop - 1) % world, keepdims=False)
-        partial = coder.decode(payload, partial)[0] + mine
-    parts = transport.all_gather(f"{name}/gather", coder.encode("server", partial[None] / world))
-    return jnp.roll(coder.decode(parts, partial), 1, 0).reshape(-1)[:count]  # rank r holds chunk r + 1
+        partial = coder.decode(payloads, partial)[0] + mine
+    parts = gathered(f"{name}/gather", divided(partial, world), coder, transport, "server")
+    return jnp.roll(parts, 1, 0).reshape(-1)[:count]  # rank r holds chunk r + 1

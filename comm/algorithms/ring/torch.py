@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from suite.comm.coder.torch import Coder, chunks
+from suite.comm.exchange.torch import gathered
 from suite.comm.transport.torch import Transport
 
 
@@ -12,7 +13,8 @@ def mean(name: str, values: Tensor, *, coder: Coder, transport: Transport) -> Te
     rows = chunks(values, world)
     partial = rows[rank]
     for hop in range(world - 1):
-        payload = transport.shift(f"{name}/hop", coder.encode(f"hop{hop}", partial[None]))
-        partial = coder.decode(payload, partial)[0] + rows[(rank - hop - 1) % world]
-    parts = transport.all_gather(f"{name}/gather", coder.encode("server", partial[None] / world))
-    return coder.decode(parts, partial).roll(1, 0).reshape(-1)[:count]  # rank r holds chunk r + 1
+        payloads = coder.encode(f"hop{hop}", partial[None])
+        started = [transport.shift(f"{name}/hop{hop}", payload) for payload in payloads]
+        partial = coder.decode((arriving.wait() for arriving in started), partial)[0] + rows[(rank - hop - 1) % world]
+    parts = gathered(f"{name}/gather", partial / world, coder, transport, "server")
+    return parts.roll(1, 0).reshape(-1)[:count]  # rank r holds chunk r + 1

@@ -72,7 +72,8 @@ class Int8(Codec):
         """(n,) values to their payload."""
         rows = self._rows(values)
         scales = self.scales(np, rows)
-        numbers = self.numbers(np, rows, scales, self._rows(draw(len(values))) if self.draws and draw else None)
+        draws = self._rows(draw(len(values))) if self.draws and draw else None
+        numbers = self.numbers(np, rows, scales[:, None], draws)
         numbers = numbers.astype(np.int8).reshape(-1)[: len(values)]
         return np.concatenate([scales.astype("<f4").view(np.uint8), numbers.view(np.uint8)])
 
@@ -95,9 +96,16 @@ class Int8(Codec):
         return xp.where(largest < INFINITY, scale, NAN).view(xp.float32)
 
     def numbers(self, xp: Any, rows: Any, scales: Any, draws: Any) -> Any:
-        """(blocks, block) float32 values to whole ones; `draws` are as many uniform numbers, or None."""
-        usable = (scales > 0)[:, None]
-        quotient = xp.where(usable, rows, 0.0) / xp.where(usable, scales[:, None], 1.0)
+        """(blocks, block) float32 values to whole ones.
+
+        Args:
+            xp: as above.
+            rows: the values.
+            scales: (blocks, 1), or one beside each value.
+            draws: as many uniform numbers as values, or None.
+        """
+        usable = scales > 0
+        quotient = xp.where(usable, rows, 0.0) / xp.where(usable, scales, 1.0)
         found = xp.round(quotient) if draws is None else xp.floor(quotient + draws)
         return xp.clip(found, -127, 127)
 

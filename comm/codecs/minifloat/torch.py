@@ -19,14 +19,19 @@ class MiniFloat(minifloat.MiniFloat):
         narrow = values.float()
         bits, power = narrow.view(torch.int32), torch.zeros((), dtype=torch.int32, device=values.device)
         payload = bits.new_empty(self.nbytes(len(values)), dtype=torch.uint8)
+        fits = False
         if self.header:
             most = largest(narrow)
-            if most >= minifloat.INFINITY:
+            fits = bool(most == self.finite(torch, most))
+            if not fits:
                 most = self.finite(torch, bits).amax()
-            power = self.power(torch, self.finite(torch, most))
+            power = self.power(torch, most)
             payload[:4] = ((power + 127) << 23).reshape(1).view(torch.uint8)
         words = payload[self.header :].view(self._kind)
-        if self.width == 1 and len(values) >= MANY and not self.compiles:
+        if fits and self._short:  # torch's own cast differs only in what does not fit
+            factor = ((127 - power) << 23).view(torch.float32)  # 2 ** -power
+            by_parts(cast, words.view(torch.float8_e5m2), narrow, given=(factor,))
+        elif self.width == 1 and len(values) >= MANY and not self.compiles:
             prefixes = torch.arange(2 ** (33 - self.rest), dtype=torch.int32, device=values.device)
             every = self.words(torch, ((prefixes >> 1) << self.rest) | (prefixes & 1), power).to(torch.uint8)
             by_parts(self.look_up, words, bits, given=(every,))
@@ -38,6 +43,10 @@ class MiniFloat(minifloat.MiniFloat):
         """The payload back to values."""
         scale = payload[: self.header].clone().view(torch.float32)[0] if self.header else torch.ones(())
         words = payload[self.header :].view(self._kind)
+        if self._short:
+            found = words.new_empty(len(words), dtype=torch.float32)
+            by_parts(lengthen, found, words, given=(scale,))
+            return found.to(like.dtype)
         if self.width == 1:
             every = torch.arange(256, dtype=torch.int32, device=payload.device)
             return in_bytes.read(words, self.values(torch, every, scale), 8, len(like)).to(like.dtype)
@@ -66,8 +75,23 @@ class MiniFloat(minifloat.MiniFloat):
         return 22 - self.mantissa
 
     @property
+    def _short(self) -> bool:
+        """Whether a word is the first byte of a float16."""
+        return (self.exponent, self.mantissa) == (5, 2)
+
+    @property
     def _kind(self) -> torch.dtype:
         return torch.uint8 if self.width == 1 else torch.int16
+
+
+def cast(words: Tensor, values: Tensor, factor: Tensor) -> None:
+    """float32 to words of a type of torch's own."""
+    words.copy_(values * factor)
+
+
+def lengthen(found: Tensor, words: Tensor, scale: Tensor) -> None:
+    """First bytes of float16 to float32."""
+    found.copy_((words.to(torch.int16) << 8).view(torch.float16)).mul_(scale)
 
 
 make = MiniFloat

@@ -3,23 +3,14 @@
 from jax import Array
 
 from suite.comm.channel import Channel
-from suite.comm.coder.jax import Coder, Coders
+from suite.comm.coder.jax import Coders
+from suite.comm.exchange.jax import divided, gathered, scattered
 from suite.comm.transport.jax import Transport
-
-
-def scattered(name: str, rows: Array, coder: Coder, transport: Transport) -> Array:
-    """Row r of the sum over ranks of (world, k), on rank r."""
-    return coder.total(transport.all_to_all(name, coder.encode("owners", rows)), rows[0])
-
-
-def gathered(name: str, mine: Array, coder: Coder, transport: Transport) -> Array:
-    """Every rank's (k,) values as all decode them, (world, k)."""
-    return coder.decode(transport.all_gather(name, coder.encode("gather", mine[None])), mine)
 
 
 def to_owners(name: str, rows: Array, *, channel: Channel, coders: Coders, transport: Transport) -> Array:
     """Row r of the mean over ranks of (world, k), on rank r; all ranks alike."""
-    return scattered(name, rows, coders(name, channel.codec), transport) / transport.world
+    return divided(scattered(name, rows, coders(name, channel.codec), transport), transport.world)
 
 
 def gather(name: str, mine: Array, *, channel: Channel, coders: Coders, transport: Transport) -> Array:

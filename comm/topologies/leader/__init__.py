@@ -4,8 +4,6 @@ Less goes on inside a host's memory than with two equal levels, but only one ran
 optimizers' owners exchange does not go by leaders: rows have owners on every rank.
 """
 
-import functools
-
 from suite.comm.channel import Channel
 from suite.comm.topologies._owners import gather_traffic, to_owners_traffic
 from suite.comm.transport import Entry, entry
@@ -19,10 +17,9 @@ LEVELS = 2
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
     """What `mean` sends, on rank 0, a leader."""
-    nbytes, payload = functools.partial(channel.codec.nbytes, itemsize=itemsize), channel.inner.nbytes(count, itemsize)
-    across = channel.algorithm.traffic(f"{name}/outer", count, nbytes=nbytes, world=world // locals, level="outer")
+    inside, how = channel.payloads(count, itemsize, inner=True), {"channel": channel, "itemsize": itemsize}
     return [
-        entry("to_first", f"{name}/inner", "", payload, locals, "inner"),
-        *across,
-        entry("broadcast", f"{name}/inner", "", payload, locals, "inner"),
+        *(entry("to_first", f"{name}/inner", "", payload, locals, "inner") for payload in inside),
+        *channel.algorithm.traffic(f"{name}/outer", count, **how, world=world // locals, level="outer"),
+        *(entry("broadcast", f"{name}/inner", "", payload, locals, "inner") for payload in inside),
     ]

@@ -13,10 +13,10 @@ __all__ = ["gather", "mean", "to_owners"]
 def mean(name: str, values: Tensor, *, channel: Channel, coders: Coders, transport: Transport) -> Tensor:
     """The mean over ranks of a flat (n,) array."""
     inner, local = transport.inner, coders(f"{name}/inner", channel.inner)
-    payloads = inner.to_first(f"{name}/inner", local.encode("worker", values[None])[0])
-    mine = local.total(payloads, values) / inner.world
+    started = [inner.to_first(f"{name}/inner", payload[0]) for payload in local.encode("worker", values[None])]
+    mine = local.total((arriving.wait() for arriving in started), values).div_(inner.world)
     if inner.rank == 0:
         across = coders(f"{name}/outer", channel.codec)
         mine = channel.algorithm.mean(f"{name}/outer", mine, coder=across, transport=transport.outer)
-    told = inner.broadcast(f"{name}/inner", local.encode("server", mine[None])[0])
-    return local.codec.decode(told, values)
+    told = [inner.broadcast(f"{name}/inner", payload) for payload in local.encode("server", mine[None])]
+    return local.decode((arriving.wait() for arriving in told), values)[0]

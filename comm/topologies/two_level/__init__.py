@@ -5,8 +5,6 @@ hosts each of L ranks moves an L-th of what it would move if hosts were not told
 their own.
 """
 
-import functools
-
 from suite.comm.channel import Channel
 from suite.comm.transport import Entry, entry
 
@@ -17,13 +15,12 @@ LEVELS = 2
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
     """What `mean` sends, on rank 0."""
-    nbytes, part = functools.partial(channel.codec.nbytes, itemsize=itemsize), -(-count // locals)
-    chunk = channel.inner.nbytes(part, itemsize)
-    across = channel.algorithm.traffic(f"{name}/outer", part, nbytes=nbytes, world=world // locals, level="outer")
+    part, how = -(-count // locals), {"channel": channel, "itemsize": itemsize}
+    inside = channel.payloads(part, itemsize, inner=True)
     return [
-        entry("all_to_all", f"{name}/inner", "", locals * chunk, locals, "inner"),
-        *across,
-        entry("all_gather", f"{name}/inner", "", chunk, locals, "inner"),
+        *(entry("all_to_all", f"{name}/inner", "", locals * payload, locals, "inner") for payload in inside),
+        *channel.algorithm.traffic(f"{name}/outer", part, **how, world=world // locals, level="outer"),
+        *(entry("all_gather", f"{name}/inner", "", payload, locals, "inner") for payload in inside),
     ]
 
 
@@ -32,17 +29,18 @@ def to_owners_traffic(
 ) -> list[Entry]:
     """What `to_owners` sends of (world, count) values."""
     hosts = world // locals
-    inside, across = channel.inner.nbytes(hosts * count, itemsize), channel.codec.nbytes(count, itemsize)
+    inside, across = channel.payloads(hosts * count, itemsize, inner=True), channel.payloads(count, itemsize)
     return [
-        entry("all_to_all", f"{name}/inner", "", locals * inside, locals, "inner"),
-        entry("all_to_all", f"{name}/outer", "", hosts * across, hosts, "outer"),
+        *(entry("all_to_all", f"{name}/inner", "", locals * payload, locals, "inner") for payload in inside),
+        *(entry("all_to_all", f"{name}/outer", "", hosts * payload, hosts, "outer") for payload in across),
     ]
 
 
 def gather_traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
     """What `gather` sends of a rank's (count,) values."""
     hosts = world // locals
+    inside, across = channel.payloads(hosts * count, itemsize, inner=True), channel.payloads(count, itemsize)
     return [
-        entry("all_gather", f"{name}/outer", "", channel.codec.nbytes(count, itemsize), hosts, "outer"),
-        entry("all_gather", f"{name}/inner", "", channel.inner.nbytes(hosts * count, itemsize), locals, "inner"),
+        *(entry("all_gather", f"{name}/outer", "", payload, hosts, "outer") for payload in across),
+        *(entry("all_gather", f"{name}/inner", "", payload, locals, "inner") for payload in inside),
     ]

@@ -4,7 +4,7 @@ from jax import Array
 
 from suite.comm.channel import Channel
 from suite.comm.coder.jax import Coders, chunks
-from suite.comm.topologies._owners.jax import gathered, scattered
+from suite.comm.exchange.jax import divided, gathered, scattered
 from suite.comm.transport.jax import Transport
 
 
@@ -13,7 +13,7 @@ def mean(name: str, values: Array, *, channel: Channel, coders: Coders, transpor
     inner, outer, count = transport.inner, transport.outer, values.size
     local, across = coders(f"{name}/inner", channel.inner), coders(f"{name}/outer", channel.codec)
     rows = chunks(values, inner.world)
-    mine = scattered(f"{name}/inner", rows, local, inner) / inner.world
+    mine = divided(scattered(f"{name}/inner", rows, local, inner), inner.world)
     mine = channel.algorithm.mean(f"{name}/outer", mine, coder=across, transport=outer)
     return gathered(f"{name}/inner", mine, local, inner).reshape(-1)[:count]
 
@@ -24,7 +24,7 @@ def to_owners(name: str, rows: Array, *, channel: Channel, coders: Coders, trans
     by_local = rows.reshape(outer.world, inner.world, -1).swapaxes(0, 1).reshape(inner.world, -1)
     mine = scattered(f"{name}/inner", by_local, coders(f"{name}/inner", channel.inner), inner)
     across = coders(f"{name}/outer", channel.codec)
-    return scattered(f"{name}/outer", mine.reshape(outer.world, -1), across, outer) / transport.world
+    return divided(scattered(f"{name}/outer", mine.reshape(outer.world, -1), across, outer), transport.world)
 
 
 def gather(name: str, mine: Array, *, channel: Channel, coders: Coders, transport: Transport) -> Array:

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from suite.comm.channel import Channel
 from suite.comm.coder.torch import Coders, chunks
-from suite.comm.topologies._owners.torch import gathered, scattered
+from suite.comm.exchange.torch import gathered, scattered
 from suite.comm.transport.torch import Transport
 
 
@@ -13,7 +13,7 @@ def mean(name: str, values: Tensor, *, channel: Channel, coders: Coders, transpo
     inner, outer, count = transport.inner, transport.outer, len(values)
     local, across = coders(f"{name}/inner", channel.inner), coders(f"{name}/outer", channel.codec)
     rows = chunks(values, inner.world)
-    mine = scattered(f"{name}/inner", rows, local, inner) / inner.world
+    mine = scattered(f"{name}/inner", rows, local, inner).div_(inner.world)
     mine = channel.algorithm.mean(f"{name}/outer", mine, coder=across, transport=outer)
     return gathered(f"{name}/inner", mine, local, inner).reshape(-1)[:count]
 
@@ -24,7 +24,7 @@ def to_owners(name: str, rows: Tensor, *, channel: Channel, coders: Coders, tran
     by_local = rows.reshape(outer.world, inner.world, -1).transpose(0, 1).reshape(inner.world, -1)
     mine = scattered(f"{name}/inner", by_local, coders(f"{name}/inner", channel.inner), inner)
     across = coders(f"{name}/outer", channel.codec)
-    return scattered(f"{name}/outer", mine.reshape(outer.world, -1), across, outer) / transport.world
+    return scattered(f"{name}/outer", mine.reshape(outer.world, -1), across, outer).div_(transport.world)
 
 
 def gather(name: str, mine: Tensor, *, channel: Channel, coders: Coders, transport: Transport) -> Tensor:

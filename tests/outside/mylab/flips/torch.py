@@ -6,6 +6,7 @@ from torch import Tensor
 
 from mylab.flips import STEP
 from suite.comm.algorithms.all_to_all import torch as true
+from suite.comm.transport.torch import Arriving
 
 
 class Faulty:
@@ -17,10 +18,10 @@ class Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.transport, name)
 
-    def all_gather(self, name: str, value: Tensor) -> Tensor:
-        received = self.transport.all_gather(name, value)
+    def all_gather(self, name: str, value: Tensor) -> Arriving:
+        received = self.transport.all_gather(name, value).wait()
         received[0, 1] ^= 64
-        return received
+        return Arriving(received)
 
 
 def mean(name: str, values: Tensor, *, coder: Any, transport: Any) -> Tensor:

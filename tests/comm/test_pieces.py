@@ -1,0 +1,134 @@
+"""What is long goes in pieces: the same in torch and jax, by the plan, nothing lost; one travels, one is encoded."""
+
+import math
+from typing import Any
+
+import coded
+import numpy as np
+import pytest
+import torch
+from reducing import KEY, WAYS, WORLD, both, by_torch, channels, gradients, kept_sum, levels
+
+from suite import communication
+from suite.comm.coder.torch import Coder
+from suite.comm.exchange.torch import gathered, scattered
+from suite.comm.layout import GROUP, MANY, pieces
+
+LONG = {"a": (97, 131), "b": (2_501,)}  # 15,208 values: four chunks of 3,802, three pieces each of eight bits a value
+NODES = coded.NODES | {"stochastic": {"module": "suite.comm.codecs.int8", "rounding": "stochastic"}}
+SMALL = {"piece_kib": 1}
+CODED = ("gather", "all_to_all", "ring")
+
+
+@pytest.mark.parametrize("key", NODES)
+@pytest.mark.parametrize("most", [1, 10_000, 2**19, math.inf])
+def test_pieces_are_as_long_as_they_may_be(key: str, most: float) -> None:
+    codec = communication.codec(NODES[key], None)
+    for count in (0, 1, GROUP, GROUP + 1, 100_000, 1_000_003):
+        first, *others = lengths = pieces(codec, count, 4, most)
+        assert sum(lengths) == count
+        assert all(length == first for length in others[:-1]) and all(0 < length <= first for length in others)
+        if others:
+            assert first % GROUP == 0 and math.log2(first // GROUP).is_integer()
+            assert codec.nbytes(2 * first, 4) > most and len(lengths) <= MANY
+            assert codec.nbytes(first, 4) <= most or first == GROUP or 2 * count > MANY * first
+
+
+@pytest.mark.parametrize("key", NODES)
+@pytest.mark.parametrize("algorithm", CODED)
+def test_backends_agree(key: str, algorithm: str) -> None:
+    """Two rounds with error feedback: means, residuals and bytes, random numbers too."""
+    changes = SMALL | {"codec": NODES[key], "algorithm": algorithm, "feedback": True}
+    (ours, states, ledgers), (theirs, state, entries) = both(
+        [gradients(0, shapes=LONG), gradients(1, shapes=LONG)], **changes
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert all(np.array_equal(one[name].view(np.uint32), other[name].view(np.uint32)) for name in LONG)
+    assert states[0].keys() == state.keys() != set()
+    for name, value in state.items():
+        assert np.array_equal(np.stack([rank[name] for rank in states]), value), name
+    assert ledgers[0].levels == {level: 2 * sent for level, sent in levels(entries).items()}
+
+
+@pytest.mark.parametrize("key", ["float32", "float21", "minifloat", "table(bits=8,percentiles=sampled)"])
+@pytest.mark.parametrize("algorithm, topology", WAYS)
+def test_plan_ledger_and_trace_count_the_same_pieces(key: str, algorithm: str, topology: str) -> None:
+    if algorithm == "native" and (key != "float32" or topology == "leader"):
+        return
+    changes = SMALL | {"codec": coded.NODES[key], "algorithm": algorithm, "topology": topology}
+    (one, _, ledgers), (other, _, entries) = both([gradients(shapes=LONG)], **changes)
+    assert algorithm == "native" or all(np.array_equal(one[0][name], other[0][name]) for name in LONG)
+    made = channels(None, shapes=LONG, **changes)
+    count = sum(math.prod(shape) for shape in LONG.values())
+    planned = made.default.topology.traffic(
+        "gradients", count, channel=made.default, itemsize=4, world=WORLD, locals=made.locals
+    )
+    assert levels(planned) == levels(entries) == ledgers[0].levels
+    counted = [[(e.operation, e.level, e.payload) for e in each] for each in (planned, entries)]
+    assert sorted(counted[0]) == sorted(counted[1])
+    assert algorithm == "native" or len(planned) > 2
+
+
+@pytest.mark.parametrize("key", ["float16", "bfloat16", "float21"])
+@pytest.mark.parametrize("algorithm", CODED)
+def test_numbers_that_are_coded_one_by_one_do_not_notice(key: str, algorithm: str) -> None:
+    found = [
+        means
+        for size in (0, 1)
+        for ([means], _, _) in both(
+            [gradients(shapes=LONG)], codec=coded.NODES[key], algorithm=algorithm, piece_kib=size
+        )
+    ]
+    for other in found[1:]:
+        assert all(np.array_equal(other[name], found[0][name]) for name in LONG)
+
+
+@pytest.mark.parametrize("key", NODES)
+def test_what_was_sent_and_what_is_remembered_is_the_sum(key: str) -> None:
+    shapes = {"a": (97, 132), "b": (2_504,)}  # no chunk is filled up
+    each = [gradients(step, shapes=shapes) for step in range(4)]
+    changes = SMALL | {"codec": NODES[key], "algorithm": "all_to_all", "feedback": True}
+    means, states, _ = by_torch(channels("torch", shapes=shapes, **changes), each)
+    sent = sum(float(mean[name].astype(np.float64).sum()) for mean in means for name in LONG)
+    kept = sum(float(kept_sum(name, value, "flat")) for state in states for name, value in state.items())
+    given = sum(float(v.astype(np.float64).sum()) / WORLD for values in each for v in values.values())
+    scale = sum(float(np.abs(value).sum()) for values in each for value in values.values())
+    assert abs(sent + kept - given) <= 2e-6 * scale
+
+
+class Watched:
+    """A codec and a transport of one rank that write down what happens when."""
+
+    def __init__(self, codec: Any):
+        self.codec, self.seen = codec, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.codec, name)
+
+    def __hash__(self) -> int:
+        return hash(self.codec)
+
+    def encode(self, *arguments: Any) -> torch.Tensor:
+        self.seen.append("encode")
+        return self.codec.encode(*arguments)
+
+    def decode(self, *arguments: Any) -> torch.Tensor:
+        self.seen.append("decode")
+        return self.codec.decode(*arguments)
+
+    def all_gather(self, name: str, value: torch.Tensor) -> Any:
+        self.seen.append("start")
+        self.value = value
+        return type("Arriving", (), {"wait": lambda _: self.seen.append("wait") or value})()
+
+    all_to_all = all_gather
+
+
+@pytest.mark.parametrize("exchange", [scattered, gathered])
+def test_a_piece_is_on_its_way_while_the_next_is_encoded(exchange: Any) -> None:
+    watched: Any = Watched(communication.codec(coded.NODES["bfloat16"], "torch"))
+    coder = Coder("a", watched, None, KEY, 0, 2 * GROUP)
+    values = torch.arange(3 * GROUP, dtype=torch.float32)
+    found = exchange("a", values[None] if exchange is scattered else values, coder, watched)
+    assert torch.equal(found.reshape(-1), values.bfloat16().float())
+    assert watched.seen == ["encode", "start"] * 3 + ["wait", "decode"] * 3
