@@ -25,7 +25,8 @@ class Channel:
         algorithm: how a mean is taken with it.
         topology: among which ranks.
         feedback: remember what the codec lost, and add it to the next values of the same name.
-        piece_bytes: payload bytes that one rank sends another at a time, about; what is longer goes in pieces.
+        piece_bytes: payload bytes that one rank sends another at a time, about; what is longer goes in pieces, but not
+            inside a host.
     """
 
     codec: Codec
@@ -35,10 +36,9 @@ class Channel:
     feedback: bool = False
     piece_bytes: float = float("inf")
 
-    def payloads(self, count: int, itemsize: int, *, inner: bool = False) -> list[int]:
+    def payloads(self, count: int, itemsize: int) -> list[int]:
         """Payload bytes of `count` values of `itemsize` bytes, piece by piece."""
-        codec = self.inner if inner else self.codec
-        return [codec.nbytes(length, itemsize) for length in pieces(codec, count, itemsize, self.piece_bytes)]
+        return [self.codec.nbytes(length, itemsize) for length in pieces(self.codec, count, itemsize, self.piece_bytes)]
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -88,4 +88,9 @@ def chunks(values: Array, count: int) -> Array:
     return jnp.concatenate([values, more]).reshape(count, -1)
 
 
-Coders = Callable[[str, Codec], Coder]  # the coder of a name and a codec, with the run's residuals and random numbers
+class Coders(Protocol):
+    """Makes coders with the run's residuals and random numbers."""
+
+    def __call__(self, name: str, codec: Codec, whole: bool = False) -> Coder:
+        """The coder of a name and a codec; `whole`: not in pieces, as inside a host."""
+        ...

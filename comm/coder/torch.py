@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -104,4 +105,9 @@ def _joined(parts: list[Tensor], axis: int = 0) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
-Coders = Callable[[str, Codec], Coder]  # the coder of a name and a codec, with the run's residuals and random numbers
+class Coders(Protocol):
+    """Makes coders with the run's residuals and random numbers."""
+
+    def __call__(self, name: str, codec: Codec, whole: bool = False) -> Coder:
+        """The coder of a name and a codec; `whole`: not in pieces, as inside a host."""
+        ...

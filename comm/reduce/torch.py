@@ -133,9 +133,9 @@ class Reduce:
     def _ways(self, channel: Channel) -> dict[str, Any]:
         """What a topology needs beside the values."""
 
-        def coder(name: str, codec: Codec) -> Coder:
-            state = self.state if channel.feedback else None
-            return Coder(name, codec, state, self.key, self.transport.rank, channel.piece_bytes)
+        def coder(name: str, codec: Codec, whole: bool = False) -> Coder:
+            state, most = self.state if channel.feedback else None, float("inf") if whole else channel.piece_bytes
+            return Coder(name, codec, state, self.key, self.transport.rank, most)
 
         coders: Coders = coder
         return {"channel": channel, "coders": coders, "transport": self.transport}

@@ -17,9 +17,9 @@ LEVELS = 2
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
     """What `mean` sends, on rank 0, a leader."""
-    inside, how = channel.payloads(count, itemsize, inner=True), {"channel": channel, "itemsize": itemsize}
+    payload, how = channel.inner.nbytes(count, itemsize), {"channel": channel, "itemsize": itemsize}
     return [
-        *(entry("to_first", f"{name}/inner", "", payload, locals, "inner") for payload in inside),
+        entry("to_first", f"{name}/inner", "", payload, locals, "inner"),
         *channel.algorithm.traffic(f"{name}/outer", count, **how, world=world // locals, level="outer"),
-        *(entry("broadcast", f"{name}/inner", "", payload, locals, "inner") for payload in inside),
+        entry("broadcast", f"{name}/inner", "", payload, locals, "inner"),
     ]

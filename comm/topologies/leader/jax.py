@@ -13,7 +13,7 @@ __all__ = ["gather", "mean", "to_owners"]
 
 def mean(name: str, values: Array, *, channel: Channel, coders: Coders, transport: Transport) -> Array:
     """The mean over ranks of a flat (n,) array."""
-    inner, local = transport.inner, coders(f"{name}/inner", channel.inner)
+    inner, local = transport.inner, coders(f"{name}/inner", channel.inner, whole=True)
     payloads = [inner.to_first(f"{name}/inner", payload[0]) for payload in local.encode("worker", values[None])]
     mine = divided(local.total(payloads, values), inner.world)
     across = coders(f"{name}/outer", channel.codec)

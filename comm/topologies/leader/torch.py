@@ -12,7 +12,7 @@ __all__ = ["gather", "mean", "to_owners"]
 
 def mean(name: str, values: Tensor, *, channel: Channel, coders: Coders, transport: Transport) -> Tensor:
     """The mean over ranks of a flat (n,) array."""
-    inner, local = transport.inner, coders(f"{name}/inner", channel.inner)
+    inner, local = transport.inner, coders(f"{name}/inner", channel.inner, whole=True)
     started = [inner.to_first(f"{name}/inner", payload[0]) for payload in local.encode("worker", values[None])]
     mine = local.total((arriving.wait() for arriving in started), values).div_(inner.world)
     if inner.rank == 0:

@@ -16,11 +16,11 @@ LEVELS = 2
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
     """What `mean` sends, on rank 0."""
     part, how = -(-count // locals), {"channel": channel, "itemsize": itemsize}
-    inside = channel.payloads(part, itemsize, inner=True)
+    inside = channel.inner.nbytes(part, itemsize)
     return [
-        *(entry("all_to_all", f"{name}/inner", "", locals * payload, locals, "inner") for payload in inside),
+        entry("all_to_all", f"{name}/inner", "", locals * inside, locals, "inner"),
         *channel.algorithm.traffic(f"{name}/outer", part, **how, world=world // locals, level="outer"),
-        *(entry("all_gather", f"{name}/inner", "", payload, locals, "inner") for payload in inside),
+        entry("all_gather", f"{name}/inner", "", inside, locals, "inner"),
     ]
 
 
@@ -29,9 +29,9 @@ def to_owners_traffic(
 ) -> list[Entry]:
     """What `to_owners` sends of (world, count) values."""
     hosts = world // locals
-    inside, across = channel.payloads(hosts * count, itemsize, inner=True), channel.payloads(count, itemsize)
+    inside, across = channel.inner.nbytes(hosts * count, itemsize), channel.payloads(count, itemsize)
     return [
-        *(entry("all_to_all", f"{name}/inner", "", locals * payload, locals, "inner") for payload in inside),
+        entry("all_to_all", f"{name}/inner", "", locals * inside, locals, "inner"),
         *(entry("all_to_all", f"{name}/outer", "", hosts * payload, hosts, "outer") for payload in across),
     ]
 
@@ -39,8 +39,8 @@ def to_owners_traffic(
 def gather_traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
     """What `gather` sends of a rank's (count,) values."""
     hosts = world // locals
-    inside, across = channel.payloads(hosts * count, itemsize, inner=True), channel.payloads(count, itemsize)
+    inside, across = channel.inner.nbytes(hosts * count, itemsize), channel.payloads(count, itemsize)
     return [
         *(entry("all_gather", f"{name}/outer", "", payload, hosts, "outer") for payload in across),
-        *(entry("all_gather", f"{name}/inner", "", payload, locals, "inner") for payload in inside),
+        entry("all_gather", f"{name}/inner", "", inside, locals, "inner"),
     ]
