@@ -14,9 +14,7 @@ class Int8(int8.Int8):
         """(n,) values to their payload."""
         rows = self._rows(values.astype(jnp.float32))
         scales = self.scales(jnp, rows)
-        # else XLA would multiply by reciprocals, and round some ties the other way
-        beside = lax.optimization_barrier(jnp.broadcast_to(scales[:, None], rows.shape))
-        numbers = self.numbers(jnp, rows, beside, self._rows(draw(values.size)) if self.draws and draw else None)
+        numbers = self.numbers(jnp, rows, scales, self._rows(draw(values.size)) if self.draws and draw else None)
         numbers = lax.bitcast_convert_type(numbers.astype(jnp.int8).reshape(-1)[: values.size], jnp.uint8)
         return jnp.concatenate([lax.bitcast_convert_type(scales, jnp.uint8).reshape(-1), numbers])
 

@@ -34,15 +34,13 @@ class Int8(int8.Int8):
     def write(self, scales: Tensor, numbers: Tensor, rows: Tensor, draws: Tensor | None = None) -> None:
         """(k, block) float32 values to their scales and whole numbers."""
         scales.copy_(self.scales(torch, rows))
-        numbers.copy_(self.numbers(torch, rows, scales[:, None], draws))
+        numbers.copy_(self.numbers(torch, rows, scales, draws))
 
     def numbers(self, xp: Any, rows: Tensor, scales: Tensor, draws: Tensor | None) -> Tensor:
         """The same in fewer passes, where all scales are usable."""
         if torch.compiler.is_compiling() or not bool((scales > 0).all()):
             return super().numbers(torch, rows, scales, draws)
-        quotient = rows / scales
-        found = quotient.round_() if draws is None else quotient.add_(draws).floor_()
-        return found.clip_(-127, 127)
+        return self.rounded(torch, rows * (1.0 / scales)[:, None], draws).clip_(-127, 127)
 
     def _rows(self, values: Tensor) -> Tensor:
         return functional.pad(values, (0, -len(values) % self.block)).view(-1, self.block)

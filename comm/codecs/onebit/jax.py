@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from suite.comm.codecs import _bits, onebit
+from suite.comm.codecs import onebit
+from suite.comm.codecs._bits import jax as in_bytes
 from suite.comm.codecs._codec import Draw
 from suite.comm.codecs._fold import fold
 
@@ -18,12 +19,12 @@ class OneBit(onebit.OneBit):
         negatives = fold(jnp, narrow, jnp.add, lambda part: (part.view(jnp.int32) < 0).astype(jnp.int32))
         means = self.means(jnp, *self.sums(jnp, narrow), values.size, negatives)
         means = lax.bitcast_convert_type(means, jnp.uint8).reshape(-1)
-        return jnp.concatenate([means, _bits.pack(jnp, words, 1)])[: self.nbytes(values.size)]
+        return jnp.concatenate([means, in_bytes.pack(words, 1)])[: self.nbytes(values.size)]
 
     def decode(self, payload: Array, like: Array) -> Array:
         """The payload back to values."""
         means = lax.bitcast_convert_type(payload[:8].reshape(2, 4), jnp.float32)
-        words = _bits.unpack(jnp, payload[8:], 1)[: like.size]
+        words = in_bytes.unpack(payload[8:], 1)[: like.size]
         return jnp.where(words == 1, means[1], means[0]).astype(like.dtype)
 
 

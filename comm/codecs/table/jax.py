@@ -4,8 +4,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.comm.codecs import _bits, table
+from suite.comm.codecs._bits import jax as in_bytes
 from suite.comm.codecs._codec import Draw
 from suite.comm.codecs._fold import fold
+
+FEW = 8  # magnitudes that are told apart one by one
 
 
 class Table(table.Table):
@@ -23,7 +26,7 @@ class Table(table.Table):
         for middle in range(middles.size):
             numbers = numbers + (magnitudes > middles[middle])
         words = jnp.pad(self.words(bits, numbers).astype(jnp.uint8), (0, -bits.size % _bits.group(self.bits)))
-        packed = _bits.pack(jnp, words, self.bits)
+        packed = in_bytes.pack(words, self.bits)
         made = lax.bitcast_convert_type(made, jnp.uint8).reshape(-1)
         return jnp.concatenate([made, packed])[: self.nbytes(values.size)]
 
@@ -31,9 +34,15 @@ class Table(table.Table):
         """The payload back to values."""
         made = lax.bitcast_convert_type(payload[: 4 * self.size].reshape(-1, 4), jnp.int32)
         packed, whole = payload[4 * self.size :], self.bits * _bits.group(self.bits) // 8
-        words = _bits.unpack(jnp, jnp.pad(packed, (0, -packed.size % whole)), self.bits)[: like.size]
-        signed = lax.bitcast_convert_type(jnp.concatenate([made, made | table.SIGN]), jnp.float32)
-        return signed[words.astype(jnp.int32)].astype(like.dtype)
+        words = in_bytes.unpack(jnp.pad(packed, (0, -packed.size % whole)), self.bits)[: like.size]
+        if self.size <= FEW:  # else the table would be put together again for every value
+            numbers, found = words & (self.size - 1), jnp.full(words.shape, made[0])
+            for number in range(1, self.size):
+                found = jnp.where(numbers == number, made[number], found)
+            found = jnp.where(words < self.size, found, found | table.SIGN)
+        else:
+            found = jnp.concatenate([made, made | table.SIGN])[words.astype(jnp.int32)]
+        return lax.bitcast_convert_type(found, jnp.float32).astype(like.dtype)
 
 
 make = Table
