@@ -20,9 +20,9 @@ GOALS = {"fp8": {"torch": 3.0, "jax": 3.3}, "float21": {"torch": 1.35, "jax": 1.
 # What misses its goal, and why: processor time. Of fp8's 33 ms in torch all is encoding, decoding and the kernel's
 # packets, the link being hidden; onebit with its residuals takes 35 ms to encode and decode, 3 on the link.
 MISSED = {
-    "torch, eager": {"fp8": 2.0, "onebit": 1.5},
-    "torch, compiled": {"fp8": 2.2, "onebit": 1.5},
-    "jax": {"onebit": 5.0},
+    "torch, eager": {"fp8": 2.2, "float21": 1.25, "onebit": 1.4},
+    "torch, compiled": {"fp8": 2.3, "float21": 1.25, "onebit": 1.4},
+    "jax": {"fp8": 2.9, "float21": 1.25, "onebit": 8.0},
 }
 GATHER = {"algorithm": {"module": "suite.comm.algorithms.gather"}}  # sends as many bytes between two ranks
 TWO_LEVEL = 1.35  # than flat, both float32, two hosts of two ranks at 200 Mbit/s
