@@ -15,7 +15,7 @@ import functools
 from suite.comm.codecs._codec import Codec
 
 GROUP = 3 * 2**9  # values: float21 packs three, int8 has a scale for each 512, and whole bytes hold eight words
-MANY = 16
+MANY = 16  # pieces
 
 
 @functools.lru_cache(maxsize=1024)

@@ -16,9 +16,9 @@ all-to-all every rank has l - 1 messages inside and W - l outside. The two level
 slower one counts. Between the first ranks of hosts (after `to_first`) the outer link serves one group, and else as many
 groups as a host has ranks.
 
-Encoded values go in pieces, each sent while the next is encoded or the last decoded (in torch; XLA
-does one after another): p of them take a message's latency once, and of moving and of coding the longer with a p-th of
-the shorter, where one piece would take the sum.
+Encoded values go in pieces, each sent while the next is encoded or the last decoded (in torch; XLA does one after
+another): p of them take a message's latency once, and of moving and of coding the longer with a p-th of the shorter,
+where one piece would take the sum.
 """
 
 import itertools

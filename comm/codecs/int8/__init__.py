@@ -4,7 +4,7 @@ The payload is the float32 scales, then the numbers. A scale is the block's larg
 bits of precision: then a number times its scale is exact, and no compiler's fused multiply-add can change a sum. The
 largest scale is rounded down, so that nothing overflows. A block whose values are all below 2**-90 becomes zeros; one
 that holds an infinity or a NaN becomes NaNs. Values are multiplied by their scale's reciprocal: XLA makes that of
-quotients in any case, and would round one tie in 60,000 another way.
+quotients in any case, and then one value in some 60,000 would be rounded another way than in NumPy.
 """
 
 from dataclasses import dataclass
