@@ -21,7 +21,7 @@ def divided(values: Array, count: int) -> Array:
     """The values divided by a number of ranks, to the last bit.
 
     XLA multiplies by a constant's reciprocal, which is something else where the constant is no power of two; and a
-    number in each place is no constant.
+    number in each place is no constant. Simulated ranks (`jax_sim`) share these numbers, and XLA sees it there.
     """
     exact = count & (count - 1) == 0
     return values / (count if exact else lax.optimization_barrier(jnp.full_like(values, count)))

@@ -49,7 +49,7 @@ class Int8(Codec):
 
     @property
     def unbiased(self) -> bool:
-        """Stochastic rounding is."""
+        """Stochastic rounding is, but for the 2**-17 of a scale that its steps are rounded by."""
         return self.rounding == "stochastic"
 
     def blocks(self, count: int) -> int:
@@ -61,7 +61,7 @@ class Int8(Codec):
         return count + 4 * self.blocks(count)
 
     def bound(self, values: np.ndarray) -> np.ndarray:
-        """Half a scale, or a whole one under stochastic rounding; the quotient's rounding adds 2**-16 of it.
+        """Half a scale, or a whole one under stochastic rounding; the product's rounding adds 2**-16 of it.
 
         None beside an infinity or a NaN.
         """
