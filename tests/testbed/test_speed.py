@@ -18,10 +18,10 @@ ROUNDS = 7
 # how much sooner 10 MB have their mean than in float32 with the native all-reduce, at 1 Gbit/s
 GOALS = {"fp8": {"torch": 3.0, "jax": 3.3}, "float21": {"torch": 1.35, "jax": 1.35}, "onebit": {"torch": 12, "jax": 12}}
 # What misses its goal, and why: processor time. Of fp8's 33 ms in torch all is encoding, decoding and the kernel's
-# packets, the link being hidden; onebit with its residuals takes 35 ms to encode and decode, 3 on the link.
+# packets, the link being hidden; onebit's 24 ms are 3 on the link, 8 of encoding and decoding, and passes over 10 MB.
 MISSED = {
-    "torch, eager": {"fp8": 2.2, "float21": 1.25, "onebit": 1.4},
-    "torch, compiled": {"fp8": 2.3, "float21": 1.25, "onebit": 1.4},
+    "torch, eager": {"fp8": 2.2, "float21": 1.25, "onebit": 1.9},
+    "torch, compiled": {"fp8": 2.3, "float21": 1.25, "onebit": 2.2},
     "jax": {"fp8": 2.9, "float21": 1.25, "onebit": 8.0},
 }
 GATHER = {"algorithm": {"module": "suite.comm.algorithms.gather"}}  # sends as many bytes between two ranks

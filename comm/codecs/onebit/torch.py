@@ -1,4 +1,4 @@
-"""The codec in torch; by parts as fast as compiled, and the sixteen parts of `add_up` would be long in compiling."""
+"""The codec in torch."""
 
 import operator
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from suite.comm.codecs import _fold, onebit
+from suite.comm.codecs import _bits, _fold, onebit
 from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
 from suite.comm.codecs._parts.torch import by_parts
@@ -22,13 +22,14 @@ class OneBit(onebit.OneBit):
     def encode(self, values: Tensor, draw: Draw | None = None) -> Tensor:
         """(n,) values to their payload."""
         narrow = (values.float() if len(values) else values.new_zeros(1).float()).contiguous()
-        payload = narrow.new_empty(8 + -(-len(narrow) // 8), dtype=torch.uint8)
-        words = in_bytes.room(narrow, 1)
-        by_parts(signs, words.view(-1)[: len(narrow)], narrow.view(torch.int32))
-        in_bytes.pack(payload[8:], words)
-        ones = torch.tensor([0, 1], dtype=torch.int32, device=narrow.device)
-        negatives = in_bytes.read(payload[8:], in_bytes.meanings(ones, 1).sum(1, dtype=torch.int32), 8, len(payload))
-        means = self.means(torch, *self.sums(torch, narrow), len(values), negatives.sum(dtype=torch.int32))
+        payload, whole = narrow.new_empty(8 + -(-len(narrow) // 8), dtype=torch.uint8), len(narrow) // 8
+        bits, packed = narrow.view(torch.int32), payload[8:]
+        by_parts(signs, packed[:whole], bits[: 8 * whole].view(-1, 8), compiles=self.compiles)
+        if rest := len(narrow) % 8:
+            signs(packed[whole:], functional.pad(bits[8 * whole :], (0, 8 - rest))[None])
+        ones = in_bytes.meanings(torch.arange(2, device=narrow.device), 1).sum(1)
+        negatives = (packed.bincount(minlength=256) * ones).sum()
+        means = self.means(torch, *self.sums(torch, narrow), len(values), negatives)
         payload[:8] = means.view(torch.uint8)
         return payload[: self.nbytes(len(values))]
 
@@ -43,7 +44,7 @@ class OneBit(onebit.OneBit):
             if parts[0].ndim > 1:
                 return _fold.level(combine, each, parts)
             found = parts[0].new_empty(2, len(parts[0]))
-            by_parts(add_up, *found, *parts)
+            by_parts(add_up, *found, *parts, compiles=self.compiles and len(parts) == _fold.PARTS)
             return found
 
         above, below = _fold.fold(torch, values, operator.add, sides, level)
@@ -63,8 +64,8 @@ def add_up(above: Tensor, below: Tensor, *parts: Tensor) -> None:
     above.zero_()
     below.zero_()
     for part in parts:
-        if not _finite(part):
-            positive, negative = sides(part)
+        if torch.compiler.is_compiling() or not _finite(part):
+            positive, negative = (SPECIFICATION.magnitude(torch, part, side) for side in (False, True))
         else:  # the same in fewer passes
             positive = functional.threshold(part, DENORMAL, 0.0).clamp_max_(LARGEST)
             negative = functional.threshold(part.neg(), DENORMAL, 0.0).clamp_max_(LARGEST)
@@ -77,9 +78,13 @@ def _finite(values: Tensor) -> bool:
     return bool(least > -torch.inf) and bool(most < torch.inf)  # a NaN is neither
 
 
-def signs(words: Tensor, bits: Tensor) -> None:
-    """float32 bits to that of the sign."""
-    words.copy_((bits >> 31).bitwise_and_(1))
+def signs(packed: Tensor, bits: Tensor) -> None:
+    """float32 bits (k, 8) to a byte for each eight: those of the signs."""
+    words = (bits >> 31).to(torch.uint8) & 1
+    if torch.compiler.is_compiling():
+        packed.copy_(_bits.pack(torch, words, 1))
+    else:
+        in_bytes.pack(packed, words)
 
 
 make = OneBit
