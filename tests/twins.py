@@ -63,6 +63,10 @@ class Torch:
         """Put statistics into the state."""
         self.state["factor"][stack].copy_(torch.from_numpy(value))
 
+    def count(self, steps: int) -> None:
+        """Say how many updates there were."""
+        self.state["steps"].fill_(steps)
+
     def update(self, grads: Tree) -> None:
         for name, parameter in self.named.items():
             parameter.grad = torch.as_tensor(grads[name], dtype=parameter.dtype)
@@ -105,6 +109,10 @@ class Jax:
         with jax.enable_x64(self.wide):
             value = jnp.asarray(value, self.state["factor"][stack].dtype)
             self.state = self.state | {"factor": self.state["factor"] | {stack: value}}
+
+    def count(self, steps: int) -> None:
+        """Say how many updates there were."""
+        self.state = self.state | {"steps": jnp.asarray(steps, self.state["steps"].dtype)}
 
     def update(self, grads: Tree) -> None:
         with jax.enable_x64(self.wide):

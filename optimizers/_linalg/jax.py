@@ -14,10 +14,7 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
 
     Arguments as in `suite.optimizers._linalg.torch.inverse_root`; `epsilon` may be traced.
     """
-    mean = jnp.trace(stack, axis1=-2, axis2=-1)[:, None, None] / stack.shape[-1]
-    usable = jnp.isfinite(stack).all((-2, -1), keepdims=True) & (mean >= jnp.finfo(stack.dtype).tiny)
-    safe = jnp.where(usable, stack, jnp.eye(stack.shape[-1], dtype=stack.dtype))
-    mean = jnp.where(usable, mean, 1.0)
+    usable, safe, mean = certain(stack)
     epsilon = jnp.asarray(epsilon, stack.dtype)
     eigh, newton = partial(_eigh, order=order), partial(_newton, order=order)
     narrow = partial(_eigh, order=order, wide=False)
@@ -26,6 +23,22 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
     else:
         root = {"eigh": eigh, "eigh32": narrow, "newton": newton}[method](safe, mean, epsilon)
     return jnp.where(usable, root, jnp.nan)
+
+
+def certain(stack: Array) -> tuple[Array, Array, Array]:
+    """Which symmetric matrices (count, n, n) have a root; identities in place of the others; mean eigenvalues.
+
+    The first and the last are (count, 1, 1).
+    """
+    identity, limits = jnp.eye(stack.shape[-1], dtype=stack.dtype), jnp.finfo(stack.dtype)
+    mean = (stack * identity).sum((1, 2), keepdims=True) / len(identity)  # NaN where any entry is not finite: 0 · ∞
+    usable = (mean >= limits.tiny) & (mean <= limits.max)
+    return usable, jnp.where(usable, stack, identity), jnp.where(usable, mean, 1.0)
+
+
+def finite(stack: Array) -> Array:
+    """Whether all entries of each matrix are finite (count, 1, 1): by a sum, as that is what XLA compiles soonest."""
+    return (0.0 * stack).sum((1, 2), keepdims=True) == 0.0
 
 
 def _eigh(stack: Array, mean: Array, epsilon: Array, *, order: int, wide: bool = True) -> Array:

@@ -9,6 +9,7 @@ from jax import Array
 
 from suite.contract import Layer
 from suite.optimizers._base.jax import Optimizer, decayed, hyper
+from suite.optimizers._linalg.jax import finite
 from suite.optimizers.kbfgs.plan import CURVATURE, POWELL, KBFGSPlan
 
 Tree = dict[str, Array]
@@ -104,8 +105,8 @@ def kbfgs(
         factor = jnp.concatenate([damped(key, state) for key in keys])
         # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
         inverse = jax.lax.map(lambda m: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(m), True), identity), factor)
-        usable = jnp.isfinite(inverse).all((1, 2))
-        inverse = jnp.where(usable[:, None, None], inverse, jnp.concatenate([state["ha"][key] for key in keys]))
+        usable = finite(inverse)
+        inverse = jnp.where(usable, inverse, jnp.concatenate([state["ha"][key] for key in keys]))
         ha, begin = dict(state["ha"]), 0
         for key in keys:
             ha[key], begin = inverse[begin : begin + count[key]], begin + count[key]
@@ -113,12 +114,9 @@ def kbfgs(
 
     def whole(key: str, values: Tree) -> Array:
         """Weights and biases of a stack side by side, or what belongs to them: (count, out, in)."""
-        wholes = []
-        for name in plan.stacks[key]:
-            weight, *bias = layers[name].parameters
-            matrix = values[weight].reshape(len(values[weight]), -1)
-            wholes.append(jnp.concatenate([matrix, *(values[b][:, None] for b in bias)], 1))
-        return jnp.stack(wholes)
+        kinds = zip(*(layers[name].parameters for name in plan.stacks[key]), strict=True)
+        stacks = [jnp.stack([values[name] for name in names]) for names in kinds]
+        return jnp.concatenate([stack.reshape(*stack.shape[:2], -1) for stack in stacks], 2)
 
     def update(grads: Tree, state: State, params: Tree, *, evaluate: Any, reduce: Any) -> tuple[Tree, State]:
         at = state["hyper"]
@@ -160,7 +158,7 @@ def kbfgs(
 
 def _means(x: Array, dy: Array, weight: Array, size: int) -> Tree:
     """Of one call of a layer, Σ â (size,) and Σ ĝ (out,); dy holds the samples' weights already."""
-    middle = weight @ x.reshape(len(x), -1, x.shape[-1]).mean(1)
+    middle = (weight[:, None] * x.reshape(len(x), -1, x.shape[-1]).mean(1)).sum(0)
     if size > x.shape[-1]:
         middle = jnp.concatenate([middle, weight.sum()[None]])
     return {"/middle": middle, "/slope": dy.reshape(len(dy), -1, dy.shape[-1]).mean(1).sum(0)}
@@ -177,8 +175,11 @@ def _factor(x: Array, weight: Array, size: int) -> Array:
 
 
 def _outputs(matrix: Array, vector: Array) -> Array:
-    """Matrix-vector products of a stack: (count, m, n) and (count, n) to (count, m)."""
-    return (matrix @ vector[:, :, None])[:, :, 0]
+    """Matrix-vector products of a stack: (count, m, n) and (count, n) to (count, m).
+
+    As sums: XLA compiles every product with a vector on a CPU by itself, for three times as long.
+    """
+    return (matrix * vector[:, None, :]).sum(-1)
 
 
 def _dot(one: Array, other: Array) -> Array:
@@ -198,15 +199,15 @@ def _double_damping(h: Array, s: Array, y: Array, ridge: Array) -> tuple[Array, 
 
 
 def _bfgs(h: Array, s: Array, y: Array, slope: Array) -> tuple[Array, Array]:
-    """BFGS of inverses (count, n, n), and which pairs were used (count,)."""
+    """BFGS of inverses (count, n, n), and which pairs were used (count, 1, 1)."""
     curvature = _dot(s, y)
     usable = curvature > CURVATURE * _dot(s, s) * jnp.linalg.norm(slope, axis=1, keepdims=True)
     rho = 1.0 / jnp.where(usable, curvature, 1.0)
     hy = _outputs(h, y)
     scaled = (rho**2 * _dot(y, hy) + rho) * s - rho * hy
     new = h + s[:, :, None] * scaled[:, None] - (rho * hy)[:, :, None] * s[:, None]
-    used = usable[:, 0] & jnp.isfinite(new).all((1, 2))
-    return jnp.where(used[:, None, None], new, h), used
+    used = usable[:, :, None] & finite(new)
+    return jnp.where(used, new, h), used
 
 
 make = kbfgs

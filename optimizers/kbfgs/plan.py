@@ -13,7 +13,7 @@ class KBFGSPlan(Plan):
     """Statistics at every step; inverses of A once, at the first. Layers of equal shape stand in one stack.
 
     Attributes:
-        stacks: names of the covered layers, keyed by `<outputs>x<inputs>`.
+        stacks: names of the covered layers, keyed by `<outputs>x<inputs>`, and `+1` where there is a bias.
         inputs: rows of A by stack, a constant input for the bias included.
         outputs: rows of Hg by stack.
         place: the stack of each covered layer.
@@ -27,9 +27,9 @@ class KBFGSPlan(Plan):
         self.outputs: dict[str, int] = {}
         for name in [name for name, layer in layers.items() if layer.kind == "linear"]:
             weight, *bias = layers[name].parameters
-            outputs, inputs = shapes[weight][0], math.prod(shapes[weight][1:]) + len(bias)
-            key = f"{outputs}x{inputs}"
-            self.inputs[key], self.outputs[key] = inputs, outputs
+            outputs, inputs = shapes[weight][0], math.prod(shapes[weight][1:])
+            key = f"{outputs}x{inputs}+1" if bias else f"{outputs}x{inputs}"
+            self.inputs[key], self.outputs[key] = inputs + len(bias), outputs
             self.stacks.setdefault(key, []).append(name)
         self.place = {name: key for key, names in self.stacks.items() for name in names}
         self.equal: dict[str, list[str]] = {}

@@ -170,7 +170,8 @@ def kfac(
 
         def one(item: Any) -> Array:
             due, factor, scale, ridge, old = item
-            return jax.lax.cond(due, lambda: damped_inverse(factor * scale, ridge), lambda: old)
+            inverse = lambda: damped_inverse(factor * scale, ridge)  # noqa: E731
+            return jax.lax.cond(due, inverse, lambda: old) if stale else inverse()
 
         # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
         items = (scale[numbers], ridges(plan, state, damping_split)[numbers], reduce.mine(previous, owners))

@@ -10,8 +10,9 @@ from suite.optimizers.kfac.plan import SMALLEST, KFACPlan
 
 
 def usable(inverse: Array) -> Array:
-    """Whether the inverses (m, n, n) are finite: their diagonals bound all others."""
-    return jnp.isfinite(jnp.diagonal(inverse, axis1=-2, axis2=-1)).all(-1)
+    """Whether the inverses (m, n, n) are some: their diagonals are positive, and bound all other entries."""
+    diagonal = jnp.diagonal(inverse, axis1=-2, axis2=-1)
+    return ((diagonal > 0.0) & (diagonal < jnp.inf)).all(-1)
 
 
 def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Array:
@@ -30,11 +31,18 @@ def ridges(plan: KFACPlan, state: dict[str, Any], split: str) -> Array:
 
 
 def damped_inverse(factor: Array, ridge: Array) -> Array:
-    """(A + ridge · I)⁻¹ of one matrix (n, n) by Cholesky; see the torch twin."""
+    """(A + ridge · I)⁻¹ of one matrix (n, n) by Cholesky; see the torch twin. A loop, so that it is compiled once."""
     identity = jnp.eye(len(factor), dtype=factor.dtype)
-    sound = lambda root: jnp.isfinite(jnp.diagonal(root)).all()  # noqa: E731
-    cholesky = functools.partial(lax.linalg.cholesky, symmetrize_input=False)  # it reads the lower half only
-    root = cholesky(factor + ridge * identity)
-    root = lax.cond(sound(root), lambda: root, lambda: cholesky(factor + 10.0 * ridge * identity))
+
+    def again(tried: tuple[Array, Array]) -> tuple[Array, Array]:
+        times, _ = tried
+        damped = factor + times * ridge * identity
+        return 10.0 * times, lax.linalg.cholesky(damped, symmetrize_input=False)  # it reads the lower half only
+
+    def failed(tried: tuple[Array, Array]) -> Array:
+        times, root = tried
+        return jnp.isnan(root[0, 0]) & (times < 100.0)
+
+    _, root = lax.while_loop(failed, again, (jnp.ones_like(ridge), jnp.full_like(factor, jnp.nan)))
     solve = functools.partial(lax.linalg.triangular_solve, root, left_side=True, lower=True)
-    return jnp.where(sound(root), solve(solve(identity), transpose_a=True), jnp.nan)
+    return solve(solve(identity), transpose_a=True)

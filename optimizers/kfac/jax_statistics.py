@@ -1,7 +1,7 @@
 """A layer's factors in jax, as sums over samples; the formulas stand in reference.py."""
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from suite.contract import Layer
 from suite.optimizers.kfac.windows import met, products
@@ -37,7 +37,10 @@ def factors(layer: Layer, x: Array, dy: Array, weight: Array, rows: int, *, full
         return found | {"/in": _windows(layer, a, root, bias)}
     a = a.reshape(-1, a.shape[-1])
     whole = gram(a)
-    return found | {"/in": _bordered(whole, jnp.repeat(root, places) @ a, places * weight.sum()) if bias else whole}
+    if not bias:
+        return found | {"/in": whole}
+    row = (jnp.repeat(root, places)[:, None] * a).sum(0)  # on a CPU compiled in a third of a product's time
+    return found | {"/in": _bordered(whole, row, places * weight.sum())}
 
 
 def gram(rows: Array, halvings: int = 2) -> Array:
@@ -47,7 +50,23 @@ def gram(rows: Array, halvings: int = 2) -> Array:
     half = rows.shape[1] // 2
     left, right = rows[:, :half], rows[:, half:]
     across = left.T @ right
-    return jnp.block([[gram(left, halvings - 1), across], [across.T, gram(right, halvings - 1)]])
+    return blocks([[gram(left, halvings - 1), across], [across.T, gram(right, halvings - 1)]])
+
+
+def blocks(rows: list[list[Array]]) -> Array:
+    """Matrices put together, as by `numpy.block`, each by an update of its own.
+
+    XLA compiles every concatenation on a CPU by itself, but equal updates of equal layers only once.
+    """
+    whole = jnp.zeros((sum(row[0].shape[0] for row in rows), sum(part.shape[1] for part in rows[0])), rows[0][0].dtype)
+    top = 0
+    for row in rows:
+        left = 0
+        for part in row:
+            whole = lax.dynamic_update_slice(whole, part, (top, left))
+            left += part.shape[1]
+        top += row[0].shape[0]
+    return whole
 
 
 def _beside(value: Array, like: Array) -> Array:
@@ -55,7 +74,7 @@ def _beside(value: Array, like: Array) -> Array:
 
 
 def _bordered(whole: Array, row: Array, corner: Array) -> Array:
-    return jnp.block([[whole, row[:, None]], [row[None], corner[None, None]]])
+    return blocks([[whole, row[:, None]], [row[None], corner[None, None]]])
 
 
 def _windows(layer: Layer, x: Array, root: Array, bias: bool) -> Array:
@@ -66,17 +85,17 @@ def _windows(layer: Layer, x: Array, root: Array, bias: bool) -> Array:
     beside = [padded[:, :, j : j + s * (width - 1) + 1 : s] for j in range(k)]
     image = jnp.stack(beside, 3).reshape(rows, -1, k * x.shape[3])  # (H, N · width, k · C): windows along x only
     n = image.shape[2]
-    blocks = {(i, j): jnp.zeros((n, n), x.dtype) for i in range(k) for j in range(i, k)}
+    parts = {(i, j): jnp.zeros((n, n), x.dtype) for i in range(k) for j in range(i, k)}
     for q in products(layer, rows):
         left = image[q.own :: s][q.low : q.high].reshape(-1, n)
         right = image[q.other :: s][q.low + q.shift : q.high + q.shift].reshape(-1, n)
         part = left.T @ right if q.distance else gram(left)
         for i in q.blocks:
-            blocks[i, i + q.distance] += part
-    whole = jnp.block([[blocks[i, j] if i <= j else blocks[j, i].T for j in range(k)] for i in range(k)])
+            parts[i, i + q.distance] += part
+    whole = blocks([[parts[i, j] if i <= j else parts[j, i].T for j in range(k)] for i in range(k)])
     if not bias:
         return whole
-    sums = jnp.repeat(root, width) @ image  # (H, k · C)
+    sums = (jnp.repeat(root, width)[:, None] * image).sum(1)  # (H, k · C)
     spans = [met(layer, rows, i) for i in range(k)]
     row = jnp.concatenate([sums[line::s][low:high].sum(0) for line, low, high in spans])
     return _bordered(whole, row, height * width * (root * root).sum())

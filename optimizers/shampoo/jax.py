@@ -11,7 +11,7 @@ from jax import Array
 from suite.contract import Layer
 from suite.optimizers._base.jax import Optimizer, decayed, hyper, local, with_local
 from suite.optimizers._linalg.host import HostRoots
-from suite.optimizers._linalg.jax import inverse_root
+from suite.optimizers._linalg.jax import finite, inverse_root
 from suite.optimizers.shampoo.jax_blocks import along, cut, join, turned
 from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ShampooPlan, split_name
 
@@ -97,9 +97,9 @@ def shampoo(
             share = reduce.mine(factor, plan.owners(len(factor)))
             mine = inverse_root(share, plan.order(stack), epsilon=ridge, method=root)
         fresh = reduce.gather(f"root/{stack}", mine, plan.owners(len(old)), symmetric=True)
-        usable = jnp.isfinite(fresh).all((1, 2))
-        failed = ~usable if rows is None else ~usable & (rows < len(state["root"][stack]))
-        fresh = jnp.where(usable[:, None, None], fresh, old)
+        usable = finite(fresh)
+        failed = ~usable if rows is None else ~usable[:, 0, 0] & (rows < len(state["root"][stack]))
+        fresh = jnp.where(usable, fresh, old)
         if rows is not None:
             fresh = state["root"][stack].at[rows].set(fresh, mode="drop")
         return state | {

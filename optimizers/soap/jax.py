@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.optimizers._base.jax import Optimizer, hyper
+from suite.optimizers._linalg.jax import certain, finite
 from suite.optimizers.soap.plan import SOAPPlan
 
 Tree = dict[str, Array]
@@ -61,13 +62,12 @@ def soap(
         }
 
     def program(name: str, state: State, *, reduce: Any) -> State:
-        size, *start = name.split("/")
-        stacks, owners = plan.equal[size], plan.owners(size)
+        stacks, owners = plan.equal[name], plan.owners(name)
         together = [jnp.concatenate([state[kind][at] for at in stacks]) for kind in ("factor", "basis")]
         mine = [reduce.mine(stack, owners) for stack in together]
-        fresh = reduce.gather(f"basis/{size}", refreshed(*mine, start=bool(start)), owners)
-        usable = jnp.isfinite(fresh).all((1, 2))
-        fresh = jnp.where(usable[:, None, None], fresh, together[1])
+        fresh = reduce.gather(f"basis/{name}", refreshed(*mine, start=state["steps"] == plan.start), owners)
+        usable = finite(fresh)
+        fresh = jnp.where(usable, fresh, together[1])
         basis, first, begin = dict(state["basis"]), dict(state["first"]), 0
         for at in stacks:
             key, side = at.split("/")
@@ -118,23 +118,25 @@ def soap(
     return Optimizer(init, update, plan=plan, program=program, facts=lambda state: {"kept": int(state["kept"])})
 
 
-def refreshed(factor: Array, basis: Array, *, start: bool) -> Array:
+def refreshed(factor: Array, basis: Array, *, start: Array | bool) -> Array:
     """Bases of eigenvectors (count, n, n), not finite where there is none; see the torch twin."""
-    size, limits = factor.shape[-1], jnp.finfo(factor.dtype)
-    mean = jnp.trace(factor, axis1=-2, axis2=-1) / size
-    usable = (jnp.isfinite(factor).all((-2, -1)) & (mean >= limits.tiny))[:, None, None]
-    safe = jnp.where(usable, factor, jnp.eye(size, dtype=factor.dtype))
+    margin = factor.shape[-1] * jnp.finfo(factor.dtype).eps
+    usable, safe, _ = certain(factor)
+
     # one by one: with several CPU devices in a process, jaxlib 0.10.2 hangs in batched factorisations now and then
-    if start:
-        found = lax.map(lambda matrix: lax.linalg.eigh(matrix)[0], safe)
-    else:
+    def decomposed() -> Array:
+        return lax.map(lambda matrix: lax.linalg.eigh(matrix, symmetrize_input=False)[0], safe)
+
+    def iterated() -> Array:
         power = safe @ basis
         estimate = (basis * power).sum(-2, keepdims=True)
-        power = power + size * limits.eps * estimate.max(-1, keepdims=True) * basis
-        order = jnp.argsort(estimate, axis=-1, descending=True, stable=True)
-        found = lax.map(lambda matrix: jnp.linalg.qr(matrix)[0], jnp.take_along_axis(power, order, -1))
-        found = jnp.take_along_axis(found, jnp.argsort(order, axis=-1), -1)  # columns back in their places
-    return jnp.where(usable, found, jnp.nan)
+        power = power + margin * estimate.max(-1, keepdims=True) * basis
+        order = jnp.argsort(-estimate, axis=-1, stable=True)
+        found = lax.map(lambda matrix: jnp.linalg.qr(matrix)[0], jnp.take_along_axis(power, order, -1, mode="clip"))
+        return jnp.take_along_axis(found, jnp.argsort(order, axis=-1), -1, mode="clip")  # columns back in their places
+
+    # in one program, or each would compile what stands around
+    return jnp.where(usable, lax.cond(start, decomposed, iterated), jnp.nan)
 
 
 make = soap

@@ -60,7 +60,6 @@ class SOAPPlan(Plan):
         return dealt(sum(map(self.count, self.equal[size])), self.world)
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The refreshes of this step, `<size>/start` where it is the first: its method is another."""
+        """The refreshes of this step, one for each size; those after `start` updates are the first."""
         since = step - self.start
-        due = since >= 0 and since % self.precondition_frequency == 0
-        return tuple(size if since else f"{size}/start" for size in self.equal) if due else ()
+        return tuple(self.equal) if since >= 0 and since % self.precondition_frequency == 0 else ()

@@ -78,11 +78,11 @@ class SOAP(torch.optim.Optimizer):
     @torch.no_grad()
     def program(self, name: str, *, reduce: Any) -> None:
         """Refresh the bases of one size; each rank takes those of its slice, and a failed one stays as it was."""
-        state, (size, *start) = self.state["soap"], name.split("/")
-        stacks, owners = self.plan.equal[size], self.plan.owners(size)
+        state, stacks, owners = self.state["soap"], self.plan.equal[name], self.plan.owners(name)
+        start = bool(state["steps"] == self.plan.start)
         together = [torch.cat([state[kind][at] for at in stacks]) for kind in ("factor", "basis")]
         mine = [reduce.mine(stack, owners) for stack in together]
-        fresh = reduce.gather(f"basis/{size}", refreshed(*mine, start=bool(start)), owners)
+        fresh = reduce.gather(f"basis/{name}", refreshed(*mine, start=start), owners)
         usable = fresh.isfinite().all(-1).all(-1)
         fresh = torch.where(usable[:, None, None], fresh, together[1])
         for at, new in zip(stacks, fresh.split([self.plan.count(at) for at in stacks]), strict=True):
