@@ -48,9 +48,9 @@ NOT_RUN = {
     "task": ("scales", "variants", "sources", "default_optimizer"),
     "optimizer": ("search",),
 }  # what a run chooses from, not what it is
+DIRECTORIES = ("data_dir", "run_dir")
 FREE = (
-    "data_dir",
-    "run_dir",
+    *DIRECTORIES,
     "require",
     "launch.processes",
     "threads",
@@ -61,8 +61,12 @@ FREE = (
 
 
 def clean(overrides: Iterable[str]) -> list[str]:
-    """Overrides as Hydra takes them: choices already stand in the defaults list, and `recipe=null` takes one out."""
+    """Overrides as Hydra takes them.
+
+    Choices already stand in the defaults list, `recipe=null` takes one out, and a directory may have a number's name.
+    """
     chosen = [re.sub(rf"^\+({'|'.join(CHOICES)})=", r"\1=", override) for override in overrides]
+    chosen = [re.sub(rf"^({'|'.join(DIRECTORIES)})=(?!null$)([\w.+-]+)$", r"\1='\2'", override) for override in chosen]
     return [re.sub(rf"^({'|'.join(OPTIONAL)})=null$", r"~\1", override) for override in chosen]
 
 

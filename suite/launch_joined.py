@@ -9,6 +9,7 @@ tells the others.
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,6 +54,9 @@ def launch(
     except UserError as error:
         print(f"suite: rank {rank}: {error}", file=sys.stderr)
         code = 2
+    except Exception:  # thrown on, it would end in jax's clean-up, which waits for ranks that wait for this one
+        traceback.print_exc()
+        code = 1
     if code not in (1, 2):
         backend.disconnect()
     if rank == 0 and "header" in told:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from suite import load, run
@@ -27,6 +28,9 @@ def main(arguments: list[str]) -> int:
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
         return 2
+    except Exception:  # what is thrown on would end in the frameworks' clean-up, too: see below
+        traceback.print_exc()
+        return 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Runs whose processes somebody else starts: what was not said, or does not fit, is refused before anybody waits."""
 
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,8 +57,32 @@ def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.Monk
     assert launch_joined.check(config) == (1, 2) and config["launch"]["address"] == "first:29400"
 
 
+@pytest.mark.parametrize("name", ["0", "007", "1e3", "true", "runs/7"])
+def test_a_directory_may_have_a_numbers_name(name: str) -> None:
+    assert configure.compose(["task=resnet50", f"run_dir={name}"])["run_dir"] == name
+    assert configure.compose(["task=resnet50", "task.data=folder", f"data_dir={name}"])["data_dir"] == name
+
+
 def test_the_command_line_hands_over(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "suite", "+task=resnet50", "launch=torchrun"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "start each host with: torchrun" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("backend, kind", [("torch", "torchrun"), ("jax", "jax")])
+def test_a_rank_that_cannot_begin_ends_all_at_once(tmp_path: Path, backend: str, kind: str) -> None:
+    """Neither waits for the other: one in its clean-up, the other for what it should be told."""
+    (tmp_path / "file").write_text("")
+    typed = ["+task=resnet50", "world=2", f"backend={backend}", f"launch={kind}", "run_dir=file/run", "threads=1"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address, ranks = f"127.0.0.1:{free.getsockname()[1]}", []
+    for rank in range(2):
+        own = [f"launch.rank={rank}", "launch.processes=2", f"launch.address={address}"]
+        command = [sys.executable, "-m", "suite", *typed, *own]
+        ranks.append(subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True))
+    began = time.monotonic()
+    said = [process.communicate(timeout=100)[1] for process in ranks]
+    assert ranks[0].returncode == 1 and "NotADirectoryError" in said[0]
+    assert ranks[1].returncode != 0 and time.monotonic() - began < 60
