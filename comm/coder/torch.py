@@ -45,7 +45,7 @@ class Coder:
         """
         name, lost = f"{self.name}/{slot}", []
         if self.state is not None:
-            rows = rows + self.state.get(name, 0.0)
+            rows = rows + self.state.get(name, 0.0)  # never as they are: -0 becomes 0, as in jax
         begin = 0
         for part in self._cut(rows):
             draws = [self._draw(name, rows, number * rows.shape[1] + begin) for number in range(len(rows))]

@@ -14,7 +14,7 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
 
     Arguments as in `suite.optimizers._linalg.torch.inverse_root`; `epsilon` may be traced.
     """
-    usable, safe, mean = certain(stack)
+    usable, safe, mean = decomposable(stack)
     epsilon = jnp.asarray(epsilon, stack.dtype)
     eigh, newton = partial(_eigh, order=order), partial(_newton, order=order)
     narrow = partial(_eigh, order=order, wide=False)
@@ -25,7 +25,7 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
     return jnp.where(usable, root, jnp.nan)
 
 
-def certain(stack: Array) -> tuple[Array, Array, Array]:
+def decomposable(stack: Array) -> tuple[Array, Array, Array]:
     """Which symmetric matrices (count, n, n) have a root; identities in place of the others; mean eigenvalues.
 
     The first and the last are (count, 1, 1).
@@ -37,7 +37,10 @@ def certain(stack: Array) -> tuple[Array, Array, Array]:
 
 
 def finite(stack: Array) -> Array:
-    """Whether all entries of each matrix are finite (count, 1, 1): by a sum, as that is what XLA compiles soonest."""
+    """Whether all entries of each matrix are finite (count, 1, 1).
+
+    By a sum, which XLA compiles soonest, and of zeros, which does not overflow: 0 · x is 0 where x is finite, else NaN.
+    """
     return (0.0 * stack).sum((1, 2), keepdims=True) == 0.0
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.optimizers._base.jax import Optimizer, hyper
-from suite.optimizers._linalg.jax import certain, finite
+from suite.optimizers._linalg.jax import decomposable, finite
 from suite.optimizers.soap.plan import SOAPPlan
 
 Tree = dict[str, Array]
@@ -121,7 +121,7 @@ def soap(
 def refreshed(factor: Array, basis: Array, *, start: Array | bool) -> Array:
     """Bases of eigenvectors (count, n, n), not finite where there is none; see the torch twin."""
     margin = factor.shape[-1] * jnp.finfo(factor.dtype).eps
-    usable, safe, _ = certain(factor)
+    usable, safe, _ = decomposable(factor)
 
     # one by one: with several CPU devices in a process, jaxlib 0.10.2 hangs in batched factorisations now and then
     def decomposed() -> Array:

@@ -5,9 +5,12 @@ import math
 import coded
 import numpy as np
 import pytest
+import torch
 
 from suite.comm.codecs._fold import fold
 from suite.comm.codecs.onebit import OneBit
+from suite.comm.coder import jax as jax_coder
+from suite.comm.coder import torch as torch_coder
 
 
 def test_each_side_comes_back_as_its_mean() -> None:
@@ -82,3 +85,12 @@ def test_what_is_fed_back_is_sent_in_the_end() -> None:
         residual, sent = values + residual - decoded, sent + decoded
     plain = codec.decode(codec.encode(values), values)
     assert np.abs(sent / 1000 - values).max() < 0.1 * np.abs(plain - values).max()
+
+
+def test_with_feedback_a_negative_zero_counts_as_zero_from_the_first_step() -> None:
+    """There is no residual yet, and in both frameworks what is encoded is a sum all the same."""
+    halves, values = coded.halves({"module": "suite.comm.codecs.onebit"}), np.array([[-0.0, -2.0, 3.0]], np.float32)
+    coders = torch_coder.Coder("a", halves["torch"], {}, (0, 0), 0), jax_coder.Coder("a", halves["jax"], {}, (0, 0), 0)
+    in_torch, in_jax = coders[0].encode("worker", torch.from_numpy(values)), coders[1].encode("worker", values)
+    (ours,), (theirs,) = in_torch, in_jax
+    assert ours.tolist() == np.asarray(theirs).tolist() and ours[0, 8] == 0b010
