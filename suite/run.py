@@ -83,11 +83,17 @@ class Directory:
     Attributes:
         path: `run_dir`, or `run_dir.2`, `run_dir.3`, … for further executions.
         state: `new`, `resumed` or `finished`.
+
+    Raises:
+        UserError: where a file is in the way, or a run of another configuration.
     """
 
     def __init__(self, config: Mapping[str, Any], fingerprint: str):
         name = record.config_hash(config)
         base = directory(config)
+        standing = next(path for path in (base, *base.parents) if path.exists())
+        if not standing.is_dir():
+            raise UserError(f"{base}: {standing} is a file; choose another run_dir=")
         number = 1
         while True:
             self.path = base if number == 1 else base.with_name(f"{base.name}.{number}")

@@ -135,6 +135,13 @@ def test_another_source_is_never_reused(tmp_path: Path) -> None:
     assert "another configuration" in other
 
 
+@pytest.mark.parametrize("name", ["file", "file/run", "file/of/runs"])
+def test_a_file_where_a_run_would_write(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    output = finish(tmp_path, "max_steps=4", f"run_dir={name}", code=2)
+    assert f"{name}: file is a file; choose another run_dir=" in output and "Traceback" not in output
+
+
 def test_damaged_checkpoint_and_checkpoint_of_another_configuration(tmp_path: Path) -> None:
     process = start(tmp_path, *LONG, "run_dir=cut")
     wait_for_step(process, tmp_path / "cut", 5)
@@ -170,6 +177,15 @@ def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Pat
     ]
     assert all((tmp_path / line.split()[-1]).exists() for line in table), "each line ends in its result file"
     assert ["diverged" in line for line in table] == [False, False, True, True]
+
+
+def test_a_sweep_says_which_run_was_refused(tmp_path: Path) -> None:
+    output = finish(tmp_path, "-m", "max_steps=4", "task.batch_size=16,15", "accumulate=2", code=2)
+    assert "task.batch_size=15: not divisible by" in output and "1 of 2 runs were made; suite board ranks" in output
+    (refused,) = [line for line in output.splitlines() if line.split()[:1] == ["task.batch_size=15"]]
+    assert refused.split()[-1] == "refused"
+    none = finish(tmp_path, "-m", "max_steps=4", "task.batch_size=13,15", "accumulate=2", code=2)
+    assert "0 of 2 runs were made\n" in none
 
 
 def test_a_missed_target_fails_only_where_it_is_required(tmp_path: Path) -> None:
