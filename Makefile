@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYTHONSAFEPATH := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup run test test-all testbed bench bench-gpu lint matrix ladders
+.PHONY: setup run test test-all testbed bench bench-gpu steps lint matrix ladders
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -33,9 +33,16 @@ testbed: setup
 bench: setup
 	$(BIN)/python -m pytest tests/bench -m bench --benchmark-storage=file://.benchmarks --benchmark-autosave $(BENCH)
 
-# the steps of every optimizer on an accelerator; untried where there was none
+# every optimizer's step over SGD's, into results/steps.csv, whatever limits are missed; about a quarter of an hour
+steps: setup
+	mkdir -p .benchmarks
+	$(BIN)/python -m pytest tests/bench/test_step.py tests/bench/test_first_order.py -m bench \
+		--benchmark-json=.benchmarks/steps.json; \
+	missed=$$?; $(BIN)/python tests/bench/table.py .benchmarks/steps.json results/steps.csv && exit $$missed
+
+# steps and inverse roots on an accelerator; untried where there was none
 bench-gpu: setup
-	BENCH_DEVICE=cuda $(BIN)/python -m pytest tests/bench/test_step.py -m bench --benchmark-storage=file://.benchmarks --benchmark-autosave $(BENCH)
+	BENCH_DEVICE=cuda $(BIN)/python -m pytest tests/bench/test_step.py tests/bench/test_roots.py -m bench --benchmark-storage=file://.benchmarks --benchmark-autosave $(BENCH)
 
 matrix: setup
 	$(BIN)/python tests/pairs.py results/matrix.csv

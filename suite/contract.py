@@ -23,13 +23,14 @@ class Spec:
 
     `placement="rows"` marks a table whose rows lie on different devices and whose gradient is (ids, rows). Its model
     offers `lookups(batch) -> {parameter: ids (n, …)}` and finds what they name in the batch, as `<parameter>.rows`
-    (n, …, d).
+    (n, …, d). `table` marks an embedding that no layer describes, because it is the output's matrix too.
     """
 
     shape: tuple[int, ...]
     initializer: str
     kind: str = "parameter"  # "buffer", or "pattern": whole numbers, changed between steps; see `Sparse`
     placement: str = "replicated"  # or "rows"
+    table: bool = False
 
 
 @dataclass(frozen=True)
@@ -243,12 +244,14 @@ class Plan:
 
     `phase(step)` is a sorted tuple of words, part of a compiled step's key. Two words mean something to the engine:
     `statistics` (observe the ordinary backward pass and absorb it) and `sampled` (the same from labels drawn from
-    the model: one more pass). `programs(step)` names what runs before the update, each a compiled program of its own,
-    and sees this step's statistics but not its gradient: in jax it runs before that, where there is nothing to observe.
-    The statistics of the first `warm_start` batches are given to `prepare` before the first step.
+    the model: one more pass). `programs(step)` names what runs before the update, and sees this step's statistics but
+    not its gradient: in jax it runs before that, where there is nothing to observe. It is compiled apart from the step,
+    all of a step's as one where these are the same in every step that has any (`together`), else each by itself. The
+    statistics of the first `warm_start` batches are given to `prepare` before the first step.
     """
 
     warm_start: int = 0
+    together: bool = True
 
     def parcels(self, step: int) -> dict[str, Parcel]:
         """Stacks of statistics that `absorb` sends to their owners in this step, by the name under which it does."""
@@ -264,9 +267,9 @@ class Plan:
 
 
 # What an optimizer may ask for by name in NEEDS (`optimizers/<name>/__init__.py`), beside its gradient.
-# Asked at construction and given as keyword arguments; `samples` is the size of the training split, `objective` (jax)
-# is an `Objective`:
-CONSTRUCTION = ("layers", "shapes", "world", "samples", "objective")
+# Asked at construction and given as keyword arguments; `tables` names the embeddings, `samples` is the size of the
+# training split, `objective` (jax) is an `Objective`:
+CONSTRUCTION = ("layers", "shapes", "tables", "world", "samples", "objective")
 # Asked of each update and given as keyword arguments to torch's `step` or jax's `update`:
 #   evaluate(labels="given" | "sampled", observe=…) -> (loss, gradients, statistics)   (jax: evaluate(params, …))
 #       once more at the current weights: same randomness, buffers untouched, local shares that

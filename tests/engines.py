@@ -11,6 +11,8 @@ import yaml
 from suite import communication, load
 from suite.comm.channel import Channels
 
+DEVICE = os.environ.get("BENCH_DEVICE", "cpu")
+
 BACKENDS = load.BACKENDS
 INSIDE = {name: {"module": f"suite.optimizers.{name}"} for name in load.members("optimizers")}
 OUTSIDE = {name: {"module": f"mylab.{name}", "lr": 0.1} for name in ("secant", "noisy")}
@@ -62,7 +64,7 @@ def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
         "accumulate": 1,
         "precision": "float64",
         "deterministic": False,
-        "device": os.environ.get("BENCH_DEVICE", "cpu"),
+        "device": DEVICE,
         "compile": False,
         "clip_norm": 0.0,
         "backend": backend,

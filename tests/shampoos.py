@@ -7,14 +7,13 @@ import numpy as np
 import twins
 from twins import Tree, noisy
 
-from suite.contract import Layer
 from suite.optimizers.shampoo import reference
 
 STEPS = 10
 SHAPES = {"matrix": (5, 4), "filter": (4, 3, 3, 3), "wide": (3, 7), "narrow": (6, 1), "bias": (5,), "scale": ()}
 HYPER = {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.01, "beta2": 0.9, "epsilon": 1e-4, "block_size": 3}
 SCHEDULE = {"inverse_interval": 2, "start_preconditioning": 3}
-TABLES = {"words": Layer("embedding", ("wide",))}
+TABLES = ["wide"]
 Torch, Jax = (functools.partial(half, "shampoo") for half in (twins.Torch, twins.Jax))
 BACKENDS = {"torch": Torch, "jax": Jax}
 

@@ -22,7 +22,7 @@ def test_a_step_with_programs_before_it_copies_no_matrix_of_the_optimizers_state
     made = engine(config(optimizer, "jax"))
     advance(made, range(8))
     kinds = {name[0] for name in made.programs.compiled}
-    assert kinds >= {"program", "both"} and not kinds & {"gradient", "update"}
+    assert kinds >= {"programs", "both"} and not kinds & {"gradient", "update"}
     for name, (program, _) in made.programs.compiled.items():
         if name[0] == "both":
             copied = set(re.findall(r" copy\(%(run__opt\w+)", program.as_text()))

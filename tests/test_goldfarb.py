@@ -49,9 +49,8 @@ def test_three_seeds_lie_within_two_percent_of_the_printed_loss(
         request.applymarker(found)
     values = [run[epoch] for run in committed(optimizer, backend).values()]
     printed = published.row(ROWS[optimizer][epoch]).value
+    assert len(values) >= SEEDS
     assert all(abs(value / printed - 1.0) <= TOLERANCE for value in values), (printed, values)
-    if len(values) < SEEDS:
-        pytest.skip(f"{len(values)} of {SEEDS} seeds are committed: {values}, printed {printed}")
 
 
 @cases

@@ -1,1 +1,1 @@
-"""What jax optimizers are made of."""
+"""What optimizers are made of, in torch and in jax."""

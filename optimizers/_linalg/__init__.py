@@ -7,10 +7,10 @@ The ridge is relative, so that the result of cA is c^(-1/order) times that of A.
 - `eigh`: eigenvalues in float64, whatever the type of the stack. On a CPU faster than Newton, and several times more
   accurate.
 - `eigh32`: eigenvalues in float32. About twice as fast; above a condition number of 1e4 the least accurate.
-- `newton`: the coupled Newton iteration in the type of the stack, made of matrix products only: for accelerators, whose
-  batched eigenvalue routines are slow (Iannazzo: On the Newton method for the matrix pth root, SIAM J. Matrix Anal.
-  Appl. 28(2), 2006).
-- `auto`: eigh on a CPU, Newton elsewhere.
+- `newton`: the coupled Newton iteration in the type of the stack, made of matrix products only (Iannazzo: On the Newton
+  method for the matrix pth root, SIAM J. Matrix Anal. Appl. 28(2), 2006).
+- `auto`: eigh on a CPU, as measured; Newton elsewhere, as google-research/precondition has it on TPUs. Not measured on
+  any accelerator yet: `make bench-gpu` times all of them there.
 
 `host.py` takes roots in NumPy on a thread of the host, while training goes on.
 

@@ -17,7 +17,7 @@ class KBFGSPlan(Plan):
         inputs: rows of A by stack, a constant input for the bias included.
         outputs: rows of Hg by stack.
         place: the stack of each covered layer.
-        equal: the stacks with equal inputs; their A are inverted together, a program for each size.
+        equal: the stacks with equal inputs; their A are inverted together.
     """
 
     def __init__(self, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], *, warm_start: int):
@@ -41,5 +41,5 @@ class KBFGSPlan(Plan):
         return ("statistics",)
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The first inverses of A, a program for each size: jaxlib may deadlock on several in one."""
+        """The first inverses of A, by size."""
         return tuple(self.equal) if step == 0 else ()

@@ -68,6 +68,7 @@ class KFACPlan(Plan):
         self.shapes, self.world = dict(shapes), world
         self.factor_interval, self.inverse_interval = factor_interval, inverse_interval
         self.inverse_warmup, self.stale, self.warm_start = inverse_warmup, stale, warm_start
+        self.together = not stale
         self.word = "statistics" if fisher == "empirical" else "sampled"
         self.kronecker = [name for name, layer in layers.items() if layer.kind in ("linear", "conv2d")]
         self.embedding = [name for name, layer in layers.items() if layer.kind == "embedding"]
@@ -152,6 +153,6 @@ class KFACPlan(Plan):
         return tuple(self.buckets.place) if due else ()
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The buckets with a factor that is inverted in this step, a program each."""
+        """The buckets with a factor that is inverted in this step."""
         due = {self.buckets.place[side][0] for side in self.inverted(step)}
         return tuple(key for key in self.buckets.members if key in due)

@@ -15,7 +15,7 @@ Shapes. `reshape` says which sides have a factor: both of the matrix, all sides 
 tensor whose neighbouring small sides are merged (`merge`). With k factors the exponent is -1 / (2 k) (Gupta et al.,
 algorithm 2), unless `exponent` overrides it. A side longer than `max_size` has no factor and is not cut: the others are
 preconditioned with the exponent of fewer factors, G R^(-1/2) for a table of many rows (`one_sided`), or the parameter
-takes the step s (`skip`). So do all embeddings where `embeddings` is false.
+takes the step s (`skip`). So do all tables of embeddings where `embeddings` is false, also one that projects to words.
 
 Roots are refreshed every `inverse_interval` steps from `start_preconditioning` on, before the update, each by its
 owner. A refresh sees no gradient but those of earlier steps: the roots of step t are of L and R after step t - 1.
@@ -34,4 +34,4 @@ CITATION = (
     "Gupta, Koren, Singer: Shampoo: Preconditioned Stochastic Tensor Optimization, ICML 2018, arXiv:1802.09568; "
     "Anil, Gupta, Koren, Regan, Singer: Scalable Second Order Optimization for Deep Learning, arXiv:2002.09018"
 )
-NEEDS = ("layers", "shapes", "world", "program", "host", "facts")
+NEEDS = ("tables", "shapes", "world", "program", "host", "facts")

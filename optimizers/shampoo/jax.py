@@ -1,6 +1,6 @@
 """Shampoo in jax."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from suite.contract import Layer
 from suite.optimizers._base.jax import Optimizer, decayed, hyper, local, with_local
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.jax import finite, inverse_root
@@ -22,7 +21,7 @@ State = dict[str, Any]
 def shampoo(
     *,
     shapes: Mapping[str, tuple[int, ...]],
-    layers: Mapping[str, Layer] | None = None,
+    tables: Collection[str] = (),
     world: int = 1,
     lr: float = 0.1,
     momentum: float = 0.9,
@@ -39,7 +38,7 @@ def shampoo(
     `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan`, `program` and `host`;
     call them as the torch class says.
     """
-    plan = ShampooPlan(shapes, layers, world=world, graft=graft, root=root, **options)
+    plan = ShampooPlan(shapes, tables, world=world, graft=graft, root=root, **options)
     roots = HostRoots()
 
     def init(params: Tree) -> State:

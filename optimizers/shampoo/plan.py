@@ -1,10 +1,10 @@
 """Shampoo's plan: how parameters are cut into blocks, and which roots are refreshed when. Shared by torch and jax."""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 
-from suite.contract import Layer, Plan, UserError
+from suite.contract import Plan, UserError
 from suite.optimizers._linalg import HOSTED, METHODS
 from suite.optimizers._plan import bucket, dealt, merge
 
@@ -72,7 +72,7 @@ class ShampooPlan(Plan):
         buckets: the blocks (name, number), numbered row by row, keyed by `<length>x<length>…`.
         stacked: names of the parameters in each bucket's stack, in order.
         factored: the sides of each bucket's blocks that have a statistic.
-        counts: matrices in each stack of statistics, by `<size>/<order of the root>`: a program each, owned by slices.
+        counts: matrices in each stack of statistics, by `<size>/<order of the root>`, owned by slices.
         place: stack and rows of the statistics of each bucket's each side, in the order of `factored`.
         turns: with `stagger`, the rows of each stack that are refreshed together, by their turn in the interval.
     """
@@ -80,7 +80,7 @@ class ShampooPlan(Plan):
     def __init__(
         self,
         shapes: Mapping[str, tuple[int, ...]],
-        layers: Mapping[str, Layer] | None = None,
+        tables: Collection[str] = (),
         *,
         world: int = 1,
         block_size: int = 128,
@@ -110,9 +110,9 @@ class ShampooPlan(Plan):
         if lag and root not in HOSTED:
             raise UserError(f"optimizer.root={root}: not on the host; with lag type one of {', '.join(HOSTED)}")
         self.world, self.lag, self.stagger = world, lag, stagger
+        self.together = not stagger
         self.inverse_interval = inverse_interval
         self.start = max(start_preconditioning, 1)  # before the first update there is nothing to take a root of
-        tables = {name for layer in (layers or {}).values() if layer.kind == "embedding" for name in layer.parameters}
         limit = max_size or math.inf
         self.grids: dict[str, Grid] = {}
         for name, shape in shapes.items():
@@ -182,7 +182,7 @@ class ShampooPlan(Plan):
         return list(self.counts) if self.lag and self.taken(step - self.lag) else []
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The refreshes of this step, a program for each stack: jaxlib may deadlock on several sizes in one.
+        """The refreshes of this step, by stack.
 
         `<stack>` takes all its roots, `<stack>/turn` those whose turn it is. With `lag`, `<stack>/take` hands
         statistics to the host and `<stack>/install` spreads the roots that came back.

@@ -4,12 +4,10 @@ Sources: [G] Gupta, Koren and Singer 2018 (arXiv:1802.09568), [A] Agarwal et al.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-
-from suite.contract import Layer
 
 Tree = dict[str, np.ndarray]
 
@@ -60,7 +58,7 @@ def update(
     state: dict[str, Any],
     *,
     step: int,
-    layers: Mapping[str, Layer] | None = None,
+    tables: Collection[str] = (),
     lr: float = 0.1,
     momentum: float = 0.9,
     nesterov: bool = False,
@@ -82,7 +80,6 @@ def update(
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
     """One step; returns new parameters and state."""
-    tables = {name for layer in (layers or {}).values() if layer.kind == "embedding" for name in layer.parameters}
     factors, roots, pending = dict(state["factors"]), dict(state["roots"]), dict(state["pending"])
     since = step - max(start_preconditioning, 1)
     blocks = sorted({(name, number) for name, number, _ in factors})

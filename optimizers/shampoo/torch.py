@@ -1,12 +1,11 @@
 """Shampoo in torch."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.contract import Layer
 from suite.optimizers._base.torch import by_name, decayed
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.torch import finite, inverse_root
@@ -24,7 +23,7 @@ class Shampoo(torch.optim.Optimizer):
 
     Args:
         parameters: `model.named_parameters()`.
-        layers: which parameters are embeddings; asked where `embeddings` is false.
+        tables: names of the embeddings; asked where `embeddings` is false.
         world: ranks that share the roots.
         lr: learning rate η.
         momentum: μ, of the grafted step.
@@ -53,7 +52,7 @@ class Shampoo(torch.optim.Optimizer):
         self,
         parameters: Iterable[tuple[str, Tensor]],
         *,
-        layers: Mapping[str, Layer] | None = None,
+        tables: Collection[str] = (),
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         world: int = 1,
         lr: float = 0.1,
@@ -71,7 +70,7 @@ class Shampoo(torch.optim.Optimizer):
         self.named = by_name(self)
         self.graft, self.root = graft, root
         sides = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
-        self.plan = plan = ShampooPlan(sides, layers, world=world, graft=graft, root=root, **options)
+        self.plan = plan = ShampooPlan(sides, tables, world=world, graft=graft, root=root, **options)
         self.roots = HostRoots()
         like = next(iter(self.named.values())).detach()
 

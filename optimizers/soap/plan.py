@@ -14,7 +14,7 @@ class SOAPPlan(Plan):
         start: the first step with a refresh.
         members: names of the matrices in each stack, keyed by `<rows>x<columns>`.
         sizes: rows of each stack of bases, by `<rows>x<columns>/left` (Q_L) and `…/right` (Q_R).
-        equal: the stacks of bases of each size; they are refreshed together, a program for each size.
+        equal: the stacks of bases of each size; they are refreshed together.
         rest: names of the parameters without any basis.
     """
 

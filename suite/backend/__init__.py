@@ -71,6 +71,13 @@ def tables(task: Task, needs: tuple[str, ...], optimizer: Mapping[str, Any]) -> 
     return found
 
 
+def embeddings(task: Task) -> list[str]:
+    """The parameters whose rows are looked up, whether or not they are used in other places too."""
+    layers = (layer.parameters for layer in task.layers().values() if layer.kind == "embedding")
+    known = {name for parameters in layers for name in parameters}
+    return [name for name, spec in task.shapes().items() if spec.table or name in known]
+
+
 def sparse(task: Task, needs: tuple[str, ...], optimizer: Mapping[str, Any]) -> Sparse | None:
     """The task again where some of its matrices are stored as blocks.
 

@@ -73,6 +73,7 @@ class Engine:
             params = self.layout.place(held["parameter"])
             offers = {
                 "layers": task.layers(),
+                "tables": backend.embeddings(task),
                 "shapes": {name: value.shape for name, value in params.items()},
                 "world": self.world,
                 "samples": task.data.samples["train"],
@@ -149,16 +150,16 @@ class Engine:
     # ------------------------------------------------------------------------------------------- programs
     def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
         """What step `step` runs, by key: (body, arguments, their specs, the result's spec)."""
-        phase, programs = self.plan.phase(step), self.plan.programs(step)
-        state = self.layout.state_spec(run)
+        phase, state = self.plan.phase(step), self.layout.state_spec(run)
         between = {"grads": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
         rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
         body = functools.partial(self.maths.body, phase=phase)
         names, spec = self._order(step, hyper), self.layout.spec(run["opt"])
         stages: dict[Any, Any] = {}
-        for name in programs:
-            refresh = functools.partial(self.maths.refresh, name=name)
-            stages["program", name, self.mode] = (refresh, (run["opt"],), (spec,), spec)
+        for at in names:
+            if at[0] == "programs":
+                refresh = functools.partial(self.maths.refresh, names=at[1])
+                stages[at] = (refresh, (run["opt"],), (spec,), spec)
         if not self.split:
             whole = functools.partial(body, half="both")
             return stages | {names[-1]: (whole, (run, {}, *rest), (state, {}, *rest_specs), (state, {"loss": P()}))}
@@ -171,7 +172,9 @@ class Engine:
     def _order(self, step: int, hyper: Mapping[str, Any]) -> list[Any]:
         """Keys of the programs that step `step` runs, in order."""
         phase, given = self.plan.phase(step), tuple(sorted(hyper))
-        programs = [("program", name, self.mode) for name in self.plan.programs(step)]
+        every = self.plan.programs(step)
+        groups = [every] if every and self.plan.together else [(name,) for name in every]
+        programs = [("programs", names, self.mode) for names in groups]
         if not self.split:
             return [*programs, ("both", phase, given, self.mode)]
         asked = phase if "phase" in self.needs else ()
@@ -232,14 +235,14 @@ class Engine:
             if "host" in self.needs:
                 run["opt"] = self.optimizer.host(self._told(rest[2]), step)
             names = self._order(step, hyper)  # after `host`, which may find out what is due
-            if names[0][0] == "program":
+            if names[0][0] == "programs":
                 run["opt"] = self._told(rest[2])
             if any(name not in self.programs for name in names):
                 self._compile([step], *rest)
             made: Tree = {}
             loss: Any = None
             for name in names:
-                if name[0] == "program":
+                if name[0] == "programs":
                     run["opt"] = self.programs(name, run["opt"])
                 else:
                     run, made = self.programs(name, run, made, *rest)

@@ -216,9 +216,12 @@ class Maths:
         """The optimizer's state that begins with these statistics."""
         return self.optimizer.prepare(statistics, state, reduce=Reduce(transport, self.channels, state={}, key=NO_KEY))
 
-    def refresh(self, state: Tree, *, transport: Transport, name: str) -> Tree:
-        """Run one of the optimizer's programs on its state."""
-        return self.optimizer.program(name, state, reduce=Reduce(transport, self.channels, state={}, key=NO_KEY))
+    def refresh(self, state: Tree, *, transport: Transport, names: tuple[str, ...]) -> Tree:
+        """Run some of the optimizer's programs on its state, one after another: each may want all threads."""
+        for name in names:
+            reduce = Reduce(transport, self.channels, state={}, key=NO_KEY)
+            state = lax.optimization_barrier(self.optimizer.program(name, state, reduce=reduce))
+        return state
 
     def whole_gradients(
         self, run: Tree, batch: Tree, key: Array, *, transport: Transport, names: tuple[str, ...]

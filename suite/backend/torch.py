@@ -77,6 +77,7 @@ class Engine:
         )
         offers = {
             "layers": self.layers,
+            "tables": backend.embeddings(task),
             "shapes": {name: tuple(parameter.shape) for name, parameter in self.named.items()},
             "world": self.world,
             "samples": task.data.samples["train"],

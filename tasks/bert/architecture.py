@@ -106,8 +106,9 @@ class Architecture:
             yield f"{name}.weight", Spec((self.hidden,), "ones")
             yield f"{name}.bias", Spec((self.hidden,), "zeros")
 
-        for table, rows in (("word", self.vocabulary), ("position", self.positions), ("segment", SEGMENTS)):
-            yield f"{table}.weight", Spec((rows, self.hidden), f"truncated_normal({DEVIATION!r})")
+        for name, rows in (("word", self.vocabulary), ("position", self.positions), ("segment", SEGMENTS)):
+            spec = Spec((rows, self.hidden), f"truncated_normal({DEVIATION!r})", table=name == "word")
+            yield f"{name}.weight", spec
         yield from norm("norm")
         residual = DEVIATION / math.sqrt(2 * self.layers) if self.deep_init else DEVIATION
         for layer in range(self.layers):

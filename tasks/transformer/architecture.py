@@ -87,7 +87,8 @@ class Architecture:
         """Every parameter, in the order in which torch registers the modules; initial values as in T2T."""
         deviation = f"normal({self.width**-0.5})"  # the embeddings are multiplied by √width when read
         found = {
-            f"{name}.weight": Spec((self.vocabulary, self.width), deviation) for name in dict.fromkeys(self.tables)
+            f"{name}.weight": Spec((self.vocabulary, self.width), deviation, table=self.tables.count(name) > 1)
+            for name in dict.fromkeys(self.tables)
         }
         for stack in SUBLAYERS:
             for sublayer in itertools.chain(*self.stack(stack)):

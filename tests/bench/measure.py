@@ -1,5 +1,6 @@
 """Ratios inside one process: candidates take turns, so that whatever else the machine does hits them alike."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -44,6 +45,32 @@ def memory(engine: Any) -> float:
     params = list((engine.run["params"] if jax else engine.named).values())
     state = engine.run["opt"] if jax else engine.optimizer.state
     return _held(state, {id(value) for value in params}) / sum(value.nbytes for value in params)
+
+
+def peak(engine: Any, call: Callable[[], Any]) -> float:
+    """Most bytes that a step holds beside what stays, for each byte of the parameters.
+
+    In torch as its allocator on a GPU or its profiler on a CPU sees them come and go, in jax what the largest of the
+    engine's programs asks for.
+    """
+    if hasattr(engine, "run"):
+        programs = [program for program, _ in engine.programs.compiled.values()]
+        most = max(program.memory_analysis().temp_size_in_bytes for program in programs)
+        return most / sum(value.nbytes for value in engine.run["params"].values())
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    size = sum(value.nbytes for value in engine.named.values())
+    if engine.device.type == "cuda":
+        before = torch.cuda.memory_allocated(engine.device)
+        torch.cuda.reset_peak_memory_stats(engine.device)
+        call()
+        return (torch.cuda.max_memory_allocated(engine.device) - before) / size
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        call()
+    events = (event for event in found.events() if event.name == "[memory]")
+    changes = [event.cpu_memory_usage for event in sorted(events, key=lambda event: event.time_range.start)]
+    return max(itertools.accumulate(changes, initial=0)) / size
 
 
 def _held(value: Any, seen: set[int]) -> int:

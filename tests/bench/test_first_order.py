@@ -13,8 +13,8 @@ import pytest
 
 from suite import load
 
-from .measure import interleaved, memory, p99, ratio
-from .test_step import MODELS, made, stepper
+from .measure import interleaved, ratio
+from .test_step import MODELS, made, peers, steady, stepper
 
 pytestmark = pytest.mark.bench
 METHODS = ("sgd", "adagrad", "rmsprop", "adamw", "lamb", "lars", "sm3")
@@ -34,14 +34,20 @@ def test_first_order_step_against_sgd(backend: str, model: str, benchmark: Any, 
     seconds = interleaved(candidates, ROUNDS, clock=time.process_time)
     found = {name: ratio(seconds, name, BASE) for name in (*METHODS, AGAIN)}
     benchmark.pedantic(candidates["sm3"], rounds=1)
-    benchmark.extra_info |= {"ratios": found, "limits": LIMITS}
+    rows = {
+        name: steady(backend, model, name, engines[name], candidates[name], seconds, BASE) for name in (*METHODS, AGAIN)
+    }
+    benchmark.extra_info |= {"ratios": found, "limits": LIMITS, "rows": [rows[name] for name in METHODS]}
     with capsys.disabled():
         base = seconds[BASE]
         print(f"\nfirst order · {backend} · {model} · own sgd {1e3 * statistics.median(base):.0f} ms", end="")
         print(f" ({1e3 * min(base):.0f} to {1e3 * max(base):.0f} ms)")
         for name, each in found.items():
             limit = f", limit {LIMITS[name]}" if name in LIMITS else ""
-            held = f"p99 {1e3 * p99(seconds[name]):.0f} ms · state {memory(engines[name]):.2f} × parameters"
+            row = rows[name]
+            held = f"p99 {row['p99']} · state {row['state']} × parameters, in a step at most {row['peak']} more"
             print(f"  {name:<13} {each['median']:.3f} ({each['least']:.2f} to {each['most']:.2f}) · {held}{limit}")
+            for peer in peers(backend, model, name):
+                print(f"    peer {peer['each']:.2f}  {peer['peer']}")
     over = {name: found[name]["median"] for name in LIMITS if found[name]["median"] > LIMITS[name]}
     assert not over, over

@@ -1,6 +1,7 @@
-"""Inverse roots: relative error and milliseconds by method, size, order and condition number, on one thread.
+"""Inverse roots: relative error and milliseconds by method, size, order and condition number.
 
-Errors are of float32 matrices, against eigenvalues in float64 of the matrix before it was rounded, without a ridge.
+On one thread, or on BENCH_DEVICE. Errors are of float32 matrices, against eigenvalues in float64 of the matrix before
+it was rounded, without a ridge.
 """
 
 import statistics
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engines import DEVICE
 from matrices import METHODS, errors, stacked
 
 pytestmark = pytest.mark.bench
@@ -29,7 +31,8 @@ def compiled(where: str, order: int, method: str) -> Any:
         from suite.optimizers._linalg.torch import inverse_root as in_torch
 
         torch.set_num_threads(1)
-        return lambda stack: in_torch(torch.from_numpy(stack), order, epsilon=0.0, method=method).numpy()
+        on = lambda stack: torch.from_numpy(stack).to(DEVICE)  # noqa: E731
+        return lambda stack: in_torch(on(stack), order, epsilon=0.0, method=method).cpu().numpy()
     import jax
 
     from suite.optimizers._linalg.jax import inverse_root as in_jax

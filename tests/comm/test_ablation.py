@@ -1,14 +1,22 @@
-"""K-FAC's ablation, rows A8-05 to A8-10: each preset adds one way of saving to the one before, and nothing else."""
+"""K-FAC's ablation, table A8: each preset adds one way of saving to the one before; earlier works are sums of these."""
 
+import re
 from typing import Any
 
+import conftest
 import numpy as np
 import pytest
 from engines import BACKENDS, advance, config, engine, weights
 
-from suite import configure, projection, run
+from suite import configure, projection, published, run
 
 ROWS = ("distributed", "symmetric", "float21", "overlap", "hierarchical", "stale")
+TABLES = (conftest.TESTS.parent / "docs" / "kfac.md").read_text()
+PRINTED = [
+    (row, words.split())
+    for rows, words in re.findall(r"^\| (A8-[^|]+) \|[^|]*\| `([^`]+)` \|$", TABLES, re.MULTILINE)
+    for row in rows.split(", ")
+]
 EVERY = {"factor_interval": 1, "inverse_interval": 1}
 
 
@@ -35,6 +43,24 @@ def test_each_row_adds_to_the_one_before() -> None:
     presets = [preset(row) for row in ROWS]
     for row, before, after in zip(ROWS[1:], presets[:-1], presets[1:], strict=True):
         assert changed(before, after) == added[row] | {"comm.name"}
+
+
+@pytest.mark.parametrize("row, words", PRINTED)
+def test_documented_words_have_what_the_published_row_has(row: str, words: list[str]) -> None:
+    every = ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm.ranks_per_host=2"]
+    found = configure.compose(["task=resnet50", "optimizer=kfac", "world=4", *every, *words])
+    comm, said = found["comm"], published.row(row).details
+    assert comm["factors"]["symmetric"] == said["symmetric_communication"]
+    assert comm["codec"]["module"].endswith("float21") == said["float21"]
+    assert comm["factors"]["codec"]["module"].endswith("float21") == said["float21"]
+    assert comm["schedule"]["module"].endswith("overlap") == said["overlap"]
+    assert comm["topology"]["module"].endswith("two_level") == said["hierarchical"]
+    assert found["optimizer"]["stale"] == said["stale"]
+    assert said["distributed_inverse"] and not comm["feedback"]
+
+
+def test_every_row_of_the_table_is_documented() -> None:
+    assert sorted(row for row, _ in PRINTED) == [f"A8-{number:02}" for number in range(1, 11)]
 
 
 def test_float21_sends_two_thirds() -> None:

@@ -8,6 +8,7 @@ import pytest
 from engines import OPTIMIZERS, SETTINGS, advance, config, engine, gap, weights
 
 from suite import load
+from suite.backend import embeddings
 
 STEPS = 10
 # optimizers that change the weights of the forward pass by a draw have nothing of their own to specify
@@ -54,7 +55,8 @@ def specified(optimizer: str, **hyper: Any) -> dict[str, np.ndarray]:
     oracle = Oracle()
     params = oracle.params
     state = reference.init(params)
-    known = {"layers": oracle.engine.task.layers(), "samples": oracle.engine.task.data.samples["train"]}
+    task = oracle.engine.task
+    known = {"layers": task.layers(), "tables": embeddings(task), "samples": task.data.samples["train"]}
     for step in range(STEPS):
         at = params
         if hasattr(reference, "forward_params"):  # the weights that the step's own pass runs with

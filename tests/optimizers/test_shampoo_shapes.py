@@ -13,7 +13,7 @@ import torch
 from shampoos import BACKENDS, HYPER, SCHEDULE, TABLES, gap, specified, train
 from twins import Tree, draw, noisy
 
-from suite import configure, load
+from suite import backend, configure, load, run
 from suite.contract import UserError
 from suite.optimizers.shampoo import jax_blocks as in_jax
 from suite.optimizers.shampoo import torch_blocks as in_torch
@@ -133,6 +133,23 @@ def test_documented_sweeps_are_plain_overrides(command: str) -> None:
     assert all(plan.counts for plan in plans)
 
 
+@pytest.mark.parametrize(
+    "name, tables",
+    [
+        ("transformer", {"embedding.weight"}),
+        ("transformer task.tying=decoder", {"source_embedding.weight", "target_embedding.weight"}),
+        ("bert", {"word.weight", "position.weight", "segment.weight"}),
+        ("dlrm", {"tables.weight"}),
+    ],
+)
+def test_embeddings_in_or_out_are_the_words_too_that_the_output_shares(name: str, tables: set[str]) -> None:
+    task = run.make_task(configure.compose([f"task={name.split()[0]}", "optimizer=shampoo", *name.split()[1:]]))
+    assert set(backend.embeddings(task)) == tables
+    shapes = {each: spec.shape for each, spec in task.shapes().items() if spec.kind == "parameter"}
+    whole, without = (ShampooPlan(shapes, tables, embeddings=choice).grids for choice in (True, False))
+    assert whole.keys() - without.keys() == tables and without
+
+
 def test_the_published_recipe_sets_what_the_row_says() -> None:
     node = configure.compose(["experiment=C1-03"])["optimizer"]
     said = {"block_size": 128, "exponent": 4, "max_size": 8192, "large": "skip", "start_preconditioning": 25}
@@ -155,7 +172,7 @@ def test_the_published_recipe_sets_what_the_row_says() -> None:
     ],
 )
 def test_backends_equal_the_reference(backend: str, change: dict[str, Any]) -> None:
-    hyper = HYPER | SCHEDULE | {"layers": TABLES} | change
+    hyper = HYPER | SCHEDULE | {"tables": TABLES} | change
     expected = specified(draw(SHAPES, 0), **hyper)
     assert gap(train(BACKENDS[backend](draw(SHAPES, 0), **hyper)), expected) <= 1e-10
     assert gap(specified(draw(SHAPES, 0), **HYPER | SCHEDULE), expected) > 1e-4  # each option does something
@@ -169,7 +186,7 @@ def ends(backend: str, shapes: dict[str, tuple[int, ...]], gradient: Any = noisy
 @both
 def test_an_embedding_left_out_takes_the_grafts_step(backend: str) -> None:
     """And so does one that is skipped for its size; the others go on as before."""
-    left_out = ends(backend, SHAPES, layers=TABLES, embeddings=False)
+    left_out = ends(backend, SHAPES, tables=TABLES, embeddings=False)
     never = ends(backend, SHAPES, start_preconditioning=100)
     always = ends(backend, SHAPES)
     skipped = ends(backend, SHAPES, max_size=10, large="skip", reshape="none")
