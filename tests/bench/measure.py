@@ -68,8 +68,9 @@ def peak(engine: Any, call: Callable[[], Any]) -> float:
         return (torch.cuda.max_memory_allocated(engine.device) - before) / size
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         call()
-    events = (event for event in found.events() if event.name == "[memory]")
-    changes = [event.cpu_memory_usage for event in sorted(events, key=lambda event: event.time_range.start)]
+    # `found.events()` leaves out what an operation itself has asked for
+    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     return max(itertools.accumulate(changes, initial=0)) / size
 
 
