@@ -25,7 +25,7 @@ class Reduce:
         channels: how what travels.
 
     Attributes:
-        state: residuals by name; each rank has its own.
+        state: residuals by name; each rank has its own, and leaders have some that no other rank has.
         key: (seed, step), for codecs that draw; the engine sets it.
         early: stacks that a schedule has sent to their owners before `to_owners` asks for them, by name.
     """

@@ -301,9 +301,18 @@ class Engine:
             "model": {n: gather(v) if n in self.tables else v for n, v in self.model.state_dict().items()},
             "optimizer": self._by_table(_owned(self.optimizer.state_dict(), gather), gather),
             "carry": [{n: gather(v) for n, v in part.items()} for part in self.carry],
-            "residuals": {n: gather(v[None]) for n, v in self.reduce.state.items()},
+            "residuals": {name: gather(value[None]) for name, value in self._residuals()},
         }
         return arrays, tree.pack(state, arrays, "run", _host)
+
+    def _residuals(self) -> Iterator[tuple[str, Tensor]]:
+        """This rank's residuals by name, in the order of rank 0, which has all that there are.
+
+        Zeros stand for those that this rank has not: only leaders encode what travels between hosts.
+        """
+        held, like = self.reduce.state, {"dtype": self.dtype, "device": self.device}
+        for name, shape in self.ranks.tell({name: tuple(value.shape) for name, value in held.items()}).items():
+            yield name, held[name] if name in held else torch.zeros(shape, **like)
 
     def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
         """Go back to a snapshot."""

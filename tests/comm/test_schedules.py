@@ -1,6 +1,7 @@
 """When gradients travel: overlap changes no bit, double buffering is one step late, and a restored run goes on."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ pytestmark = pytest.mark.xdist_group("schedules")
 STEPS = 8
 PLAIN = {"hyper": {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}}
 LOSSY = {"codec": "bfloat16", "algorithm": "all_to_all", "feedback": True, "bucket_mib": 0}
+# rank 0 leads rank 1, which has no residuals of what travels between hosts
+LED = LOSSY | {"topology": "leader", "ranks_per_host": 2, "inner": "bfloat16", "codec": "float21"}
 WAYS: dict[str, dict[str, Any]] = {
     "sync": {"bucket_mib": 0},
     "overlap": {"bucket_mib": 0, "schedule": "overlap"},
@@ -21,7 +24,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "lossy stale": LOSSY | {"schedule": "stale"},
     "hosts": {"topology": "two_level", "ranks_per_host": 1, "codec": "float21", "algorithm": "ring", "feedback": True},
     "leaders": {"topology": "leader", "ranks_per_host": 1, "codec": "float21", "algorithm": "gather"},
+    "led": LED,
 }
+RESTORED = ("lossy overlap", "lossy stale", "hosts", "led")
 FISHER = ("empirical", "sampled")
 
 
@@ -33,7 +38,7 @@ def case(name: str, optimizer: str = "sgd", **changes: Any) -> list[Any]:
 def started(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What two processes found, started once for each backend; `ranks.start` holds their bits to be equal."""
     cases = {name: case(name) for name in WAYS}
-    cases |= {f"{name}, restored": case(name, restored=[3, 5]) for name in ("lossy overlap", "lossy stale", "hosts")}
+    cases |= {f"{name}, restored": case(name, restored=[3, 5]) for name in RESTORED}
     for fisher in FISHER:  # intervals: some steps have factors to send and some have none
         hyper = {"fisher": fisher, "factor_interval": 2, "inverse_interval": 4, "lr": 0.02}
         cases |= {f"{fisher} {name}": case(name, "kfac", hyper=hyper) for name in ("lossy sync", "lossy overlap")}
@@ -57,9 +62,22 @@ def test_factors_that_overlap_change_no_bit(found: Any, fisher: str) -> None:
 
 
 def test_residuals_and_late_gradients_survive_a_restore(found: Any) -> None:
-    for name in ("lossy overlap", "lossy stale", "hosts"):
-        whole, parts = found[name], found[f"{name}, restored"]
-        assert same({n: v for n, v in whole.items() if n != "sent"}, parts), name
+    for name in RESTORED:
+        assert same(unsent(found[name]), found[f"{name}, restored"]), name
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+def test_residuals_of_two_hosts_with_leaders_survive_a_restore(backend: str, tmp_path: Path) -> None:
+    """Four ranks; those that lead have more residuals, and send more bytes."""
+    how = {"accumulate": 1, "apart": ["sent"]}
+    cases = {"whole": case("led", **how), "restored": case("led", **how, restored=[3, 5])}
+    found = ranks.start(backend, 4, tmp_path, cases)
+    assert same(unsent(found["whole"]), found["restored"])
+
+
+def unsent(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All but the bytes, which a new engine counts anew."""
+    return {name: value for name, value in found.items() if name != "sent"}
 
 
 def test_ways_differ_by_rounding_only(found: Any) -> None:
