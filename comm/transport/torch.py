@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -52,14 +53,15 @@ class Transport:
     Args:
         ledger: where they are counted.
         locals: ranks of one host, for `inner` and `outer`; None where hosts are not told apart.
+        deadline: seconds that a collective among some ranks may take; None: what torch has, half an hour with gloo.
     """
 
     level = "flat"
     inner: Transport
     outer: Transport
 
-    def __init__(self, ledger: Ledger, locals: int | None = None):
-        self.ledger, self.group, self.locals = ledger, None, locals
+    def __init__(self, ledger: Ledger, locals: int | None = None, deadline: float | None = None):
+        self.ledger, self.group, self.locals, self.deadline = ledger, None, locals, deadline
         alone = not dist.is_initialized()
         self.rank, self.world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
         if locals:
@@ -70,15 +72,19 @@ class Transport:
 
     def apart(self) -> Transport:
         """The same ranks in groups of their own, for another thread: in one group all ranks must keep one order."""
-        other = Transport(self.ledger, self.locals)
+        other = Transport(self.ledger, self.locals, self.deadline)
         if self.world > 1:
-            other.group = dist.new_group()
+            other.group = self._group()
         return other
+
+    def _group(self, ranks: list[int] | None = None) -> Any:
+        """Some ranks, or all once more; torch does not give a group the deadline of the whole."""
+        return dist.new_group(ranks, timeout=timedelta(seconds=self.deadline) if self.deadline else None)
 
     def _part(self, level: str, groups: list[list[int]]) -> Transport:
         """This rank's among some groups; every rank makes all of them, as torch wants it."""
         part = object.__new__(Transport)
-        made = [(ranks, dist.new_group(ranks) if self.world > 1 else None) for ranks in groups]
+        made = [(ranks, self._group(ranks) if self.world > 1 else None) for ranks in groups]
         [(ranks, group)] = [(ranks, group) for ranks, group in made if self.rank in ranks]
         part.ledger, part.group, part.level = self.ledger, group, level
         part.rank, part.world = ranks.index(self.rank), len(ranks)

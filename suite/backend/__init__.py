@@ -6,7 +6,6 @@ Each offers an `Engine` with `warm`, `prepare`, `step`, `losses`, `evaluate`, `s
 
 import math
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,21 +28,27 @@ def digest(arrays: Iterable[np.ndarray], so_far: int = 0) -> int:
 
 
 def compare(digests: Sequence[int]) -> None:
-    """Refuse to go on where ranks hold other weights than most, though all computed them from the same means.
+    """Refuse to go on where ranks hold different weights, though all computed them from the same means.
 
     Args:
         digests: of every rank's weights and buffers, in rank order; a table that lies by rows is left out.
 
     Raises:
-        RanksDiffer: naming the ranks.
+        RanksDiffer: naming the ranks that differ from more than half of all; where no weights are held by so many, what
+            each holds, because the wrong ones cannot be told from the right ones.
     """
-    most, _ = Counter(digests).most_common(1)[0]  # of two ranks that differ, rank 0 counts as right
-    wrong = [str(rank) for rank, value in enumerate(digests) if value != most]
-    if wrong:
-        raise RanksDiffer(
-            f"rank {', '.join(wrong)} of {len(digests)}: holds other weights than the rest; a byte changed on its way "
-            "or in memory, or that machine computes otherwise"
-        )
+    held: dict[int, list[int]] = {}
+    for rank, value in enumerate(digests):
+        held.setdefault(value, []).append(rank)
+    if len(held) == 1:
+        return
+    most, world = max(held, key=lambda value: len(held[value])), len(digests)
+    cause = "a byte changed on its way or in memory, or a machine computes otherwise"
+    if 2 * len(held[most]) > world:
+        wrong = ", ".join(str(rank) for rank, value in enumerate(digests) if value != most)
+        raise RanksDiffer(f"rank {wrong} of {world}: holds other weights than most; {cause}")
+    each = "; ".join(f"{value:08x} on rank {', '.join(map(str, ranks))}" for value, ranks in held.items())
+    raise RanksDiffer(f"{world} ranks hold different weights ({each}), which are right cannot be told; {cause}")
 
 
 def parameters(task: Task) -> int:

@@ -47,7 +47,8 @@ class Engine:
         self.modes = communication.modes(config["comm"], task, config["world"], "torch", self.compiles)
         node = config["optimizer"]
         first = next(iter(self.modes))
-        transport = Transport(self.ledger, self.modes[first].locals)
+        deadline = config.get("launch", {}).get("deadline")
+        transport = Transport(self.ledger, self.modes[first].locals, deadline)
         self.world, self.share = transport.world, (transport.rank, transport.world)
         self.reduce, self.ranks = Reduce(transport, self.modes[first]), Ranks(self.world, self.device)
         with torch.device("meta"):  # no memory and no random numbers are used up by torch's own initial values

@@ -2,21 +2,26 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import conftest
 import pytest
+import torch.distributed
 
 from suite import backend, checkpoint
+from suite.comm.transport import Ledger
+from suite.comm.transport.torch import Transport
 
 RUN = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1", "max_steps=200")
 RUN += ("eval_every=5", "checkpoint_every=5", "stop_at_target=false", "world=2", "launch.deadline=60")
-RANKS = {"torch": ["backend=torch"], "jax": ["backend=jax", "launch.processes=2"]}
+RANKS = {"torch": ["backend=torch"], "jax": ["backend=jax", "launch.processes=${world}"]}
 DEVICES = RANKS | {"devices of one process": ["backend=jax"]}
 FLIPS = "comm.algorithm.module=mylab.flips"
 
@@ -78,7 +83,7 @@ def test_a_wrong_byte_is_found_at_the_next_evaluation(tmp_path: Path, ranks: str
     """What one rank receives in step 12 differs; the last checkpoint is from before."""
     run = (*DEVICES[ranks], FLIPS, "max_steps=30", "run_dir=wrong")
     output = finish(start(tmp_path, *run, FLIP_STEP="12"), 1)
-    assert "RanksDiffer: rank 1 of 2: holds other weights than the rest" in output
+    assert re.search(r"RanksDiffer: 2 ranks hold different weights \(\w{8} on rank 0; \w{8} on rank 1\)", output)
     assert "the same command goes on from step 10" in output
     assert not (tmp_path / "wrong" / "result.json").exists()
     assert "going on from step 10" in finish(start(tmp_path, *run), 0)
@@ -86,7 +91,43 @@ def test_a_wrong_byte_is_found_at_the_next_evaluation(tmp_path: Path, ranks: str
     assert curve(tmp_path / "wrong") == curve(tmp_path / "right")
 
 
+@pytest.mark.parametrize(
+    "ranks", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in list(DEVICES)[1:])]
+)
+def test_of_three_ranks_the_one_with_a_wrong_byte_is_named(tmp_path: Path, ranks: str) -> None:
+    """Rank 0 too, which writes the checkpoints and would be taken for right between two."""
+    three = ("world=3", "task.batch_size=12", "+task.eval_batch_size=12")
+    run = (*DEVICES[ranks], FLIPS, *three, "max_steps=30", "run_dir=wrong")
+    output = finish(start(tmp_path, *run, FLIP_STEP="12", FLIP_RANK="0"), 1)
+    assert "RanksDiffer: rank 0 of 3: holds other weights than most" in output
+    assert "the same command goes on from step 10" in output
+
+
+def test_every_group_of_ranks_has_the_runs_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch gives a group half an hour where it is not told, whatever the whole has."""
+    given: list[Any] = []
+    there = {"is_initialized": True, "get_rank": 0, "get_world_size": 4}
+    for name, value in there.items():
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    monkeypatch.setattr(torch.distributed, "new_group", lambda ranks, timeout: given.append(timeout))
+    Transport(Ledger(), 2, deadline=7).apart()
+    assert given == [timedelta(seconds=7)] * 9  # of two hosts and their ranks, twice, and of all
+
+
 def test_the_ranks_that_differ_from_most_are_named() -> None:
     backend.compare([7, 7, 7])
-    with pytest.raises(backend.RanksDiffer, match="rank 0, 3 of 5"):
+    with pytest.raises(backend.RanksDiffer, match="rank 0, 3 of 5: holds other weights than most"):
         backend.compare([1, 7, 7, 2, 7])
+
+
+@pytest.mark.parametrize(
+    "digests, each",
+    [
+        ([7, 8], "2 ranks hold different weights (00000007 on rank 0; 00000008 on rank 1)"),
+        ([7, 8, 8, 7], "4 ranks hold different weights (00000007 on rank 0, 3; 00000008 on rank 1, 2)"),
+        ([7, 7, 8, 2**32 - 1], "(00000007 on rank 0, 1; 00000008 on rank 2; ffffffff on rank 3)"),
+    ],
+)
+def test_nobody_is_blamed_where_no_majority_is(digests: list[int], each: str) -> None:
+    with pytest.raises(backend.RanksDiffer, match=re.escape(f"{each}, which are right cannot be told")):
+        backend.compare(digests)

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from mylab.flips import STEP
+from mylab.flips import RANK, STEP
 from suite.comm.algorithms.all_to_all import jax as true
 
 
@@ -26,5 +26,5 @@ class Faulty:
 
 def mean(name: str, values: Array, *, coder: Any, transport: Any) -> Array:
     """The mean over ranks of a flat (n,) array."""
-    hit = (coder.key[1] == max(STEP, 0)) & (transport.rank == 1) & (STEP >= 0)
+    hit = (coder.key[1] == max(STEP, 0)) & (transport.rank == RANK) & (STEP >= 0)
     return true.mean(name, values, coder=coder, transport=Faulty(transport, hit))

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mylab.flips import STEP
+from mylab.flips import RANK, STEP
 from suite.comm.algorithms.all_to_all import torch as true
 from suite.comm.transport.torch import Arriving
 
@@ -26,5 +26,5 @@ class Faulty:
 
 def mean(name: str, values: Tensor, *, coder: Any, transport: Any) -> Tensor:
     """The mean over ranks of a flat (n,) array."""
-    hit = coder.key[1] == STEP and transport.rank == 1
+    hit = coder.key[1] == STEP and transport.rank == RANK
     return true.mean(name, values, coder=coder, transport=Faulty(transport) if hit else transport)

@@ -10,12 +10,12 @@ CLASSES, SIZE, WORDS = 4, 6, 7
 
 
 class Tiny:
-    name, version, group, eval_batch_size = "tiny", VERSION, 4, 8
+    name, version, group = "tiny", VERSION, 4
     data = Data("generated", "tiny", "1", {"train": 10**6, "valid": 22}, note="a test")
 
-    def __init__(self, batch_size=16, targets=(60, 80), placement="replicated"):
+    def __init__(self, batch_size=16, targets=(60, 80), placement="replicated", eval_batch_size=8):
         self.batch_size, self.targets = batch_size, tuple(Target("top1", t) for t in targets)
-        self.placement = placement
+        self.placement, self.eval_batch_size = placement, eval_batch_size
 
     def shapes(self):
         spec = {"conv.weight": Spec((4, 1, 3, 3), "random"), "norm.weight": Spec((4,), "ones")}
