@@ -90,15 +90,22 @@ def tiny(**options: Any) -> Any:
     return load.common("mylab.tinytask").make(**options)
 
 
+def called(key: str) -> str:
+    """What the model calls an array of a snapshot; nothing where that is no parameter, buffer or pattern."""
+    if key.startswith(("run['params']", "run['buffers']", "run['patterns']")):  # jax
+        return key.split("'")[3]
+    return key.removeprefix("run.model.") if key.startswith("run.model.") else ""  # torch
+
+
 def weights(made: Any) -> dict[str, np.ndarray]:
     """Parameters and buffers by name, as NumPy copies."""
-    found = {}
-    for name, value in made.snapshot()[0].items():
-        if name.startswith(("run['params']", "run['buffers']", "run['patterns']")):  # jax
-            found[name.split("'")[3]] = value.copy()
-        if name.startswith("run.model."):  # torch
-            found[name.removeprefix("run.model.")] = value.copy()
-    return found
+    return {called(key): value.copy() for key, value in made.snapshot()[0].items() if called(key)}
+
+
+def put(made: Any, values: dict[str, np.ndarray]) -> None:
+    """Give an engine these parameters in the place of its own; all else stays."""
+    arrays, skeleton = made.snapshot()
+    made.restore({key: values.get(called(key), value).copy() for key, value in arrays.items()}, skeleton)
 
 
 def advance(made: Any, steps: range, lr: float | None = None) -> list[float]:

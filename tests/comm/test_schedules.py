@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import ranks
-from engines import BACKENDS, advance, comm, config, engine, gap, same, weights
+from engines import BACKENDS, advance, comm, config, engine, gap, put, same, weights
+
+from suite.optimizers.sgd import reference
 
 pytestmark = pytest.mark.xdist_group("schedules")
 STEPS = 8
 PLAIN = {"hyper": {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}}
+LATE = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}  # of two ranks that are one step late
 LOSSY = {"codec": "bfloat16", "algorithm": "all_to_all", "feedback": True, "bucket_mib": 0}
 # rank 0 leads rank 1, which has no residuals of what travels between hosts
 LED = LOSSY | {"topology": "leader", "ranks_per_host": 2, "inner": "bfloat16", "codec": "float21"}
@@ -38,6 +41,7 @@ def case(name: str, optimizer: str = "sgd", **changes: Any) -> list[Any]:
 def started(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What two processes found, started once for each backend; `ranks.start` holds their bits to be equal."""
     cases = {name: case(name) for name in WAYS}
+    cases["late"] = case("stale", precision="float64", hyper=LATE)
     cases |= {f"{name}, restored": case(name, restored=[3, 5]) for name in RESTORED}
     for fisher in FISHER:  # intervals: some steps have factors to send and some have none
         hyper = {"fisher": fisher, "factor_interval": 2, "inverse_interval": 4, "lr": 0.02}
@@ -112,6 +116,27 @@ def test_one_step_late(backend: str) -> None:
     assert all(np.array_equal(ends[1][name], first[name]) for name in trained)
     third = {name: ends[1][name] + (second[name] - initial[name]) for name in trained}
     assert gap({name: ends[2][name] for name in trained}, third) <= 1e-12
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_ranks_update_with_the_mean_of_their_last_gradients(backend: str, started: Any) -> None:
+    """As the update's specification does with the gradients of one rank, which has both ranks' samples and sends none.
+
+    At a rate of 1, without momentum, that rank's step is its gradient.
+    """
+    found, alone = started(backend)["late"], engine(config("sgd", backend, accumulate=2, **PLAIN))
+    params = {name: value for name, value in weights(alone).items() if "running" not in name}
+    last = {name: np.zeros_like(value) for name, value in params.items()}
+    state, losses = reference.init(params), []
+    for step in range(STEPS):
+        put(alone, params)
+        losses += advance(alone, range(step, step + 1), lr=1.0)
+        after = weights(alone)
+        gradients = {name: value - after[name] for name, value in params.items()}
+        params, state = reference.update(params, last, state, **LATE)
+        last = gradients
+    assert gap({name: found[name] for name in params}, params) <= 1e-9
+    assert np.abs(found["losses"] - losses).max() <= 1e-9
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
