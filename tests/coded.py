@@ -12,6 +12,8 @@ from conftest import OUTSIDE
 
 from suite import communication, load
 
+CAST = ("float16", "bfloat16")  # by frameworks themselves, each of which has NaNs of its own bits
+FRACTIONS = (0, 1, 0x3FF, 0x400, 0x1000, 0x3FFFFF, 0x400000, 0x7FE000, 0x7FF000, 0x7FFFFF)
 MODULES = [f"suite.comm.codecs.{name}" for name in load.members("codecs")] + ["mylab.truncate16"]
 
 
@@ -83,6 +85,16 @@ def samples(count: int, seed: int = 0, kind: str = "heavy") -> np.ndarray:
     generator = np.random.default_rng(seed)
     values = 1e-3 * generator.normal(size=count)
     return (values * np.exp(1.5 * generator.normal(size=count)) if kind == "heavy" else values).astype(np.float32)
+
+
+def patterns(finite: bool) -> np.ndarray:
+    """2**16 floats: both signs of every exponent with some fractions, then random bits; shuffled, NaNs and all."""
+    generator = np.random.default_rng(0)
+    upper = np.arange(512, dtype=np.uint32) << 23
+    chosen = (upper[:, None] | np.array(FRACTIONS, np.uint32)).reshape(-1)
+    bits = np.concatenate([chosen, generator.integers(0, 2**32, 2**16 - len(chosen), np.uint32)])
+    special = (bits & 0x7F800000) == 0x7F800000
+    return generator.permutation(np.where(special & finite, bits & 0xBFFFFFFF, bits)).view(np.float32)
 
 
 def fingerprint(payload: np.ndarray) -> str:

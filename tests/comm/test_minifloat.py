@@ -18,6 +18,7 @@ ORACLES = {
 }
 FORMATS = [*ORACLES, (2, 5), (6, 1), (2, 13), (7, 8)]
 formats = pytest.mark.parametrize("exponent, mantissa", FORMATS)
+texts = pytest.mark.parametrize("text", ["numpy", "torch", "jax"])
 
 
 def every_word(codec: MiniFloat) -> np.ndarray:
@@ -30,6 +31,12 @@ def values_of(codec: MiniFloat) -> np.ndarray:
     return codec.decode(words, np.empty(len(words) // codec.width, np.float32))
 
 
+def made(exponent: int, mantissa: int, text: str) -> MiniFloat:
+    """One framework's half, without a scale."""
+    options = {"exponent": exponent, "mantissa": mantissa, "scale": "none"}
+    return coded.halves({"module": "suite.comm.codecs.minifloat", **options})[text]
+
+
 def wide(count: int = 20_000) -> np.ndarray:
     """Finite floats of every exponent, and ties."""
     generator = np.random.default_rng(0)
@@ -40,28 +47,30 @@ def wide(count: int = 20_000) -> np.ndarray:
 
 
 @formats
-def test_every_word_is_its_own_encoding(exponent: int, mantissa: int) -> None:
-    codec = MiniFloat(exponent, mantissa, "none")
-    values = values_of(codec)
-    number = ~np.isnan(values)
+@texts
+def test_every_word_is_its_own_encoding(exponent: int, mantissa: int, text: str) -> None:
+    codec, expected = made(exponent, mantissa, text), values_of(MiniFloat(exponent, mantissa, "none"))
+    values = coded.decode(codec, text, every_word(codec), expected)
+    number, kind = ~np.isnan(values), f"<u{codec.width}"
+    assert np.array_equal(values[number].view(np.uint32), expected[number].view(np.uint32))
     assert (~number).sum() == 2 * (2**mantissa - 1) and np.isinf(values).sum() == 2
-    kind = f"<u{codec.width}"
-    again = codec.encode(values).view(kind)
-    assert np.array_equal(again[number], every_word(codec).view(kind)[number])
-    assert np.isnan(codec.decode(again.view(np.uint8), values))[~number].all()
+    again = coded.encode(codec, text, values)
+    assert np.array_equal(again.view(kind)[number], every_word(codec).view(kind)[number])
+    assert np.isnan(coded.decode(codec, text, again, values))[~number].all()
 
 
 @pytest.mark.parametrize("exponent, mantissa", ORACLES)
-def test_values_and_rounding_are_those_of_ml_dtypes(exponent: int, mantissa: int) -> None:
-    codec, oracle = MiniFloat(exponent, mantissa, "none"), ORACLES[exponent, mantissa]
+@texts
+def test_values_and_rounding_are_those_of_ml_dtypes(exponent: int, mantissa: int, text: str) -> None:
+    codec, oracle = made(exponent, mantissa, text), ORACLES[exponent, mantissa]
     expected = every_word(codec).view(oracle).astype(np.float32)
-    assert np.array_equal(values_of(codec), expected, equal_nan=True)
+    assert np.array_equal(coded.decode(codec, text, every_word(codec), expected), expected, equal_nan=True)
     generator = np.random.default_rng(1)
     finite = np.sort(expected[np.isfinite(expected)])
     near = np.concatenate([finite[:-1] / 2 + finite[1:] / 2, finite[-1] * generator.normal(size=5000), wide()])
     near = near[np.abs(near) <= finite[-1]].astype(np.float32)
     assert len(near) > 5000
-    assert codec.encode(near).tobytes() == near.astype(oracle).tobytes()
+    assert coded.encode(codec, text, near).tobytes() == near.astype(oracle).tobytes()
 
 
 @formats

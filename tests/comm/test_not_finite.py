@@ -4,7 +4,7 @@ import coded
 import numpy as np
 import pytest
 
-NAMES = ("minifloat", "int8", "table", "onebit")
+NAMES = ("float16", "bfloat16", "float21", "minifloat", "int8", "table", "onebit")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -15,8 +15,11 @@ def test_it_is_seen(name: str, backend: str, bad: float) -> None:
     values = coded.samples(700)
     values[[0, 300]] = bad
     payload = halves["numpy"].encode(values)
-    assert np.array_equal(coded.encode(halves[backend], backend, values), payload)
-    decoded = halves["numpy"].decode(payload, values)
+    ours, decoded = coded.encode(halves[backend], backend, values), halves["numpy"].decode(payload, values)
+    if name in coded.CAST and np.isnan(bad):
+        assert np.array_equal(halves["numpy"].decode(ours, values), decoded, equal_nan=True)
+    else:
+        assert np.array_equal(ours, payload)
     assert np.array_equal(coded.decode(halves[backend], backend, payload, values), decoded, equal_nan=True)
     assert not np.isfinite(decoded[[0, 300]]).any()
 

@@ -13,7 +13,8 @@ class Int8(int8.Int8):
     def encode(self, values: Array, draw: Draw | None = None) -> Array:
         """(n,) values to their payload."""
         rows = self._rows(values.astype(jnp.float32))
-        scales = self.scales(jnp, rows)
+        # XLA's largest value of many may forget a NaN; it has no other use for one than for an infinity
+        scales = self.scales(jnp, jnp.where(jnp.isnan(rows), jnp.inf, rows))
         numbers = self.numbers(jnp, rows, scales, self._rows(draw(values.size)) if self.draws and draw else None)
         numbers = lax.bitcast_convert_type(numbers.astype(jnp.int8).reshape(-1)[: values.size], jnp.uint8)
         return jnp.concatenate([lax.bitcast_convert_type(scales, jnp.uint8).reshape(-1), numbers])
