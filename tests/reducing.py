@@ -21,7 +21,7 @@ from suite.comm.transport.torch_sim import simulate
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-WORLD = 4
+WORLD, LOCALS = 4, 2
 SHAPES = {"a": (5, 3), "b": (7,), "c": (), "d": (2, 4)}  # 31 values: no multiple of the world
 ALGORITHMS = ("native", "gather", "all_to_all", "ring")
 TOPOLOGIES = ("flat", "two_level", "leader")
@@ -38,7 +38,7 @@ def channels(backend: str | None, topology: str = "flat", shapes: Shapes = SHAPE
             lambda: {name: type("Spec", (), {"kind": "parameter", "shape": s}) for name, s in shapes.items()}
         )
 
-    node = engines.comm(topology=topology, ranks_per_host=2, **changes)
+    node = engines.comm(topology=topology, ranks_per_host=LOCALS, **changes)
     return communication.channels(node, Task(), WORLD, backend)  # type: ignore[arg-type]
 
 
@@ -109,22 +109,61 @@ def levels(entries: Any) -> dict[str, int]:
     return found
 
 
-def kept_sum(name: str, value: np.ndarray, topology: str) -> float:
-    """What a residual will add to the mean when it is sent.
+States = list[dict[str, np.ndarray]]
 
-    Before a division by the number of ranks that take part it counts that much less; what an owner of a chunk, a host
-    or a leader keeps of a mean counts whole, once.
+
+def kept(states: States, name: str, count: int, topology: str = "flat") -> np.ndarray:
+    """What all ranks' residuals of one array will add to its mean when they are sent, value by value; (count,).
+
+    Before a division by the number of ranks that take part a residual counts that much less; what an owner of a chunk
+    keeps of a mean counts whole, and what a host's ranks keep of it as their host's share. What fills up a last chunk
+    is remembered, too, but belongs to no value.
     """
-    total = float(value.astype(np.float64).sum())
-    inner, outer = "/inner/" in name, "/outer/" in name
-    ranks = 2 if inner or outer else WORLD
-    first = name.endswith(("worker", "owners")) or "hop" in name.rpartition("/")[2]
-    if topology == "leader" and outer:
-        return total / ranks if first else total  # only leaders have these
-    if inner:
-        if topology == "leader":
-            return total / WORLD if first else total / 2  # a host's broadcast goes to that host only: half of the ranks
-        return total / WORLD if first else total / 2
-    if outer:
-        return total / ranks if first else total
-    return total / ranks if first else total
+    if topology == "leader":  # every rank would be told something, but only leaders' words go out
+        leaders = states[::LOCALS]
+        up = sum(state[f"{name}/inner/worker"][0] for state in states) / WORLD
+        down = sum(state[f"{name}/inner/server"][0] for state in leaders) / len(leaders)
+        return up + down + kept(leaders, f"{name}/outer", count)
+    parts = LOCALS if topology == "two_level" else len(states)
+    chunks = np.zeros((parts, -(-count // parts)))
+    if topology == "two_level":
+        for rank, state in enumerate(states):
+            chunks += state[f"{name}/inner/owners"] / WORLD
+            chunks[rank % LOCALS] += state[f"{name}/inner/gather"][0] / (WORLD // LOCALS)
+        for local, chunk in enumerate(chunks):
+            chunk += kept(states[local::LOCALS], f"{name}/outer", chunk.size)
+        return chunks.reshape(-1)[:count]
+    ring, values = f"{name}/hop0" in states[0], chunks.reshape(-1)[:count]
+    for rank, state in enumerate(states):
+        if f"{name}/worker" in state:
+            values += state[f"{name}/worker"].reshape(-1)[:count] / parts
+        if f"{name}/server" in state:
+            chunks[(rank + ring) % parts] += state[f"{name}/server"][0]
+        for hop in range(parts - 1 if ring else 0):
+            chunks[(rank - hop) % parts] += state[f"{name}/hop{hop}"][0] / parts
+    return values
+
+
+def nothing_is_lost(made: Channels, each: list[dict[str, np.ndarray]], found: Any, topology: str = "flat") -> None:
+    """Of every value by itself: what was sent and what is remembered is the sum of what should have been sent.
+
+    Args:
+        made: how it went, feedback and all.
+        each: what ranks had, round by round.
+        found: what `by_torch` or `by_jax` gave.
+        topology: by which it went.
+    """
+    means, states, _ = found
+    if isinstance(states, dict):  # jax
+        states = [{name: value[rank] for name, value in states.items()} for rank in range(WORLD)]
+    largest = max(np.abs(value).max() for state in states for value in state.values())
+    largest += max(np.abs(value).max() for values in each for value in values.values())
+    for number, _, members in made.buckets({name: value[0].nbytes for name, value in each[0].items()}):
+
+        def flat(values: Mapping[str, Any], members: list[str] = members) -> np.ndarray:
+            return np.concatenate([np.asarray(values[name], np.float64).reshape(-1) for name in members])
+
+        given = sum(flat({name: value.astype(np.float64).mean(0) for name, value in values.items()}) for values in each)
+        sent = sum(flat(mean) for mean in means)
+        remembered = kept(states, f"gradients/{number}", sent.size, topology)
+        assert np.abs(sent + remembered - given).max() <= 1e-6 * len(each) * largest, number
