@@ -21,7 +21,9 @@ from jax.sharding import PartitionSpec as P
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from suite import configure
 from suite.comm.transport import Entry
+from suite.contract import UserError
 
 WORLD, LOCALS = 4, 2
 WAYS = [
@@ -30,7 +32,13 @@ WAYS = [
     *((codec, "all_to_all", "flat") for codec in ("bfloat16", "float21")),
     *(("float21", algorithm, topology) for algorithm in ("gather", "ring") for topology in ("flat", "two_level")),
     *(("bfloat16", algorithm, "leader") for algorithm in ("gather", "all_to_all", "ring")),
+    ("minifloat", "all_to_all", "flat"),
+    ("int8", "gather", "two_level"),
+    ("table", "ring", "flat"),
+    ("onebit", "all_to_all", "leader"),
 ]
+BYTES = ("minifloat", "table")  # whose payloads jax makes of bytes, too
+KFAC = ("gradients", "factor", "inverse")  # what is compressed of its traffic
 TO_ITSELF = re.compile(r"source_target_pairs=\{(\{(\d+),\2\},?)+\}")
 HLO = re.compile(r" = (\(.*?\)|\S+) (all-reduce|all-to-all|all-gather|collective-permute)(?:-start)?\(")
 SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
@@ -41,6 +49,16 @@ WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "uint16": 2, "ui
 def configured(backend: str, codec: str, algorithm: str, topology: str) -> dict[str, Any]:
     comm = engines.comm(codec=codec, inner="float16", algorithm=algorithm, topology=topology, ranks_per_host=LOCALS)
     return engines.config("sgd", backend, precision="float32", world=WORLD, comm=comm)
+
+
+def kfac(backend: str) -> dict[str, Any]:
+    """K-FAC, all of whose traffic a first step has: triangles of factors and inverses, 21 bits, by hosts."""
+    chosen = ["task=resnet50", "optimizer=kfac", "comm=kfac_hierarchical", f"world={WORLD}"]
+    comm = configure.compose([*chosen, f"comm.ranks_per_host={LOCALS}"])["comm"]
+    if backend == "torch":  # what its thread sends would not be watched
+        comm["schedule"]["module"] = "suite.comm.schedules.sync"
+    hyper = {"factor_interval": 1, "inverse_interval": 1, "stale": False}
+    return engines.config("kfac", backend, precision="float32", world=WORLD, hyper=hyper, comm=comm)
 
 
 def ranks(entry: Entry) -> int:
@@ -77,21 +95,37 @@ def compiled(text: str) -> collections.Counter[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("codec, algorithm, topology", WAYS)
-def test_compiled_collectives_have_the_ledgers_types_and_sizes(codec: str, algorithm: str, topology: str) -> None:
+def compared(settings: dict[str, Any], leader: bool = False) -> tuple[list[Entry], set[str]]:
+    """A first step's entries, once its programs are found to hold the same; and the types of what is not `exact`."""
     if len(jax.devices()) < WORLD:
         pytest.skip("fewer than four jax devices: jax was imported before the tests could ask for them")
-    made = engines.engine(configured("jax", codec, algorithm, topology))
+    made = engines.engine(settings)
     engines.advance(made, range(1))
-    [(program, entries)] = made.programs.compiled.values()
-    ours, theirs = received(entries, topology == "leader"), compiled(program.as_text())
+    programs = made.programs.compiled.values()
+    entries = [entry for _, each in programs for entry in each]
+    ours, theirs = received(entries, leader), compiled("\n".join(program.as_text() for program, _ in programs))
     exact = sum(entry.payload for entry in entries if entry.name == "exact")
     merged = ours["all-reduce", "float32"] - theirs["all-reduce", "float32"]
     assert 0 <= merged <= exact // 2, "of equal small sums XLA may send one"
     del ours["all-reduce", "float32"], theirs["all-reduce", "float32"]
     assert ours == theirs
+    return entries, {kind for _, kind in theirs}
+
+
+@pytest.mark.parametrize("codec, algorithm, topology", WAYS)
+def test_compiled_collectives_have_the_ledgers_types_and_sizes(codec: str, algorithm: str, topology: str) -> None:
+    _, kinds = compared(configured("jax", codec, algorithm, topology), topology == "leader")
     if algorithm != "native":
-        assert {kind for _, kind in theirs} <= {"uint8", "uint16", "uint32"}
+        assert kinds <= {"uint8", "uint16", "uint32"}
+    if codec in BYTES and topology == "flat":
+        assert kinds == {"uint8"}
+
+
+def test_compiled_factors_travel_as_21_bits_between_hosts() -> None:
+    entries, kinds = compared(kfac("jax"))
+    assert kinds == {"uint32"}  # inside a host the floats' own bytes
+    sent = {(entry.name.split("/")[0], entry.level) for entry in entries if entry.name != "exact"}
+    assert sent == {(what, level) for what in KFAC for level in ("inner", "outer")}
 
 
 def test_a_type_that_xla_widens_is_found() -> None:
@@ -102,6 +136,15 @@ def test_a_type_that_xla_widens_is_found() -> None:
     )
     program = jax.jit(total).lower(jax.ShapeDtypeStruct((WORLD * 8,), jax.numpy.bfloat16)).compile()
     assert compiled(program.as_text()) == {("all-reduce", "float32"): 8 * 4}
+
+
+@pytest.mark.parametrize("topology", ["flat", "two_level"])
+def test_such_a_sum_is_refused_before_the_first_step(topology: str) -> None:
+    """When its program is traced: whether XLA widens depends on the device, which nobody knows before."""
+    made = engines.engine(configured("jax", "bfloat16", "native", topology))
+    with pytest.raises(UserError, match=r"sends bfloat16 as float32; type comm\.algorithm\.module=\S+\.all_to_all"):
+        engines.advance(made, range(1))
+    assert not made.programs.compiled and not made.programs.ledger.total
 
 
 class Watch(TorchDispatchMode):
@@ -129,8 +172,8 @@ def four_ranks() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("codec, algorithm, topology", WAYS)
-def test_torch_hands_over_what_the_ledger_says(four_ranks: None, codec: str, algorithm: str, topology: str) -> None:
+def watched(settings: dict[str, Any]) -> tuple[list[Entry], set[str]]:
+    """A first step's entries, once c10d is found to be given the same; and the types of what is not `exact`."""
     names = {"all_reduce": "allreduce", "shift": "send", "to_first": "gather", "broadcast": "broadcast"}
     others = {"flat": WORLD - 1, "inner": 1, "outer": 1}  # two hosts of two
 
@@ -141,7 +184,7 @@ def test_torch_hands_over_what_the_ledger_says(four_ranks: None, codec: str, alg
         each = others[entry.level]
         return [("send", entry.dtype, entry.sent // each)] * each
 
-    made = engines.engine(configured("torch", codec, algorithm, topology))
+    made = engines.engine(settings)
     entries: list[Entry] = []
     made.ledger.add = entries.extend
     batch = made.task.batch("train", 0, 0, 0, WORLD)
@@ -151,5 +194,18 @@ def test_torch_hands_over_what_the_ledger_says(four_ranks: None, codec: str, alg
     assert seen == [call for entry in entries for call in calls(entry)]
     turns = [name for name, _ in itertools.groupby(name for name, *_ in watch.seen if name in ("send", "recv"))]
     assert turns == ["recv", "send"] * (len(turns) // 2), "who sends first keeps the other from sending"
+    return entries, {kind for _, kind, _ in seen if kind != "float32"}
+
+
+@pytest.mark.parametrize("codec, algorithm, topology", WAYS)
+def test_torch_hands_over_what_the_ledger_says(four_ranks: None, codec: str, algorithm: str, topology: str) -> None:
+    _, kinds = watched(configured("torch", codec, algorithm, topology))
     if algorithm != "native":
-        assert {kind for _, kind, _ in seen if kind != "float32"} == {"uint8"}
+        assert kinds == {"uint8"}
+
+
+def test_torch_hands_over_factors_too(four_ranks: None) -> None:
+    entries, kinds = watched(kfac("torch"))
+    assert kinds == {"uint8"}
+    sent = {(entry.name.split("/")[0], entry.level) for entry in entries if entry.name != "exact"}
+    assert sent == {(what, level) for what in KFAC for level in ("inner", "outer")}
