@@ -19,18 +19,15 @@ from typing import Any
 import numpy as np
 
 
-def start(
-    backend: str, world: int, out: Path, cases: dict[str, Any], deadline: float = 240
-) -> dict[str, dict[str, Any]]:
-    """Run the cases on `world` processes; returns each case's weights, checked to be equal bits on all ranks."""
+def launch(script: Path, backend: str, world: int, *arguments: str, deadline: float = 240) -> None:
+    """Run `script BACKEND RANK WORLD ADDRESS …` as every rank, and wait for all."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    arguments = [sys.executable, __file__, backend]
+    command = [sys.executable, str(script), backend]
     children = [
-        subprocess.Popen([*arguments, str(rank), str(world), address, str(out), json.dumps(cases)], env=variables)
-        for rank in range(world)
+        subprocess.Popen([*command, str(rank), str(world), address, *arguments], env=variables) for rank in range(world)
     ]
     until = time.monotonic() + deadline
     try:
@@ -39,6 +36,13 @@ def start(
     finally:
         for child in children:
             child.kill()  # jax processes ignore SIGTERM
+
+
+def start(
+    backend: str, world: int, out: Path, cases: dict[str, Any], deadline: float = 240
+) -> dict[str, dict[str, Any]]:
+    """Run the cases on `world` processes; returns each case's weights, checked to be equal bits on all ranks."""
+    launch(Path(__file__), backend, world, str(out), json.dumps(cases), deadline=deadline)
     found = {}
     for name in cases:
         hashes = {(out / f"{name}.{rank}.hash").read_text() for rank in range(world)}

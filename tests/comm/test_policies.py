@@ -1,24 +1,27 @@
 """Policies: what they try leaves no trace but time and bytes, what they decide is kept, replayed and resumed."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
 
+import deciding
 import numpy as np
 import pytest
-from engines import BACKENDS, comm, config, engine, same, weights
+from deciding import STEPS
+from engines import BACKENDS, advance, comm, config, engine, same, weights
 
 from suite.adapt import recorded
 from suite.comm.policies import adaprec, fastest
 from suite.comm.policies._curves import CURVES, predict
 from suite.comm.policies._policy import Commit, Measure, Point, Probe, Probed, Situation
 from suite.contract import Decided, Evaluated, Finished, Step, UserError
+from suite.track import picture
 from suite.train import train
 
 both = pytest.mark.parametrize("backend", BACKENDS)
-STEPS = 8
-MODES = {"float32": comm(), "lossy": comm(codec="bfloat16", algorithm="all_to_all")}
+MODES = deciding.candidates()
 CURIOUS = {"module": "mylab.curious", "steps": 3, "order": ["float32", "lossy"]}
 
 
@@ -26,11 +29,7 @@ def run(backend: str, order: list[Any] | None = None, stop_after: int | None = N
     """A short run on the tiny task: its engine, its events, and its last checkpoint's arguments."""
     world = 2 if backend == "jax" else 1
     node = comm(policy=CURIOUS | {"order": order}, candidates=MODES) if order else comm()
-    settings = config("sgd", backend, world=world, comm=node, precision="float32", hyper={"lr": 0.1})
-    settings |= {
-        "max_steps": STEPS, "eval_every": 4, "log_every": 1, "checkpoint_every": 5, "prefetch": 0, "decisions": None,
-        "stop_at_target": False, "schedule": {"shape": "constant", "warmup": 0},
-    }  # fmt: skip
+    settings = deciding.settings(backend, world, node)
     made, saved = engine(settings), []
     events = []
 
@@ -50,6 +49,17 @@ def losses(events: list[Any]) -> list[float]:
     return [event.loss for event in events if isinstance(event, Step)]
 
 
+def trial(backend: str, mode: str) -> tuple[int, int]:
+    """Bytes of one step in a mode, and of one exchange of each kind."""
+    world = 2 if backend == "jax" else 1
+    made = engine(deciding.settings(backend, world, MODES[mode]))
+    advance(made, range(1))
+    step = made.facts()["bytes"]["sent"]
+    for kind in sorted(set(made.kinds.values())):
+        made.exchange(kind)
+    return step, made.facts()["bytes"]["sent"] - step
+
+
 @both
 def test_trying_changes_nothing(backend: str) -> None:
     """Every candidate is tried three times, and float32 is taken: the same bits as without a policy."""
@@ -66,7 +76,12 @@ def test_trying_changes_nothing(backend: str) -> None:
     assert [e.metrics for e in events if isinstance(e, Evaluated)] == [
         e.metrics for e in expected if isinstance(e, Evaluated)
     ]
-    assert events[-1].facts["bytes"]["sent"] >= expected[-1].facts["bytes"]["sent"]
+    # each decision: two steps and two scores of each candidate, every kind exchanged twice, and one score before
+    trials = sum(2 * sum(trial(backend, mode)) for mode in MODES)
+    ran = expected[-1].facts["bytes"]
+    scores = 5 * ran["by_name"].get("evaluation", 0) // 2  # of two in the run
+    assert events[-1].facts["bytes"]["sent"] == ran["sent"] + len(decisions) * (trials + scores)
+    assert (trials > 0) == (backend == "jax")  # two ranks there, and one in torch
 
 
 @both
@@ -101,6 +116,43 @@ def test_decisions_are_kept_resumed_and_replayed(backend: str, tmp_path: Path) -
     assert all(one.replayed for one in lines if isinstance(one, Decided))
     if backend == "jax":  # two devices: a lossy step is another one
         assert losses(events) != losses(run(backend, ["float32"])[1])
+
+
+def test_rank_0_decides_for_all(tmp_path: Path) -> None:
+    """Rank 1 is slower, and in another order, and its scores fall where rank 0's rise: alone it would decide otherwise.
+
+    What a mode takes is what the slowest rank takes: less in the lossy mode, which rank 0's clock would not say.
+    """
+    first, second = deciding.start("torch", 2, tmp_path)
+    assert first == second
+    [[step, mode, steps, why]] = first["fastest"]["decided"]
+    assert (step, set(mode.values()), steps) == (0, {"lossy"}, None)
+    assert list(why.values()) == [{"float32": 3.0, "lossy": 2.5}] * len(mode)
+    assert [one[:3] for one in first["adaprec"]["decided"]] == [[0, "lossy", 4], [4, "lossy", 4]]
+    for *_, why in first["adaprec"]["decided"]:
+        assert [why[mode]["seconds"] for mode in ("float32", "lossy")] == [3.0, 2.5]
+        assert all(one["gain"] > 0 for one in why.values())
+
+
+def test_decisions_are_drawn() -> None:
+    """In both columns a line where each was taken, and what it was, on a line for each kind where kinds differ."""
+    modes = ["float32", {"conv2d": "lossy", "other": "float32"}, "lossy"]
+    taken = [{"step": 3 * n, "train_seconds": 0.5 + 4 * n, "mode": mode} for n, mode in enumerate(modes)]
+    steps = [{"event": "step", "step": n, "train_seconds": 0.5 + 4 * n / 3, "loss": 2.0 + (-1) ** n} for n in range(9)]
+    result = {
+        "execution_id": "x", "spec": {"task": "tiny"}, "data": {"label": "made up"}, "targets": [],
+        "curve": [{"step": 8, "train_seconds": 11.0, "metrics": {"top1": 50.0}}],
+    }  # fmt: skip
+    plain = picture.curve(result, steps, title="").decode()
+    drawn = picture.curve(result | {"decisions": taken}, steps, title="").decode()
+    dashed = re.compile(r'd="M ([\d.]+) [\d.]+ \nL \1 [\d.]+ \n"[^>]*stroke-dasharray: 3.7')
+    assert not dashed.findall(plain) and len(dashed.findall(drawn)) == 2 * len(taken)
+    for text in ("float32", "conv2d: lossy", "other: float32", "lossy"):
+        assert len(re.findall(f">{text}<", drawn)) == 2 and not re.findall(f">{text}<", plain), text
+    [line, other] = re.findall(r'd="(M [^"]*(?:L [^"]*){8})"[^>]*stroke: #1f77b4', drawn)
+    for vertices, lines in ((line, dashed.findall(drawn)[:3]), (other, dashed.findall(drawn)[3:])):
+        at = re.findall(r"[ML] ([\d.]+)", vertices)
+        assert lines == [at[one["step"]] for one in taken]
 
 
 def test_a_record_without_decisions_is_refused(tmp_path: Path) -> None:
