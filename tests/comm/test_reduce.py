@@ -257,6 +257,12 @@ def test_hundreds_of_ranks_on_hosts() -> None:
     assert 0 < off(simulated(near, 8, codec="float21", **ways), near.astype(np.float64).mean(0)) < 2.0**-11
 
 
+def test_a_ring_of_64_ranks() -> None:
+    """Of whole numbers the mean, bit for bit, by 63 hops one after another in a program."""
+    values = 64 * np.random.default_rng(0).normal(scale=8, size=(64, 67)).round().astype(np.float32)
+    assert np.array_equal(simulated(values, algorithm="ring"), values.mean(0))
+
+
 @pytest.mark.parametrize(
     "changes, words",
     [
