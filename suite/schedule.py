@@ -89,7 +89,8 @@ def factor(step: int, total: int, config: Mapping[str, Any]) -> float:
 def hyper(
     step: int, total: int, config: Mapping[str, Any], optimizer: Mapping[str, Any], rate: float = 1.0
 ) -> dict[str, float]:
-    """The scheduled hyper-parameters of update `step`: `lr`, `rate` times it, and `momentum` where it follows."""
+    """The scheduled hyper-parameters of update `step`: `lr`, `rate` times it, and `momentum` where one follows."""
     scale = factor(step, total, config)
     found = {"lr": float(optimizer["lr"]) * scale * rate}
-    return found | ({"momentum": float(optimizer["momentum"]) * scale} if config.get("momentum_follows") else {})
+    follows = config.get("momentum_follows") and optimizer["momentum"]  # of 0 an optimizer may hold none
+    return found | ({"momentum": float(optimizer["momentum"]) * scale} if follows else {})

@@ -38,6 +38,7 @@ def test_spngd_decay_and_momentum() -> None:
     expected = (1 - (1000 - 59) / (1935 - 59)) ** 3.5
     assert values == pytest.approx({"lr": 0.03 * expected, "momentum": 0.97 * expected})
     assert hyper(30, 1760, config, {"lr": 0.03, "momentum": 0.97}) == {"lr": 0.03, "momentum": 0.97}
+    assert hyper(30, 1760, config, {"lr": 0.03, "momentum": 0.0}) == {"lr": 0.03}, "nothing follows that is not there"
 
 
 def test_quadratic_warmup_and_floor() -> None:

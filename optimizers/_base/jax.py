@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from suite.contract import Plan, Rows
+from suite.contract import Plan, Rows, UserError
 
 
 class Optimizer(optax.GradientTransformationExtraArgs):
@@ -45,6 +45,16 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 def hyper(**values: float) -> dict[str, Array]:
     """Hyper-parameters as state: scalars of the default floating-point type."""
     return {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
+
+
+def still(at: dict[str, Array]) -> None:
+    """Make sure that nobody gave a momentum to what began without one, and so holds no velocity.
+
+    Raises:
+        UserError: where `at`, the hyper-parameters of a step, holds one.
+    """
+    if "momentum" in at:
+        raise UserError("momentum: no velocity is held, as it began at 0; begin with a small one, momentum=1e-6")
 
 
 def local(value: Array) -> np.ndarray:

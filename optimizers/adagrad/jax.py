@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Rows
-from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, hyper, merged
+from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, hyper, merged, still
 
 Tree = dict[str, Array]
 
@@ -22,14 +22,15 @@ def adagrad(
 ) -> Optimizer:
     """Diagonal AdaGrad; arguments as in `suite.optimizers.adagrad.torch.Adagrad`.
 
-    A momentum that is 0 here stays 0: no velocity is held for it.
+    A momentum that is 0 here stays 0, as no velocity is held for it: none is in `state["hyper"]`, and one put there is
+    refused.
     """
     plain = not momentum and not weight_decay  # the others reach every row of a table
 
     def init(params: Tree) -> dict[str, Any]:
-        values = hyper(lr=lr, momentum=momentum, weight_decay=weight_decay, epsilon=epsilon)
+        values = hyper(lr=lr, weight_decay=weight_decay, epsilon=epsilon, initial_accumulator=initial_accumulator)
         return {
-            "hyper": values | hyper(initial_accumulator=initial_accumulator),
+            "hyper": values | (hyper(momentum=momentum) if momentum else {}),
             "sum": jax.tree.map(jnp.zeros_like, params),
             "velocity": jax.tree.map(jnp.zeros_like, params) if momentum else {},
         }
@@ -49,6 +50,8 @@ def adagrad(
         velocity = {}
         if momentum:
             velocity = direction = jax.tree.map(lambda v, d: at["momentum"] * v + d, state["velocity"], direction)
+        else:
+            still(at)
         updates: dict[str, Any] = jax.tree.map(lambda d: -at["lr"] * d, direction)
         for name, grad in rows.items():
             updates[name] = Rows(grad.ids, -at["lr"] * scaled(grad.values, total[name][grad.ids]))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, hyper
+from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, hyper, still
 
 Tree = dict[str, Array]
 
@@ -23,12 +23,14 @@ def rmsprop(
 ) -> Optimizer:
     """Gradients over the root of their squares' average; arguments as in `suite.optimizers.rmsprop.torch.RMSprop`.
 
-    A momentum that is 0 here stays 0: no velocity is held for it.
+    A momentum that is 0 here stays 0, as no velocity is held for it: none is in `state["hyper"]`, and one put there is
+    refused.
     """
 
     def init(params: Tree) -> dict[str, Any]:
+        values = hyper(lr=lr, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
         return {
-            "hyper": hyper(lr=lr, momentum=momentum, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay),
+            "hyper": values | (hyper(momentum=momentum) if momentum else {}),
             "second": jax.tree.map(lambda w: jnp.full_like(w, float(tensorflow)), params),
             "mean": jax.tree.map(jnp.zeros_like, params) if centered else {},
             "velocity": jax.tree.map(jnp.zeros_like, params) if momentum else {},
@@ -51,6 +53,8 @@ def rmsprop(
         direction = jax.tree.map(lambda d: inside * d, direction)
         if momentum:
             velocity = direction = jax.tree.map(lambda u, d: at["momentum"] * u + d, state["velocity"], direction)
+        else:
+            still(at)
         updates = jax.tree.map(lambda d: -outside * d, direction)
         return updates, state | {"second": second, "mean": mean, "velocity": velocity}
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.contract import Rows
-from suite.optimizers._base.jax import Optimizer, decayed, dense, hyper, merged
+from suite.optimizers._base.jax import Optimizer, decayed, dense, hyper, merged, still
 from suite.optimizers.sm3 import EPSILON, check
 
 Tree = dict[str, Array]
@@ -17,14 +17,15 @@ Tree = dict[str, Array]
 def sm3(*, lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 0.0, variant: str = "II") -> Optimizer:
     """AdaGrad from one number for each slice; arguments as in `suite.optimizers.sm3.torch.SM3`.
 
-    A momentum that is 0 here stays 0: no average is held for it.
+    A momentum that is 0 here stays 0, as no average is held for it: none is in `state["hyper"]`, and one put there is
+    refused.
     """
     check(variant)
     plain = not momentum and not weight_decay  # the others reach every row of a table
 
     def init(params: Tree) -> dict[str, Any]:
         return {
-            "hyper": hyper(lr=lr, momentum=momentum, weight_decay=weight_decay),
+            "hyper": hyper(lr=lr, weight_decay=weight_decay) | (hyper(momentum=momentum) if momentum else {}),
             "covers": {name: _covers(value) for name, value in params.items()},
             "velocity": jax.tree.map(jnp.zeros_like, params) if momentum else {},
         }
@@ -42,6 +43,8 @@ def sm3(*, lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 0.0, va
             beta = at["momentum"]
             average = lambda v, d: beta * v + (1.0 - beta) * d  # noqa: E731
             velocity = direction = jax.tree.map(average, state["velocity"], direction)
+        else:
+            still(at)
         updates: dict[str, Any] = jax.tree.map(lambda d: -at["lr"] * d, direction)
         for name, (ids, values) in rows.items():  # which are the only slices
             before, square = covers[name][0], values * values

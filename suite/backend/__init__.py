@@ -6,7 +6,7 @@ Each offers an `Engine` with `warm`, `prepare`, `step`, `losses`, `evaluate`, `s
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,26 @@ def explored(patterns: Mapping[str, np.ndarray]) -> float | None:
     """Share of all places where a block has ever stood; None where blocks cannot move."""
     visited = [value for name, value in patterns.items() if name.endswith(".visited")]
     return float(sum(value.sum() for value in visited) / sum(value.size for value in visited)) if visited else None
+
+
+def editable(hyper: Iterable[str], held: Collection[str], optimizer: Mapping[str, Any]) -> None:
+    """Refuse a hyper-parameter of a step that the optimizer does not look up in each one: it would be ignored.
+
+    Args:
+        hyper: names that a step was given.
+        held: names that the optimizer reads in each step.
+        optimizer: its configuration.
+
+    Raises:
+        UserError: naming the first of those that are not held.
+    """
+    for name in hyper:
+        if name not in held:
+            raise UserError(
+                f"optimizer={optimizer.get('name', optimizer['module'])}: {name} cannot be changed while it runs, only "
+                f"{', '.join(sorted(held))}; set optimizer.{name} before the run, and where that is 0 and shall not "
+                f"stay so, begin with a small one, optimizer.{name}=1e-6"
+            )
 
 
 def preparation(seed: int, batches: Iterable[Mapping[str, np.ndarray]]) -> Iterator[tuple[tuple[int, int], Any]]:

@@ -61,7 +61,7 @@ class Engine:
         with self._mode():
             kind = jnp.result_type(float)
             shapes = task.shapes()
-            self.needs = load.common(node["module"]).NEEDS
+            self.node, self.needs = node, load.common(node["module"]).NEEDS
             self.tables = tuple(backend.tables(task, self.needs, node))
             self.layout = Layout(self.mesh, self.tables)
             self.sparse = backend.sparse(task, self.needs, node)
@@ -104,6 +104,9 @@ class Engine:
                 "comm": {"owned": {}},
             }
             self.run = self.layout.place(run)
+            held = self.run["opt"]["hyper"]
+            # what updates a table by rows may be compiled without what is 0 at first
+            self.live = {name for name, value in held.items() if not self.tables or name == "lr" or float(value)}
             if communication.remembers(config["comm"]):
                 self._open_slots()
 
@@ -182,6 +185,7 @@ class Engine:
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
         """Compile every program that these steps will run, two at a time, so that none is compiled in a step."""
+        backend.editable(hyper, self.live, self.node)
         with self._mode():
             self._compile(steps, *self.layout.inputs(self.seed, batch, 0, hyper))
 
@@ -229,6 +233,7 @@ class Engine:
 
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
+        backend.editable(hyper, self.live, self.node)
         with self._mode():
             rest = self.layout.inputs(self.seed, batch, step, hyper)
             run = self.run

@@ -53,7 +53,7 @@ class Engine:
         self.reduce, self.ranks = Reduce(transport, self.modes[first]), Ranks(self.world, self.device)
         with torch.device("meta"):  # no memory and no random numbers are used up by torch's own initial values
             self.model = load.half(config["task"]["module"], "torch").make(task)
-        self.needs = load.common(node["module"]).NEEDS
+        self.node, self.needs = node, load.common(node["module"]).NEEDS
         self.tables = backend.tables(task, self.needs, node)
         self.sparse = backend.sparse(task, self.needs, node)
         self._load(task)
@@ -158,6 +158,7 @@ class Engine:
         """Make update number `step` (from 0); the mean loss, perhaps not yet computed."""
         optimizer, reduce, needs = self.optimizer, self.reduce, self.needs
         for group in optimizer.param_groups:
+            backend.editable(hyper, group.keys() - {"params", "param_names"}, self.node)
             group.update(hyper)
         if "host" in needs:
             optimizer.host(step)

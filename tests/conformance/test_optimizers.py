@@ -147,6 +147,92 @@ def test_what_is_scheduled_counts_from_the_steps_beginning(optimizer: str) -> No
     assert gap(*ends) <= 1e-10
 
 
+# settings in which every hyper-parameter counts
+LIVE: dict[str, dict[str, Any]] = {
+    "adagrad": {"momentum": 0.5},
+    "rmsprop": {"momentum": 0.5},
+    "kfac": {"stale": True, "stale_alpha": 1e-9, "factor_interval": 1, "inverse_interval": 1},
+}
+# what each becomes: half of what it was, but for these
+EDITS = {"epsilon": 0.3, "fallback_epsilon": 0.3, "weight_decay": 0.3, "initial_accumulator": 1.0, "stale_alpha": 10.0}
+EDITS |= {"kl_clip": 1e-6, "least_ratio": 2.0, "largest_ratio": 0.5}
+
+
+def edited(made: Any, values: dict[str, float]) -> dict[str, dict[str, np.ndarray]]:
+    """Weights after three steps and four more in which one hyper-parameter is another, by its name; "" for none.
+
+    All are handed in at each step, so that jax compiles one program for all of them.
+    """
+
+    def go(steps: range, hyper: dict[str, float]) -> None:
+        for step in steps:
+            made.step(step, made.task.batch("train", 0, step), hyper)
+
+    go(range(3), values)
+    arrays, skeleton = made.snapshot()
+    arrays, found = {name: array.copy() for name, array in arrays.items()}, {}
+    for name in ("", *values, ""):
+        made.restore({name: array.copy() for name, array in arrays.items()}, skeleton)
+        go(range(3, 7), values | ({name: EDITS.get(name, values[name] / 2)} if name else {}))
+        after = weights(made)
+        assert name or "" not in found or gap(after, found[""]) == 0.0, "what was edited has left a trace"
+        found[name] = after
+    return found
+
+
+@every
+def test_an_edit_of_any_live_hyper_parameter_takes_effect(optimizer: str) -> None:
+    """Of those that jax holds in its state; all of them in torch too, and to the same end."""
+    hyper = LIVE.get(optimizer, {})
+    made = {backend: engine(config(optimizer, backend, hyper=dict(hyper))) for backend in BACKENDS}
+    values = {name: float(value) for name, value in made["jax"].run["opt"]["hyper"].items()}
+    assert values.keys() <= made["torch"].optimizer.param_groups[0].keys()
+    found = {backend: edited(made[backend], values) for backend in BACKENDS}
+    bound = 1e-7 if optimizer == "noisy" else 1e-10
+    for name in values:
+        # no parameter of the tiny task is without a layer; tests/optimizers/test_vogn.py edits these where one is
+        silent = optimizer == "vogn" and name.startswith("fallback")
+        for backend in BACKENDS:
+            change = gap(found[backend][name], found[backend][""])
+            assert change == 0.0 if silent else change > 1e-7, (backend, name)
+        assert gap(found["torch"][name], found["jax"][name]) <= bound, name
+
+
+def test_what_is_not_read_in_each_step_is_refused() -> None:
+    """By both engines, before anything is compiled or changed; torch alone takes up a momentum that began at 0."""
+    for backend in BACKENDS:
+        made = engine(config("adagrad", backend))
+        before, batch = weights(made), made.task.batch("train", 0, 0)
+        for hyper in {"nothing": 1.0}, {"lr": 0.1, "nothing": 0.0}:
+            with pytest.raises(
+                UserError, match=r"nothing cannot be changed while it runs, only .*epsilon.*lr"
+            ) as error:
+                made.step(0, batch, hyper)
+            assert "\n" not in str(error.value)
+        if backend == "jax":
+            with pytest.raises(UserError, match=r"begin with a small one, optimizer\.momentum=1e-6"):
+                made.step(0, batch, {"momentum": 0.5})
+            with pytest.raises(UserError, match=r"begin with a small one, optimizer\.momentum=1e-6"):
+                made.warm(batch, range(2), {"momentum": 0.5})
+        assert gap(weights(made), before) == 0.0
+        made.step(0, batch, {"lr": 0.1} if backend == "jax" else {"momentum": 0.5})
+        assert gap(weights(made), before) > 1e-3
+
+
+def test_decay_of_a_table_by_rows_that_began_at_zero_is_taken_up_or_refused() -> None:
+    """It reaches every row: torch goes over all of them from then on, jax has compiled a program without it."""
+    hyper, ends = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}, []
+    for backend, edit in ("torch", {}), ("jax", {}), ("torch", {"weight_decay": 0.3}):
+        made = engine(config("sgd", backend, hyper=dict(hyper)), tiny(placement="rows"))
+        made.step(0, made.task.batch("train", 0, 0), edit)
+        ends.append(weights(made)["embed.weight"])
+    assert np.allclose(ends[0], ends[1], rtol=0, atol=1e-12) and np.abs(ends[0] - ends[2]).max() > 1e-3
+    made = engine(config("sgd", "jax", hyper=dict(hyper)), tiny(placement="rows"))
+    for edit in {"weight_decay": 0.3}, {"momentum": 0.5}:
+        with pytest.raises(UserError, match="cannot be changed while it runs, only lr;"):
+            made.step(0, made.task.batch("train", 0, 0), edit)
+
+
 @every
 @both
 def test_learning_rate_is_read_each_step(optimizer: str, backend: str, uninterrupted: Any) -> None:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from alone import BACKENDS, Tree, draw, gap, pulled, specified, train
 
+from suite.contract import UserError
+
 both = pytest.mark.parametrize("backend", BACKENDS)
 ADAPTIVE = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3}
 # one name for each form worth a test: the member, and hyper-parameters that all matter in ten steps
@@ -41,6 +43,9 @@ every = pytest.mark.parametrize("form", FORMS)
 EDITS = {"lr": 0.3, "momentum": 0.3, "weight_decay": 0.7, "epsilon": 0.9, "beta1": 0.2, "beta2": 0.4, "trust": 0.1}
 EDITS |= {"initial_accumulator": 3.0, "least_ratio": 1.4, "largest_ratio": 1.1}
 EDITED = [(form, key) for form, (_, hyper) in FORMS.items() for key in EDITS if hyper.get(key)]
+# and from 0; momentum has a test of its own
+EDITED += [("adagrad", "weight_decay"), ("adagrad", "initial_accumulator"), ("rmsprop", "weight_decay")]
+EDITED += [("sm3-II-plain", "weight_decay"), ("lamb", "least_ratio"), ("lamb", "largest_ratio")]
 
 
 def zeros(params: Tree, step: int) -> Tree:
@@ -62,6 +67,27 @@ def test_an_edit_takes_effect_at_once(backend: str, form: str, key: str) -> None
     expected = specified(name, pulled, edit, **hyper)
     assert gap(train(backend, name, pulled, edit, hyper=hyper), expected) <= 1e-12
     assert gap(specified(name, **hyper), expected) > 1e-4
+
+
+@pytest.mark.parametrize("form", ["adagrad", "rmsprop", "rmsprop-tensorflow-plain", "sm3-I-plain", "sm3-II-plain"])
+def test_a_momentum_that_began_at_zero_is_taken_up_or_refused(form: str) -> None:
+    """Torch begins a velocity there and then; jax, whose state has no room for one, says so."""
+    name, hyper = FORMS[form]
+    start = draw(5)
+
+    def begun(momentum: float, edit: Tree | None = None) -> Tree:
+        options: dict[str, Any] = {"hyper": hyper | {"momentum": momentum}, "start": start, "steps": 2}
+        return train("torch", name, pulled, edit, **options)
+
+    still, moving = begun(0.0), begun(0.0, {"momentum": 0.5})  # of two steps the second has the edit
+    share = 0.5 if name == "sm3" else 1.0  # a velocity that begins at zero takes the step in: an average half of it
+    first = train("torch", name, pulled, hyper=hyper, start=start, steps=1)
+    for key, value in moving.items():
+        assert np.allclose(value, first[key] + share * (still[key] - first[key]), rtol=0, atol=1e-12)
+    longer = [train("torch", name, pulled, edit, hyper=hyper) for edit in ({}, {"momentum": 0.5})]
+    assert gap(*longer) > 1e-4
+    with pytest.raises(UserError, match=r"begin with a small one, momentum=1e-6"):
+        train("jax", name, pulled, {"momentum": 0.5}, hyper=hyper)
 
 
 @every

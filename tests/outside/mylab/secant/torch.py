@@ -8,8 +8,8 @@ from mylab.secant import INTERVAL, LAG, scale
 class Secant(torch.optim.Optimizer):
     def __init__(self, parameters, *, lr=0.1):
         super().__init__(parameters, {"lr": lr})
-        self.group, self.pool, self.future = self.param_groups[0], ThreadPoolExecutor(1), None
-        self.named = dict(zip(self.group["param_names"], self.group["params"], strict=True))
+        group, self.pool, self.future = self.param_groups[0], ThreadPoolExecutor(1), None
+        self.named = dict(zip(group["param_names"], group["params"], strict=True))
         like = next(iter(self.named.values())).detach()
         ones = {n: torch.ones_like(p) for n, p in self.named.items()}
         snapshot = {n: p.clone() for n, p in ones.items()}
@@ -32,8 +32,9 @@ class Secant(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None, *, evaluate, reduce):
         state, grads = self.state["secant"], {n: p.grad for n, p in self.named.items()}
+        lr = self.param_groups[0]["lr"]  # not of a group that was kept: a restored state comes with new ones
         for n, p in self.named.items():
-            p.sub_(self.group["lr"] * state["scale"] * grads[n])
+            p.sub_(lr * state["scale"] * grads[n])
         after = reduce.mean("after", evaluate()[1])
         for n, c in state["curvature"].items():
             c.mul_(0.9).add_(0.1 * (after[n] - grads[n]) ** 2)
