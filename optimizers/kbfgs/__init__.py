@@ -17,10 +17,10 @@ Ha begins as the inverse of A + √λ I, Hg as the identity. `warm_start` batche
 for A, which the first step then leaves as it is (as the authors' code does); it is 0 where none are. A pair that is not
 usable (sᵀy ≤ 10⁻⁴ sᵀs ‖ĝ‖, or nothing finite comes of it) leaves its matrix as it was, and is counted (`kept`).
 
-Linear layers are covered; where a layer sees several positions of a sample (words), A sums over them, and means go
-over them too, as in K-FAC. All other parameters (convolutions, normalisation, embeddings) follow W ← W - η m. The
-method is published for fully connected networks. Each rank holds all matrices: a BFGS update costs two
-matrix-vector products, less than sending its result.
+Linear layers are covered; where a layer sees several positions of a sample (words), A sums over them, as in K-FAC,
+and the means â, ĝ and ŝ go over them too. Each call of a shared layer is so many more positions. All other parameters
+(convolutions, normalisation, embeddings) follow W ← W - η m. The method is published for fully connected networks.
+Each rank holds all matrices: a BFGS update costs two matrix-vector products, less than sending its result.
 """
 
 SUMMARY = "Kronecker-factored BFGS (Goldfarb, Ren, Bahamou 2020)"

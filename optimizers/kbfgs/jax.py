@@ -60,19 +60,26 @@ def kbfgs(
 
     def observe(taps: Taps, weight: Array) -> Tree:
         sums = means(taps, weight)
-        for (name, _), (x, _) in taps.items():
-            if name in plan.place:
-                key, value = f"{name}/factor", _factor(x, weight, plan.inputs[plan.place[name]])
-                sums[key] = sums[key] + value if key in sums else value
+        for name, (x, _) in positions(taps).items():
+            sums[f"{name}/factor"] = _factor(x, weight, plan.inputs[plan.place[name]])
         return sums
 
     def means(taps: Taps, weight: Array) -> Tree:
         sums: Tree = {}
-        for (name, _), (x, dy) in taps.items():
-            if name in plan.place:
-                for key, value in _means(x, dy, weight, plan.inputs[plan.place[name]]).items():
-                    sums[name + key] = sums[name + key] + value if name + key in sums else value
+        for name, (x, dy) in positions(taps).items():
+            found = _means(x, dy, weight, plan.inputs[plan.place[name]])
+            sums |= {name + end: value for end, value in found.items()}
         return sums
+
+    def positions(taps: Taps) -> dict[str, tuple[Array, Array]]:
+        """Of each covered layer x (N, T, in) and dy (N, T, out), the positions of its calls one after another."""
+        calls: dict[str, list[tuple[Array, Array]]] = {}
+        for (name, _), pair in taps.items():
+            if name in plan.place:
+                x, dy = (value.reshape(len(value), -1, value.shape[-1]) for value in pair)
+                calls.setdefault(name, []).append((x, dy))
+        joined = {name: zip(*pairs, strict=True) for name, pairs in calls.items()}
+        return {name: (_side_by_side(x), _side_by_side(dy)) for name, (x, dy) in joined.items()}
 
     def stacked(statistics: Tree, kind: str) -> Tree:
         """One kind of statistics, a stack of layers by key."""
@@ -156,18 +163,23 @@ def kbfgs(
     return Optimizer(init, update, plan=plan, facts=lambda state: {"kept": int(state["kept"])}, **offers)
 
 
+def _side_by_side(calls: tuple[Array, ...]) -> Array:
+    """The positions (N, T, …) of one call as they are, which compiles to nothing, or those of several."""
+    return calls[0] if len(calls) == 1 else jnp.concatenate(calls, 1)
+
+
 def _means(x: Array, dy: Array, weight: Array, size: int) -> Tree:
-    """Of one call of a layer, Σ â (size,) and Σ ĝ (out,); dy holds the samples' weights already."""
-    middle = (weight[:, None] * x.reshape(len(x), -1, x.shape[-1]).mean(1)).sum(0)
+    """Σ â (size,) and Σ ĝ (out,) of a layer; dy holds the samples' weights already."""
+    middle = (weight[:, None] * x.mean(1)).sum(0)
     if size > x.shape[-1]:
         middle = jnp.concatenate([middle, weight.sum()[None]])
-    return {"/middle": middle, "/slope": dy.reshape(len(dy), -1, dy.shape[-1]).mean(1).sum(0)}
+    return {"/middle": middle, "/slope": dy.mean(1).sum(0)}
 
 
 def _factor(x: Array, weight: Array, size: int) -> Array:
-    """Of one call of a layer, Σ a aᵀ (size, size)."""
+    """Σ a aᵀ (size, size) of a layer."""
     root = jnp.sqrt(weight)[:, None, None]
-    flat = x.reshape(len(x), -1, x.shape[-1]) * root
+    flat = x * root
     if size > x.shape[-1]:
         flat = jnp.concatenate([flat, jnp.broadcast_to(root, (*flat.shape[:2], 1))], 2)
     rows = flat.reshape(-1, size)

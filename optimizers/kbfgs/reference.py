@@ -2,10 +2,11 @@
 
 Sources: [G] Goldfarb, Ren and Bahamou 2020 (arXiv:2006.08877), algorithms 1 and 2; [C] the authors' code,
 renyiryry/kbfgs_neurips2020_public, kbfgs_utils.py, where the paper leaves a detail open. Taps are {layer: (x, dy)}, dy
-the gradient of the summed loss.
+the gradient of the summed loss, or [(x, dy), …] where a layer is called more than once: each call is so many more
+positions of a sample.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import numpy as np
 from suite.contract import Layer
 
 Tree = dict[str, np.ndarray]
-Taps = dict[str, tuple[np.ndarray, np.ndarray]]
+Tap = tuple[np.ndarray, np.ndarray]
+Taps = Mapping[str, Tap | list[Tap]]
 
 
 def init(params: Tree) -> dict[str, Any]:
@@ -21,17 +23,18 @@ def init(params: Tree) -> dict[str, Any]:
     return {"average": {name: np.zeros_like(value) for name, value in params.items()}, "layers": {}, "mass": 0.0}
 
 
-def statistics(x: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: bool) -> tuple[Any, Any, Any]:
+def statistics(tap: Tap | list[Tap], weight: np.ndarray, bias: bool) -> tuple[Any, Any, Any]:
     """One layer's mean(a aᵀ), summed over positions; its mean input â and mean slope ĝ, averaged over them."""
+    calls = tap if isinstance(tap, list) else [tap]
     factor: Any = 0.0
     middle: Any = 0.0
     slope: Any = 0.0
     for n, w in enumerate(weight):
-        a = x[n].reshape(-1, x.shape[-1])  # (T, in)
-        a = np.hstack([a, np.ones((len(a), 1))]) if bias else a
+        a, g = (np.vstack([pair[end][n].reshape(-1, pair[end].shape[-1]) for pair in calls]) for end in (0, 1))
+        a = np.hstack([a, np.ones((len(a), 1))]) if bias else a  # (T, in), as g is (T, out)
         factor = factor + w * a.T @ a / weight.sum()
         middle = middle + w * a.mean(0) / weight.sum()
-        slope = slope + dy[n].reshape(len(a), -1).mean(0) / weight.sum()  # dy holds the weight already
+        slope = slope + g.mean(0) / weight.sum()  # dy holds the weight already
     return factor, middle, slope
 
 
@@ -85,7 +88,7 @@ def update(
     after: dict[str, Any] = {}
     for name, (w, *bias) in linear.items():
         old = dict(state["layers"].get(name, {}))
-        factor, middle, slope = statistics(*taps[name], weight, bool(bias))
+        factor, middle, slope = statistics(taps[name], weight, bool(bias))
         old["sum"] = factor_decay * old.get("sum", 0.0) + (1.0 - factor_decay) * factor
         old["a"] = old["sum"] / mass + ridge * np.eye(len(factor))
         if step == 0:
@@ -98,7 +101,7 @@ def update(
     again = tapped(new)
     for name, (w, *bias) in linear.items():
         of, (middle, slope) = after[name], before[name]
-        _, middle_after, slope_after = statistics(*again[name], weight, bool(bias))
+        _, middle_after, slope_after = statistics(again[name], weight, bool(bias))
         whole, moved = (np.hstack([p[w], *(p[b][:, None] for b in bias)]) for p in (params, new))
         of["s"] = pair_decay * of["s"] + (1.0 - pair_decay) * (whole @ middle - moved @ middle_after)
         of["y"] = pair_decay * of["y"] + (1.0 - pair_decay) * (slope - slope_after)

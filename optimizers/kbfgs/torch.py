@@ -73,20 +73,27 @@ class KBFGS(torch.optim.Optimizer):
     def observe(self, taps: Taps, weight: Tensor) -> Tree:
         """Sums over samples of a aᵀ, â and ĝ, from the taps of one backward pass; weight is (N,)."""
         sums = self.means(taps, weight)
-        for (name, _), (x, _) in taps.items():
-            if name in self.plan.place:
-                key, value = f"{name}/factor", _factor(x, weight, self.plan.inputs[self.plan.place[name]])
-                sums[key] = sums[key] + value if key in sums else value
+        for name, (x, _) in self._positions(taps).items():
+            sums[f"{name}/factor"] = _factor(x, weight, self.plan.inputs[self.plan.place[name]])
         return sums
 
     def means(self, taps: Taps, weight: Tensor) -> Tree:
         """Sums over samples of â and ĝ: all that the second pass is asked for."""
         sums: Tree = {}
-        for (name, _), (x, dy) in taps.items():
-            if name in self.plan.place:
-                for key, value in _means(x, dy, weight, self.plan.inputs[self.plan.place[name]]).items():
-                    sums[name + key] = sums[name + key] + value if name + key in sums else value
+        for name, (x, dy) in self._positions(taps).items():
+            found = _means(x, dy, weight, self.plan.inputs[self.plan.place[name]])
+            sums |= {name + end: value for end, value in found.items()}
         return sums
+
+    def _positions(self, taps: Taps) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of each covered layer x (N, T, in) and dy (N, T, out), the positions of its calls one after another."""
+        calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        for (name, _), pair in taps.items():
+            if name in self.plan.place:
+                x, dy = (value.reshape(len(value), -1, value.shape[-1]) for value in pair)
+                calls.setdefault(name, []).append((x, dy))
+        joined = {name: zip(*pairs, strict=True) for name, pairs in calls.items()}
+        return {name: (_side_by_side(x), _side_by_side(dy)) for name, (x, dy) in joined.items()}
 
     def _stacked(self, statistics: Tree, kind: str) -> Tree:
         """One kind of statistics, a stack of layers by key."""
@@ -188,17 +195,22 @@ class KBFGS(torch.optim.Optimizer):
         state["kept"] += (~torch.stack(used)).sum()
 
 
+def _side_by_side(calls: tuple[Tensor, ...]) -> Tensor:
+    """The positions (N, T, …) of one call as they are, or those of several."""
+    return calls[0] if len(calls) == 1 else torch.cat(calls, 1)
+
+
 def _means(x: Tensor, dy: Tensor, weight: Tensor, size: int) -> Tree:
-    """Of one call of a layer, Σ â (size,) and Σ ĝ (out,); dy holds the samples' weights already."""
-    middle = weight @ x.reshape(len(x), -1, x.shape[-1]).mean(1)
+    """Σ â (size,) and Σ ĝ (out,) of a layer; dy holds the samples' weights already."""
+    middle = weight @ x.mean(1)
     if size > x.shape[-1]:
         middle = torch.cat([middle, weight.sum()[None]])
-    return {"/middle": middle, "/slope": dy.reshape(len(dy), -1, dy.shape[-1]).mean(1).sum(0)}
+    return {"/middle": middle, "/slope": dy.mean(1).sum(0)}
 
 
 def _factor(x: Tensor, weight: Tensor, size: int) -> Tensor:
-    """Of one call of a layer, Σ a aᵀ (size, size)."""
-    flat = x.reshape(len(x), -1, x.shape[-1]) * weight.sqrt()[:, None, None]
+    """Σ a aᵀ (size, size) of a layer."""
+    flat = x * weight.sqrt()[:, None, None]
     if size > x.shape[-1]:
         ones = weight.sqrt()[:, None, None].expand(*flat.shape[:2], 1)
         flat = torch.cat([flat, ones], 2)

@@ -1,7 +1,7 @@
 """K-FAC: natural gradient with the Fisher matrix approximated by Kronecker factors, layer by layer.
 
 For a linear layer or convolution with weights and bias side by side, W̃ = [W b], inputs a = [h 1], gradients g by the
-outputs, over samples and the T positions of a sample (windows, words):
+outputs, over samples and the T positions of a sample (windows, words), which are taken for independent (K-FAC-expand):
 
     A ← β A + (1 - β) mean(Σ a aᵀ),  G ← β G + (1 - β) mean(Σ g gᵀ / T)        divided by 1 - βᵏ: the zero start
     d = (G + √λ/π I)⁻¹ ∇W̃ (A + π√λ I)⁻¹,  π² = mean eigenvalue of A / that of G
@@ -13,7 +13,7 @@ Means go over samples, so λ means the same at any batch size, number of micro-b
 - convolutions: the windows are the positions
 - embeddings: A is diagonal, how often each word occurs; its inverse is taken in every step
 - batch normalisation: `unit`, 2x2 blocks of each channel's scale and shift; `full`, all of them in one block
-- a layer called more than once: each call is so many more positions
+- a layer called more than once: each call is so many more positions, and T counts those of all calls
 - not: a matrix that stands in two layers, as of tied embeddings. It, and any other parameter, follows SGD with the
   same learning rate and momentum.
 

@@ -1,6 +1,5 @@
 """K-FAC in jax."""
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,14 +93,15 @@ def kfac(
         return {name: int(state[name]) for name in ("refreshed", "kept")}
 
     def observe(taps: Mapping[tuple[str, int], tuple[Array, Array]], weight: Array) -> Tree:
+        calls: dict[str, list[tuple[Array, Array]]] = {}
+        for (name, _), pair in taps.items():
+            calls.setdefault(name, []).append(pair)
         sums: Tree = {}
-        calls = Counter(name for name, _ in taps)
-        for (name, _), (x, dy) in taps.items():
+        for name, pairs in calls.items():
             if (layer := plan.layers.get(name)) is None:
                 continue
             rows, full = shapes[layer.parameters[0]][0], name in plan.whole
-            for end, value in factors(layer, x, dy, weight, rows, full=full, calls=calls[name]).items():
-                sums[name + end] = sums[name + end] + value if name + end in sums else value
+            sums |= {name + end: value for end, value in factors(layer, pairs, weight, rows, full=full).items()}
         return sums
 
     def prepare(statistics: Tree, state: State, *, reduce: Any) -> State:

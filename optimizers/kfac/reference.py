@@ -1,10 +1,16 @@
 """Specification of K-FAC in float64 NumPy, one sample at a time.
 
 Equation numbers: [M] Martens and Grosse 2015 (arXiv:1503.05671), [G] Grosse and Martens 2016 (arXiv:1602.01407),
-[O] Osawa et al. 2020 (arXiv:2002.06015). Taps are in torch's layout: {layer: (x, dy)}, dy the gradient of the summed
-loss. Factors are per example: no batch size in them, so that damping means the same at any batch size.
+[O] Osawa et al. 2020 (arXiv:2002.06015), [E] Eschenhagen et al. 2023 (arXiv:2311.00636). Taps are in torch's layout:
+{layer: (x, dy)}, dy the gradient of the summed loss, or [(x, dy), …] where a layer is called more than once. Factors
+are per example: no batch size in them, so that damping means the same at any batch size.
+
+Positions of a sample (windows, words) and calls of a shared layer are one and the same: with T of them over all calls,
+A sums over them and G takes their mean, as if they were independent ([G] eq. 28-29; K-FAC-expand in [E]). Batch
+normalisation, whose blocks are of the sample's own gradient, sums over them first.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +18,8 @@ import numpy as np
 from suite.contract import Layer
 
 Tree = dict[str, np.ndarray]
-Taps = dict[str, tuple[np.ndarray, np.ndarray]]
+Tap = tuple[np.ndarray, np.ndarray]
+Taps = Mapping[str, Tap | list[Tap]]
 
 
 def init(params: Tree) -> dict[str, Any]:
@@ -45,25 +52,27 @@ def statistics(
     def add(name: str, value: np.ndarray) -> None:
         sums[name] = sums.get(name, 0.0) + value / weight.sum()
 
-    for name, (x, dy) in taps.items():
-        layer = layers[name]
+    for name, tap in taps.items():
+        layer, calls = layers[name], tap if isinstance(tap, list) else [tap]
         for n, w in enumerate(weight):
             if w == 0:
                 continue
-            g = dy[n] / w  # (…,) gradient of this sample's own loss
+            own = [(x[n], dy[n] / w) for x, dy in calls]  # gradients (…,) of this sample's own loss
             if layer.kind == "batchnorm":
-                pair = np.stack([(g * x[n]).reshape(len(g), -1).sum(1), g.reshape(len(g), -1).sum(1)], 1)  # (C, 2)
+                flat = [(x.reshape(len(x), -1), g.reshape(len(g), -1)) for x, g in own]  # (C, positions of a call)
+                pair = np.sum([np.stack([(g * x).sum(1), g.sum(1)], 1) for x, g in flat], 0)  # (C, 2)
                 unit = batchnorm == "unit"
                 add(name, w * (pair[:, :, None] * pair[:, None, :] if unit else np.outer(pair.T, pair.T)))  # [O] eq. 15
                 continue
-            g = g.reshape(len(g), -1).T if layer.kind == "conv2d" else g.reshape(-1, g.shape[-1])  # (T, out)
-            add(f"{name}/out", w * g.T @ g / len(g))  # Γ, [G] eq. 29
+            convolved = layer.kind == "conv2d"
+            g = np.vstack([g.reshape(len(g), -1).T if convolved else g.reshape(-1, g.shape[-1]) for _, g in own])
+            add(f"{name}/out", w * g.T @ g / len(g))  # (T, out) to Γ, [G] eq. 29
             if layer.kind == "embedding":
-                vocabulary = params[layer.parameters[0]].shape[0]
-                add(f"{name}/in", w * np.bincount(x[n].ravel(), minlength=vocabulary))  # one-hot inputs: diagonal
+                ids, vocabulary = np.hstack([x.ravel() for x, _ in own]), params[layer.parameters[0]].shape[0]
+                add(f"{name}/in", w * np.bincount(ids, minlength=vocabulary))  # one-hot inputs: diagonal
             else:
-                a = rows(x[n], layer)
-                add(f"{name}/in", w * a.T @ a)  # Ω, [G] eq. 28
+                a = np.vstack([rows(x, layer) for x, _ in own])
+                add(f"{name}/in", w * a.T @ a)  # (T, in) to Ω, [G] eq. 28
     return sums
 
 

@@ -127,16 +127,18 @@ class KFAC(torch.optim.Optimizer):
 
     def observe(self, taps: Mapping[tuple[str, int], tuple[Tensor, Tensor]], weight: Tensor) -> Tree:
         """Sums over samples of every factor that is due, from the taps of one backward pass; weight is (N,)."""
+        calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        for (name, _), pair in taps.items():
+            calls.setdefault(name, []).append(pair)
         sums: Tree = {}
-        calls = Counter(name for name, _ in taps)
-        for (name, _), (x, dy) in taps.items():
+        for name, pairs in calls.items():
             due = [end for end in ("/in", "/out", "") if name + end in self.wanted]
             if not due:
                 continue
             layer = self.plan.layers[name]
             rows, full = self.plan.shapes[layer.parameters[0]][0], name in self.plan.whole
-            for end, value in factors(layer, x, dy, weight, rows, due, full=full, calls=calls[name]).items():
-                sums[name + end] = sums[name + end] + value if name + end in sums else value
+            found = factors(layer, pairs, weight, rows, due, full=full)
+            sums |= {name + end: value for end, value in found.items()}
         return sums
 
     def prepare(self, statistics: Tree, *, reduce: Any) -> None:

@@ -1,6 +1,7 @@
 """A layer's factors in torch, as sums over samples; the formulas stand in reference.py."""
 
-from collections.abc import Collection
+import functools
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -9,46 +10,71 @@ from suite.contract import Layer
 from suite.optimizers.kfac.windows import met, products
 
 Tree = dict[str, Tensor]
+Pair = tuple[Tensor, Tensor]
 LEAST = 128  # columns below which halving a symmetric product no longer pays, measured on a CPU
 
 
 def factors(
     layer: Layer,
-    x: Tensor,
-    dy: Tensor,
+    calls: Sequence[Pair],
     weight: Tensor,
     rows: int,
     wanted: Collection[str],
     *,
     full: bool = False,
-    calls: int = 1,
 ) -> Tree:
     """One layer's sums over samples of the factors `wanted`, by what their names end in: `/in`, `/out`, or nothing.
 
     Args:
         layer: what it is.
-        x: its input, as `suite.contract.Layer` says.
-        dy: gradient of the summed weighted loss with respect to its output.
+        calls: of the layer in one pass, each so many more positions of a sample: its input, as `suite.contract.Layer`
+            says, and the gradient of the summed weighted loss with respect to its output.
         weight: of the samples, (N,).
         rows: of its first parameter.
         wanted: which factors.
         full: of a batch normalisation, one block (2C, 2C) of all scales, then shifts; else (C, 3): of each channel
             [[a, b], [b, c]] as (a, b, c).
-        calls: how often the layer is called in one pass; each call is so many more positions of a sample.
     """
     root = weight.sqrt()
     # dy holds the weight once, and its square should
     inverse = torch.where(weight > 0, root.reciprocal(), 0.0)
     if layer.kind == "batchnorm":
-        scale, shift = (dy * x).flatten(2).sum(2), dy.flatten(2).sum(2)  # (N, C) each
-        scale, shift = scale * inverse[:, None], shift * inverse[:, None]
-        if full:
-            return {"": gram(torch.cat([scale, shift], 1))}
-        return {"": torch.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)}
-    convolution, found = layer.kind == "conv2d", {}
-    places = dy[0].numel() // dy.shape[1 if convolution else -1]
+        return {"": _normalised(calls, inverse, full=full)}
+    inverse = inverse / sum(_places(layer, dy) for _, dy in calls) ** 0.5
+    sums: Tree = {}
+    for x, dy in calls:
+        for end, value in _call(layer, x, dy, weight, root, inverse, rows, wanted).items():
+            sums[end] = sums[end] + value if end in sums else value
+    return sums
+
+
+def _places(layer: Layer, dy: Tensor) -> int:
+    """Positions of a sample in one call."""
+    return dy[0].numel() // dy.shape[1 if layer.kind == "conv2d" else -1]
+
+
+def _normalised(calls: Sequence[Pair], inverse: Tensor, *, full: bool) -> Tensor:
+    """Of a batch normalisation: a sample's gradients are summed over positions and calls before they are squared."""
+    each = [((dy * x).flatten(2).sum(2), dy.flatten(2).sum(2)) for x, dy in calls]  # (N, C) each
+    scale, shift = (functools.reduce(torch.add, parts) * inverse[:, None] for parts in zip(*each, strict=True))
+    if full:
+        return gram(torch.cat([scale, shift], 1))
+    return torch.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)
+
+
+def _call(
+    layer: Layer,
+    x: Tensor,
+    dy: Tensor,
+    weight: Tensor,
+    root: Tensor,
+    inverse: Tensor,
+    rows: int,
+    wanted: Collection[str],
+) -> Tree:
+    """What one call adds; `root` is √weight and `inverse` what dy is to be multiplied by, (N,) each."""
+    convolution, places, found = layer.kind == "conv2d", _places(layer, dy), {}
     if "/out" in wanted:
-        inverse = inverse / (places * calls) ** 0.5
         if convolution:
             columns = dy.new_empty(dy.shape[1], len(dy), *dy.shape[2:])
             torch.mul(dy.transpose(0, 1), inverse[:, None, None], out=columns)

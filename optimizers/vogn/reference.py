@@ -1,9 +1,10 @@
 """Specification of VOGN in float64 NumPy, one sample at a time: lines of algorithm 1 in arXiv:1906.02506.
 
-Taps are in torch's layout: {layer: (x, dy)}, dy the gradient of the summed loss, which holds the sample's weight once.
+Taps are in torch's layout: {layer: (x, dy)}, dy the gradient of the summed loss, which holds the sample's weight once;
+[(x, dy), …] where a layer is called more than once, whose gradients add up.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from suite import stream
 from suite.contract import Layer
 
 Tree = dict[str, np.ndarray]
-Taps = dict[str, tuple[np.ndarray, np.ndarray]]
+Tap = tuple[np.ndarray, np.ndarray]
+Taps = Mapping[str, Tap | list[Tap]]
 
 
 def init(params: Tree) -> dict[str, Any]:
@@ -67,12 +69,13 @@ def gradients(layer: Layer, x: np.ndarray, dy: np.ndarray, shape: tuple[int, ...
 def squares(taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params: Tree) -> Tree:
     """ĥ, lines 10 and 12: the weighted mean over samples of the squares of each one's own gradient."""
     found = {name: np.zeros_like(value) for name, value in params.items()}
-    for name, (x, dy) in taps.items():
-        layer = layers[name]
+    for name, tap in taps.items():
+        layer, calls = layers[name], tap if isinstance(tap, list) else [tap]
+        shape = params[layer.parameters[0]].shape
         for n in np.flatnonzero(weight):
-            each = gradients(layer, x[n], dy[n] / weight[n], params[layer.parameters[0]].shape)
-            for parameter, value in zip(layer.parameters, each, strict=False):  # a layer may have no bias
-                found[parameter] += weight[n] / weight.sum() * value**2
+            each = zip(*(gradients(layer, x[n], dy[n] / weight[n], shape) for x, dy in calls), strict=True)
+            for parameter, parts in zip(layer.parameters, each, strict=False):  # a layer may have no bias
+                found[parameter] += weight[n] / weight.sum() * np.sum(parts, 0) ** 2
     return found
 
 

@@ -122,10 +122,10 @@ def test_convolution_factors(kernel: int, stride: int, padding: int, height: int
     weighted = dy * torch.from_numpy(weight)[:, None, None, None]
     taps = {"c": (x.numpy(), weighted.numpy())}
     expected = reference.statistics(taps, weight, {"c": layer}, {"c.weight": conv.weight.detach().numpy()})
-    ours = factors(layer, x, weighted, torch.from_numpy(weight), 3, ("/in", "/out"))
+    ours = factors(layer, [(x, weighted)], torch.from_numpy(weight), 3, ("/in", "/out"))
     with jax.enable_x64(True):
         nhwc = [jnp.asarray(value.numpy().transpose(0, 2, 3, 1)) for value in (x, weighted)]
-        theirs = jax_statistics.factors(layer, nhwc[0], nhwc[1], jnp.asarray(weight), 3)
+        theirs = jax_statistics.factors(layer, [(nhwc[0], nhwc[1])], jnp.asarray(weight), 3)
     for side in ("/in", "/out"):
         assert np.allclose(ours[side].numpy() / weight.sum(), expected["c" + side])
         assert np.allclose(np.asarray(theirs[side]) / weight.sum(), expected["c" + side])
@@ -133,6 +133,48 @@ def test_convolution_factors(kernel: int, stride: int, padding: int, height: int
     flat = dy.numpy().transpose(0, 2, 3, 1).reshape(-1, 3)
     inputs = (flat.T @ rows)[:, : conv.weight[0].numel()]
     assert np.allclose(inputs, conv.weight.grad.permute(0, 2, 3, 1).flatten(1).numpy())
+
+
+# of a sample: shapes of x and dy in each call
+SHARED: dict[str, tuple[Layer, list[tuple[tuple[int, ...], tuple[int, ...]]]]] = {
+    "linear": (Layer("linear", ("w", "b")), [((3, 5), (3, 4)), ((5,), (4,)), ((2, 2, 5), (2, 2, 4))]),
+    "conv2d": (Layer("conv2d", ("w", "b"), 3, 2, 1), [((2, 6, 5), (4, 3, 3)), ((2, 3, 2), (4, 2, 1))]),
+    "embedding": (Layer("embedding", ("w",)), [((3,), (3, 4)), ((2, 2), (2, 2, 4))]),
+    "unit": (Layer("batchnorm", ("w", "b")), [((4, 3, 2), (4, 3, 2)), ((4, 2, 2), (4, 2, 2))]),
+    "full": (Layer("batchnorm", ("w", "b")), [((4, 3, 2), (4, 3, 2)), ((4, 2, 2), (4, 2, 2))]),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_calls_of_a_shared_layer_are_so_many_more_positions(kind: str) -> None:
+    """Also where the calls have different numbers of them; torch and jax against the specification."""
+    import jax
+    import jax.numpy as jnp
+
+    from suite.optimizers.kfac import jax_statistics
+
+    layer, shapes = SHARED[kind]
+    weight, calls = np.array([1.0, 0.5, 0.0, 2.0]), []
+    for number, (inside, outside) in enumerate(shapes):
+        x, dy = draw(4, *inside, seed=2 * number), draw(4, *outside, seed=2 * number + 1)
+        x = np.abs(x * 3).astype(int) % 7 if kind == "embedding" else x
+        calls.append((x, dy * weight.reshape(-1, *[1] * (dy.ndim - 1))))
+    rows = 7 if kind == "embedding" else 4
+    expected = reference.statistics({"c": calls}, weight, {"c": layer}, {"w": np.zeros((rows, 4))}, batchnorm=kind)
+    pairs = [(torch.from_numpy(x), torch.from_numpy(dy)) for x, dy in calls]
+    found = factors(layer, pairs, torch.from_numpy(weight), rows, ("/in", "/out"), full=kind == "full")
+    with jax.enable_x64(True):
+        last = lambda value: np.moveaxis(value, 1, -1) if layer.kind in ("conv2d", "batchnorm") else value  # noqa: E731
+        pairs = [(jnp.asarray(last(x)), jnp.asarray(last(dy))) for x, dy in calls]
+        theirs = jax_statistics.factors(layer, pairs, jnp.asarray(weight), rows, full=kind == "full")
+    assert found.keys() == theirs.keys() == {name.removeprefix("c") for name in expected}
+    alone = reference.statistics({"c": calls[0]}, weight, {"c": layer}, {"w": np.zeros((rows, 4))}, batchnorm=kind)
+    for name, value in expected.items():
+        if kind == "unit":  # [[a, b], [b, c]] of each channel, held as a, b, c
+            value = value.reshape(4, 4)[:, [0, 1, 3]]
+        for either in (found, theirs):
+            assert np.allclose(np.asarray(either[name.removeprefix("c")]) / weight.sum(), value, atol=1e-12), name
+        assert not np.allclose(expected[name], alone[name])
 
 
 @pytest.mark.parametrize("columns", [5, 127, 128, 129, 300, 777])
