@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from suite.optimizers._linalg import SOLVER
+
 
 def inverse_root(stack: np.ndarray, order: int, *, epsilon: float) -> np.ndarray:
     """The inverse root of each damped matrix; not finite where there is none.
@@ -16,17 +18,21 @@ def inverse_root(stack: np.ndarray, order: int, *, epsilon: float) -> np.ndarray
         matrix = matrix.astype(np.float64)
         mean = np.trace(matrix) / len(matrix)
         if np.isfinite(matrix).all() and mean >= np.finfo(stack.dtype).tiny:
-            found[row] = _root(matrix / mean, order, epsilon) * mean ** (-1.0 / order)
+            root = _root(matrix / mean, order, epsilon, np.finfo(stack.dtype).eps)
+            found[row] = root * mean ** (-1.0 / order)
     return found
 
 
-def _root(matrix: np.ndarray, order: int, epsilon: float) -> np.ndarray | float:
+def _root(matrix: np.ndarray, order: int, epsilon: float, unit: float) -> np.ndarray | float:
     try:
         values, vectors = np.linalg.eigh(matrix)
     except np.linalg.LinAlgError:
         return np.nan
-    values = np.maximum(values, 0.0) + epsilon * values[-1]
-    return (vectors * values ** (-1.0 / order)) @ vectors.T if values[0] > 0 else np.nan
+    values = np.maximum(values, 0.0)
+    shares = values / values[-1]
+    noise = max(unit / len(values) * np.linalg.norm(shares), SOLVER * np.finfo(np.float64).eps)
+    values = values + epsilon * values[-1]
+    return (vectors * values ** (-1.0 / order)) @ vectors.T if shares[0] + epsilon > noise else np.nan
 
 
 class Job(NamedTuple):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from suite.optimizers._linalg import CAP, FAILURE, GROWTH
+from suite.optimizers._linalg import CAP, FAILURE, GROWTH, SOLVER
 
 
 def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: str = "auto") -> Array:
@@ -52,9 +52,21 @@ def _eigh(stack: Array, mean: Array, epsilon: Array, *, order: int, wide: bool =
     with jax.enable_x64(True):
         vectors, values = lax.map(lax.linalg.eigh, (stack / scale).astype(kind))
         values = jnp.maximum(values, 0.0)
+        shares = values / values[:, -1:]
+        norm = jnp.sqrt((shares * shares).sum(1, keepdims=True))
+        regular = shares[:, :1] + epsilon.astype(kind) > _noise(norm, stack)
         values = values + epsilon.astype(kind) * values[:, -1:]
+        values = jnp.where(regular, values, jnp.nan)
         root = jnp.matmul(vectors * values[:, None] ** (-1.0 / order), vectors.mT, precision=lax.Precision.HIGHEST)
         return root.astype(stack.dtype) * scale ** (-1.0 / order)
+
+
+def _noise(norm: Array, stack: Array) -> Array:
+    """The largest eigenvalue that rounding alone can have made, as a share of the largest of all, as `norm` is.
+
+    `stack` is as it came in, `norm` of the type in which eigenvalues were taken.
+    """
+    return jnp.maximum(jnp.finfo(stack.dtype).eps / stack.shape[-1] * norm, SOLVER * jnp.finfo(norm.dtype).eps)
 
 
 def _newton(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
@@ -81,7 +93,25 @@ def _newton(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
 
         start = (jnp.zeros((), int), x, m, jnp.full_like(top, jnp.inf), jnp.ones_like(top, bool))
         _, x, _, error, _ = lax.while_loop(going, iterate, start)
-        return jnp.where(error <= FAILURE, x * (top * mean) ** (-1.0 / order), jnp.nan)
+        small = epsilon <= SOLVER * jnp.finfo(stack.dtype).eps  # M alone does not tell: its own rounding may converge
+        regular = lax.cond(small, _regular, lambda *_: jnp.ones_like(top, bool), stack, mean * top, x, epsilon)
+        return jnp.where((error <= FAILURE) & regular, x * (top * mean) ** (-1.0 / order), jnp.nan)
+
+
+def _regular(stack: Array, top: Array, root: Array, epsilon: Array) -> Array:
+    """Whether a matrix whose largest eigenvalue is about `top` is regular (count, 1, 1); see the torch twin."""
+    power = root
+    for _ in range(2):
+        power = jnp.linalg.matrix_power(power / jnp.linalg.norm(power, axis=(-2, -1), keepdims=True), 4)
+    power = power / jnp.linalg.norm(power, axis=(-2, -1), keepdims=True)
+    longest = jnp.linalg.norm(power, axis=1).argmax(1)
+    vector = jnp.take_along_axis(power, longest[:, None, None], 2)
+    with jax.enable_x64(True):
+        wide, vector = stack.astype(jnp.float64) / top.astype(jnp.float64), vector.astype(jnp.float64)
+        norm = jnp.sqrt((wide * wide).sum((1, 2), keepdims=True))
+        least = (vector * (wide * vector.mT).sum(2, keepdims=True)).sum(1, keepdims=True)
+        least = least / (vector * vector).sum(1, keepdims=True)
+        return least + epsilon.astype(jnp.float64) > _noise(norm, stack)
 
 
 def largest(stack: Array) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from suite.optimizers._linalg import CAP, FAILURE, GROWTH
+from suite.optimizers._linalg import CAP, FAILURE, GROWTH, SOLVER
 
 
 @torch.no_grad()
@@ -25,14 +25,18 @@ def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "au
     mean = stack.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
     usable = finite(stack) & (mean >= torch.finfo(stack.dtype).tiny)
     safe = torch.where(usable, stack, torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device))
+    unit = torch.finfo(stack.dtype).eps
     if method == "eigh" or (method == "auto" and stack.device.type == "cpu"):
         factor = torch.where(usable, 1.0, torch.nan).double()
-        return _eigh(safe.double(), order, epsilon, factor).to(stack.dtype).contiguous()
+        return _eigh(safe.double(), order, epsilon, factor, unit).to(stack.dtype).contiguous()
     scaled = safe / torch.where(usable, mean, 1.0)
     factor = torch.where(usable, mean, torch.nan) ** (-1.0 / order)
     if method == "eigh32":
-        return _eigh(scaled.float(), order, epsilon, factor.float()).to(stack.dtype).contiguous()
-    return (_newton(scaled, order, epsilon) * factor).contiguous()
+        return _eigh(scaled.float(), order, epsilon, factor.float(), unit).to(stack.dtype).contiguous()
+    root, top = _newton(scaled, order, epsilon)
+    if epsilon <= SOLVER * unit:  # M alone does not tell: its own rounding may converge
+        root = torch.where(_regular(safe.double() / (mean * top).double(), root, epsilon, unit), root, torch.nan)
+    return (root * factor).contiguous()
 
 
 def finite(stack: Tensor) -> Tensor:
@@ -41,21 +45,30 @@ def finite(stack: Tensor) -> Tensor:
     return (flat.amax(1).isfinite() & flat.amin(1).isfinite())[:, None, None]
 
 
-def _eigh(stack: Tensor, order: int, epsilon: float, factor: Tensor) -> Tensor:
-    """The roots times a factor each (count, 1, 1), in the type of the stack."""
+def _eigh(stack: Tensor, order: int, epsilon: float, factor: Tensor, unit: float) -> Tensor:
+    """The roots times a factor each (count, 1, 1), in the type of the stack; `unit` is that of its entries."""
     try:
         values, vectors = torch.linalg.eigh(stack)
     except torch.linalg.LinAlgError:  # one matrix that does not converge fails the whole call
         return torch.full_like(stack, torch.nan)
     values = values.clamp(min=0.0)
+    shares = values / values[:, -1:]
+    regular = shares[:, :1] + epsilon > _noise(torch.linalg.vector_norm(shares, dim=1, keepdim=True), stack, unit)
     values = values + epsilon * values[:, -1:]
+    values = torch.where(regular, values, torch.nan)
     return (vectors * (values[:, None] ** (-1.0 / order) * factor)) @ vectors.mT
 
 
-def _newton(stack: Tensor, order: int, epsilon: float) -> Tensor:
+def _noise(norm: Tensor, stack: Tensor, unit: float) -> Tensor:
+    """The largest eigenvalue that rounding alone can have made, as a share of the largest of all, as `norm` is."""
+    return (unit / stack.shape[-1] * norm).clamp(min=SOLVER * torch.finfo(stack.dtype).eps)
+
+
+def _newton(stack: Tensor, order: int, epsilon: float) -> tuple[Tensor, Tensor]:
     """X ← X T, M ← Tᵖ M with T = ((p + 1) I - M) / p: M = Xᵖ D goes to I, X to D^(-1/p) (Iannazzo 2006).
 
-    Each matrix stops by itself, when it has converged or would get worse; a worse iterate is not taken.
+    Each matrix stops by itself, when it has converged or would get worse; a worse iterate is not taken. The second
+    result is `largest` of each.
     """
     with _full_precision():
         top = largest(stack)
@@ -75,7 +88,22 @@ def _newton(stack: Tensor, order: int, epsilon: float) -> Tensor:
             active = active & (error > tolerance)
             if iteration % 4 == 3 and not active.any():  # the one question a GPU has to answer, so asked rarely
                 break
-        return torch.where(error <= FAILURE, x * top ** (-1.0 / order), torch.nan)
+        return torch.where(error <= FAILURE, x * top ** (-1.0 / order), torch.nan), top
+
+
+def _regular(wide: Tensor, root: Tensor, epsilon: float, unit: float) -> Tensor:
+    """Whether a matrix in float64 whose largest eigenvalue is about 1 is regular (count, 1, 1), by a root of it.
+
+    Vectors along which the root is longest belong to the least eigenvalues, so that these follow from the matrix
+    itself: a column of a high power of the root, and its Rayleigh quotient. `unit` is that of the matrix's entries.
+    """
+    power = root
+    for _ in range(2):  # to the 16th in two goes, as float32 has a range to keep to
+        power = torch.linalg.matrix_power(power / torch.linalg.matrix_norm(power, keepdim=True), 4)
+    power = power / torch.linalg.matrix_norm(power, keepdim=True)
+    longest = power.norm(dim=1).argmax(1)
+    vector = torch.nn.functional.normalize(power[torch.arange(len(power)), :, longest].double(), dim=1)[:, :, None]
+    return vector.mT @ wide @ vector + epsilon > _noise(torch.linalg.matrix_norm(wide, keepdim=True), wide, unit)
 
 
 def largest(stack: Tensor) -> Tensor:

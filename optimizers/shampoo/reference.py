@@ -48,8 +48,10 @@ def along(side: int, block: np.ndarray) -> np.ndarray:
 def inverse_root(a: np.ndarray, epsilon: float, order: int) -> np.ndarray | None:
     """(A + ε λmax I)^(-1/order); None where there is none."""
     values, vectors = np.linalg.eigh(a)
-    values = np.maximum(values, 0.0) + epsilon * values[-1]
-    return (vectors * values ** (-1.0 / order)) @ vectors.T if values[0] > 0 else None
+    values = np.maximum(values, 0.0)
+    noise = np.finfo(np.float64).eps * max(np.linalg.norm(values) / len(values), 4.0 * values[-1])  # made by rounding
+    values = values + epsilon * values[-1]
+    return (vectors * values ** (-1.0 / order)) @ vectors.T if values[0] > noise else None
 
 
 def update(

@@ -25,24 +25,30 @@ BOUNDS = {
     "newton": (1.1e-6, 2.1e-5, 1.4e-3, 0.21),
 }
 
+# the same of a singular matrix with a ridge of 1e-6, which its rounding is near: measured
+RIDGED = {"eigh": 1e-5, "eigh32": 0.05, "newton": 0.05}
+
 
 @every
-@pytest.mark.parametrize("size, order", [(32, 2), (32, 4), (32, 8), (128, 2), (128, 4), (128, 8), (512, 4)])
+@pytest.mark.parametrize("size, order", [*((32, p) for p in (2, 4, 8)), *((128, p) for p in (2, 4, 6, 8)), (512, 4)])
 def test_accuracy_in_float32(where: str, method: str, size: int, order: int) -> None:
     """A matrix of each condition number, each at a scale of its own: none may disturb another."""
-    if where == "jax" and size * order not in (64, 128, 256, 512):
-        pytest.skip("compiled for a few shapes only")
     matrices, exact = stacked(size, order, CONDITIONS)
     scales = np.array([1.0, 1e-20, 1e20, 1e-3])[:, None, None]
     found = root(where, (matrices * scales).astype(np.float32), order, method) * scales ** (1.0 / order)
     bounds = np.array(BOUNDS[method])
     # δ(λ^(-1/p)) = δλ / (p λ): the share of the smallest eigenvalues, which are hit most, grows as p falls and n does
-    bounds *= {2: 2.5, 4: 1.0, 8: 1.0}[order] * {32: 2.0, 128: 1.0, 512: 1.0}[size]
+    bounds *= {2: 2.5, 4: 1.0, 6: 1.0, 8: 1.0}[order] * {32: 2.0, 128: 1.0, 512: 1.0}[size]
     if method == "newton" and (size, order) != (128, 4):  # n additions, p products: not those that were measured
         bounds *= 1.25 * max(size / 128, 1.0)
-    if method == "eigh32":  # another LAPACK's order of additions; at 1e8 half the eigenvalues are below its rounding
-        bounds *= np.array([1.25, 1.25, 1.25, np.inf])
     ends = np.nan_to_num(errors(found, exact), nan=1e9)
+    if method == "eigh32":
+        # another LAPACK's order of additions. Of the cell that was measured, 1.6e-6 at 1e2 is missed by 9 to 12 %
+        # (1.75e-6 and 1.8e-6 on two processors); the others hold. At 1e8 the least eigenvalues are below its rounding,
+        # so that the matrix counts as singular, and the 0.30 of the table, which was luck, is not reached.
+        bounds *= np.array([1.25, *([1.0, 1.0] if (size, order) == (128, 4) else [1.25, 1.25]), 1.0])
+        assert not np.isfinite(found[3]).any()
+        ends, bounds = ends[:3], bounds[:3]
     assert (ends <= bounds).all(), ends
 
 
@@ -57,6 +63,31 @@ def test_accuracy_in_float64(where: str, method: str, order: int) -> None:
         return
     unit = np.finfo(np.float64).eps * np.array(CONDITIONS) / order
     assert (found <= 1e-14 + (4.0 if method == "eigh" else 32.0) * unit).all(), found / unit
+
+
+def of_rank(rank: int, size: int, seed: int) -> np.ndarray:
+    """A dense matrix of low rank, rounded to float32: its null eigenvalues become tiny ones of either sign."""
+    rows = np.random.default_rng([rank, size, seed]).normal(size=(rank, size))
+    return (rows.T @ rows).astype(np.float32)
+
+
+@every
+@pytest.mark.parametrize("size", [4, 32])
+def test_a_dense_matrix_of_low_rank_has_no_root_but_by_its_ridge(where: str, method: str, size: int) -> None:
+    """Also of a rank of one less than all; with the published ridge (A + 1e-6 λmax I)^(-1/4), as ever."""
+    ranks = [rank for rank in range(1, size) if rank in (1, 2, size // 2, size - 2, size - 1) for _ in range(6)]
+    stack = np.stack([of_rank(rank, size, seed) for seed, rank in enumerate(ranks)])
+    found = root(where, stack, 4, method, epsilon=0.0)
+    kept = ~np.isfinite(found).all((1, 2))
+    assert kept.all(), [rank for rank, good in zip(ranks, kept, strict=True) if not good]
+    regular = stack.copy()
+    regular[::2] = stacked(size, 4, (1e2,))[0].astype(np.float32)  # whose neighbours have none
+    usable = np.isfinite(root(where, regular, 4, method, epsilon=0.0)).all((1, 2))
+    assert usable[::2].all() and not usable[1::2].any()
+    values, vectors = np.linalg.eigh(stack.astype(np.float64))
+    lifted = np.maximum(values, 0.0) + 1e-6 * values[:, -1:]
+    exact = (vectors * lifted[:, None] ** -0.25) @ vectors.transpose(0, 2, 1)
+    assert (errors(root(where, stack, 4, method, epsilon=1e-6), exact) < RIDGED[method]).all()
 
 
 def test_eigenvalues_in_float32_cost_accuracy() -> None:

@@ -205,6 +205,7 @@ BROKEN = {
     "one nan": np.where(np.arange(16).reshape(4, 4) == 2, np.nan, np.eye(4)),
     "infinite": np.diag([1.0, np.inf, 1.0, 1.0]),
     "singular": np.diag([1.0, 1.0, 0.0, 0.0]),
+    **{f"rank {rank}": rows.T @ rows for rank, rows in ((n, draw({"x": (n, 4)}, 7)["x"]) for n in (1, 2, 3))},
     "negative": -np.eye(4),
 }
 
