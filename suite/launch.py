@@ -84,20 +84,22 @@ def claim(config: dict[str, Any], header: dict[str, Any], directory: run.Directo
     return lock, json.loads((directory.path / "header.json").read_text())
 
 
-def conclude(config: dict[str, Any], directory: Path, code: int, parent: str | None) -> None:
-    """Say how a run that failed goes on, and show in MLflow what there is."""
-    if code == 1 and not (directory / "result.json").exists():
-        print(f"suite: {unfinished(directory)}", file=sys.stderr)
+def conclude(config: dict[str, Any], directory: Path, code: int, parent: str | None, why: str = "") -> None:
+    """Say how a run that failed goes on, and why it did, and show in MLflow what there is."""
+    if code == 1:
+        failed(directory, why)
     if (directory / "events.jsonl").exists():
         _track(config, directory, parent)
 
 
-def unfinished(directory: Path) -> str:
-    """How a run without a result goes on."""
+def failed(directory: Path, why: str = "") -> None:
+    """Say how a run goes on that failed, unless it has a result; `why` comes first."""
+    if (directory / "result.json").exists():
+        return
     step = checkpoint.step(directory)
-    if step is None:
-        return f"{directory}: no checkpoint, so the same command starts again; checkpoint_every=N writes them"
-    return f"{directory}: the same command goes on from step {step:,}"
+    none = "no checkpoint, so the same command starts again; checkpoint_every=N writes them"
+    how = none if step is None else f"the same command goes on from step {step:,}"
+    print(f"suite: {why}{directory}: {how}", file=sys.stderr)
 
 
 def _track(config: dict[str, Any], directory: Path, parent: str | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from suite import checkpoint, load, record, run
+from suite import checkpoint, load, lost, record, run
 from suite import launch as local
 from suite.contract import Task, UserError
 
@@ -47,20 +47,23 @@ def launch(
     run.prepare_backend(config)
     backend = load.half("suite.backend.ranks", config["backend"])
     backend.connect(rank, ranks, node["address"], node["deadline"])
-    told = {}
+    told, hosts, why = {}, [], ""
     try:
+        hosts = backend.hear(lost.address(node["address"]))
         told = backend.tell(_decide(config, list(command), tell) if rank == 0 else {})
         code = _run(config, task, told, rank)
     except UserError as error:
         print(f"suite: rank {rank}: {error}", file=sys.stderr)
         code = 2
-    except Exception:  # thrown on, it would end in jax's clean-up, which waits for ranks that wait for this one
+    except Exception as error:  # thrown on, it would end in jax's clean-up, which waits for ranks that wait for this
         traceback.print_exc()
-        code = 1
+        code, why = 1, f"rank {rank}: {lost.reason(error, rank, hosts)}; "
     if code not in (1, 2):
         backend.disconnect()
     if rank == 0 and "header" in told:
-        local.conclude(config, Path(told["directory"]), code, parent)
+        local.conclude(config, Path(told["directory"]), code, parent, why)
+    elif code == 1 and "header" in told:
+        local.failed(Path(told["directory"]), why)  # rank 0 may be the one that was lost
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # as suite.worker does, and for the reason given there
@@ -124,7 +127,8 @@ def _run(config: dict[str, Any], task: Task, told: Mapping[str, Any], rank: int)
             f"{directory}: rank 0 has a checkpoint here which this host does not see; choose a run_dir= on a file "
             "system that all hosts share"
         )
-    return run.execute(config, task, directory, dict(told["header"]), rank=rank)
+    with lost.watched(rank, directory):
+        return run.execute(config, task, directory, dict(told["header"]), rank=rank)
 
 
 def main() -> int:

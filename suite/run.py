@@ -123,6 +123,9 @@ def execute(config: dict[str, Any], task: Task, directory: Path, header: dict[st
     """Run to the end, or on from a checkpoint; returns the exit code.
 
     Every rank calls this; rank 0 writes and prints.
+
+    Raises:
+        Exception: what one of several processes failed with.
     """
     from suite import published
 
@@ -171,9 +174,11 @@ def execute(config: dict[str, Any], task: Task, directory: Path, header: dict[st
             print(f"interrupted ({signalled}): a baseline is not saved on its way; the same command fits it anew")
             return SIGNALS[str(signalled)]
         except Exception as error:
+            if engine and processes(config) > 1:
+                raise  # another rank may be the cause, so it is no outcome, and the checkpoint stays
             traceback.print_exc()
-            if isinstance(error, backend.RanksDiffer) or (engine and processes(config) > 1):
-                return EXIT["failed"]  # another rank may be the cause, so it is no outcome, and the checkpoint stays
+            if isinstance(error, backend.RanksDiffer):
+                return EXIT["failed"]  # nor is this
             facts = (engine or baseline).facts()
             last = Finished(0, {"kind": "failed", "error": f"{type(error).__name__}: {error}"}, facts)
             for listen in listeners:

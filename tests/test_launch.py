@@ -73,8 +73,8 @@ def test_the_command_line_hands_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend, kind", [("torch", "torchrun"), ("jax", "jax")])
 def test_a_rank_that_cannot_begin_ends_all_at_once(tmp_path: Path, backend: str, kind: str) -> None:
     """Neither waits for the other: one in its clean-up, the other for what it should be told."""
-    (tmp_path / "file").write_text("")
-    typed = ["+task=resnet50", "world=2", f"backend={backend}", f"launch={kind}", "run_dir=file/run", "threads=1"]
+    (tmp_path / "run" / "header.json").mkdir(parents=True)
+    typed = ["+task=resnet50", "world=2", f"backend={backend}", f"launch={kind}", "run_dir=run", "threads=1"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address, ranks = f"127.0.0.1:{free.getsockname()[1]}", []
@@ -84,5 +84,5 @@ def test_a_rank_that_cannot_begin_ends_all_at_once(tmp_path: Path, backend: str,
         ranks.append(subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True))
     began = time.monotonic()
     said = [process.communicate(timeout=100)[1] for process in ranks]
-    assert ranks[0].returncode == 1 and "NotADirectoryError" in said[0]
+    assert ranks[0].returncode == 1 and "IsADirectoryError" in said[0]
     assert ranks[1].returncode != 0 and time.monotonic() - began < 60

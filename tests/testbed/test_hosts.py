@@ -13,7 +13,7 @@ import conftest
 import pytest
 
 from suite import checkpoint
-from suite.comm.testbed import Testbed, missing, rendezvous
+from suite.comm.testbed import Testbed, missing, network, rendezvous
 
 pytestmark = [
     pytest.mark.testbed,
@@ -24,6 +24,8 @@ RUN = ["--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none
 RUN += ["eval_every=10", "checkpoint_every=10", "stop_at_target=false", "world=2", "optimizer=kfac", "comm=float21"]
 SUITE = [sys.executable, "-m", "suite", *RUN]
 JAX = ["backend=jax", "launch=jax", "launch.deadline=60"]
+PORTS = iter(range(29_610, 29_700))
+BOUND = 60  # seconds, the deadline of these runs: after so long nothing may be left of one that has lost a host
 
 
 def environment() -> dict[str, str]:
@@ -117,6 +119,36 @@ def test_jax_fails_when_a_host_is_lost_and_goes_on_when_started_again(bed: Testb
     assert curve(tmp_path / "hosts") == local(tmp_path, "backend=jax", "launch.processes=2")
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("kind", ["torchrun", "jax"])
+def test_the_other_host_says_whom_it_lost_and_leaves_nothing(
+    bed: Testbed, tmp_path: Path, kind: str, lost: int
+) -> None:
+    """Both hosts of a run are killed in turn, the one where ranks meet among them.
+
+    A process of jax's that loses this one is ended by a thread of jax's, unless a collective fails before that.
+    """
+    left, port = 1 - lost, next(PORTS)
+    each = [rendezvous(rank, 2, 2, bed.addresses[0], port) for rank in range(2)] if kind == "jax" else [{}, {}]
+    options: dict[str, Any] = {"cwd": tmp_path, "stdout": -1, "stderr": subprocess.STDOUT, "text": True}
+    hosts = []
+    for host in range(2):
+        command = [*SUITE, *JAX] if kind == "jax" else torchrun(bed, host, port)
+        hosts.append(bed.start(host, [*command, "run_dir=hosts"], env=environment() | each[host], **options))
+    wait_for(hosts[0], tmp_path / "hosts")
+    bed.kill(lost)
+    output, _ = hosts[left].communicate(timeout=BOUND)
+    assert hosts[left].returncode not in (0, 2), output
+    assert not (tmp_path / "hosts" / "result.json").exists()
+    step = checkpoint.step(tmp_path / "hosts")
+    why = [f"lost rank {lost} at {bed.addresses[lost]}"]
+    if (kind, lost) == ("jax", 0):
+        why.append("was ended, perhaps because another rank was")
+    goes_on = f"{tmp_path / 'hosts'}: the same command goes on from step {step}"
+    assert step and any(f"suite: rank {left}: {words}; {goes_on}\n" in output for words in why), output
+    assert not any(network.command("ip", "netns", "pids", name) for name in bed.network.names)
+
+
 def test_a_cable_that_is_out_is_noticed_by_the_deadline(bed: Testbed, tmp_path: Path) -> None:
     """Nothing closes a connection then: the collective's own deadline, or jax's heartbeats, must end the run."""
     for backend, number in (("torch", 0), ("jax", 1)):
@@ -130,8 +162,10 @@ def test_a_cable_that_is_out_is_noticed_by_the_deadline(bed: Testbed, tmp_path: 
         bed.cut(1)
         for rank in ranks:
             output, _ = rank.communicate(timeout=120)
-            assert rank.returncode != 0, output
-        assert checkpoint.step(folder / "hosts") and not (folder / "hosts" / "result.json").exists()
+            step = checkpoint.step(folder / "hosts")
+            assert rank.returncode != 0 and step, output
+            assert f"{folder / 'hosts'}: the same command goes on from step {step}\n" in output
+        assert not (folder / "hosts" / "result.json").exists()
         bed.cut(1, out=False)
 
 

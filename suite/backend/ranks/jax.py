@@ -35,6 +35,15 @@ def tell(value: Any) -> Any:
     return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
 
 
+def hear(value: Any) -> list[Any]:
+    """Every process's value, on all of them."""
+    data = np.frombuffer(pickle.dumps(value), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(data)))
+    padded = np.zeros(sizes.max(), np.uint8)
+    padded[: len(data)] = data
+    return [pickle.loads(row.tobytes()) for row in multihost_utils.process_allgather(padded)]  # padding is not read
+
+
 class Ranks:
     """All processes of a run; the twin of `suite.backend.ranks.torch.Ranks`."""
 

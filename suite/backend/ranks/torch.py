@@ -32,6 +32,13 @@ def tell(value: Any) -> Any:
     return told[0]
 
 
+def hear(value: Any) -> list[Any]:
+    """Every rank's value, on all ranks."""
+    heard: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(heard, value)
+    return heard
+
+
 class Ranks:
     """All processes of a run, one for each device.
 
@@ -59,9 +66,7 @@ class Ranks:
         """A signal that any rank has received, on all ranks."""
         if self.world == 1:
             return signal
-        heard: list[str | None] = [None] * self.world
-        dist.all_gather_object(heard, signal)
-        return next((name for name in heard if name), None)
+        return next((name for name in hear(signal) if name), None)
 
     def compare(self, held: Iterable[np.ndarray]) -> None:
         """Make sure that every rank holds the same.
@@ -70,6 +75,4 @@ class Ranks:
             RanksDiffer: which do not.
         """
         if self.world > 1:
-            digests = [0] * self.world
-            dist.all_gather_object(digests, backend.digest(held))
-            backend.compare(digests)
+            backend.compare(hear(backend.digest(held)))
