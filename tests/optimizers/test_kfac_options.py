@@ -140,13 +140,16 @@ def test_a_bound_on_a_steps_length_may_be_taken_off(backend: str) -> None:
     assert np.abs(fresh["fc.weight"] - ends[0]["fc.weight"]).max() > 1e-3
 
 
-@both
-def test_damping_means_the_same_at_any_batch_size(backend: str) -> None:
+@pytest.mark.parametrize(
+    "backend, option",
+    [*(("torch", option) for option in OPTIONS), *(("jax", option) for option in ("stale, no average", "clipped"))],
+)
+def test_damping_means_the_same_at_any_batch_size(backend: str, option: str) -> None:
     """Every sample twice, in batch normalisations of the same groups: the same steps."""
     ends = []
     for copies in (1, 2):
         task = engines.tiny(batch_size=16 * copies)
-        made = engine(config("kfac", backend, hyper=OPTIONS["stale, no average"]), task)
+        made = engine(config("kfac", backend, hyper=OPTIONS[option]), task)
         for step in range(4):
             batch = engines.tiny(batch_size=16).batch("train", 0, step)
             made.step(step, {name: np.concatenate([value] * copies) for name, value in batch.items()}, {})

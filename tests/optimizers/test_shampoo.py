@@ -98,9 +98,11 @@ def test_rotated_gradients_give_a_rotated_step(backend: str, graft: str) -> None
 
 
 @both
-@pytest.mark.parametrize("graft, factor", [("sgd", 2.0**-20), ("sgd", 2.0**20), ("adagrad", 2.0**20)])
+@pytest.mark.parametrize(
+    "graft, factor", [("sgd", 2.0**-20), *((graft, 2.0**20) for graft in ("sgd", "adagrad", "rmsprop", "adam"))]
+)
 def test_scale(backend: str, graft: str, factor: float) -> None:
-    """Gradients c times as large: steps c times as large under SGD's magnitude, unchanged under AdaGrad's."""
+    """Gradients c times as large: steps c times as large under SGD's magnitude, unchanged under an adaptive one's."""
     ends = []
     for scale in 1.0, factor:
         lr = 0.1 / scale if graft == "sgd" else 0.1

@@ -111,20 +111,32 @@ LAGGED = {"lag": 3, "inverse_interval": 4, "start_preconditioning": 2, "block_si
 ENDS = 13  # three refreshes, the last one still under way
 
 
-def whole(backend: str, **changes: Any) -> dict[str, np.ndarray]:
-    made = engine(config("shampoo", backend, precision="float32", hyper=LAGGED, **changes))
-    advance(made, range(ENDS))
-    return weights(made)
+SPREAD_OUT = LAGGED | {"lag": 0, "stagger": True}  # all at step 2, then a quarter of the roots at every step
 
 
-@pytest.mark.parametrize("backend, world", [("torch", 1), ("jax", 1), ("jax", 2)])
-def test_restored_inside_a_refresh_the_same_bits_land(backend: str, world: int) -> None:
-    """A new engine at every step: whatever is under way is in the checkpoint."""
-    expected = whole(backend, world=world)
-    settings = config("shampoo", backend, precision="float32", hyper=LAGGED, world=world)
-    made = engine(settings)
+@pytest.mark.parametrize(
+    "backend, world, hyper, interrupted",
+    [
+        ("torch", 1, LAGGED, range(ENDS)),
+        ("jax", 1, LAGGED, range(ENDS)),
+        ("jax", 2, LAGGED, range(ENDS)),
+        ("torch", 1, SPREAD_OUT, range(ENDS)),
+        ("jax", 1, SPREAD_OUT, (1, 3, 5)),
+    ],
+    ids=["torch", "jax", "jax-2", "torch-staggered", "jax-staggered"],
+)
+def test_restored_inside_a_refresh_the_same_bits_land(
+    backend: str, world: int, hyper: dict[str, Any], interrupted: Any
+) -> None:
+    """A new engine at every step: whatever is under way, and whose turn is next, is in the checkpoint."""
+    settings = config("shampoo", backend, precision="float32", hyper=hyper, world=world)
+    straight, made = engine(settings), engine(settings)
+    advance(straight, range(ENDS))
+    expected = weights(straight)
     for step in range(ENDS):
         advance(made, range(step, step + 1))
+        if step not in interrupted:
+            continue
         arrays, skeleton = made.snapshot()
         made = engine(settings)
         made.restore({name: array.copy() for name, array in arrays.items()}, skeleton)
@@ -136,7 +148,7 @@ def test_restored_inside_a_refresh_the_same_bits_land(backend: str, world: int) 
 @both
 def test_two_processes_land_the_same_bits(backend: str, tmp_path: Path) -> None:
     """Each takes the roots of its slices; interrupted while they are under way, or not; and as one process would."""
-    lagged, spread = {"hyper": LAGGED}, {"hyper": LAGGED | {"lag": 0, "stagger": True}}
+    lagged, spread = {"hyper": LAGGED}, {"hyper": SPREAD_OUT}
     cases = {
         "straight": ["shampoo", ENDS, lagged],
         "restored": ["shampoo", ENDS, lagged | {"restored": [3, 5]}],

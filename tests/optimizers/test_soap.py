@@ -129,6 +129,18 @@ def test_rotated_gradients_give_a_rotated_step(backend: str) -> None:
     assert np.abs(steps({"max_size": 2}, False) - steps({"max_size": 2}, True)).max() > 1e-2
 
 
+@both
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0**20])
+def test_scale(backend: str, factor: float) -> None:
+    """Gradients c times as large: the same bases, and Adam's steps in them; ε apart, which is of one size."""
+    ends = []
+    for scale in 1.0, factor:
+        made = BACKENDS[backend](draw(SHAPES, 0), **HYPER | SCHEDULE | {"epsilon": 1e-30})
+        ends.append(train(made, lambda _, step, c=scale: {n: c * g for n, g in draw(SHAPES, step).items()}))
+    assert gap(*ends) < 1e-9
+    assert gap(ends[0], draw(SHAPES, 0)) > 0.05
+
+
 def forget(made: Any) -> None:
     """The second moment from before the first basis is in other coordinates, which no rotation of it can mend."""
     if isinstance(made, twins.Torch):
