@@ -25,7 +25,8 @@ class KFAC(torch.optim.Optimizer):
     summed weight, to `absorb`, then call `program` for each of `plan.programs(step)`, then `step`.
 
     Args:
-        parameters: `model.named_parameters()`.
+        parameters: `model.named_parameters()`, or groups of them with an `lr`, `momentum` and `weight_decay` each; all
+            else is that of the first group.
         layers: what is preconditioned, by module name.
         world: ranks that share the factors.
         lr: learning rate.
@@ -223,28 +224,34 @@ class KFAC(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:
         """Update the parameters from their gradients."""
+        named: Tree = {}
+        rates: dict[str, float] = {}
         for group in self.param_groups:
             params, momentum = group["params"], group["momentum"]
             grads = decayed([parameter.grad for parameter in params], params, group["weight_decay"])
-            velocity = [self.state[parameter]["velocity"] for parameter in params]
             if self.momentum_on == "gradient":
+                velocity = [self.state[parameter]["velocity"] for parameter in params]
                 torch._foreach_mul_(velocity, momentum)
                 torch._foreach_add_(velocity, grads, alpha=1.0 - momentum)
                 grads = velocity
-            named = dict(zip(group["param_names"], grads, strict=True))
-            direction = precondition(self.plan, self.state["kfac"], named, self._ridges(), group["damping"])
-            if group["kl_clip"]:
-                direction |= clipped(self.plan, named, direction, lr=group["lr"], bound=group["kl_clip"])
-            step = list(direction.values())
+            named |= zip(group["param_names"], grads, strict=True)
+            rates |= dict.fromkeys(group["param_names"], group["lr"])
+        first = self.param_groups[0]  # of what a layer's parameters share, whichever group they are in
+        direction = precondition(self.plan, self.state["kfac"], named, self._ridges(), first["damping"])
+        if first["kl_clip"]:
+            direction |= clipped(self.plan, named, direction, rates=rates, bound=first["kl_clip"])
+        for group in self.param_groups:
+            params, step = group["params"], [direction[name] for name in group["param_names"]]
             if self.momentum_on == "direction":
-                torch._foreach_mul_(velocity, momentum)
+                velocity = [self.state[parameter]["velocity"] for parameter in params]
+                torch._foreach_mul_(velocity, group["momentum"])
                 torch._foreach_add_(velocity, step)
                 step = velocity
             torch._foreach_add_(params, step, alpha=-group["lr"])
-            if group["rescale"]:
-                for name in self.plan.kronecker:
-                    weight = self.named[self.plan.layers[name].parameters[0]]
-                    weight.mul_((2.0 * len(weight)) ** 0.5 / (weight.norm() + 1e-9))
+        if first["rescale"]:
+            for name in self.plan.kronecker:
+                weight = self.named[self.plan.layers[name].parameters[0]]
+                weight.mul_((2.0 * len(weight)) ** 0.5 / (weight.norm() + 1e-9))
         if self.plan.stale:
             self.state["kfac"]["wait"] -= 1
 

@@ -1,5 +1,6 @@
 """The natural gradient in torch: inverses applied to gradients."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -43,10 +44,16 @@ def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Ten
     return done
 
 
-def clipped(plan: KFACPlan, grads: Tree, direction: Tree, *, lr: float, bound: float) -> Tree:
-    """The covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`."""
+def clipped(plan: KFACPlan, grads: Tree, direction: Tree, *, rates: Mapping[str, float], bound: float) -> Tree:
+    """The covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`.
+
+    `rates` are the learning rates by parameter.
+    """
     covered = [name for layer in plan.layers.values() for name in layer.parameters]
-    length = torch.stack([torch.vdot(grads[name].flatten(), direction[name].flatten()) for name in covered]).sum()
-    length = length.clamp_min(torch.finfo(length.dtype).tiny)
+    lr = max((rates[name] for name in covered), default=0.0)
+    parts = torch.stack([torch.vdot(grads[name].flatten(), direction[name].flatten()) for name in covered])
+    if any(rates[name] != lr for name in covered):
+        parts = parts * parts.new_tensor([(rates[name] / lr) ** 2 for name in covered])
+    length = parts.sum().clamp_min(torch.finfo(parts.dtype).tiny)
     factor = ((bound / length).sqrt() / max(lr, 1e-30)).clamp(max=1.0)
     return {name: direction[name] * factor for name in covered}

@@ -19,7 +19,7 @@ shared layer, before it is squared; before a batch normalisation, which couples 
 loss sends back through the sample. (The authors' code sums squares over positions for biases, and for batch
 normalisation multiplies sums of squares.) A sample is what has a weight of its own; where the loss is a mean over words
 or time steps, ĝ is by word and ĥ by sequence, so that steps are shorter. An element of ĥ that is not finite leaves its
-s as it was; a gradient that is not finite spoils its parameter, as in every optimizer here.
+s as it was, and is counted (`kept`); a gradient that is not finite spoils its parameter, as in every optimizer here.
 
 Batch normalisation's scale and shift have a mean only: neither noise nor prior (section 3; `non_reg_for_bn` in the
 code), but curvature of their own. A parameter that no layer describes (LayerNorm, tied tables, recurrent matrices,
@@ -32,4 +32,4 @@ CITATION = (
     "Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota, Khan: Practical Deep Learning with Bayesian Principles, "
     "NeurIPS 2019, arXiv:1906.02506"
 )
-NEEDS = ("layers", "shapes", "samples", "observe", "absorb", "forward_params", "evaluate", "reduce", "key")
+NEEDS = ("layers", "shapes", "samples", "observe", "absorb", "forward_params", "evaluate", "reduce", "key", "facts")

@@ -39,8 +39,8 @@ def vogn(
 ) -> Optimizer:
     """A Gaussian over the weights; arguments as in `suite.optimizers.vogn.torch.VOGN`.
 
-    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan`, `observe`, `absorb` and
-    `forward_params`; call them as the torch class says.
+    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan`, `observe`, `absorb`,
+    `forward_params` and `facts`; call them as the torch class says.
     """
     plan = VOGNPlan(
         layers,
@@ -69,7 +69,8 @@ def vogn(
             fallback_epsilon=fallback_epsilon,
         )
         kinds = dict.fromkeys(("momentum", "curvature"), plan.covered) | dict.fromkeys(("first", "second"), plan.rest)
-        return {"hyper": values} | {k: {n: jnp.zeros_like(params[n]) for n in names} for k, names in kinds.items()}
+        moments = {k: {n: jnp.zeros_like(params[n]) for n in names} for k, names in kinds.items()}
+        return {"hyper": values, "kept": jnp.zeros((), jnp.int32)} | moments
 
     def constants(at: Tree, step: Array) -> tuple[Array, Array, Array]:
         """N, τ and δ̃."""
@@ -126,12 +127,14 @@ def vogn(
         keep, gain = (
             jnp.where(step == 0, first, then) for first, then in ((0.0, 1 - tau * at["beta2"]), (1.0, at["beta2"]))
         )
-        momentum, curvature, updates = {}, {}, {}
+        momentum, curvature, updates, kept = {}, {}, {}, state["kept"]
         for name in plan.covered:
             grad = grads[name] + (delta * params[name] if name in plan.drawn else 0.0)
             momentum[name] = m = at["momentum"] * state["momentum"][name] + grad
             old, new = state["curvature"][name], squared[name]
-            curvature[name] = s = jnp.where(jnp.isfinite(new), keep * old + gain * new, old)
+            sound = jnp.isfinite(new)
+            curvature[name] = s = jnp.where(sound, keep * old + gain * new, old)
+            kept = kept + (~sound).sum(dtype=kept.dtype)
             updates[name] = -at["lr"] * m / (s + (delta + at["damping"]))
         first, second = {}, {}
         for name in plan.rest:  # Adam
@@ -140,10 +143,14 @@ def vogn(
             second[name] = s = b2 * state["second"][name] + (1.0 - b2) * grad * grad
             scale = jnp.sqrt(s / (1.0 - b2 ** (step + 1.0))) + at["fallback_epsilon"]
             updates[name] = -at["fallback_ratio"] * at["lr"] / (1.0 - b1 ** (step + 1.0)) * m / scale
-        moved = {"momentum": momentum, "curvature": curvature, "first": first, "second": second}
+        moved = {"momentum": momentum, "curvature": curvature, "first": first, "second": second, "kept": kept}
         return updates, {name: value for name, value in state.items() if name != "squared"} | moved
 
-    return Optimizer(init, update, plan=plan, observe=observe, absorb=absorb, forward_params=forward_params)
+    def facts(state: State) -> dict[str, float]:
+        return {"kept": int(state["kept"])}
+
+    offers = {"observe": observe, "absorb": absorb, "forward_params": forward_params}
+    return Optimizer(init, update, plan=plan, facts=facts, **offers)
 
 
 make = vogn

@@ -42,6 +42,8 @@ class VOGN(torch.optim.Optimizer):
         fallback_epsilon: added to the root of Adam's second moment.
     """
 
+    state: dict[Any, Any]  # under the key "vogn": what belongs to no single parameter
+
     def __init__(
         self,
         parameters: Iterable[tuple[str, Tensor]],
@@ -80,9 +82,15 @@ class VOGN(torch.optim.Optimizer):
             tempering=tempering,
             tempering_start=tempering_start,
         )
+        like = next(iter(self.named.values()))
+        self.state["vogn"] = {"kept": torch.zeros((), dtype=torch.int64, device=like.device)}
         for name, parameter in self.named.items():
             for state in ("first", "second") if name in self.plan.rest else ("momentum", "curvature"):
                 self.state[parameter][state] = torch.zeros_like(parameter)
+
+    def facts(self) -> dict[str, float]:
+        """How many elements of s stayed as they were, their new square not being finite, for the result."""
+        return {"kept": int(self.state["vogn"]["kept"])}
 
     def _constants(self, group: dict[str, Any], step: int) -> tuple[float, float, float]:
         """N, τ and δ̃."""
@@ -180,7 +188,9 @@ class VOGN(torch.optim.Optimizer):
         curvature = [self.state[parameter]["curvature"] for parameter in params]
         keep, gain = (1.0 - tau * group["beta2"], group["beta2"]) if step else (0.0, 1.0)
         for name, s in zip(named, curvature, strict=True):
-            s.copy_(torch.where(squared[name].isfinite(), keep * s + gain * squared[name], s))
+            sound = squared[name].isfinite()
+            s.copy_(torch.where(sound, keep * s + gain * squared[name], s))
+            self.state["vogn"]["kept"] += (~sound).sum()
         scale = torch._foreach_add(curvature, delta + group["damping"])
         torch._foreach_addcdiv_(params, momentum, scale, -group["lr"])
 

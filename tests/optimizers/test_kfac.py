@@ -71,6 +71,55 @@ def test_step_is_the_damped_fisher_solve() -> None:
     assert np.allclose(moved["fc.bias"], expected[:, 3], atol=1e-12)
 
 
+GRADS = {"fc.weight": draw(2, 3, seed=5), "fc.bias": draw(2, seed=6)}
+
+
+def moved(rates: tuple[float, ...], **hyper: float) -> dict[str, np.ndarray]:
+    """What a torch step changes, with one group of parameters for each of the learning rates."""
+    named = {n: torch.nn.Parameter(torch.from_numpy(draw(*v.shape, seed=7))) for n, v in GRADS.items()}
+    pairs = list(named.items())
+    groups = [{"params": pairs}] if len(rates) == 1 else [{"params": [pair]} for pair in pairs]
+    given = [group | {"lr": rate} for group, rate in zip(groups, rates, strict=True)]
+    optimizer = KFAC(given, layers=LINEAR, damping=0.1, **hyper)
+    x, dy = draw(6, 3), draw(6, 2, seed=1)
+    found = {name: torch.from_numpy(value) for name, value in linear_statistics(x, dy).items()}
+    for step in range(2):
+        optimizer.absorb(found, reduce=Alone)
+        for name in optimizer.plan.programs(step):
+            optimizer.program(name, reduce=Alone)
+        for name, parameter in named.items():
+            parameter.grad = torch.from_numpy(GRADS[name])
+        optimizer.step()
+    return {name: draw(*value.shape, seed=7) - value.detach().numpy() for name, value in named.items()}
+
+
+@pytest.mark.parametrize("hyper", [{}, {"momentum_on": "gradient", "weight_decay": 0.1}, {"kl_clip": 1e-3}])
+def test_a_layers_parameters_may_be_in_different_groups(hyper: dict[str, float]) -> None:
+    """Their direction is the layer's all the same, and each takes a step of its own group's length."""
+    one, two = moved((0.3,), **hyper), moved((0.3, 0.3), **hyper)
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+    if "kl_clip" not in hyper:
+        slow = moved((0.3, 0.1), **hyper)
+        assert np.array_equal(slow["fc.weight"], one["fc.weight"])
+        assert np.allclose(3.0 * slow["fc.bias"], one["fc.bias"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rates", [(0.3, 0.3), (0.3, 0.1), (0.02, 0.3), (0.3, 0.0)])
+def test_a_bound_on_a_steps_length_counts_each_groups_rate(rates: tuple[float, float]) -> None:
+    """Σ lr² ⟨∇, d⟩ = κ with d as it was scaled: the vector that is left, at κ far below the whole length."""
+    x, dy = draw(6, 3), draw(6, 2, seed=1)
+    found, kappa = linear_statistics(x, dy), 1e-4
+    pi = np.sqrt((np.trace(found["fc/in"]) / 4) / (np.trace(found["fc/out"]) / 2))
+    full = np.hstack([GRADS["fc.weight"], GRADS["fc.bias"][:, None]])
+    left = found["fc/out"] + np.sqrt(0.1) / pi * np.eye(2)
+    d = np.linalg.solve(left, full) @ np.linalg.inv(found["fc/in"] + np.sqrt(0.1) * pi * np.eye(4))
+    length = np.array([rates[0]] * 3 + [rates[1]]) ** 2 @ (full * d).sum(0)
+    nu = min(1.0, np.sqrt(kappa / length))
+    changed = moved(rates, kl_clip=kappa, momentum=0.0)  # two steps of equal gradients and statistics
+    assert nu < 0.5 and np.allclose(changed["fc.weight"], 2 * rates[0] * nu * d[:, :3], rtol=1e-9, atol=1e-15)
+    assert np.allclose(changed["fc.bias"], 2 * rates[1] * nu * d[:, 3], rtol=1e-9, atol=1e-15)
+
+
 @pytest.mark.parametrize("copies", [2, 8])
 def test_damping_does_not_depend_on_the_batch_size(copies: int) -> None:
     """The same samples more often: the same factors, so the same λ means the same thing."""

@@ -218,8 +218,18 @@ def test_what_no_layer_describes_follows_adam(backend: str) -> None:
     assert np.abs(found - rival.detach().numpy()).max() < 1e-12
 
 
-def driven(backend: str, hyper: dict[str, Any], steps: int, spoil: Any = None) -> Tree:
-    """Parameters after some steps on drawn gradients and squares; `spoil` may change either."""
+def driven(
+    backend: str,
+    hyper: dict[str, Any],
+    steps: int,
+    spoil: Any = None,
+    edit: dict[str, float] | None = None,
+    counted: list[int] | None = None,
+) -> Tree:
+    """Parameters after some steps on drawn gradients and squares; `spoil` may change either.
+
+    `edit` are hyper-parameters of the last step; `counted` is told what the optimizer counts.
+    """
     spoil = spoil or (lambda step, grads, squares: None)
 
     class Alone:
@@ -234,32 +244,39 @@ def driven(backend: str, hyper: dict[str, Any], steps: int, spoil: Any = None) -
     if backend == "torch":
         optimizer = made(backend, **hyper)
         for step, (grads, squares) in enumerate(inputs):
+            optimizer.param_groups[0].update(edit or {} if step == steps - 1 else {})
             for name, parameter in optimizer.named.items():
                 parameter.grad = torch.tensor(grads[name])
             optimizer.absorb({n: torch.tensor(v) for n, v in squares.items()}, reduce=Alone)
             optimizer.step(key=(0, step))
+        (counted if counted is not None else []).append(optimizer.facts()["kept"])
         return {name: parameter.detach().numpy() for name, parameter in optimizer.named.items()}
     with jax.enable_x64(True):
         optimizer = made(backend, **hyper)
         params = {name: jnp.asarray(value) for name, value in draw(0, SHAPES).items()}
         state = optimizer.init(params)
         for step, (grads, squares) in enumerate(inputs):
+            if step == steps - 1:
+                state = state | {"hyper": state["hyper"] | {n: jnp.asarray(v) for n, v in (edit or {}).items()}}
             state = optimizer.absorb(jax.tree.map(jnp.asarray, squares), state, reduce=Alone)
             updates, state = optimizer.update(
                 jax.tree.map(jnp.asarray, grads), state, params, key=jnp.asarray([0, step], jnp.uint32)
             )
             params = {name: value + updates[name] for name, value in params.items()}
+        (counted if counted is not None else []).append(optimizer.facts(state)["kept"])
     return {name: np.asarray(value) for name, value in params.items()}
 
 
 @both
-def test_squares_that_are_not_finite_leave_the_curvature(backend: str) -> None:
+def test_squares_that_are_not_finite_leave_the_curvature_and_are_counted(backend: str) -> None:
     def spoil(step: int, grads: Tree, squares: Tree) -> None:
         if step == 2:
             squares["fc.weight"][0, 0] = np.inf
             squares["fc.weight"][1, 1] = np.nan
 
-    spoiled, clean = driven(backend, {}, 5, spoil), driven(backend, {}, 5)
+    counted: list[int] = []
+    spoiled, clean = driven(backend, {}, 5, spoil, counted=counted), driven(backend, {}, 5, counted=counted)
+    assert counted == [2, 0]
     assert all(np.isfinite(value).all() for value in spoiled.values())
     changed = spoiled["fc.weight"] != clean["fc.weight"]
     assert changed[0, 0] and changed[1, 1] and changed.sum() == 2
@@ -273,6 +290,16 @@ def test_a_zero_gradient_without_prior_moves_nothing(backend: str) -> None:
 
     after = driven(backend, {"prior_precision": 0.0, "damping": 1e-3}, 3, spoil)
     assert all(np.array_equal(value, draw(0, SHAPES)[name]) for name, value in after.items())
+
+
+@both
+@pytest.mark.parametrize("name", ["fallback_ratio", "fallback_beta1", "fallback_beta2", "fallback_epsilon"])
+def test_what_adam_is_told_can_be_edited(name: str, backend: str) -> None:
+    """Of the step in which it is edited; it concerns what no layer describes, and nothing else."""
+    hyper = {"lr": 0.02, "fallback_epsilon": 0.3}
+    found, plain = driven(backend, hyper, 4, edit={name: 0.5}), driven(backend, hyper, 4)
+    changed = {key for key, value in found.items() if not np.array_equal(value, plain[key])}
+    assert changed == {"free.weight"} and np.abs(found["free.weight"] - plain["free.weight"]).min() > 1e-5
 
 
 @both
