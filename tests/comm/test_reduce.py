@@ -259,7 +259,7 @@ def test_hundreds_of_ranks_on_hosts() -> None:
 
 def test_a_ring_of_64_ranks() -> None:
     """Of whole numbers the mean, bit for bit, by 63 hops one after another in a program."""
-    values = 64 * np.random.default_rng(0).normal(scale=8, size=(64, 67)).round().astype(np.float32)
+    values = 64 * np.random.default_rng(0).normal(scale=8, size=(64, 127)).round().astype(np.float32)
     assert np.array_equal(simulated(values, algorithm="ring"), values.mean(0))
 
 
