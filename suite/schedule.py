@@ -89,7 +89,16 @@ def factor(step: int, total: int, config: Mapping[str, Any]) -> float:
 def hyper(
     step: int, total: int, config: Mapping[str, Any], optimizer: Mapping[str, Any], rate: float = 1.0
 ) -> dict[str, float]:
-    """The scheduled hyper-parameters of update `step`: `lr`, `rate` times it, and `momentum` where one follows."""
+    """The scheduled hyper-parameters of update `step`: `lr`, `rate` times it, and `momentum` where one follows.
+
+    Raises:
+        UserError: for a momentum that should follow and is not there, and as `factor`.
+    """
+    if config.get("momentum_follows") and "momentum" not in optimizer:
+        raise UserError(
+            f"schedule.momentum_follows=true: optimizer={optimizer.get('name')} has no momentum; "
+            "type schedule.momentum_follows=false"
+        )
     scale = factor(step, total, config)
     found = {"lr": float(optimizer["lr"]) * scale * rate}
     follows = config.get("momentum_follows") and optimizer["momentum"]  # of 0 an optimizer may hold none

@@ -66,3 +66,9 @@ def test_cosine_is_half_way_at_half_time() -> None:
 def test_an_unknown_shape_is_refused() -> None:
     with pytest.raises(UserError, match=r"schedule\.shape=triangle"):
         factor(0, 1, {"shape": "triangle"})
+
+
+def test_a_momentum_that_is_not_there_cannot_follow() -> None:
+    config = {"shape": "constant", "momentum_follows": True}
+    with pytest.raises(UserError, match=r"optimizer=adamw has no momentum; type schedule\.momentum_follows=false"):
+        hyper(0, 1, config, {"name": "adamw", "lr": 0.1})
