@@ -180,12 +180,14 @@ def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Pat
 
 
 def test_a_sweep_says_which_run_was_refused(tmp_path: Path) -> None:
-    output = finish(tmp_path, "-m", "max_steps=4", "task.batch_size=16,15", "accumulate=2", code=2)
-    assert "task.batch_size=15: not divisible by" in output and "1 of 2 runs were made; suite board ranks" in output
-    (refused,) = [line for line in output.splitlines() if line.split()[:1] == ["task.batch_size=15"]]
+    """One place for two configurations is for the first."""
+    output = finish(tmp_path, "-m", "max_steps=4,5", "run_dir=here", code=2)
+    assert "here: holds a run of another configuration" in output
+    assert "1 of 2 runs were made; suite board ranks" in output
+    (refused,) = [line for line in output.splitlines() if line.split()[:1] == ["max_steps=5"]]
     assert refused.split()[-1] == "refused"
-    none = finish(tmp_path, "-m", "max_steps=4", "task.batch_size=13,15", "accumulate=2", code=2)
-    assert "0 of 2 runs were made\n" in none
+    (tmp_path / "file").touch()
+    assert "0 of 2 runs were made\n" in finish(tmp_path, "-m", "max_steps=4,5", "run_dir=file/run", code=2)
 
 
 def test_a_missed_target_fails_only_where_it_is_required(tmp_path: Path) -> None:
