@@ -69,7 +69,7 @@ def rerun(
     steps = max(steps, first)
     exact, other = _same(result)
     if not (exact or events):
-        return faults, f"not made: without a log only evaluations compare, and {' and '.join(other)} are not the same"
+        return faults, f"not made: without a log only evaluations compare; {other}"
     made = first_steps(config, steps)
     losses = _paired(recorded, made, "step", "loss", steps)
     scores = _paired(recorded, made, "evaluated", "metrics", steps) if exact else {}
@@ -88,21 +88,21 @@ def rerun(
     limits = (
         f"{tolerance(1, config['precision']):.0e} at step 1, {tolerance(steps, config['precision']):.0e} at the last"
     )
-    return faults, f"{compared} within {limits}; bits need not, {' and '.join(other)} are not the same"
+    return faults, f"{compared} within {limits}; bits need not; {other}"
 
 
-def _same(result: Mapping[str, Any]) -> tuple[bool, list[str]]:
-    """Whether bits must be equal here, and what is not the same where they need not."""
+def _same(result: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether bits must be equal here, and in words what is not the same where they need not."""
     here = run.make_header(result["spec"]["config"], ["verify"])
     other = [name for name in SAME if result["environment"].get(name) != here["environment"].get(name)] or ["device"]
-    return here["fingerprint"] == result["fingerprint"], other
+    return here["fingerprint"] == result["fingerprint"], f"different here: {', '.join(other)}"
 
 
 def _fitted_again(result: Mapping[str, Any], config: dict[str, Any]) -> tuple[list[str], str]:
     """What `rerun` returns, of a baseline: its metrics once more, where they must come out equal."""
     exact, other = _same(result)
     if not (exact and result["curve"]):
-        why = f"{' and '.join(other)} are not the same" if result["curve"] else "no metrics are recorded"
+        why = other if result["curve"] else "no metrics are recorded"
         return [], f"not made: {why}"
     made = [event["metrics"] for event in first_steps(config, 0) if event["event"] == "evaluated"]
     faults = differences(result["curve"][0]["metrics"], made[0], "metrics")
