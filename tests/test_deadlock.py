@@ -47,3 +47,17 @@ def test_no_program_holds_several_batched_solves_of_different_sizes() -> None:
         assert len({size for _, size in calls}) <= 1, (name, calls)
         if name[0] == "programs":
             assert "potrf" in text or "cholesky" in text, f"{name}: the search pattern no longer finds factorisations"
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_what_is_always_refreshed_together_is_one_program(stale: bool) -> None:
+    """Factors that are due by themselves have a program for each size: every other set of them would be a new one."""
+    import engines
+
+    hyper = {"factor_interval": 1, "inverse_interval": 1, "stale": stale}
+    made = engines.engine(engines.config("kfac", "jax", precision="float32", hyper=hyper))
+    engines.advance(made, range(2))
+    found = [name[1] for name in made.programs.compiled if name[0] == "programs"]
+    sizes = set(made.plan.buckets.members)
+    assert len(sizes) >= 3 and {size for names in found for size in names} == sizes
+    assert len(found) == (len(sizes) if stale else 1)
