@@ -1,1 +1,1 @@
-"""Communication: codecs, the reductions they compose into, and the transports that move their bytes."""
+"""Communication: codecs, reductions built from codecs, and transports that move the encoded bytes."""

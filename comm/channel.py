@@ -1,7 +1,7 @@
-"""How values travel: a codec, an algorithm, a topology and whether what is lost is remembered.
+"""How values are sent: a codec, an algorithm, a topology and error feedback.
 
-Framework-free: `suite.communication` fills these with one backend's halves. A run has a channel for each kind of
-gradient and one for what optimizers exchange; `bucketed` decides which values go together.
+This file uses no framework; `suite.comm.setup` fills the classes with one backend's members. A run has a channel for
+each kind of gradient and one for what optimizers exchange. `Channels.buckets` says which gradients are sent together.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,30 +9,30 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from suite.comm.codecs._codec import Codec
+from suite.comm.contract import Algorithm, Topology
 from suite.comm.layout import pieces
 
-GRADIENTS = "gradients"
-REST = "other"  # kind of what is no layer's weight: biases, scales and shifts
+REST = "other"  # kind of every parameter that is no layer's weight: biases, scales and shifts
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One way to travel.
+    """One way to send values.
 
     Attributes:
-        codec: of the values; between hosts, where there are two levels.
-        inner: of the values inside a host; unused with one level.
-        algorithm: how a mean is taken with it.
-        topology: among which ranks.
-        feedback: remember what the codec lost, and add it to the next values of the same name.
-        piece_bytes: payload bytes that one rank sends another at a time, about; what is longer goes in pieces, but not
-            inside a host.
+        codec: encodes the values; with two levels, between hosts.
+        inner: encodes the values inside a host, with two levels.
+        algorithm: takes means with the codec.
+        topology: takes means over all ranks, with the algorithm.
+        feedback: add the codec's error to the next values of the same name (error feedback).
+        piece_bytes: approximate size of a payload that one rank sends another; longer arrays are cut into pieces,
+            except inside a host.
     """
 
     codec: Codec
     inner: Codec
-    algorithm: ModuleType
-    topology: ModuleType
+    algorithm: Algorithm
+    topology: Topology
     feedback: bool = False
     piece_bytes: float = float("inf")
 
@@ -43,18 +43,18 @@ class Channel:
 
 @dataclass(frozen=True)
 class Channels:
-    """All ways of one run.
+    """All channels of one run.
 
     Attributes:
-        default: of gradients that no other channel claims.
-        schedule: when gradients travel.
-        symmetric: whether symmetric matrices among the factors travel as triangles.
+        default: of gradients whose kind has no channel of its own.
+        schedule: when gradients are sent; the framework file of a `suite.comm.contract.Schedule`.
+        symmetric: whether symmetric matrices among the factors are sent as triangles.
         kinds: channels of gradients by kind of layer: of the weights of `linear`, `conv2d`, `embedding` or `batchnorm`
-            layers, and `other` for everything else, biases among it.
-        factors: of what optimizers exchange: statistics on the way to their owners, roots and inverses back.
+            layers, and `other` for all other parameters.
+        factors: of what optimizers exchange: statistics sent to their owners, roots and inverses gathered from them.
         kind_of: each parameter's kind, in the model's order.
-        bucket_bytes: gradients are sent in buckets of at least this size, as backward yields them; 0 for one each.
-        locals: ranks of one host; None where no topology tells hosts apart.
+        bucket_bytes: gradients are sent in buckets of at least this size, in backward order; 0: one bucket each.
+        locals: ranks of one host; None with one level.
     """
 
     default: Channel
@@ -68,18 +68,19 @@ class Channels:
 
     @property
     def codecs(self) -> set[Codec]:
-        """All that encode anything."""
-        return {codec for one in (self.default, self.factors, *self.kinds.values()) for codec in (one.codec, one.inner)}
+        """All codecs of the run."""
+        channels = (self.default, self.factors, *self.kinds.values())
+        return {codec for channel in channels for codec in (channel.codec, channel.inner)}
 
     def of(self, name: str) -> Channel:
-        """The channel of the gradient of a parameter."""
+        """The channel of a parameter's gradient."""
         return self.kinds.get(self.kind_of.get(name, REST), self.default)
 
     def buckets(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, Channel, list[str]]]:
-        """Which gradients are sent together: (a name, their channel, parameters in the order that backward yields).
+        """Which gradients are sent together: (name of the bucket, its channel, parameters in backward order).
 
-        Backward reaches the last layer first. A bucket is closed by the tensor that fills it, as torch's
-        DistributedDataParallel does (Li et al. 2020, section 3.2.3), or by one that travels otherwise.
+        Backward reaches the last layer first. A bucket ends with the tensor that fills it, as in torch's
+        DistributedDataParallel (Li et al. 2020, section 3.2.3), or before a tensor of another channel.
 
         Args:
             sizes: bytes of each gradient, by name of the parameter.

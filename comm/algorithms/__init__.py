@@ -1,1 +1,1 @@
-"""Reduction algorithms: how ranks turn their arrays into a mean, given a codec and a transport. One folder each."""
+"""Reduction algorithms: compute the mean over ranks with a codec and a transport. One folder each."""

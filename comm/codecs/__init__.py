@@ -1,1 +1,1 @@
-"""Codecs: what a gradient looks like on the wire. A folder each; `_codec.py` says what one must offer."""
+"""Codecs: encode a gradient to bytes and decode it. One folder each; `_codec.py` defines the interface."""

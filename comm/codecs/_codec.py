@@ -1,19 +1,23 @@
-"""What a codec is: a flat array to one payload and back, and an honest word on what is lost.
+"""What a codec is: it encodes a flat array as one payload and decodes it, with a declared error bound.
 
-A payload is an array of bytes, uint8, in NumPy and torch. In jax it may be of any unsigned type whose little-endian
-bytes are these: XLA on CPUs takes longer to make bytes of words than to make the words, and sends both as they are.
+A payload is a uint8 array in NumPy and torch. In jax it may have any unsigned type with the same little-endian bytes:
+XLA on CPUs takes longer to convert words to bytes than to compute them, and sends either type unchanged.
 
-`__init__.py` of a member holds the specification in NumPy, a subclass of `Codec`; `torch.py` and `jax.py` subclass
-that with `encode` and `decode` of their own arrays, equal to it byte for byte. Each of the three offers
-`make(**options)`. A codec is a frozen dataclass, so that it can be compared and may stand in a compiled program's key.
+A member's `__init__.py` has the specification in NumPy, a subclass of `Codec`. `torch.py` and `jax.py` subclass it with
+`encode` and `decode` for their arrays, equal to it byte for byte. Each of the three files offers `make(**options)`. A
+codec is a frozen dataclass whose fields are its options, so that it can be compared and be part of a compiled program's
+key.
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-Draw = Callable[[int], Any]  # how many -> as many uniform numbers in (0, 1), float32, the same on every machine
+from suite.contract import UserError
+
+Draw = Callable[[int], Any]  # count -> (count,) uniform numbers in (0, 1), float32, the same on every machine
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,8 @@ class Codec(abc.ABC):
     """Base of every codec. Values are float32, or float64 in double-precision runs, and come back in their own type.
 
     Attributes:
-        closed: a sum of encoded values may be taken by the network itself, in the type that `narrow` gives.
-        unbiased: the mean of many decodings is the value.
+        closed: the network itself can add encoded values, in the type that `narrow` returns.
+        unbiased: the mean over many encodings is the value.
         draws: `encode` uses random numbers.
         compiles: in torch, kernels are compiled (`compile=true`); the bytes are the same.
     """
@@ -32,6 +36,17 @@ class Codec(abc.ABC):
     closed = False
     unbiased = False
     draws = False
+
+    def __post_init__(self) -> None:
+        """Check that every setting has the type of its default."""
+        for setting in dataclasses.fields(self):
+            value, expected = getattr(self, setting.name), type(setting.default)
+            accepted = (int, float) if expected is float else (expected,)
+            if setting.default is not dataclasses.MISSING and type(value) not in accepted:
+                raise UserError(
+                    f"codec {type(self).__name__.lower()}: {setting.name}={value} is no {expected.__name__}; "
+                    f"type for example comm.codec.{setting.name}={setting.default}"
+                )
 
     @abc.abstractmethod
     def nbytes(self, count: int, itemsize: int = 4) -> int:
@@ -43,12 +58,12 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, values: Any, draw: Draw | None = None) -> Any:
-        """(n,) floating-point values to their payload of nbytes(n) bytes, flat."""
+        """(n,) floating-point values to a flat payload of nbytes(n) bytes."""
 
     @abc.abstractmethod
     def decode(self, payload: Any, like: Any) -> Any:
-        """The payload of an array of `like`'s type and length, back to values."""
+        """The payload to values, of the type and length of `like`."""
 
     def narrow(self, values: Any) -> Any:
-        """The values in the type that the network sums, where the codec is closed."""
+        """The values in the type in which the network adds them, if the codec is closed."""
         raise TypeError(f"{type(self).__name__} is not closed under addition")

@@ -1,13 +1,13 @@
-"""How arrays are laid out before a codec sees them; nothing is lost. Buckets of gradients are in `suite.comm.channel`.
+"""Lossless layout of arrays before a codec encodes them. Buckets of gradients are in `suite.comm.channel`.
 
-What goes to one rank at a time goes in pieces, each with a payload of its own: while one is on its way the next can be
-encoded, and what is short does not wait behind what is long.
+Long arrays are sent in pieces, each with a payload of its own: while one piece is sent the next can be encoded, and a
+short message does not wait for a long one.
 
-A symmetric matrix travels as its lower triangle, row by row: number row (row + 1) / 2 + column, as in SP-NGD's code
-(Osawa et al. 2019, arXiv:1811.12019, section 5.2).
+A symmetric matrix is sent as its lower triangle, row by row: entry (row, column) has the number row (row + 1) / 2 +
+column, as in SP-NGD's code (Osawa et al. 2019, arXiv:1811.12019, section 5.2).
 
-A stack's rows have owners, who alone work at them: `owners` names the rank of each row, and `slots` is the order in
-which rows stand where every rank has equally many.
+Each row of a stack has an owner, the only rank that computes with it. `owners` names the rank of each row; `slots` is
+the order of the rows in an array in which every rank has equally many.
 """
 
 import functools
@@ -15,32 +15,32 @@ import functools
 from suite.comm.codecs._codec import Codec
 
 GROUP = 3 * 2**9  # values: float21 packs three, int8 has a scale for each 512, and whole bytes hold eight words
-MANY = 16  # pieces
+MANY = 16  # pieces of one array, at most about
 
 
 @functools.lru_cache(maxsize=1024)
 def slots(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
-    """Rows by owner, as many of each as the one with the most has; -1 where nothing stands."""
-    mine: list[list[int]] = [[] for _ in range(world)]
+    """Rows by owner, padded with -1 to the largest number of rows of one owner; (world · k,)."""
+    by_owner: list[list[int]] = [[] for _ in range(world)]
     for row, owner in enumerate(owners):
-        mine[owner].append(row)
-    most = max(map(len, mine))
-    return tuple(row for rows in mine for row in rows + [-1] * (most - len(rows)))
+        by_owner[owner].append(row)
+    most = max(map(len, by_owner))
+    return tuple(row for rows in by_owner for row in rows + [-1] * (most - len(rows)))
 
 
 @functools.lru_cache(maxsize=1024)
 def places(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
-    """Where each row stands in `slots`."""
-    found = {row: slot for slot, row in enumerate(slots(owners, world))}
-    return tuple(found[row] for row in range(len(owners)))
+    """The index of each row in `slots`."""
+    index = {row: slot for slot, row in enumerate(slots(owners, world))}
+    return tuple(index[row] for row in range(len(owners)))
 
 
 @functools.lru_cache(maxsize=4096)
 def pieces(codec: Codec, count: int, itemsize: int, most: float) -> tuple[int, ...]:
     """Lengths of the pieces in which `count` values of `itemsize` bytes are encoded.
 
-    All but the last have `GROUP` values times a power of two: the largest whose payload is of at most `most` bytes, or
-    the smallest that makes no more than `MANY` pieces, XLA compiling each by itself.
+    All but the last have `GROUP` values times a power of two: the largest length whose payload has at most `most`
+    bytes, or the smallest with no more than about `MANY` pieces, because XLA compiles each piece separately.
     """
     length = GROUP
     while length < count and (codec.nbytes(2 * length, itemsize) <= most or count > MANY * length):

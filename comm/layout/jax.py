@@ -5,13 +5,13 @@ from jax import Array
 
 
 def pack(stack: Array) -> Array:
-    """Symmetric (m, n, n) as their lower triangles (m, n (n + 1) / 2)."""
+    """Symmetric matrices (m, n, n) to their lower triangles (m, n (n + 1) / 2)."""
     row, column = np.tril_indices(stack.shape[1])
     return stack[:, row, column]
 
 
 def unpack(rows: Array) -> Array:
-    """The matrices (m, n, n) again."""
+    """Lower triangles (m, n (n + 1) / 2) to the symmetric matrices (m, n, n)."""
     n = int((2 * rows.shape[1]) ** 0.5)
     row, column = np.tril_indices(n)
     back = np.empty((n, n), np.int32)

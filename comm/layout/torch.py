@@ -8,7 +8,7 @@ from torch import Tensor
 
 @functools.lru_cache(maxsize=256)
 def _places(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where each packed number stands in the matrix, and each of the matrix in the packed."""
+    """The index of each packed number in the flat matrix, and of each element of the matrix in the packed array."""
     row, column = torch.tril_indices(n, n, device=device)
     number = torch.arange(len(row), device=device)
     back = torch.empty(n, n, dtype=torch.int64, device=device)
@@ -17,11 +17,11 @@ def _places(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def pack(stack: Tensor) -> Tensor:
-    """Symmetric (m, n, n) as their lower triangles (m, n (n + 1) / 2)."""
+    """Symmetric matrices (m, n, n) to their lower triangles (m, n (n + 1) / 2)."""
     return stack.flatten(1)[:, _places(stack.shape[1], stack.device)[0]]
 
 
 def unpack(rows: Tensor) -> Tensor:
-    """The matrices (m, n, n) again."""
+    """Lower triangles (m, n (n + 1) / 2) to the symmetric matrices (m, n, n)."""
     n = int((2 * rows.shape[1]) ** 0.5)
     return rows[:, _places(n, rows.device)[1]].unflatten(1, (n, n))

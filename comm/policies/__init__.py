@@ -1,1 +1,1 @@
-"""Policies: how gradients travel for the next steps. A folder each; `_policy.py` says how one asks and decides."""
+"""Policies choose the communication mode of the next steps. Each is a folder; `_policy.py` defines the interface."""

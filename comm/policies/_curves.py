@@ -1,8 +1,8 @@
-"""Predicts a learning curve by an ensemble of parametric ones.
+"""Predicts a learning curve by an ensemble of parametric curves.
 
 The functions are those of Domhan et al. 2015 (IJCAI, table 1), which Klein et al. 2017 (ICLR) make the last layer of
-their network. Each is fitted by bounded least squares from a fixed start, pulled weakly towards it; they are weighted
-by how well they explain what was seen. Everything is deterministic.
+their network. Each is fitted by bounded least squares from a fixed start, with a weak penalty on the distance from it.
+The curves are weighted by the likelihood of the observed scores. Everything is deterministic.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 Array = np.ndarray
-PULL = (
-    0.03  # of each parameter towards its start, in units of its range: decides where points are fewer than parameters
-)
-NOISE = 0.01  # least standard deviation of a score, as a share of the curve's height
+PENALTY = 0.03  # weight of a parameter's distance from its start, in units of its range; needed for few points
+PARAMETERS = 4  # parameters of the largest curves
+NOISE = 0.01  # smallest standard deviation of a score, as a share of the curve's height
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Curve:
     start: tuple[float, ...]
 
 
-# time is measured in units of the horizon, so that x = 1 is what is predicted
+# time is in units of the horizon, so that the prediction is the value at x = 1
 CURVES = (
     Curve("pow3", lambda x, c, a, k: c - a * x**-k, (0, 0, 0.01), (1.5, 2, 3), (0.8, 0.1, 0.5)),
     Curve("pow4", lambda x, c, a, b, k: c - (a * x + b) ** -k, (0, 0.01, 1, 0.05), (1.5, 200, 5, 4), (0.8, 20, 1, 0.7)),
@@ -75,12 +74,15 @@ CURVES = (
 
 
 def predict(points: Sequence[tuple[int, float]], horizon: int, best: float = np.inf) -> tuple[float, float]:
-    """The score at step `horizon`, and its standard deviation.
+    """Predict the score at step `horizon`.
 
     Args:
-        points: (step, score) seen so far, at least one; a larger score is better.
-        horizon: a step after the last of them.
-        best: no score is larger.
+        points: the observed (step, score), at least one; a larger score is better.
+        horizon: a step after the last point.
+        best: the largest possible score.
+
+    Returns:
+        The predicted score and its standard deviation.
     """
     from scipy.optimize import least_squares
 
@@ -97,8 +99,8 @@ def predict(points: Sequence[tuple[int, float]], horizon: int, best: float = np.
 
         def residuals(parameters: Array, curve: Curve = curve, start: Array = start, scale: Array = scale) -> Array:
             with np.errstate(all="ignore"):
-                apart = np.nan_to_num(curve.value(x, *parameters) - y, nan=9.0, posinf=9.0, neginf=-9.0)
-            return np.concatenate([np.clip(apart, -9, 9), PULL * (parameters - start) / scale])
+                residual = np.nan_to_num(curve.value(x, *parameters) - y, nan=9.0, posinf=9.0, neginf=-9.0)
+            return np.concatenate([np.clip(residual, -9, 9), PENALTY * (parameters - start) / scale])
 
         fitted = least_squares(residuals, start, bounds=(lower, upper), max_nfev=200)
         values.append(float(np.clip(curve.value(np.ones(1), *fitted.x)[0], 0.0, 1.0 if np.isfinite(best) else 9.0)))
@@ -107,5 +109,7 @@ def predict(points: Sequence[tuple[int, float]], horizon: int, best: float = np.
     weights = np.exp(-(np.asarray(errors) - min(errors)) / (2 * noise))
     weights /= weights.sum()
     mean = float(weights @ values)
-    spread = float(np.sqrt(weights @ (np.asarray(values) - mean) ** 2 + noise))
+    # curves fitted to few points follow their noise: corrected for the number of parameters
+    scatter = noise * len(points) / max(1, len(points) - PARAMETERS)
+    spread = float(np.sqrt(weights @ (np.asarray(values) - mean) ** 2 + scatter))
     return float(low + height * mean), float(height * spread)

@@ -1,21 +1,23 @@
-"""How a policy asks and decides. It is a generator, the same in both backends, and holds no array.
+"""The interface of policies: the requests of a policy, their answers, and its decision.
 
-`decide(candidates, kinds, situation, **options)` yields `Probe`, `Measure` or `Predict` as often as it likes, gets
-each one's answer, and then yields a `Commit`; the answer to that is the `Situation` in which it is asked again.
-Whatever was tried, the run goes on from where it was. Rank 0 decides and the others are told; what is tried is on the
-clock and in the ledger.
+A policy is a generator, the same in both backends, and holds no arrays. `decide(candidates, kinds, situation,
+**options)` yields any number of `Probe`, `Measure` or `Predict` requests and receives the answer to each. Then it
+yields a `Commit`, whose answer is the `Situation` of the next decision. After the trials, the run continues from the
+state before them. The policy's decisions are rank 0's, which sends them to the other ranks. Trials count as training
+time, and their bytes are in the ledger.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Mode = str | Mapping[str, str]  # a candidate's name, or one for each kind of parameter
+Mode = str | Mapping[str, str]  # a candidate's name, or the candidate's name for each kind of parameter
 
 
 @dataclass(frozen=True)
 class Point:
-    """A score of the validation split; larger is better, whatever the metric."""
+    """A score on the validation split; larger is better for every metric."""
 
     step: int
     score: float
@@ -23,13 +25,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Situation:
-    """Where the run is.
+    """The state of a run at a decision.
 
     Attributes:
-        step: updates made so far.
-        total: updates of the whole run.
+        step: number of updates so far.
+        total: number of updates of the whole run.
         points: all scores so far, the present one last.
-        best: the largest score that there can be; inf where there is no largest.
+        best: the largest possible score; inf if scores are unbounded.
     """
 
     step: int
@@ -40,7 +42,13 @@ class Situation:
 
 @dataclass(frozen=True)
 class Probe:
-    """Train some steps in a mode from the present state, score some times on the way, and go back; -> `Probed`."""
+    """Request to train in a mode and restore the present state afterwards; the answer is `Probed`.
+
+    Attributes:
+        mode: the mode to train in.
+        steps: number of updates.
+        scores: number of evaluations, evenly spaced over the steps.
+    """
 
     mode: Mode
     steps: int
@@ -49,7 +57,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe found: seconds of one step (the slowest rank's), and the scores."""
+    """The result of a probe: seconds of one step on the slowest rank, and the scores."""
 
     seconds: float
     points: Sequence[Point]
@@ -57,7 +65,10 @@ class Probed:
 
 @dataclass(frozen=True)
 class Measure:
-    """Take the mean of all gradients of one kind over ranks, some times; -> median seconds, the slowest rank's."""
+    """Request to measure the mean of all gradients of one kind over ranks.
+
+    The answer is the median of `repeats` times in seconds, on the slowest rank.
+    """
 
     mode: Mode
     kind: str
@@ -66,7 +77,10 @@ class Measure:
 
 @dataclass(frozen=True)
 class Predict:
-    """Say what the cost model expects of one mean of all gradients of one kind, which is not taken; -> `Predicted`."""
+    """Request the cost model's prediction for the mean of all gradients of one kind; the answer is `Predicted`.
+
+    No gradients are exchanged.
+    """
 
     mode: Mode
     kind: str
@@ -75,17 +89,18 @@ class Predict:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the cost model says of an exchange, and the codec of itself.
+    """The cost model's prediction for an exchange, with the codec's declared precision.
 
     Attributes:
-        coding: seconds of encoding and decoding, from the codec's speed here: the median of `repeats`, on the slowest
-            rank.
+        coding: seconds of encoding and decoding at the codec's speed on this machine: the median of `repeats`
+            measurements, on the slowest rank.
         transfer: seconds on the network.
         sent: bytes that rank 0 sends.
-        bits: of a value on the wire.
-        error: largest error that the codec declares for normally distributed values, root mean square, as a share of
-            theirs.
-        network: which network was assumed.
+        bits: bits per value sent.
+        error: largest error that the codec declares for normally distributed values: the error's root mean square,
+            divided by that of the values.
+        network: name of the assumed network.
+        spread: standard deviation of coding + transfer in seconds, from the measurements that they depend on.
     """
 
     coding: float
@@ -94,18 +109,49 @@ class Predicted:
     bits: float
     error: float
     network: str
+    spread: float = 0.0
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Train in a mode; -> the `Situation` after `steps` updates.
+    """The decision to train in a mode; the answer is the `Situation` after `steps` updates.
 
     Attributes:
-        mode: from now on.
-        steps: until the policy is asked again; None for the rest of the run.
-        why: numbers that the decision rests on, for the record.
+        mode: the mode from now on.
+        steps: number of updates until the next decision; None: for the rest of the run.
+        why: the numbers behind the decision, for the event log.
     """
 
     mode: Mode
     steps: int | None = None
     why: Mapping[str, Any] = field(default_factory=dict)
+
+
+# In 4,000 simulated runs with 4 equal candidates for 4 kinds of layers (normal and lognormal noise), some
+# candidate is preferred with a margin of 2 in 0.3 % of the runs with medians of 7 measurements, in 1.8 % with 5 and in
+# 15 % with 3; with a margin of 1 in 21, 37 and 62 %.
+MARGIN = 2.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measured number and its standard deviation."""
+
+    value: float
+    spread: float
+
+    def above(self, other: "Estimate") -> bool:
+        """Whether this number exceeds the other by more than `MARGIN` standard deviations of their difference."""
+        return self.value - other.value > MARGIN * math.hypot(self.spread, other.spread)
+
+
+def largest(estimates: Mapping[str, Estimate]) -> str:
+    """Return the mode with the largest estimate among those above the first mode's, or else the first mode."""
+    first = next(iter(estimates))
+    above = [mode for mode, estimate in estimates.items() if estimate.above(estimates[first])]
+    return max(above, key=lambda mode: estimates[mode].value, default=first)
+
+
+def smallest(estimates: Mapping[str, Estimate]) -> str:
+    """Return the mode with the smallest estimate among those below the first mode's, or else the first mode."""
+    return largest({mode: Estimate(-estimate.value, estimate.spread) for mode, estimate in estimates.items()})

@@ -1,6 +1,7 @@
-"""What a step would take on devices that are not here: closed forms for collectives, and a timeline for what overlaps.
+"""Projected step time on absent devices: closed forms for collectives, and a timeline for overlap.
 
-`network.py` describes a network, `cost.py` says what each collective takes on it, `timeline.py` sets communication
-beside computation, `fit.py` finds a network's numbers from measured times. `suite.projection` fills them from a run's
-configuration; `suite.fits` holds them to published times.
+`network.py` describes a network, `cost.py` computes the time of each collective on it, `timeline.py` schedules
+communication and computation, and `fit.py` fits a network's latency and bandwidth to measured times.
+`suite.projection.project` takes the inputs from a run's configuration. `suite.studies.fits` compares projections with
+published times.
 """

@@ -1,4 +1,4 @@
-"""From measured times to a network's numbers, by least squares with nothing below zero."""
+"""Fits a network's latency and bandwidth to measured times, by non-negative least squares."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,17 @@ def fit(points: Sequence[Point], *, shared: bool = False) -> Level:
     """Latency and bandwidth of one level from measured collectives.
 
     Args:
-        points: for each, `Cost.messages` and `Cost.bytes` of that level, and the seconds that it took.
-        shared: what the level will say of itself; `Cost.bytes` must have been counted so.
+        points: `Cost.messages` and `Cost.bytes` of the level, and the measured seconds, for each collective.
+        shared: `Level.shared` of the result; `Cost.bytes` must have been computed with the same value.
+
+    Returns:
+        The level: latency in seconds, bandwidth in bytes a second.
 
     Raises:
-        UserError: where the points do not tell a bandwidth: fewer than two, or a time that does not grow with bytes.
+        UserError: if the points do not determine a bandwidth: fewer than two, or times that do not grow with the bytes.
     """
     if len(points) < 2:
-        raise UserError(f"fit: {len(points)} point(s), and there are two numbers to be found; measure more sizes")
+        raise UserError(f"fit: {len(points)} point(s), but two parameters must be fitted; measure more sizes")
     table = np.array(points, float)
     latency, by_byte = least_squares(table[:, :2], table[:, 2])
     if by_byte <= 0:
@@ -30,18 +33,26 @@ def fit(points: Sequence[Point], *, shared: bool = False) -> Level:
 
 
 def least_squares(columns: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Non-negative x (k,) for which columns (n, k) · x is nearest to the seconds (n,), in squares of relative error.
+    """Non-negative least squares: minimise the sum of squared relative errors of columns · x.
 
-    Where the best x would have negative entries, the most negative one is set to zero, and so on.
+    If the unconstrained solution has negative entries, the most negative one is set to zero, and the rest is solved
+    again.
+
+    Args:
+        columns: (n, k).
+        seconds: (n,), positive.
+
+    Returns:
+        x, (k,).
     """
     rows = columns / seconds[:, None]
     scale = np.where((norms := np.linalg.norm(rows, axis=0)) > 0, norms, 1.0)  # columns differ by many orders
-    kept = list(range(rows.shape[1]))
-    found = np.zeros(rows.shape[1])
-    while kept:
-        solved = np.linalg.lstsq(rows[:, kept] / scale[kept], np.ones(len(rows)), rcond=None)[0]
-        if (solved >= 0).all():
-            found[kept] = solved / scale[kept]
+    free = list(range(rows.shape[1]))  # entries of x that are not set to zero
+    x = np.zeros(rows.shape[1])
+    while free:
+        solution = np.linalg.lstsq(rows[:, free] / scale[free], np.ones(len(rows)), rcond=None)[0]
+        if (solution >= 0).all():
+            x[free] = solution / scale[free]
             break
-        kept.pop(int(solved.argmin()))
-    return found
+        free.pop(int(solution.argmin()))
+    return x

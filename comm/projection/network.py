@@ -1,4 +1,4 @@
-"""A network as the projection sees it: two levels, each with a latency and a bandwidth, and how fast codecs are."""
+"""The projection's model of a network: two levels, each with a latency and a bandwidth, and the speed of codecs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 from suite.contract import UserError
 
 ALL_REDUCES = ("ring", "tree")
+ALL_GATHERS = ("ring", "pairs")
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Level:
     Attributes:
         latency: seconds for each message, α.
         bandwidth: bytes a second in each direction, 1 / β.
-        shared: whether that is what all ranks of one host have together, and not each of them.
+        shared: whether all ranks of one host share the bandwidth; otherwise each rank has this bandwidth.
     """
 
     latency: float
@@ -26,16 +27,19 @@ class Level:
 
 @dataclass(frozen=True)
 class Network:
-    """Hosts with some ranks each.
+    """The network of a projection.
 
     Attributes:
-        name: of the preset.
+        name: the preset's name.
         inner: links between the ranks of one host.
         outer: links between hosts.
-        ranks_per_host: None where all ranks are on one host.
-        all_reduce: how the network's own all-reduce goes, `ring` or `tree`.
-        codec: payload bytes that one rank encodes or decodes in a second, γ; nothing is paid where a codec only
-            copies.
+        ranks_per_host: None if all ranks are on one host.
+        all_reduce: the algorithm of the native all-reduce, `ring` or `tree`.
+        codec: payload bytes that one rank encodes or decodes in a second, γ. Codecs that only copy cost nothing.
+        all_gather: the algorithm of the native all-gather: `ring`, or `pairs` (every rank sends its bytes to every
+            other rank).
+        contention: seconds that a step loses for each second in which it computes and sends at the same time. Above 1,
+            overlap costs more than it saves.
     """
 
     name: str
@@ -44,11 +48,13 @@ class Network:
     ranks_per_host: int | None
     all_reduce: str
     codec: float
+    all_gather: str = "ring"
+    contention: float = 0.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the ranks are: rank h · locals + l is the l-th on host h."""
+    """The placement of `world` ranks, `locals` on each host: rank h · locals + l is the l-th on host h."""
 
     world: int
     locals: int
@@ -60,18 +66,22 @@ class Place:
 
 
 def make(node: Mapping[str, Any]) -> Network:
-    """A network from its configuration.
+    """Make a network from its configuration, a preset of `conf/network` with overrides.
 
     Raises:
-        UserError: for a number that is not positive, or an all-reduce that is not known.
+        UserError: if a number is out of its range, or `all_reduce` or `all_gather` is unknown.
     """
-    if node["all_reduce"] not in ALL_REDUCES:
-        raise UserError(f"network.all_reduce={node['all_reduce']}: type one of {', '.join(ALL_REDUCES)}")
+    node = {"all_gather": "ring", "contention": 0.0, **node}  # users' presets may be older than these keys
+    for key, choices in (("all_reduce", ALL_REDUCES), ("all_gather", ALL_GATHERS)):
+        if node[key] not in choices:
+            raise UserError(f"network.{key}={node[key]}: type one of {', '.join(choices)}")
     for key in ("inner", "outer"):
         if node[key]["latency"] < 0 or node[key]["bandwidth"] <= 0:
             raise UserError(f"network.{key}: latency must be at least 0 seconds, bandwidth more than 0 bytes a second")
     if node["codec"] <= 0:
         raise UserError(f"network.codec={node['codec']}: must be more than 0 bytes a second")
+    if node["contention"] < 0:
+        raise UserError(f"network.contention={node['contention']}: must be at least 0 seconds a second")
     return Network(
         name=node["name"],
         inner=Level(**node["inner"]),
@@ -79,4 +89,6 @@ def make(node: Mapping[str, Any]) -> Network:
         ranks_per_host=node["ranks_per_host"],
         all_reduce=node["all_reduce"],
         codec=node["codec"],
+        all_gather=node["all_gather"],
+        contention=node["contention"],
     )

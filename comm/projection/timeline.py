@@ -1,10 +1,12 @@
-"""A step as jobs on two lines, the device and one ordered channel, and when each of them ends.
+"""The projected time of a step, from jobs on two lines: the device, and the channel, which sends in order.
 
-A schedule of `comm/schedules` that stands here under its own name has a time. Forward is taken for a third of what
-forward and backward need together: backward multiplies twice where forward multiplies once (the products for the
-inputs' and for the weights' gradients).
+The schedules in `comm/schedules` offer `sync`, `overlap` and `double_buffering` of this file as `projected`. Forward
+takes a third of the time of forward and backward together, because backward has two matrix products for each product of
+forward (for the gradients of the inputs and of the weights).
 """
 
+import itertools
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +15,7 @@ FORWARD = 1 / 3
 
 @dataclass(frozen=True)
 class Job:
-    """Something that occupies a line for some seconds, once all that stands in `after` has ended."""
+    """Occupies a line for `seconds`. It starts when the jobs named in `after` have ended and the line is free."""
 
     name: str
     line: str
@@ -22,18 +24,26 @@ class Job:
 
 
 def ends(jobs: Iterable[Job]) -> dict[str, float]:
-    """When each job ends. A line takes its jobs in the order given; `after` names jobs that stand before."""
+    """Return the time at which each job ends, by name, in seconds.
+
+    A line runs its jobs in the given order; `after` may only name earlier jobs.
+    """
     free: dict[str, float] = {}
-    ended: dict[str, float] = {}
+    end_times: dict[str, float] = {}
     for job in jobs:
-        start = max([free.get(job.line, 0.0), *(ended[name] for name in job.after)])
-        free[job.line] = ended[job.name] = start + job.seconds
-    return ended
+        start = max([free.get(job.line, 0.0), *(end_times[name] for name in job.after)])
+        free[job.line] = end_times[job.name] = start + job.seconds
+    return end_times
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """What backward yields together: seconds of backward that fill it, seconds that it travels."""
+    """Gradients that are sent together.
+
+    Attributes:
+        backward: seconds of the part of backward that computes them.
+        travel: seconds of sending them.
+    """
 
     backward: float
     travel: float
@@ -41,66 +51,125 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Refresh:
-    """One bucket of a curvature method: seconds to the owners, of the busiest owner's work, and of the way back."""
+    """The refresh of one bucket of factors of a curvature method.
+
+    Attributes:
+        to_owners: seconds of sending its statistics to their owners.
+        work: seconds of the busiest owner.
+        gather: seconds of gathering the results.
+        ready: the share of backward after which its statistics are complete; None: they are sent after all gradients.
+    """
 
     to_owners: float
     work: float
     gather: float
+    ready: float | None = None
 
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of the parts of one step on one device; refreshes come after the gradients, one after another."""
+    """Seconds of the parts of one step on one device.
+
+    Refreshes follow the gradients one after another; `overlap` sends some of their statistics earlier.
+
+    Attributes:
+        forward: seconds of the forward pass.
+        buckets: the buckets of gradients, in the order of backward.
+        refreshes: the refreshes of a curvature method.
+        contention: seconds lost for each second in which the device and the channel are both busy.
+    """
 
     forward: float
     buckets: Sequence[Bucket]
     refreshes: Sequence[Refresh] = ()
+    contention: float = 0.0
+
+    @property
+    def backward(self) -> float:
+        """Seconds of the backward pass."""
+        return sum(bucket.backward for bucket in self.buckets)
 
     @property
     def compute(self) -> float:
-        """Forward, backward and this device's share of the refreshes."""
-        return self.forward + sum(bucket.backward for bucket in self.buckets) + sum(one.work for one in self.refreshes)
+        """Seconds of forward, backward and the owners' work on the refreshes."""
+        return self.forward + self.backward + sum(refresh.work for refresh in self.refreshes)
 
     @property
     def travel(self) -> float:
-        """All communication."""
+        """Seconds of all communication."""
         return sum(bucket.travel for bucket in self.buckets) + self.exchanged
 
     @property
     def exchanged(self) -> float:
-        """Communication of the refreshes."""
-        return sum(one.to_owners + one.gather for one in self.refreshes)
+        """Seconds of communication of the refreshes."""
+        return sum(refresh.to_owners + refresh.gather for refresh in self.refreshes)
 
 
-def step(compute: float, shares: Sequence[float], travel: Sequence[float], refreshes: Sequence[Refresh] = ()) -> Step:
-    """A step from the seconds of forward and backward, and each bucket's share of backward (their sum is 1)."""
+def step(
+    compute: float,
+    shares: Sequence[float],
+    travel: Sequence[float],
+    refreshes: Sequence[Refresh] = (),
+    contention: float = 0.0,
+) -> Step:
+    """Make a step from the compute time and the shares of the buckets.
+
+    Args:
+        compute: seconds of forward and backward together.
+        shares: each bucket's share of backward; their sum is 1.
+        travel: seconds of sending each bucket.
+        refreshes: the refreshes of a curvature method.
+        contention: as in `Step`.
+    """
     backward = (1 - FORWARD) * compute
     buckets = [Bucket(backward * share, seconds) for share, seconds in zip(shares, travel, strict=True)]
-    return Step(FORWARD * compute, buckets, refreshes)
+    return Step(FORWARD * compute, buckets, refreshes, contention)
 
 
-def sync(one: Step) -> float:
-    """Nothing at the same time."""
-    return one.compute + one.travel
+def sync(parts: Step) -> float:
+    """Seconds of a step that computes and communicates one after the other."""
+    return parts.compute + parts.travel
 
 
-def overlap(one: Step) -> float:
-    """Each bucket travels as soon as backward has filled it and the one before has arrived."""
-    jobs = [Job("forward", "device", one.forward)]
-    for number, bucket in enumerate(one.buckets):
-        jobs.append(Job(f"backward/{number}", "device", bucket.backward))
-        jobs.append(Job(f"travel/{number}", "channel", bucket.travel, (f"backward/{number}",)))
+def overlap(parts: Step) -> float:
+    """Seconds of a step that sends each bucket and each stack of statistics during backward.
+
+    Sending starts when backward has filled the bucket or stack and the previous one has arrived.
+    """
+    jobs = [Job("forward", "device", parts.forward)]
+    before = 0.0
+    for number, (filled, travel) in enumerate(_filled(parts)):
+        jobs.append(Job(f"backward/{number}", "device", filled - before))
+        jobs.append(Job(f"travel/{number}", "channel", travel, (f"backward/{number}",)))
+        before = filled
     last = tuple(job.name for job in jobs)
-    for number, item in enumerate(one.refreshes):
-        jobs.append(Job(f"owners/{number}", "channel", item.to_owners, last))
+    for number, item in enumerate(parts.refreshes):
+        sent = item.to_owners if item.ready is None else 0.0
+        jobs.append(Job(f"owners/{number}", "channel", sent, last))
         jobs.append(Job(f"work/{number}", "device", item.work, (f"owners/{number}",)))
         jobs.append(Job(f"gather/{number}", "channel", item.gather, (f"work/{number}",)))
         last = (f"gather/{number}",)
-    return max(ends(jobs).values())
+    return _contended(parts, max(ends(jobs).values()))
 
 
-def stale(one: Step) -> float:
-    """Gradients travel during the whole of the next step's forward and backward; refreshes wait for both."""
-    travel = sum(bucket.travel for bucket in one.buckets)
-    refresh = one.exchanged + sum(item.work for item in one.refreshes)
-    return max(one.compute - sum(item.work for item in one.refreshes), travel) + refresh
+def _filled(parts: Step) -> list[tuple[float, float]]:
+    """The buckets and statistics in the order in which backward completes them.
+
+    Each is (seconds of backward until then, seconds of sending).
+    """
+    reached = itertools.accumulate(bucket.backward for bucket in parts.buckets)
+    sends = [(seconds, bucket.travel) for seconds, bucket in zip(reached, parts.buckets, strict=True)]
+    sends += [(item.ready * parts.backward, item.to_owners) for item in parts.refreshes if item.ready is not None]
+    return sorted(sends, key=operator.itemgetter(0))  # the order of equal times does not change the total
+
+
+def _contended(parts: Step, end: float) -> float:
+    """The end of the step plus the time that is lost while the device and the channel are both busy."""
+    return end + parts.contention * (sync(parts) - end)
+
+
+def double_buffering(parts: Step) -> float:
+    """Seconds of a step that sends the last step's gradients during forward and backward; refreshes follow both."""
+    travel = sum(bucket.travel for bucket in parts.buckets)
+    work = sum(item.work for item in parts.refreshes)
+    return _contended(parts, max(parts.compute - work, travel) + parts.exchanged + work)

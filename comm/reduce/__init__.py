@@ -1,12 +1,11 @@
-"""What optimizers and the engine see of communication: `exact`, `mean`, `to_owners`, `gather`, `mine`.
+"""The reductions that engines offer to optimizers (`suite.contract.Reduce`), over the channels of a run.
 
-The channels and a transport come in from outside; each name has its own residuals where error feedback is on, which
-the checkpoint keeps.
+With error feedback, each name has residuals of its own, which are part of the checkpoint.
 
-Rows of a stack travel to their owners, or from them to all, in one of two ways. In slices, with as many rows for each
-rank as the busiest owner has: a reduce-scatter, an all-gather. Or as a mean of all rows: an all-reduce, on the way back
-with zeros from all but the owner; that is twice the rows at any number of ranks, and is taken where the slices would be
-more, as with more ranks than rows. (With the algorithm `gather` a mean is dear everywhere, and stays so here.)
+Rows of a stack are sent to their owners, and from the owners to all ranks, in one of two ways. Sliced: every rank has
+as many rows as the owner with the most, and the rows are sent by a reduce-scatter and an all-gather. As a mean of all
+rows: by an all-reduce, in the second direction with zeros from all ranks but the owner. A mean sends twice the rows
+whatever the number of ranks; it is used where padding makes the slices larger, for example with more ranks than rows.
 """
 
 from suite.comm.channel import Channel
@@ -15,7 +14,7 @@ from suite.comm.transport import Entry
 
 
 def as_mean(owners: tuple[int, ...], world: int) -> bool:
-    """Whether rows travel as a mean of all, because in slices over half would be padding."""
+    """Whether rows are sent as a mean of all rows, because over half of the slices would be padding."""
     return 2 * len(owners) < len(slots(owners, world))
 
 
@@ -30,17 +29,17 @@ def traffic(
     world: int,
     locals: int | None,
 ) -> list[Entry]:
-    """What rank 0 sends for rows on the way to their owners, or `back` from them.
+    """What rank 0 sends when rows are sent to their owners, or gathered from them.
 
     Args:
-        name: what the ledger calls it.
-        owners: of each row.
+        name: of the stack, for the ledger.
+        owners: the rank of each row.
         count: values of one row.
-        back: from the owners to all, else to the owners.
+        back: from the owners to all ranks, instead of to the owners.
         channel: of the rows.
         itemsize: bytes of a value before it is encoded.
-        world: ranks.
-        locals: ranks of one host; None where hosts are not told apart.
+        world: number of ranks.
+        locals: ranks of one host; None with one level.
     """
     how = {"channel": channel, "itemsize": itemsize, "world": world, "locals": locals or 1}
     if as_mean(owners, world):

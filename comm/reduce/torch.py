@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.comm.channel import GRADIENTS, Channel, Channels
+from suite.comm.channel import Channel, Channels
 from suite.comm.codecs._codec import Codec
-from suite.comm.coder.torch import Coder, Coders
+from suite.comm.encoder.torch import Encoder
 from suite.comm.layout import places, slots
 from suite.comm.layout import torch as layout
 from suite.comm.reduce import as_mean
@@ -18,16 +18,16 @@ Tree = dict[str, Tensor]
 
 
 class Reduce:
-    """Means over ranks, and stacks split among owners.
+    """Implements `suite.contract.Reduce`.
 
     Args:
-        transport: moves and counts the bytes.
-        channels: how what travels.
+        transport: sends the bytes and counts them.
+        channels: of the run.
 
     Attributes:
-        state: residuals by name; each rank has its own, and leaders have some that no other rank has.
-        key: (seed, step), for codecs that draw; the engine sets it.
-        early: stacks that a schedule has sent to their owners before `to_owners` asks for them, by name.
+        state: this rank's residuals by name; the names may differ between ranks.
+        key: (seed, step), for codecs that use random numbers; the engine sets it.
+        early: results of `to_owners` by name, of stacks that a schedule has already sent.
     """
 
     def __init__(self, transport: Transport, channels: Channels):
@@ -47,41 +47,34 @@ class Reduce:
         return self.transport.rank
 
     def exact(self, values: Tree) -> Tree:
-        """The mean of small values over ranks, never compressed."""
+        """Return the mean over ranks of small values, never compressed."""
         if self.world == 1 or not values:
             return values
-        return _cut(self.transport.all_reduce("exact", _flat(values)).div_(self.world), values)
+        return _cut(self.transport.averaged(self.transport.all_reduce("exact", _flat(values))), values)
 
-    def mean(self, name: str, values: Tree) -> Tree:
-        """The mean over ranks, in the run's communication mode; `name` begins with "gradients" where they are some."""
+    def mean(self, name: str, values: Tree, *, gradients: bool = False) -> Tree:
+        """Return the mean over ranks, compressed; `gradients`: the values are gradients, by parameter."""
         if self.world == 1:
             return values
-        found: Tree = {}
-        for bucket, channel, members in self.buckets(name, values):
-            found |= self.bucket(f"{name}/{bucket}", channel, {member: values[member] for member in members})
-        return {member: found[member] for member in values}
+        if not gradients:
+            return self.bucket(f"{name}/all", self.channels.factors, values)
+        means: Tree = {}
+        for bucket, channel, members in self.buckets(values):
+            means |= self.bucket(f"{name}/{bucket}", channel, {member: values[member] for member in members})
+        return {member: means[member] for member in values}
 
-    def buckets(self, name: str, values: Tree) -> list[tuple[str, Channel, list[str]]]:
-        """Which of the values are sent together, in order: (a name, their channel, their names)."""
-        if not name.startswith(GRADIENTS):
-            return [("all", self.channels.factors, list(values))]
-        return list(self.channels.buckets({n: value.numel() * value.element_size() for n, value in values.items()}))
+    def buckets(self, gradients: Tree) -> list[tuple[str, Channel, list[str]]]:
+        """Which gradients are sent together, in order: (name of the bucket, its channel, names of the parameters)."""
+        return list(self.channels.buckets({name: value.nbytes for name, value in gradients.items()}))
 
     def bucket(self, name: str, channel: Channel, values: Tree) -> Tree:
         """The mean over ranks of values that are sent together."""
-        return _cut(channel.topology.mean(name, _flat(values), **self._ways(channel)), values)
+        return _cut(channel.topology.mean(name, _flat(values), **self._parts(channel)), values)
 
     def to_owners(
         self, name: str, stack: Tensor | Sequence[Tensor], owners: tuple[int, ...], *, symmetric: bool = False
     ) -> Tensor:
-        """Each owner's rows of the mean over ranks of a (m, …) stack: (k, …), zeros where a rank owns fewer than k.
-
-        Args:
-            name: for ledger and residuals.
-            stack: the rows, on every rank, as one array or one by one.
-            owners: the rank of each row; k is the most that any of them has.
-            symmetric: the rows are symmetric matrices (m, n, n), so that triangles may be sent.
-        """
+        """Return this rank's rows of the mean over ranks of a stack, (k, …); zeros where it owns fewer than k."""
         if name in self.early:
             return self.early.pop(name)
         stack = stack if isinstance(stack, Tensor) else torch.stack(list(stack))
@@ -91,18 +84,15 @@ class Reduce:
             return layout.unpack(self.to_owners(name, layout.pack(stack), owners))
         channel = self.channels.factors
         if as_mean(owners, self.world):
-            mean = channel.topology.mean(name, stack.reshape(-1).clone(), **self._ways(channel))
+            mean = channel.topology.mean(name, stack.reshape(-1).clone(), **self._parts(channel))
             return self.mine(mean.view(stack.shape), owners)
         rows = _ordered(stack, slots(owners, self.world)).reshape(self.world, -1)
-        return channel.topology.to_owners(name, rows, **self._ways(channel)).view(-1, *stack.shape[1:])
+        return channel.topology.to_owners(name, rows, **self._parts(channel)).view(-1, *stack.shape[1:])
 
     def gather(
         self, name: str, slices: Tensor, owners: tuple[int, ...], *, exact: bool = False, symmetric: bool = False
     ) -> Tensor:
-        """Every owner's rows put together again: (k, …) on each rank to (m, …) on all; the twin of `to_owners`.
-
-        As values, in the run's communication mode, or `exact`: as they are, of any type.
-        """
+        """Return the stack (m, …) of all owners' rows (k, …); the inverse of `to_owners`."""
         if self.world == 1:
             return slices
         if symmetric and self.channels.symmetric and not exact:
@@ -110,46 +100,46 @@ class Reduce:
         channel = self.channels.factors
         own = [row for row, owner in enumerate(owners) if owner == self.transport.rank]
         if exact:
-            found = self.transport.all_gather(name, slices).wait()
+            gathered = self.transport.all_gather(name, slices).wait()
         elif as_mean(owners, self.world):
             whole = slices.new_zeros(len(owners), *slices.shape[1:])
             whole[own] = slices[: len(own)]
-            mean = channel.topology.mean(name, whole.reshape(-1), **self._ways(channel))
+            mean = channel.topology.mean(name, whole.reshape(-1), **self._parts(channel))
             return (mean * self.world).view(whole.shape)
-        else:  # what nobody owns must not enter what a codec finds out about its values
+        else:  # padding must not enter the statistics that a codec computes of its values
             clean = _ordered(slices, [*range(len(own)), *[-1] * (len(slices) - len(own))])
-            found = channel.topology.gather(name, clean.reshape(-1), **self._ways(channel))
-            found = found.reshape(-1, *slices.shape[1:])
-        return _ordered(found, places(owners, self.world))
+            gathered = channel.topology.gather(name, clean.reshape(-1), **self._parts(channel))
+            gathered = gathered.reshape(-1, *slices.shape[1:])
+        return _ordered(gathered, places(owners, self.world))
 
     def mine(self, stack: Tensor, owners: tuple[int, ...]) -> Tensor:
-        """The rows (k, …) that this rank owns of a stack (m, …) that all ranks hold; nothing is sent."""
+        """Return the rows (k, …) that this rank owns of a stack (m, …) which all ranks hold; nothing is sent."""
         if self.world == 1:
             return stack
         order = slots(owners, self.world)
         share = len(order) // self.world
         return _ordered(stack, order[self.transport.rank * share : (self.transport.rank + 1) * share])
 
-    def _ways(self, channel: Channel) -> dict[str, Any]:
-        """What a topology needs beside the values."""
+    def _parts(self, channel: Channel) -> dict[str, Any]:
+        """The arguments of a topology's functions beside the name and the values."""
 
-        def coder(name: str, codec: Codec, whole: bool = False) -> Coder:
-            state, most = self.state if channel.feedback else None, float("inf") if whole else channel.piece_bytes
-            return Coder(name, codec, state, self.key, self.transport.rank, most)
+        def encoder(name: str, codec: Codec, whole: bool = False) -> Encoder:
+            state = self.state if channel.feedback else None
+            piece_bytes = float("inf") if whole else channel.piece_bytes
+            return Encoder(name, codec, state, self.key, self.transport.rank, piece_bytes)
 
-        coders: Coders = coder
-        return {"channel": channel, "coders": coders, "transport": self.transport}
+        return {"channel": channel, "encoders": encoder, "transport": self.transport}
 
 
 def _ordered(stack: Tensor, rows: Sequence[int]) -> Tensor:
-    """These rows of a stack, zeros for -1; nothing is copied where they are its first ones."""
+    """The given rows of a stack, zeros for -1; the first rows in order are not copied."""
     if len(rows) <= len(stack) and all(map(int.__eq__, rows, range(len(rows)))):
         return stack[: len(rows)]
-    found = stack.new_zeros(len(rows), *stack.shape[1:])
-    for to, row in enumerate(rows):
+    ordered = stack.new_zeros(len(rows), *stack.shape[1:])
+    for place, row in enumerate(rows):
         if row >= 0:
-            found[to] = stack[row]
-    return found
+            ordered[place] = stack[row]
+    return ordered
 
 
 def _flat(values: Tree) -> Tensor:

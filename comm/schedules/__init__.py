@@ -1,1 +1,1 @@
-"""When gradients travel: after the backward pass, during it, or during the next step. A folder each."""
+"""Schedules: send gradients after the backward pass, during it, or during the next step. One folder each."""

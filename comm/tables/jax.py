@@ -1,4 +1,4 @@
-"""Tables by rows in jax, inside `shard_map`."""
+"""Tables split by rows, in jax inside `shard_map`."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -8,7 +8,7 @@ from suite.contract import Rows
 
 
 def fetch(name: str, table: Array, ids: Array, transport: Transport) -> Array:
-    """The rows that this rank's samples name; the twin of `suite.comm.tables.torch.fetch`."""
+    """The rows of the table that this rank's samples name; see `suite.comm.tables.torch.fetch`."""
     if transport.world == 1:
         return table[ids]
     local = transport.all_gather(name, ids) - transport.rank * len(table)
@@ -17,14 +17,14 @@ def fetch(name: str, table: Array, ids: Array, transport: Transport) -> Array:
     received = transport.all_to_all(name, rows.reshape(transport.world, -1, *rows.shape[1:]))
     total = received[0]
     for rank in range(1, transport.world):
-        total = total + received[rank]  # one term is not zero
+        total = total + received[rank]  # of each row, one term is not zero
     return total
 
 
 def gradient(name: str, ids: Array, rows: Array, table: Array, transport: Transport) -> Rows:
-    """The sum over ranks of what falls to this rank's rows.
+    """The gradient of this rank's rows, summed over ranks; an id may occur several times.
 
-    Rows of other owners are kept as zeros at row 0, because shapes must not depend on values; an id may occur often.
+    Rows of other owners are kept as zeros at row 0, because shapes must not depend on values.
     """
     ids, rows = ids.reshape(-1), rows.reshape(-1, rows.shape[-1])
     if transport.world > 1:

@@ -1,4 +1,4 @@
-"""Tables by rows in torch."""
+"""Tables split by rows, in torch."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from suite.comm.transport.torch import Transport
 
 
 def fetch(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor:
-    """The rows that this rank's samples name.
+    """The rows of the table that this rank's samples name.
 
     Args:
         name: of the table, for the ledger.
         table: this rank's (k, d) rows.
         ids: (n, …) integers, rows of the whole table.
-        transport: moves and counts the bytes.
+        transport: sends the bytes and counts them.
 
     Returns:
         (n, …, d).
@@ -23,23 +23,23 @@ def fetch(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor
     local = transport.all_gather(name, ids).wait().long() - transport.rank * len(table)
     here = (local >= 0) & (local < len(table))
     rows = torch.where(here[..., None], table[local.clamp(0, len(table) - 1)], 0.0)
-    sent = transport.all_to_all(name, rows.unflatten(0, (transport.world, -1)))
-    return sent.wait().sum(0)  # one term is not zero
+    received = transport.all_to_all(name, rows.unflatten(0, (transport.world, -1)))
+    return received.wait().sum(0)  # of each row, one term is not zero
 
 
 def gradient(name: str, ids: Tensor, rows: Tensor, table: Tensor, transport: Transport) -> Tensor:
-    """The sum over ranks of what falls to this rank's rows, a sparse (k, d) tensor as torch's own optimizers take it.
+    """The gradient of this rank's rows, summed over ranks: a sparse (k, d) tensor, as torch's optimizers accept it.
 
     Args:
         name: of the table, for the ledger.
         ids: (n, …) integers, as given to `fetch`.
         rows: (n, …, d), the gradient of what `fetch` returned.
         table: this rank's (k, d) rows.
-        transport: moves and counts the bytes.
+        transport: sends the bytes and counts them.
     """
     ids, rows = ids.reshape(-1).long(), rows.reshape(-1, rows.shape[-1])
     if transport.world > 1:
-        ids, rows = (arriving.wait() for arriving in [transport.all_gather(name, each) for each in (ids, rows)])
+        ids, rows = (arriving.wait() for arriving in [transport.all_gather(name, value) for value in (ids, rows)])
         ids = ids - transport.rank * len(table)
         here = (ids >= 0) & (ids < len(table))
         ids, rows = ids[here], rows[here]

@@ -1,11 +1,11 @@
-"""Hosts with a real, slow network between them, on one machine: a network namespace each, their links shaped.
+"""A test bed: hosts with a slow network on one machine. Each host is a network namespace; the links are shaped.
 
     with Testbed(2, rate="1gbit") as bed:
         bed.run([(0, command), (1, command)], deadline=60)
 
-Codecs pay on slow networks, and only a kernel's own counters tell whether a ledger is true. Needs root and iproute2;
-`missing()` says what else. Every bed has names of its own and goes when its process goes: at once where that ends
-well, with the next bed (or `python -m suite.comm.testbed gc`) where it was killed. Standard library only.
+Codecs save time only on slow networks, and the kernel's counters check the ledger. A test bed needs root and iproute2;
+`missing()` returns what is missing. The names of a test bed are unique. It is removed when its process ends. If the
+process was killed, the next test bed, or `python -m suite.comm.testbed gc`, removes it. Standard library only.
 """
 
 from suite.comm.testbed.bed import RankFailed, Testbed, rendezvous

@@ -10,32 +10,34 @@ from suite.contract import UserError
 
 
 def main(arguments: list[str]) -> int:
-    """0 done, 1 a rank failed, 2 bad usage or no bed to be had."""
+    """Run a command line; return the exit status: 0, 1 if a rank failed, 2 if rejected or without a test bed."""
     parser = argparse.ArgumentParser(prog="python -m suite.comm.testbed", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    up = verbs.add_parser("up", help="make hosts, measure their links, keep them until Ctrl-C")
-    run = verbs.add_parser("run", help="run a command on every rank; each is told what torchrun and jax would tell it")
-    verbs.add_parser("gc", help="take away what a killed bed left behind")
+    up = verbs.add_parser("up", help="make hosts, measure their links, and keep them until Ctrl-C")
+    run = verbs.add_parser(
+        "run", help="run a command on every rank, with the environment variables that torchrun and jax set"
+    )
+    verbs.add_parser("gc", help="remove what a killed test bed left behind")
     for parser_of in (up, run):
         parser_of.add_argument("--hosts", type=int, default=2)
-        parser_of.add_argument("--rate", help="of every link: 100mbit to 10gbit; by default as fast as the machine")
-        parser_of.add_argument("--delay", help="from host to host, one way: 500us")
-    run.add_argument("--ranks", type=int, help="over all hosts; by default one a host")
-    run.add_argument("--deadline", type=float, default=600.0, help="seconds")
+        parser_of.add_argument("--rate", help="rate of every link, 100mbit to 10gbit; by default unlimited")
+        parser_of.add_argument("--delay", help="delay between hosts, one way, such as 500us")
+    run.add_argument("--ranks", type=int, help="number of ranks on all hosts; by default one per host")
+    run.add_argument("--deadline", type=float, default=600.0, help="seconds until the run is stopped")
     run.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND …")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if asked.verb == "gc":
-            print(f"took away: {', '.join(gc()) or 'nothing'}")
+        if options.verb == "gc":
+            print(f"removed: {', '.join(gc()) or 'nothing'}")
             return 0
-        with Testbed(asked.hosts, asked.rate, asked.delay) as bed:
+        with Testbed(options.hosts, options.rate, options.delay) as bed:
             for link in bed.links:
                 print(
                     f"host {link.source} -> host {link.target}: {link.rate / 1e6:,.1f} Mbit/s, "
                     f"round trip {1e6 * link.round_trip:.0f} us",
                     file=sys.stderr,
                 )
-            return _up(bed) if asked.verb == "up" else _run(bed, asked)
+            return _up(bed) if options.verb == "up" else _run(bed, options)
     except RankFailed as error:
         print(f"suite: {error}", file=sys.stderr)
         return 1
@@ -47,22 +49,22 @@ def main(arguments: list[str]) -> int:
 def _up(bed: Testbed) -> int:
     for name, address in zip(bed.network.names, bed.addresses, strict=True):
         print(f"{address}  ip netns exec {name} COMMAND", flush=True)
-    print("Ctrl-C takes them away", flush=True)
+    print("Ctrl-C removes them", flush=True)
     interrupted()
     return 0
 
 
-def _run(bed: Testbed, asked: argparse.Namespace) -> int:
-    command = [word for at, word in enumerate(asked.command) if at or word != "--"]
-    ranks = asked.ranks or asked.hosts
-    if not command or ranks % asked.hosts:
-        raise UserError("run: write --hosts H --ranks R -- COMMAND …, with R a multiple of H")
-    local = ranks // asked.hosts
-    each = [rendezvous(rank, ranks, asked.hosts, bed.addresses[0]) for rank in range(ranks)]
-    before, began = [bed.sent(host) for host in range(asked.hosts)], time.monotonic()
-    printed = bed.run([(rank // local, command) for rank in range(ranks)], deadline=asked.deadline, each=each)
+def _run(bed: Testbed, options: argparse.Namespace) -> int:
+    command = [word for index, word in enumerate(options.command) if index or word != "--"]
+    ranks = options.ranks or options.hosts
+    if not command or ranks % options.hosts:
+        raise UserError("run: type --hosts H --ranks R -- COMMAND …, with R a multiple of H")
+    local = ranks // options.hosts
+    variables = [rendezvous(rank, ranks, options.hosts, bed.addresses[0]) for rank in range(ranks)]
+    before, began = [bed.sent(host) for host in range(options.hosts)], time.monotonic()
+    printed = bed.run([(rank // local, command) for rank in range(ranks)], deadline=options.deadline, each=variables)
     print("".join(printed), end="")
-    sent = ", ".join(f"{bed.sent(host) - before[host]:,}" for host in range(asked.hosts))
+    sent = ", ".join(f"{bed.sent(host) - before[host]:,}" for host in range(options.hosts))
     print(f"{time.monotonic() - began:.1f} s; bytes sent by each host's kernel: {sent}", file=sys.stderr)
     return 0
 

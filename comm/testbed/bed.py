@@ -1,4 +1,4 @@
-"""The test bed: a network that is measured before it is used, and ranks on its hosts that end together."""
+"""The test bed: measures its links before use, runs ranks on its hosts, and stops all of them when one fails."""
 
 import contextlib
 import os
@@ -16,28 +16,32 @@ from suite.comm.testbed import network
 from suite.comm.testbed.counters import INTERFACE, VARIABLE, sent
 from suite.contract import UserError
 
-TOLERANCE = 0.03  # of the rate and of the round trip
-BASE = 2e-4  # seconds of a round trip that are this machine's own
+TOLERANCE = 0.03  # relative, of the rate and the round trip
+BASE = 2e-4  # seconds of a round trip without delay on one machine
 HEADERS, FRAME = 52, 14  # bytes: IP and TCP with time stamps inside the packet, Ethernet around it
 PORT = 29_400
-GRACE = 3.0  # seconds the other ranks get after one has failed
+GRACE = 3.0  # seconds until the other ranks are stopped after one has failed
 
 
 class RankFailed(RuntimeError):
-    """A rank failed, or had not ended by the deadline; `rank` is which."""
+    """A rank failed, or had not ended by the deadline.
 
-    def __init__(self, rank: int, what: str):
-        super().__init__(f"rank {rank} {what}")
+    Attributes:
+        rank: the rank.
+    """
+
+    def __init__(self, rank: int, reason: str):
+        super().__init__(f"rank {rank} {reason}")
         self.rank = rank
 
 
 @dataclass(frozen=True)
 class Link:
-    """What was measured from one host to the next."""
+    """The measured link from one host to the next."""
 
     source: int
     target: int
-    rate: float  # bits a second on the wire, Ethernet's own included
+    rate: float  # bits a second on the wire, with Ethernet's headers
     round_trip: float  # seconds
 
 
@@ -45,19 +49,19 @@ class Testbed:
     """Some hosts and their network, as a context manager.
 
     Args:
-        hosts: how many.
-        rate: of every link, `100mbit` to `10gbit`; None: as fast as the machine.
-        delay: one way between any two hosts, as `500us`; None: none.
+        hosts: number of hosts.
+        rate: rate of every link, `100mbit` to `10gbit`; None: unlimited.
+        delay: one-way delay between any two hosts, such as `500us`; None: no delay.
         verify: measure every link before use.
 
     Attributes:
-        links: what was measured.
+        links: the measured links.
 
     Raises:
-        UserError: where none can be made, or where a link is off by more than 3 %.
+        UserError: if this machine cannot make a test bed, or a link's rate or delay is wrong by more than 3 %.
     """
 
-    __test__ = False  # for pytest, which takes the name for a test's
+    __test__ = False  # pytest would take the class for tests because of its name
 
     def __init__(self, hosts: int, rate: str | None = None, delay: str | None = None, *, verify: bool = True):
         self.hosts, self.rate, self.delay, self.verify = hosts, rate, delay, verify
@@ -81,15 +85,15 @@ class Testbed:
 
     @property
     def addresses(self) -> list[str]:
-        """Each host's."""
+        """The address of each host."""
         return self.network.addresses
 
     # ------------------------------------------------------------------------------------------- measuring
     def _checked(self, source: int, target: int) -> Link:
-        """A link as it is; measured again if it is off, because the machine may have been busy.
+        """Measure a link; up to three times, because the machine may be busy.
 
         Raises:
-            UserError: where it is off three times.
+            UserError: if the rate or the round trip is wrong each time.
         """
         reason = ""
         for _ in range(3):
@@ -98,28 +102,29 @@ class Testbed:
             if not reason:
                 return link
         raise UserError(
-            f"test bed: from host {source} to host {target} {reason}; nothing measured on it would be worth anything. "
-            "Stop what else runs here, or take a lower rate"
+            f"test bed: from host {source} to host {target} {reason}; measurements on it would be unreliable. "
+            "Stop other programs on this machine, or use a lower rate"
         )
 
     def _off(self, link: Link) -> str:
         if self.rate and abs(link.rate / network.bits(self.rate) - 1) > TOLERANCE:
-            return f"{link.rate / 1e6:.1f} Mbit/s pass where {self.rate} should"
+            return f"the rate is {link.rate / 1e6:.1f} Mbit/s instead of {self.rate}"
         if self.delay:
-            asked = 2 * network.seconds(self.delay)
-            if abs(link.round_trip - asked) > TOLERANCE * asked + BASE:
-                return f"a round trip takes {1e6 * link.round_trip:.0f} us where {1e6 * asked:.0f} should pass"
+            expected = 2 * network.seconds(self.delay)
+            if abs(link.round_trip - expected) > TOLERANCE * expected + BASE:
+                return f"a round trip takes {1e6 * link.round_trip:.0f} us instead of {1e6 * expected:.0f}"
         return ""
 
     def measure(self, source: int, target: int, seconds: float = 1.0) -> Link:
-        """Send for some seconds over one connection, then play ping-pong."""
+        """Measure a link: the rate of one connection in some seconds, then the round trip of single bytes."""
         script, port = str(Path(__file__).with_name("probe.py")), str(PORT - 1)
-        skip = max(0.2 * seconds, 20 * network.seconds(self.delay) if self.delay else 0.0)  # slow start, first burst
+        # not measured: TCP's slow start and the first burst
+        skip = max(0.2 * seconds, 20 * network.seconds(self.delay) if self.delay else 0.0)
         listen = [sys.executable, script, "listen", port, str(skip)]
         talk = [sys.executable, script, "talk", self.addresses[target], port, str(seconds + skip)]
-        arrived, round_trip = self.run([(target, listen), (source, talk)], deadline=30)
+        rate, round_trip = self.run([(target, listen), (source, talk)], deadline=30)
         packet = self.network.mtu
-        return Link(source, target, 8 * float(arrived) * (packet + FRAME) / (packet - HEADERS), float(round_trip))
+        return Link(source, target, 8 * float(rate) * (packet + FRAME) / (packet - HEADERS), float(round_trip))
 
     def sent(self, host: int) -> int:
         """Bytes that a host's kernel has sent so far."""
@@ -127,7 +132,7 @@ class Testbed:
 
     # --------------------------------------------------------------------------------------------- running
     def start(self, host: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-        """Start a command on a host, in a session of its own; `options` are Popen's."""
+        """Start a command on a host, in its own session; `options` are those of `subprocess.Popen`."""
         options["env"] = {**(options.get("env") or os.environ), "GLOO_SOCKET_IFNAME": INTERFACE, VARIABLE: "1"}
         inside = ["ip", "netns", "exec", self.network.names[host], *command]
         return subprocess.Popen(inside, start_new_session=True, **options)
@@ -141,37 +146,40 @@ class Testbed:
         each: Sequence[Mapping[str, str]] | None = None,
         folder: Path | None = None,
     ) -> list[str]:
-        """Run rank r's (host, command) for all r at once; returns what each wrote to standard output.
+        """Run the commands of all ranks at once.
 
-        When one fails the others get three seconds; whatever the ranks had started is gone afterwards.
+        When a rank fails, the others are stopped after three seconds. Afterwards all processes on the hosts are killed.
 
         Args:
-            commands: one a rank.
-            deadline: seconds for all of it.
-            environment: of all, instead of this process's own.
-            each: variables of each rank, beside these.
-            folder: to run in.
+            commands: (host, command) of each rank.
+            deadline: seconds until the ranks are stopped.
+            environment: variables of all ranks; by default this process's.
+            each: further variables of each rank.
+            folder: the working directory.
+
+        Returns:
+            The standard output of each rank.
 
         Raises:
-            RankFailed: naming the first rank that failed, with the end of what it wrote to standard error.
+            RankFailed: with the first rank that failed, and the end of its standard error.
         """
         base = dict(os.environ if environment is None else environment)
         started: list[subprocess.Popen[Any]] = []
         with contextlib.ExitStack() as stack:
-            made = [[stack.enter_context(tempfile.TemporaryFile("w+")) for _ in "oe"] for _ in commands]
+            files = [[stack.enter_context(tempfile.TemporaryFile("w+")) for _ in "oe"] for _ in commands]
             stack.callback(self._end, started)
-            for rank, ((host, command), (out, err)) in enumerate(zip(commands, made, strict=True)):
-                own = {**base, **(each[rank] if each else {})}
-                started.append(self.start(host, command, env=own, stdout=out, stderr=err, cwd=folder))
+            for rank, ((host, command), (out, err)) in enumerate(zip(commands, files, strict=True)):
+                variables = {**base, **(each[rank] if each else {})}
+                started.append(self.start(host, command, env=variables, stdout=out, stderr=err, cwd=folder))
             failed = _first_failure(started, deadline)
-            for out, err in made:
+            for out, err in files:
                 out.seek(0)
                 err.seek(0)
             if failed is not None:
-                how = started[failed].returncode
-                what = f"had not ended after {deadline:g} s" if how is None else f"ended with {how}"
-                raise RankFailed(failed, f"{what}: {made[failed][1].read()[-2000:].strip()}")
-            return [out.read() for out, _ in made]
+                status = started[failed].returncode
+                reason = f"had not ended after {deadline:g} s" if status is None else f"ended with {status}"
+                raise RankFailed(failed, f"{reason}: {files[failed][1].read()[-2000:].strip()}")
+            return [out.read() for out, _ in files]
 
     def _end(self, started: "list[subprocess.Popen[Any]]") -> None:
         self.kill()
@@ -179,29 +187,40 @@ class Testbed:
             process.wait()
 
     def kill(self, *hosts: int) -> None:
-        """End everything on some hosts, or on all, by SIGKILL."""
+        """Kill all processes on the given hosts, or on all hosts, with SIGKILL."""
         for host in hosts or range(self.hosts):
             network.kill(self.network.names[host])
 
     def cut(self, host: int, out: bool = True) -> None:
-        """Take a host's cable out of the switch, or put it in again: nobody is told."""
+        """Disconnect a host from the switch, or with `out=False` connect it again. The host receives no signal."""
         network.command("ip", "-n", self.network.switch, "link", "set", f"p{host}", "down" if out else "up")
 
 
 def _first_failure(processes: "Sequence[subprocess.Popen[Any]]", deadline: float) -> int | None:
-    """The rank that failed first, or that was last to run at the deadline; None where all ended well."""
+    """The rank that failed first, or the first that still runs at the deadline; None if all succeeded."""
     until, failed = time.monotonic() + deadline, None
-    while (running := [rank for rank, one in enumerate(processes) if one.poll() is None]) and time.monotonic() < until:
+    while running := [rank for rank, process in enumerate(processes) if process.poll() is None]:
+        if time.monotonic() >= until:
+            break
         if failed is None:
-            failed = next((rank for rank, one in enumerate(processes) if one.returncode), None)
+            failed = next((rank for rank, process in enumerate(processes) if process.returncode), None)
             until = min(until, time.monotonic() + GRACE) if failed is not None else until
         time.sleep(0.01)
-    bad = next((rank for rank, one in enumerate(processes) if one.returncode), None)
-    return failed if failed is not None else bad if bad is not None else running[0] if running else None
+    if failed is None:
+        failed = next((rank for rank, process in enumerate(processes) if process.returncode), None)
+    return failed if failed is not None else running[0] if running else None
 
 
 def rendezvous(rank: int, ranks: int, hosts: int, address: str, port: int = PORT) -> dict[str, str]:
-    """What torchrun tells a rank in its environment, and what jax reads there; ranks are numbered host by host."""
+    """Return the environment variables that torchrun sets for a rank, and those that jax reads.
+
+    Args:
+        rank: the rank; ranks are numbered host by host.
+        ranks: number of ranks, a multiple of `hosts`.
+        hosts: number of hosts.
+        address: address of rank 0's host.
+        port: port at which the ranks meet.
+    """
     local = ranks // hosts
     return {
         "RANK": str(rank),

@@ -1,8 +1,9 @@
-"""Namespaces, links and their shaping; what makes them and what takes them away.
+"""Makes and removes the namespaces and links of a test bed, and shapes the links.
 
-Each host has one interface, `e0`, and hangs on a bridge in a namespace of its own. A token bucket limits the host's
-egress and the switch's port to it, so that both directions have the rate. Settings were found by measurement: with a
-queue of less than 64 MiB small messages lost packets; reno because a namespace may not choose cubic.
+Each host has one interface, `e0`, which is connected to a bridge (the switch) in a namespace of its own. Token buckets
+limit the host's egress and the switch's port to the host, so that both directions have the rate. The queue has 64 MiB,
+because small messages lost packets in shorter ones. The congestion control is reno, because a namespace cannot select
+cubic.
 """
 
 import contextlib
@@ -21,28 +22,29 @@ from pathlib import Path
 from suite.comm.testbed.counters import INTERFACE
 from suite.contract import UserError
 
-LOCKS = Path("/run/suite-testbed")  # a file for each bed, locked as long as its process lives
-HOSTS = Path("/etc/netns")  # what `ip netns exec NAME` shows as /etc
+LOCKS = Path("/run/suite-testbed")  # one file for each test bed, locked while its process runs
+HOSTS = Path("/etc/netns")  # `ip netns exec NAME` mounts the files of NAME here over /etc
 NAME = re.compile(r"suite-([0-9a-f]{6})-\w+")
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-LONG_PACKETS = 60_000  # bytes; a relay in Python moves some thousand packets a second
+LONG_PACKETS = 60_000  # bytes; the relay, in Python, forwards only some thousand packets a second
 
 
 def command(*arguments: str) -> str:
-    """What an iproute2 command prints.
+    """Run an iproute2 command and return its standard output.
 
     Raises:
-        UserError: with what it says where it fails.
+        UserError: if the command fails, with its message.
     """
-    done = subprocess.run(arguments, capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(f"{' '.join(arguments)}: {(done.stderr or done.stdout).strip() or done.returncode}")
-    return done.stdout
+    completed = subprocess.run(arguments, capture_output=True, text=True)
+    if completed.returncode:
+        message = (completed.stderr or completed.stdout).strip() or completed.returncode
+        raise UserError(f"{' '.join(arguments)}: {message}")
+    return completed.stdout
 
 
 def missing() -> str:
-    """Why no test bed can be made here, found by making the least of one; "" where one can."""
+    """Return why no test bed can be made on this machine, or "". Tries to make and shape one namespace."""
     if os.geteuid() != 0:
         return "a test bed needs root"
     for tool in ("ip", "tc"):
@@ -61,35 +63,52 @@ def missing() -> str:
 
 
 def bits(rate: str) -> float:
-    """How many bits a second `100mbit` or `1gbit` are."""
+    """Convert a rate such as `100mbit` or `1gbit` to bits per second.
+
+    Raises:
+        UserError: if it is not a number with a unit.
+    """
     return _number(rate, UNITS, "rate")
 
 
 def seconds(delay: str) -> float:
-    """How many seconds `500us` or `2ms` are."""
+    """Convert a delay such as `500us` or `2ms` to seconds.
+
+    Raises:
+        UserError: if it is not a number with a unit.
+    """
     return _number(delay, SECONDS, "delay")
 
 
-def _number(text: str, units: dict[str, float], what: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text)
-    if not found or found[2] not in units or not float(found[1]):
-        raise UserError(f"{what}={text}: write a number and one of {', '.join(units)}, as in 1{next(iter(units))}")
-    return float(found[1]) * units[found[2]]
+def _number(text: str, units: dict[str, float], option: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text)
+    if not match or match[2] not in units or not float(match[1]):
+        raise UserError(f"{option}={text}: type a number and one of {', '.join(units)}, as in 1{next(iter(units))}")
+    return float(match[1]) * units[match[2]]
 
 
 def bucket(rate: str) -> list[str]:
-    """The words for a token bucket of this rate, as tc takes them."""
+    """Return the arguments of `tc` for a token bucket of a rate."""
     burst = "512kb" if bits(rate) >= 1e9 else "64kb"
     return ["handle", "1:", "tbf", "rate", rate, "burst", burst, "limit", "64mb"]
 
 
 class Network:
-    """Hosts, joined; `names[i]` is the namespace of host i, whose address is `addresses[i]`.
+    """Hosts that are connected by a switch.
 
     Args:
-        hosts: how many.
-        rate: of every link, in both directions, as tc writes it; None: as fast as the machine.
-        delay: from any host to any other, one way; None: none.
+        hosts: number of hosts.
+        rate: rate of every link in both directions, such as `1gbit`; None: unlimited.
+        delay: one-way delay between any two hosts, such as `500us`; None: no delay.
+
+    Attributes:
+        names: the namespace of each host.
+        addresses: the IP address of each host.
+        switch: the namespace of the switch.
+        mtu: bytes of the longest packet.
+
+    Raises:
+        UserError: if the network cannot be made.
     """
 
     def __init__(self, hosts: int, rate: str | None, delay: str | None):
@@ -124,26 +143,26 @@ class Network:
             command("ip", "-n", name, "link", "set", "lo", "up")
             reno = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control"
             command("ip", "netns", "exec", name, "sh", "-c", reno)
-            # jax's gloo listens at the address of the host's name, and has no option for another
+            # jax's gloo listens at the address of the host name; it has no option for another address
             (HOSTS / name).mkdir(parents=True, exist_ok=True)
             (HOSTS / name / "hosts").write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
             if self.rate:
-                for place, device in ((name, INTERFACE), (self.switch, f"p{host}")):
-                    command("tc", "-n", place, "qdisc", "replace", "dev", device, "root", *bucket(self.rate))
+                for namespace, device in ((name, INTERFACE), (self.switch, f"p{host}")):
+                    command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *bucket(self.rate))
 
     def _relay(self, delay: float) -> None:
-        """Start what holds packets back on their way from each host to the switch; it ends with this process."""
+        """Start the relay, which delays packets from each host to the switch and ends with this process."""
         if not Path("/dev/net/tun").exists():
-            raise UserError("delay: needs /dev/net/tun, which is not here; leave the delay out")
+            raise UserError("delay: needs /dev/net/tun, which this machine lacks; leave the delay out")
         script = Path(__file__).with_name("relay.py")
         arguments = [sys.executable, str(script), str(delay), self.switch, INTERFACE, *self.names]
         self.relay = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.relay.stdout
         if self.relay.stdout.readline() != "up\n":
-            raise UserError("delay: the relay did not start; what it said stands above")
+            raise UserError("delay: the relay did not start; see its message above")
 
     def remove(self) -> None:
-        """Kill what still runs on the hosts, and take them away."""
+        """Kill the processes on the hosts, and remove the hosts."""
         if self.relay:
             self.relay.kill()
             self.relay.communicate()
@@ -152,28 +171,28 @@ class Network:
 
 
 def kill(name: str) -> None:
-    """End everything that runs in a namespace, jax too, which does not die of SIGTERM."""
-    listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout
-    for process in listed.split():
+    """Kill all processes in a namespace with SIGKILL, because jax does not end at SIGTERM."""
+    pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout
+    for process in pids.split():
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(process), signal.SIGKILL)
 
 
 def gc() -> list[str]:
-    """Take away the beds whose process is dead; returns their tokens."""
+    """Remove the test beds whose process has ended; return their tokens."""
     LOCKS.mkdir(exist_ok=True)
     known = {path.stem for path in LOCKS.glob("*.lock")}
-    dead = []
+    removed = []
     for token in sorted(known | set(_tokens())):
         with contextlib.suppress(BlockingIOError), (LOCKS / f"{token}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(token)
-            dead.append(token)
-    return dead
+            removed.append(token)
+    return removed
 
 
 def _claim() -> tuple[int, str]:
-    """A lock file of a new bed: (descriptor, token). One that `gc` took away before it was locked is no good."""
+    """Lock a new test bed's file; return (descriptor, token). Tries again if `gc` removed the file before the lock."""
     LOCKS.mkdir(exist_ok=True)
     while True:
         token = secrets.token_hex(3)
@@ -186,7 +205,7 @@ def _claim() -> tuple[int, str]:
 
 def _tokens() -> Iterator[str]:
     names = [line.split()[0] for line in command("ip", "netns", "list").splitlines() if line]
-    return (found[1] for name in names if (found := NAME.fullmatch(name)) and not name.endswith("-try"))
+    return (match[1] for name in names if (match := NAME.fullmatch(name)) and not name.endswith("-try"))
 
 
 def _remove(token: str) -> None:

@@ -1,4 +1,4 @@
-"""What a link really does: `probe.py listen PORT SKIP` on one host, `probe.py talk ADDRESS PORT SECONDS` on another.
+"""Measures a link: `probe.py listen PORT SKIP` on one host, `probe.py talk ADDRESS PORT SECONDS` on another.
 
 `listen` prints the bytes a second that arrived after the first SKIP seconds, `talk` the median round trip of one byte.
 """
@@ -13,7 +13,12 @@ PATIENCE = 10.0  # seconds to wait for the other side
 
 
 def listen(port: str, skip: str) -> None:
-    """Count what arrives on a first connection, echo on a second."""
+    """Print the rate of the bytes that arrive on a first connection, then echo a second connection.
+
+    Args:
+        port: TCP port.
+        skip: seconds at the beginning that are not counted.
+    """
     with socket.create_server(("", int(port))) as server:
         server.settimeout(PATIENCE)
         connection, _ = server.accept()
@@ -22,10 +27,10 @@ def listen(port: str, skip: str) -> None:
             last = time.monotonic()
             first = first or last
             if began is None and last - first >= float(skip):
-                began = last  # what is in the buffer now came before
+                began = last  # the bytes in the buffer arrived before
             elif began is not None:
                 count += size
-        assert began is not None, "nothing arrived for long enough"
+        assert began is not None, "the other side did not send for long enough"
         print(count / (last - began), flush=True)
         connection, _ = server.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -34,7 +39,13 @@ def listen(port: str, skip: str) -> None:
 
 
 def talk(address: str, port: str, seconds: str) -> None:
-    """Send for some seconds, then play ping-pong."""
+    """Send for some seconds on a first connection, then print the median round trip of one byte on a second.
+
+    Args:
+        address: IP address of the listening host.
+        port: TCP port.
+        seconds: seconds of sending.
+    """
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -50,13 +61,13 @@ def talk(address: str, port: str, seconds: str) -> None:
             connection.sendall(bytes(2**17))
     with socket.create_connection((address, int(port)), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        found = []
+        round_trips = []
         for _ in range(PINGS):
             began = time.monotonic()
             connection.sendall(b"x")
             connection.recv(1)
-            found.append(time.monotonic() - began)
-        print(statistics.median(found), flush=True)
+            round_trips.append(time.monotonic() - began)
+        print(statistics.median(round_trips), flush=True)
 
 
 if __name__ == "__main__":

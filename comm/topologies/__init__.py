@@ -1,1 +1,1 @@
-"""Which ranks talk to which: all with all, or host by host. A folder each; they map a reduction to groups of ranks."""
+"""Topologies: map a reduction to groups of ranks, all ranks or host by host. One folder each."""

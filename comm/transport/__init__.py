@@ -1,8 +1,8 @@
-"""Transports move bytes and keep the ledger. What a rank sends is counted by the formulas of this file.
+"""Transports send bytes between ranks and count them in the ledger, by the formulas of this file.
 
-An all-reduce is counted as a ring's: each rank sends 2 (W - 1) / W times the array (Patarasuk and Yuan 2009).
-Ranks may be grouped by host: rank h · L + l is the l-th of L on host h. `inner` connects the ranks of one host,
-`outer` the ranks with the same l on all hosts. What a group of leaders does is counted as the leader's, rank 0.
+An all-reduce is counted as a ring: each rank sends 2 (W - 1) / W times the array (Patarasuk and Yuan 2009).
+Ranks may be grouped by host: rank h · L + l is number l of the L ranks on host h. `inner` connects the ranks of one
+host, `outer` the ranks with the same l on all hosts. What a group of leaders sends is counted for rank 0, a leader.
 """
 
 import threading
@@ -13,18 +13,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Entry:
-    """One collective as one rank sees it."""
+    """One collective, as one rank counts it."""
 
     operation: str
     name: str
     dtype: str  # as on the wire
     payload: int  # bytes of this rank's operand
-    sent: int  # bytes this rank puts on the wire
-    level: str = "flat"  # which ranks took part: "flat" all, "inner" one host's, "outer" one of each host
+    sent: int  # bytes this rank sends
+    level: str = "flat"  # which ranks take part: "flat" all, "inner" those of one host, "outer" one of each host
 
 
 def entry(operation: str, name: str, dtype: str, payload: int, world: int, level: str = "flat") -> Entry:
-    """The bytes one rank sends for a collective over `payload` bytes."""
+    """The ledger's entry for a collective whose operand has `payload` bytes on this rank."""
     sent = {
         "all_reduce": 2 * (world - 1) * payload // world,
         "all_to_all": (world - 1) * payload // world,
@@ -38,7 +38,7 @@ def entry(operation: str, name: str, dtype: str, payload: int, world: int, level
 
 @dataclass
 class Ledger:
-    """Bytes sent by one rank since the run began, by the first word of what was sent and by level."""
+    """Bytes sent by one rank since the run began, by level and by the part of the name before the first "/"."""
 
     sent: dict[str, int] = field(default_factory=dict)
     payload: dict[str, int] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Ledger:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a schedule may send from its own thread
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Count some collectives."""
+        """Count collectives."""
         with self.lock:
             for item in entries:
                 name = item.name.partition("/")[0]
@@ -55,10 +55,10 @@ class Ledger:
                 self.levels[item.level] = self.levels.get(item.level, 0) + item.sent
 
     def facts(self) -> dict[str, Any]:
-        """What the result says of it."""
+        """The bytes for the result."""
         return {"sent": self.total, "by_name": dict(self.sent), "by_level": dict(self.levels)}
 
     @property
     def total(self) -> int:
-        """All bytes sent."""
+        """Bytes sent in total."""
         return sum(self.sent.values())

@@ -1,14 +1,15 @@
-"""Bytes over a torch process group: gloo between CPUs, NCCL between GPUs.
+"""Collectives of a torch process group: gloo between CPUs, NCCL between GPUs.
 
-Between CPUs rows are exchanged by messages that are received first and sent afterwards. gloo tells a sender that it may
-begin over the same connection that carries the data: once a rank's own data are on their way, that word waits behind
-them, and two ranks send one after another. So does every second `all_to_all_single` on a slow link (20 ms in the place
-of 10, 1 Gbit/s).
+Between CPUs, rows are exchanged by messages, and receives are posted before sends. gloo signals that a receiver is
+ready over the connection that also carries data in that direction: if a rank has begun to send, the signal waits behind
+its data, and two ranks send one after the other. This happens in every second `all_to_all_single` on a slow link (20 ms
+instead of 10, 1 Gbit/s).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from suite.comm.transport import Ledger, entry
+from suite.comm.transport.torch_checksums import Checksums
 
 # renamed in torch 2.13
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -25,95 +27,131 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 @dataclass
 class Arriving:
-    """What other ranks are sending.
+    """A collective that may not have finished.
 
     Attributes:
-        value: of which perhaps not all has come.
-        works: what is still going on.
-        kept: what this rank sends, which must stay until it is gone.
+        value: the result; complete after `wait`.
+        works: torch's handles of the messages.
+        kept: what this rank sends, referenced so that its memory is not reused before it has been sent.
+        counted: called once with the complete value.
     """
 
     value: Tensor
     works: Sequence[Any] = ()
     kept: Tensor | None = None
+    counted: Callable[[Tensor], None] | None = None
 
     def wait(self) -> Tensor:
-        """The value, once all of it has come."""
+        """Wait for the collective and return its result."""
         for work in self.works:
             if work:
                 work.wait()
+        if self.counted:
+            self.counted(self.value)
+            self.counted = None
         return self.value
 
 
 class Transport:
-    """Collectives of a process group, each one counted. Every rank must call them in the same order.
+    """Collectives of a process group, each counted in the ledger. Every rank must call them in the same order.
 
-    An all-reduce is waited for; all others are started, so that several may be on their way.
+    `all_reduce` waits for its result; all others return a handle, so that several can run at once. `checksums` covers
+    the rows that a rank may add to its own, by sender and receiver: after a sum, nothing else shows that a row was
+    changed in transit. A change in gathered or broadcast values shows in the weights, which then differ between ranks.
 
     Args:
-        ledger: where they are counted.
-        locals: ranks of one host, for `inner` and `outer`; None where hosts are not told apart.
-        deadline: seconds that a collective among some ranks may take; None: what torch has, half an hour with gloo.
+        ledger: counts the bytes.
+        locals: ranks of one host, for `inner` and `outer`; None with one level.
+        deadline: seconds that a collective among some ranks may take; None: torch's default, half an hour with gloo.
     """
 
     level = "flat"
+    xp = torch
     inner: Transport
     outer: Transport
+    before: Callable[[], None] | None = None  # called before each collective; a schedule sets it to keep their order
 
     def __init__(self, ledger: Ledger, locals: int | None = None, deadline: float | None = None):
         self.ledger, self.group, self.locals, self.deadline = ledger, None, locals, deadline
         alone = not dist.is_initialized()
         self.rank, self.world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
+        self.checksums = Checksums(self.world)
         if locals:
             hosts = range(self.world // locals)
             inner = [[host * locals + local for local in range(locals)] for host in hosts]
             outer = [[host * locals + local for host in hosts] for local in range(locals)]
             self.inner, self.outer = self._part("inner", inner), self._part("outer", outer)
 
-    def apart(self) -> Transport:
-        """The same ranks in groups of their own, for another thread: in one group all ranks must keep one order."""
-        other = Transport(self.ledger, self.locals, self.deadline)
-        if self.world > 1:
-            other.group = self._group()
-        return other
-
     def _group(self, ranks: list[int] | None = None) -> Any:
-        """Some ranks, or all once more; torch does not give a group the deadline of the whole."""
+        """A group of some ranks, or of all; torch does not give a new group the deadline of the default group."""
         return dist.new_group(ranks, timeout=timedelta(seconds=self.deadline) if self.deadline else None)
 
     def _part(self, level: str, groups: list[list[int]]) -> Transport:
-        """This rank's among some groups; every rank makes all of them, as torch wants it."""
+        """The transport of this rank's group among some groups; torch requires every rank to create all of them."""
         part = object.__new__(Transport)
-        made = [(ranks, self._group(ranks) if self.world > 1 else None) for ranks in groups]
-        [(ranks, group)] = [(ranks, group) for ranks, group in made if self.rank in ranks]
-        part.ledger, part.group, part.level = self.ledger, group, level
+        created = [(ranks, self._group(ranks) if self.world > 1 else None) for ranks in groups]
+        [(ranks, group)] = [(ranks, group) for ranks, group in created if self.rank in ranks]
+        part.ledger, part.group, part.level, part.checksums = self.ledger, group, level, self.checksums
         part.rank, part.world = ranks.index(self.rank), len(ranks)
         return part
 
     def _count(self, operation: str, name: str, value: Tensor) -> None:
+        if self.before:
+            self.before()
         dtype, size = str(value.dtype).removeprefix("torch."), value.numel() * value.element_size()
         self.ledger.add([entry(operation, name, dtype, size, self.world, self.level)])
 
     def _member(self, rank: int) -> int:
-        """A rank of this group as the whole world numbers it."""
+        """The number in the whole world of a rank of this group."""
         return dist.get_global_rank(self.group, rank) if self.group else rank
 
+    @property
+    def leaders(self) -> Transport | None:
+        """The transport between the first ranks of all hosts; None on other ranks."""
+        return self.outer if self.inner.rank == 0 else None
+
+    def averaged(self, total: Tensor) -> Tensor:
+        """A sum over ranks divided by their number, in place."""
+        return total.div_(self.world)
+
+    def chunks(self, values: Tensor) -> Tensor:
+        """(n,) values as one row for each rank, (world, k). The last values are repeated where n is no multiple.
+
+        Zeros would enter the means and percentiles that some codecs take.
+        """
+        missing = -len(values) % self.world
+        more = values[len(values) - missing :] if missing <= len(values) else values.new_zeros(missing)
+        return (torch.cat([values, more]) if missing else values).view(self.world, -1)
+
+    def row(self, rows: Tensor, behind: int = 0) -> Tensor:
+        """Row (rank - behind) modulo world of (world, k); (k,)."""
+        return rows[(self.rank - behind) % self.world]
+
+    @functools.cached_property
+    def _members(self) -> list[int]:
+        return [self._member(rank) for rank in range(self.world)]
+
+    def _received(self, ranks: Sequence[int]) -> Callable[[Tensor], None]:
+        """A function that adds received rows (n, …), one from each of some ranks of the world, to the checksums."""
+        return functools.partial(self.checksums.receive, ranks)
+
     def all_reduce(self, name: str, value: Tensor) -> Tensor:
-        """The sum over ranks, in the array's own type, and in its place: `value` is overwritten."""
+        """The sum over ranks, in the array's own type; `value` is overwritten."""
         self._count("all_reduce", name, value)
         total = value.contiguous()
         dist.all_reduce(total, group=self.group)
         return total
 
     def all_to_all(self, name: str, value: Tensor) -> Arriving:
-        """Row r of (world, …) goes to rank r; the rows that came back, in rank order."""
+        """Send row r of (world, …) to rank r; the received rows in rank order, (world, …)."""
         self._count("all_to_all", name, value)
         value, received = value.contiguous(), torch.empty_like(value, memory_format=torch.contiguous_format)
         if value.device.type == "cpu":
             works = self._exchange(list(value), list(received))
         else:
             works = [dist.all_to_all_single(received, value, group=self.group, async_op=True)]
-        return Arriving(received, works, value)
+        self.checksums.send(self._members, value)
+        return Arriving(received, works, value, self._received(self._members))
 
     def all_gather(self, name: str, value: Tensor) -> Arriving:
         """Every rank's (k, …) rows one after another: (world · k, …)."""
@@ -126,7 +164,7 @@ class Transport:
         return Arriving(gathered, works, value)
 
     def _exchange(self, sends: list[Tensor], received: list[Tensor]) -> list[Any]:
-        """Send one array to each rank and receive one from each; nobody waits for this rank's turn."""
+        """Send one array to each rank and receive one from each, all at once."""
         received[self.rank].copy_(sends[self.rank])
         if not sends[self.rank].numel():
             return []
@@ -135,27 +173,29 @@ class Transport:
         return works + [dist.isend(sends[rank], self._member(rank), self.group) for rank in others]
 
     def shift(self, name: str, value: Tensor) -> Arriving:
-        """Send to the next rank; what came from the one before."""
+        """Send to the next rank; what the previous rank sent."""
         self._count("shift", name, value)
         received = torch.empty_like(value, memory_format=torch.contiguous_format)
         after, before = self._member((self.rank + 1) % self.world), self._member((self.rank - 1) % self.world)
         value = value.contiguous()
-        both = (dist.irecv, received, before), (dist.isend, value, after)
-        works = dist.batch_isend_irecv([dist.P2POp(*each, self.group) for each in both])
-        return Arriving(received, works, value)
+        messages = (dist.irecv, received, before), (dist.isend, value, after)
+        works = dist.batch_isend_irecv([dist.P2POp(*message, self.group) for message in messages])
+        self.checksums.send([after], value[None])
+        return Arriving(received, works, value, lambda value: self.checksums.receive([before], value[None]))
 
     def to_first(self, name: str, value: Tensor) -> Arriving:
-        """Every rank's value on rank 0, (world, …); elsewhere only this rank's own row is filled."""
+        """Every rank's value on rank 0, (world, …); on other ranks, only their own row is filled."""
         self._count("to_first", name, value)
         gathered = value.new_zeros((self.world, *value.shape))
         gathered[self.rank] = value
         rows: Any = list(gathered) if self.rank == 0 else None
         value = value.contiguous()
         work = dist.gather(value, rows, dst=self._member(0), group=self.group, async_op=True)
-        return Arriving(gathered, [work], value)
+        self.checksums.send([self._member(0)], value[None])
+        return Arriving(gathered, [work], value, self._received(self._members) if self.rank == 0 else None)
 
     def broadcast(self, name: str, value: Tensor) -> Arriving:
-        """Rank 0's value on all."""
+        """Rank 0's value on all ranks."""
         self._count("broadcast", name, value)
-        given = value.contiguous().clone()
-        return Arriving(given, [dist.broadcast(given, src=self._member(0), group=self.group, async_op=True)])
+        copy = value.contiguous().clone()
+        return Arriving(copy, [dist.broadcast(copy, src=self._member(0), group=self.group, async_op=True)])

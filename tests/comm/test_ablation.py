@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from engines import BACKENDS, advance, config, engine, weights
 
-from suite import configure, projection, published, run
+from suite.launch import run
+from suite.projection import project
+from suite.report import published
+from suite.settings import configure
 
 ROWS = ("distributed", "symmetric", "float21", "overlap", "hierarchical", "stale")
 TABLES = (conftest.TESTS.parent / "docs" / "kfac.md").read_text()
@@ -69,7 +72,7 @@ def test_float21_sends_two_thirds() -> None:
     for row in ("symmetric", "float21"):
         chosen = preset(row)
         chosen["task"]["batch_size"] = 128
-        [exchanges] = projection.refreshes(chosen, run.make_task(chosen)) or []
+        [exchanges] = project.refreshes(chosen, run.make_task(chosen)) or []
         sent[row] = sum(item.sent for _, *ways in exchanges for way in ways for item in way.entries)
     assert abs(sent["float21"] / sent["symmetric"] - 2 / 3) < 0.01
 

@@ -73,7 +73,7 @@ def test_compiled_kernels_equal_the_specification(key: str) -> None:
             assert np.array_equal(ours, theirs, equal_nan=True)
         rows = torch.from_numpy(codecs.samples(3 * 1001)).view(3, 1001)
         payloads = torch.stack([half.encode(row, lambda count: torch.from_numpy(draw(count))) for row in rows])
-        for row, payload in zip(rows, payloads, strict=True):  # as a coder has them
+        for row, payload in zip(rows, payloads, strict=True):  # as in an encoder
             assert np.array_equal(payload.numpy(), specification.encode(row.numpy(), draw))
             assert np.array_equal(half.decode(payload, row).numpy(), specification.decode(payload.numpy(), row.numpy()))
 

@@ -10,7 +10,7 @@ import engines
 import numpy as np
 import pytest
 
-from suite import communication
+from suite.comm import setup
 from suite.comm.projection import cost, network, timeline
 from suite.comm.projection.fit import fit, least_squares
 from suite.comm.projection.network import Level, Network, Place
@@ -70,6 +70,34 @@ def test_two_levels_by_hand() -> None:
     assert took("all_reduce", 8_000, place, memory, "inner") == pytest.approx(
         6 * fast.latency + 4 * 12_000 / fast.bandwidth
     )
+
+
+def test_an_all_gather_by_pairs_crosses_once_for_each_rank() -> None:
+    """2 hosts of 4: a ring crosses once for each array, pairs once for each array and each rank that gets it."""
+    place, pairs = Place(8, 4), replace(SHARED, all_gather="pairs")
+    slow, fast = SHARED.outer, SHARED.inner
+    ring = 7 * (0.75 * fast.latency + 0.25 * slow.latency) + 7 * 8_000 / slow.bandwidth
+    assert took("all_gather", 8_000, place, SHARED) == pytest.approx(ring)
+    expected = 3 * fast.latency + 4 * slow.latency + 4 * 4 * 8_000 / slow.bandwidth
+    assert took("all_gather", 8_000, place, pairs) == pytest.approx(expected)
+    for level in ("inner", "outer"):
+        alone = [took("all_gather", 8_000, place, where, level, talking=1) for where in (SHARED, pairs)]
+        assert alone[0] == pytest.approx(alone[1]), "on one level both send the same"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_crosses_is_all_of_a_hosts_ranks(shared: bool) -> None:
+    """Whether or not they share the link. By hand, 2 hosts of 4, 8,000 bytes each."""
+    where = replace(SHARED, outer=replace(SHARED.outer, shared=shared))
+
+    def crossing(operation: str, level: str = "flat") -> float:
+        return cost.crossing([entry(operation, "", "", 8_000, 2, level)], Place(8, 4), where)
+
+    assert crossing("all_reduce") == pytest.approx(14_000)
+    assert crossing("all_to_all") == pytest.approx(4 * 4_000)
+    assert crossing("all_gather") == pytest.approx(7 * 8_000)
+    assert crossing("all_reduce", "outer") == pytest.approx(4 * 8_000), "four groups of two"
+    assert crossing("all_to_all", "inner") == 0
 
 
 def test_leaders_talk_alone_until_they_tell() -> None:
@@ -138,7 +166,7 @@ def test_two_level_beats_flat_on_a_slow_shared_link() -> None:
         node = engines.comm(
             topology=name, ranks_per_host=2, algorithm="all_to_all" if name == "two_level" else "native"
         )
-        channel = communication.channel(node, None)
+        channel = setup.channel(node, None)
         entries = channel.topology.traffic("", 2_500_000, channel=channel, itemsize=4, world=4, locals=2)
         seconds[name] = cost.seconds(entries, Place(4, 2), where)
     assert seconds["flat"] == pytest.approx(15e6 / 24e6, rel=0.01)
@@ -188,7 +216,7 @@ def test_overlap_is_what_ticking_finds() -> None:
         found = timeline.overlap(step)
         assert found == ticked(forward, buckets, refreshes)
         assert max(step.compute, step.travel) <= found <= timeline.sync(step)
-        assert timeline.stale(step) <= found
+        assert timeline.double_buffering(step) <= found
         hidden += found < timeline.sync(step)
     assert hidden > 100
 
@@ -198,7 +226,30 @@ def test_a_step_by_hand() -> None:
     step = timeline.step(3.0, [0.75, 0.25], [1.0, 1.0], [timeline.Refresh(0.5, 0.25, 0.125)])
     assert timeline.sync(step) == pytest.approx(5 + 0.875)
     assert timeline.overlap(step) == pytest.approx(4.5 + 0.875)
-    assert timeline.stale(step) == pytest.approx(3 + 0.875)
+    assert timeline.double_buffering(step) == pytest.approx(3 + 0.875)
+
+
+def test_statistics_travel_once_backward_has_filled_them() -> None:
+    """Compute 3 s, as above. Statistics of 1 s are complete after half of backward, at 2.0, and travel until 3.0; the
+    gradients follow, until 4.0 and 5.0; then work and the way back."""
+    early = timeline.Refresh(1.0, 0.25, 0.125, ready=0.5)
+    step = timeline.step(3.0, [0.75, 0.25], [1.0, 1.0], [early])
+    assert timeline.overlap(step) == pytest.approx(5 + 0.375)
+    assert timeline.sync(step) == pytest.approx(6 + 0.375)
+    at_once = timeline.step(3.0, [0.75, 0.25], [1.0, 1.0], [replace(early, ready=0.75)])
+    assert timeline.overlap(at_once) == pytest.approx(5.5 + 0.375), "complete with the first bucket, at 2.5"
+
+
+def test_what_is_hidden_may_cost_more_than_it_saves() -> None:
+    """Each second in which the device and the channel are both busy costs `contention`; `sync` has none."""
+    for contention in (0.0, 0.5, 1.0, 2.5):
+        step = timeline.step(3.0, [0.75, 0.25], [1.0, 0.25], contention=contention)
+        free = timeline.step(3.0, [0.75, 0.25], [1.0, 0.25])
+        for schedule in (timeline.overlap, timeline.double_buffering):
+            hidden = timeline.sync(free) - schedule(free)
+            assert hidden > 0
+            assert schedule(step) == pytest.approx(schedule(free) + contention * hidden)
+        assert timeline.sync(step) == timeline.sync(free)
 
 
 # ---------------------------------------------------------------------------------------------------------- fit

@@ -15,9 +15,10 @@ import conftest
 import pytest
 import torch.distributed
 
-from suite import backend, checkpoint
+from suite import engine
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
+from suite.training import checkpoint
 
 RUN = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1", "max_steps=200")
 RUN += ("eval_every=5", "checkpoint_every=5", "stop_at_target=false", "world=2", "launch.deadline=60")
@@ -52,7 +53,7 @@ def reached(process: "subprocess.Popen[str]", directory: Path) -> int:
     """Wait for a first checkpoint; its step."""
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
-        if (step := checkpoint.step(directory)) is not None:
+        if (step := checkpoint.latest(directory)) is not None:
             return step
         time.sleep(0.01)
     raise AssertionError(f"no checkpoint: {process.communicate()[0]}")
@@ -71,9 +72,9 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
     assert f"rank {lost} was killed by SIGKILL" in output
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert not (tmp_path / "cut" / "result.json").exists(), "a lost rank is no outcome"
-    step = checkpoint.step(tmp_path / "cut")
-    assert step and step < 200 and f"the same command goes on from step {step}" in output
-    assert f"going on from step {step}" in finish(start(tmp_path, *ranks, "run_dir=cut"), 0)
+    step = checkpoint.latest(tmp_path / "cut")
+    assert step and step < 200 and f"the same command continues from step {step}" in output
+    assert f"continuing from step {step}" in finish(start(tmp_path, *ranks, "run_dir=cut"), 0)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,9 @@ def test_a_wrong_byte_is_found_at_the_next_evaluation(tmp_path: Path, ranks: str
     run = (*DEVICES[ranks], FLIPS, "max_steps=30", "run_dir=wrong")
     output = finish(start(tmp_path, *run, FLIP_STEP="12"), 1)
     assert re.search(r"RanksDiffer: 2 ranks hold different weights \(\w{8} on rank 0; \w{8} on rank 1\)", output)
-    assert "the same command goes on from step 10" in output
+    assert "the same command continues from step 10" in output
     assert not (tmp_path / "wrong" / "result.json").exists()
-    assert "going on from step 10" in finish(start(tmp_path, *run), 0)
+    assert "continuing from step 10" in finish(start(tmp_path, *run), 0)
     finish(start(tmp_path, *run[:-1], "run_dir=right"), 0)
     assert curve(tmp_path / "wrong") == curve(tmp_path / "right")
 
@@ -99,8 +100,17 @@ def test_of_three_ranks_the_one_with_a_wrong_byte_is_named(tmp_path: Path, ranks
     three = ("world=3", "task.batch_size=12", "+task.eval_batch_size=12")
     run = (*DEVICES[ranks], FLIPS, *three, "max_steps=30", "run_dir=wrong")
     output = finish(start(tmp_path, *run, FLIP_STEP="12", FLIP_RANK="0"), 1)
-    assert "RanksDiffer: rank 0 of 3: holds other weights than most" in output
-    assert "the same command goes on from step 10" in output
+    assert "RanksDiffer: rank 0 of 3: holds different weights than most ranks" in output
+    assert "the same command continues from step 10" in output
+
+
+@pytest.mark.parametrize("ranks", list(DEVICES))
+def test_a_wrong_byte_in_a_sum_is_found_though_all_ranks_agree(tmp_path: Path, ranks: str) -> None:
+    """It enters the owner's sum, which all ranks then hold alike; the checksums of sender and receiver differ."""
+    run = (*DEVICES[ranks], FLIPS, "max_steps=20", "run_dir=wrong")
+    output = finish(start(tmp_path, *run, FLIP_STEP="12", FLIP_PHASE="scatter"), 1)
+    assert "RanksDiffer: rank 1 received different bytes from rank 0 than rank 0 sent" in output
+    assert "the same command continues from step 10" in output
 
 
 def test_every_group_of_ranks_has_the_runs_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,14 +120,14 @@ def test_every_group_of_ranks_has_the_runs_deadline(monkeypatch: pytest.MonkeyPa
     for name, value in there.items():
         monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
     monkeypatch.setattr(torch.distributed, "new_group", lambda ranks, timeout: given.append(timeout))
-    Transport(Ledger(), 2, deadline=7).apart()
-    assert given == [timedelta(seconds=7)] * 9  # of two hosts and their ranks, twice, and of all
+    Transport(Ledger(), 2, deadline=7)
+    assert given == [timedelta(seconds=7)] * 4  # of two hosts and of their ranks
 
 
 def test_the_ranks_that_differ_from_most_are_named() -> None:
-    backend.compare([7, 7, 7])
-    with pytest.raises(backend.RanksDiffer, match="rank 0, 3 of 5: holds other weights than most"):
-        backend.compare([1, 7, 7, 2, 7])
+    engine.compare([7, 7, 7])
+    with pytest.raises(engine.RanksDiffer, match="rank 0, 3 of 5: holds different weights than most ranks"):
+        engine.compare([1, 7, 7, 2, 7])
 
 
 @pytest.mark.parametrize(
@@ -129,5 +139,5 @@ def test_the_ranks_that_differ_from_most_are_named() -> None:
     ],
 )
 def test_nobody_is_blamed_where_no_majority_is(digests: list[int], each: str) -> None:
-    with pytest.raises(backend.RanksDiffer, match=re.escape(f"{each}, which are right cannot be told")):
-        backend.compare(digests)
+    with pytest.raises(engine.RanksDiffer, match=re.escape(f"{each}, and no majority shows which are right")):
+        engine.compare(digests)

@@ -4,7 +4,7 @@ import coded
 import numpy as np
 import pytest
 
-from suite import communication
+from suite.comm import setup
 from suite.comm.codecs.int8 import Int8
 from suite.contract import UserError
 
@@ -82,4 +82,4 @@ def test_stochastic_rounding_is_the_same_in_all_texts(backend: str) -> None:
 @pytest.mark.parametrize("options, words", [({"block": 0}, "block=512"), ({"rounding": "up"}, "rounding=nearest")])
 def test_what_it_cannot_do_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        communication.codec({"module": "suite.comm.codecs.int8", **options}, None)
+        setup.codec({"module": "suite.comm.codecs.int8", **options}, None)

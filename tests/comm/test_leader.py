@@ -3,7 +3,8 @@
 import jax
 import pytest
 
-from suite import configure, run
+from suite.launch import run
+from suite.settings import configure
 
 
 def test_leader_and_host_hold_the_same_weights() -> None:
@@ -11,7 +12,7 @@ def test_leader_and_host_hold_the_same_weights() -> None:
     if len(jax.devices()) < 2:
         pytest.skip("one jax device: jax was imported before the tests could ask for more")
     config = configure.compose(["+task=resnet50", "optimizer=lars", "backend=jax", "comm=leader", "world=2"])
-    from suite.backend.jax import Engine
+    from suite.engine.jax import Engine
 
     made = Engine(run.make_task(config), config)
     for step in range(8):

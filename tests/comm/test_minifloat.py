@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from suite import communication
+from suite.comm import setup
 from suite.comm.codecs.minifloat import MiniFloat
 from suite.comm.codecs.minifloat.torch import MANY
 from suite.contract import UserError
@@ -140,7 +140,7 @@ def test_finite_values_beyond_the_largest_become_that() -> None:
 )
 def test_other_formats_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        communication.codec({"module": "suite.comm.codecs.minifloat", **options}, None)
+        setup.codec({"module": "suite.comm.codecs.minifloat", **options}, None)
 
 
 def test_the_bound_holds_on_random_bits_without_a_scale() -> None:

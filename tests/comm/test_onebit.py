@@ -9,8 +9,8 @@ import torch
 
 from suite.comm.codecs._fold import fold
 from suite.comm.codecs.onebit import OneBit
-from suite.comm.coder import jax as jax_coder
-from suite.comm.coder import torch as torch_coder
+from suite.comm.encoder import jax as jax_encoder
+from suite.comm.encoder import torch as torch_encoder
 
 
 def test_each_side_comes_back_as_its_mean() -> None:
@@ -61,15 +61,17 @@ def test_what_fills_up_the_last_chunk_does_not_shrink_its_mean() -> None:
     """47 of 157 values are no gradient: as zeros they would take a fifth of the norm."""
     import jax.numpy as jnp
     import torch
+    from simulated_torch import Meeting, Simulated
 
-    from suite.comm.coder import jax as in_jax
-    from suite.comm.coder import torch as in_torch
+    from suite.comm.transport import Ledger
+    from suite.comm.transport.jax import Transport
 
+    in_torch, in_jax = Simulated(0, Meeting(64), Ledger()), Transport(64)
     codec, kept = OneBit(), []
     for seed in range(20):
         values = coded.samples(10_001, seed, "normal")
-        rows = in_torch.chunks(torch.from_numpy(values), 64).numpy()
-        assert np.array_equal(rows, in_jax.chunks(jnp.asarray(values), 64))
+        rows = in_torch.chunks(torch.from_numpy(values)).numpy()
+        assert np.array_equal(rows, in_jax.chunks(jnp.asarray(values)))
         assert np.array_equal(rows.reshape(-1)[:10_001], values)
         own = values[63 * 157 :]
         kept.append(np.abs(codec.decode(codec.encode(rows[-1]), own)).mean() / np.abs(own).mean())
@@ -90,7 +92,10 @@ def test_what_is_fed_back_is_sent_in_the_end() -> None:
 def test_with_feedback_a_negative_zero_counts_as_zero_from_the_first_step() -> None:
     """There is no residual yet, and in both frameworks what is encoded is a sum all the same."""
     halves, values = coded.halves({"module": "suite.comm.codecs.onebit"}), np.array([[-0.0, -2.0, 3.0]], np.float32)
-    coders = torch_coder.Coder("a", halves["torch"], {}, (0, 0), 0), jax_coder.Coder("a", halves["jax"], {}, (0, 0), 0)
-    in_torch, in_jax = coders[0].encode("worker", torch.from_numpy(values)), coders[1].encode("worker", values)
+    encoders = (
+        torch_encoder.Encoder("a", halves["torch"], {}, (0, 0), 0),
+        jax_encoder.Encoder("a", halves["jax"], {}, (0, 0), 0),
+    )
+    in_torch, in_jax = encoders[0].encode("worker", torch.from_numpy(values)), encoders[1].encode("worker", values)
     (ours,), (theirs,) = in_torch, in_jax
     assert ours.tolist() == np.asarray(theirs).tolist() and ours[0, 8] == 0b010

@@ -10,9 +10,9 @@ import torch
 from engines import advance, comm, config, engine
 from torch import Tensor, nn
 
-from suite.backend.torch_taps import Statistics, tapped
 from suite.comm.schedules.overlap.torch import Overlap
 from suite.contract import Layer, Parcel
+from suite.engine.torch_taps import Statistics, tapped
 
 DEADLINE = 10  # seconds that the other thread has to send what is complete
 LAYERS = {"first": Layer("linear", ("first.weight",)), "last": Layer("linear", ("last.weight",))}
@@ -42,7 +42,7 @@ class Recorder:
         self.sent: list[str] = []
         self.news = threading.Condition()
 
-    def buckets(self, name: str, values: dict[str, Tensor]) -> list[Any]:
+    def buckets(self, gradients: dict[str, Tensor]) -> list[Any]:
         return [("1", None, ["last.weight"]), ("0", None, ["first.weight"])]
 
     def bucket(self, name: str, channel: Any, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -172,3 +172,12 @@ def test_xla_leaves_jaxs_buckets_apart() -> None:
     small = [entry for entry in sends if entry.name == "exact"]
     assert len(gradients) == len(made.run["params"]) and len(small) < len(gradients)
     assert len(re.findall(r"\ball-reduce\(", program.as_text())) == len(gradients) + len(small)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_what_layers_see_in_narrow_types_is_float32(kind):
+    layer, seen = torch.nn.Linear(3, 2).to(kind), {}
+    with tapped(torch.nn.Sequential(layer), {"0": Layer("linear", ("0.weight", "0.bias"))}, seen.update) as rest:
+        layer(torch.ones(4, 3, dtype=kind)).sum().backward()
+        rest()
+    assert {value.dtype for pair in seen.values() for value in pair} == {torch.float32}

@@ -12,13 +12,13 @@ import pytest
 from deciding import STEPS
 from engines import BACKENDS, advance, comm, config, engine, same, weights
 
-from suite.adapt import recorded
 from suite.comm.policies import adaprec, fastest
 from suite.comm.policies._curves import CURVES, predict
 from suite.comm.policies._policy import Commit, Measure, Point, Probe, Probed, Situation
 from suite.contract import Decided, Evaluated, Finished, Step, UserError
 from suite.track import picture
-from suite.train import train
+from suite.training.adaptation import recorded
+from suite.training.loop import train
 
 both = pytest.mark.parametrize("backend", BACKENDS)
 MODES = deciding.candidates()
@@ -127,10 +127,12 @@ def test_rank_0_decides_for_all(tmp_path: Path) -> None:
     assert first == second
     [[step, mode, steps, why]] = first["fastest"]["decided"]
     assert (step, set(mode.values()), steps) == (0, {"lossy"}, None)
-    assert list(why.values()) == [{"float32": 3.0, "lossy": 2.5}] * len(mode)
-    assert [one[:3] for one in first["adaprec"]["decided"]] == [[0, "lossy", 4], [4, "lossy", 4]]
+    each = {"float32": {"seconds": 30.0, "spread": 0.0}, "lossy": {"seconds": 2.5, "spread": 0.0}}
+    assert list(why.values()) == [each] * len(mode)
+    assert [one[0] for one in first["adaprec"]["decided"]] == [0, 4]
+    assert first["adaprec"]["decided"][0][1] == "lossy"
     for *_, why in first["adaprec"]["decided"]:
-        assert [why[mode]["seconds"] for mode in ("float32", "lossy")] == [3.0, 2.5]
+        assert [why[mode]["seconds"] for mode in ("float32", "lossy")] == [30.0, 2.5]
         assert all(one["gain"] > 0 for one in why.values())
 
 
@@ -172,12 +174,29 @@ def test_candidates_that_remember_are_refused() -> None:
 # ----------------------------------------------------------------------------------------------- the policies
 def test_fastest_takes_the_fastest_for_each_kind() -> None:
     seconds = {("a", "conv2d"): 2.0, ("b", "conv2d"): 1.0, ("a", "other"): 1.0, ("b", "other"): 3.0}
-    deciding = fastest.decide(["a", "b"], ["conv2d", "other"], Situation(0, 10, [], 1.0), repeats=3)
-    request = next(deciding)
-    while isinstance(request, Measure):
-        assert request.repeats == 3
-        request = deciding.send(seconds[request.mode, request.kind])
+    request = measured(lambda request, turn: seconds[request.mode, request.kind])
     assert request.mode == {"conv2d": "b", "other": "a"} and request.steps is None
+
+
+def measured(seconds: Any) -> Commit:
+    """What `fastest` decides, given `seconds(request, turn)`."""
+    deciding = fastest.decide(["a", "b"], ["conv2d", "other"], Situation(0, 10, [], 1.0), repeats=3)
+    request, order = next(deciding), []
+    while isinstance(request, Measure):
+        order.append((request.kind, request.mode))
+        request = deciding.send(seconds(request, order.count(order[-1]) - 1))
+    assert order == [(kind, mode) for kind in ("conv2d", "other") for _ in range(3) for mode in "ab"]  # in turns
+    return request
+
+
+def test_fastest_keeps_the_first_candidate_within_the_noise() -> None:
+    noise = (0.0, 0.1, -0.1)
+    for apart, expected in ((0.05, "a"), (0.3, "b")):
+        commit = measured(lambda request, turn, apart=apart: 1.0 + noise[turn] - apart * (request.mode == "b"))
+        assert commit.mode == {"conv2d": expected, "other": expected}
+        assert commit.why["other"]["a"] == {"seconds": 1.0, "spread": pytest.approx(0.1)}
+    with pytest.raises(UserError, match="one measurement has no spread; type 2 or more"):
+        next(fastest.decide(["a", "b"], ["other"], Situation(0, 10, [], 1.0), repeats=1))
 
 
 def test_adaprec_takes_the_largest_gain_per_second() -> None:
@@ -194,6 +213,27 @@ def test_adaprec_takes_the_largest_gain_per_second() -> None:
     why = request.why
     assert why["slow"]["predicted"] > why["fast"]["predicted"] > why["bad"]["predicted"]
     assert all(one["spread"] > 0 for one in why.values())
+
+
+@pytest.mark.parametrize(
+    "second, expected",
+    [
+        ((4.0, -0.004), "first"),  # nobody gains: the gain per second of the slowest is the largest
+        ((1.0, -0.003), "first"),
+        ((1.0, 0.004), "second"),
+    ],
+)
+def test_adaprec_keeps_the_first_candidate_where_no_other_gains(second: Any, expected: str) -> None:
+    rates = {"first": (1.0, -0.004), "second": second}
+    start = [Point(0, 0.1), Point(50, 0.3), Point(100, 0.4)]
+    options = {"probe_steps": 10, "probe_scores": 2, "commit_steps": 50}
+    deciding = adaprec.decide(list(rates), [], Situation(100, 1000, start, 1.0), **options)
+    request = next(deciding)
+    while isinstance(request, Probe):
+        seconds, rate = rates[request.mode]
+        request = deciding.send(Probed(seconds, [Point(105, 0.4 + 5 * rate), Point(110, 0.4 + 10 * rate)]))
+    assert isinstance(request, Commit) and request.mode == expected
+    assert (request.why["second"]["gain"] > request.why["first"]["gain"]) or second[1] < 0
 
 
 @pytest.mark.parametrize("curve", range(3))

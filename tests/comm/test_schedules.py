@@ -10,6 +10,7 @@ import ranks
 from engines import BACKENDS, advance, comm, config, engine, gap, put, same, weights
 
 from suite.optimizers.sgd import reference
+from suite.optimizers.sgd.settings import Settings
 
 pytestmark = pytest.mark.xdist_group("schedules")
 STEPS = 8
@@ -133,7 +134,7 @@ def test_two_ranks_update_with_the_mean_of_their_last_gradients(backend: str, st
         losses += advance(alone, range(step, step + 1), lr=1.0)
         after = weights(alone)
         gradients = {name: value - after[name] for name, value in params.items()}
-        params, state = reference.update(params, last, state, **LATE)
+        params, state = reference.update(params, last, state, Settings.given(LATE))
         last = gradients
     assert gap({name: found[name] for name in params}, params) <= 1e-9
     assert np.abs(found["losses"] - losses).max() <= 1e-9

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from suite import communication
+from suite.comm import setup
 from suite.comm.codecs import _bits
 from suite.comm.codecs.table import Table
 from suite.contract import UserError
@@ -106,4 +106,4 @@ def test_a_search_by_prefixes_finds_what_torchs_own_does(bits: int) -> None:
 @pytest.mark.parametrize("options, words", [({"bits": 9}, "1 to 7"), ({"percentiles": "all"}, "percentiles=sampled")])
 def test_what_it_cannot_do_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        communication.codec({"module": "suite.comm.codecs.table", **options}, None)
+        setup.codec({"module": "suite.comm.codecs.table", **options}, None)

@@ -21,9 +21,9 @@ from jax.sharding import PartitionSpec as P
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from suite import configure
 from suite.comm.transport import Entry
 from suite.contract import UserError
+from suite.settings import configure
 
 WORLD, LOCALS = 4, 2
 WAYS = [

@@ -10,9 +10,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import wired
 
-from suite import configure, load
+from suite import load
 from suite.comm.testbed import Testbed
 from suite.contract import UserError
+from suite.settings import configure
 
 COLUMNS = "{:<18}{:<7}{:>6}{:>15}{:>15}{:>10}{:>10}"
 

@@ -29,13 +29,13 @@ def test_links_are_what_was_asked_for_or_refused() -> None:
         for link in bed.links:
             assert 97e6 <= link.rate <= 103e6 and 4e-3 <= link.round_trip <= 4.32e-3
         bed.delay = "3ms"
-        with pytest.raises(UserError, match=r"from host 1 to host 0 a round trip takes 4\d\d\d us where 6000 should"):
+        with pytest.raises(UserError, match=r"from host 1 to host 0 a round trip takes 4\d\d\d us instead of 6000"):
             bed._checked(1, 0)
     with Testbed(2, "100mbit", verify=False) as bed:
         network.command(
             "tc", "-n", bed.network.names[0], "qdisc", "replace", "dev", "e0", "root", *network.bucket("90mbit")
         )
-        with pytest.raises(UserError, match=r"from host 0 to host 1 (89|90)\.\d Mbit/s pass where 100mbit should"):
+        with pytest.raises(UserError, match=r"from host 0 to host 1 the rate is (89|90)\.\d Mbit/s instead of 100mbit"):
             bed._checked(0, 1)
     assert bed.network.token not in namespaces()
 
@@ -84,6 +84,6 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="needs root"), Testbed(2):
         pass
     for rate in ("1", "fast", "0mbit", "1gibit"):
-        with pytest.raises(UserError, match=f"rate={rate}: write a number and one of kbit"):
+        with pytest.raises(UserError, match=f"rate={rate}: type a number and one of kbit"):
             network.bits(rate)
     assert network.bits("2.5gbit") == 2.5e9 and network.seconds("500us") == 5e-4

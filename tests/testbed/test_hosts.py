@@ -12,8 +12,8 @@ from typing import Any
 import conftest
 import pytest
 
-from suite import checkpoint
 from suite.comm.testbed import Testbed, missing, network, rendezvous
+from suite.training import checkpoint
 
 pytestmark = [
     pytest.mark.testbed,
@@ -74,7 +74,7 @@ def test_torchrun_over_two_hosts_is_two_local_processes(bed: Testbed, tmp_path: 
     bed.run(commands, deadline=240, environment=environment(), folder=tmp_path)
     assert curve(tmp_path / "hosts") == local(tmp_path)
     again = bed.run(commands, deadline=240, environment=environment(), folder=tmp_path)
-    assert "this result exists" in again[0]
+    assert "this run has a result already" in again[0]
 
 
 def test_jax_over_two_hosts_is_two_local_processes(bed: Testbed, tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ def test_jax_fails_when_a_host_is_lost_and_goes_on_when_started_again(bed: Testb
     lost.communicate()
     output, _ = first.communicate(timeout=120)
     assert first.returncode != 0 and not (tmp_path / "hosts" / "result.json").exists(), output
-    step = checkpoint.step(tmp_path / "hosts")
+    step = checkpoint.latest(tmp_path / "hosts")
     assert step
     commands = [(host, command) for host in range(2)]
     printed = bed.run(commands, each=each, deadline=240, environment=environment(), folder=tmp_path)
-    assert f"going on from step {step}" in printed[0]
+    assert f"continuing from step {step}" in printed[0]
     assert curve(tmp_path / "hosts") == local(tmp_path, "backend=jax", "launch.processes=2")
 
 
@@ -140,11 +140,11 @@ def test_the_other_host_says_whom_it_lost_and_leaves_nothing(
     output, _ = hosts[left].communicate(timeout=BOUND)
     assert hosts[left].returncode not in (0, 2), output
     assert not (tmp_path / "hosts" / "result.json").exists()
-    step = checkpoint.step(tmp_path / "hosts")
+    step = checkpoint.latest(tmp_path / "hosts")
     why = [f"lost rank {lost} at {bed.addresses[lost]}"]
     if (kind, lost) == ("jax", 0):
-        why.append("was ended, perhaps because another rank was")
-    goes_on = f"{tmp_path / 'hosts'}: the same command goes on from step {step}"
+        why.append("was terminated, possibly because another rank failed")
+    goes_on = f"{tmp_path / 'hosts'}: the same command continues from step {step}"
     assert step and any(f"suite: rank {left}: {words}; {goes_on}\n" in output for words in why), output
     assert not any(network.command("ip", "netns", "pids", name) for name in bed.network.names)
 
@@ -162,9 +162,9 @@ def test_a_cable_that_is_out_is_noticed_by_the_deadline(bed: Testbed, tmp_path: 
         bed.cut(1)
         for rank in ranks:
             output, _ = rank.communicate(timeout=120)
-            step = checkpoint.step(folder / "hosts")
+            step = checkpoint.latest(folder / "hosts")
             assert rank.returncode != 0 and step, output
-            assert f"{folder / 'hosts'}: the same command goes on from step {step}\n" in output
+            assert f"{folder / 'hosts'}: the same command continues from step {step}\n" in output
         assert not (folder / "hosts" / "result.json").exists()
         bed.cut(1, out=False)
 
@@ -173,7 +173,7 @@ def wait_for(process: "subprocess.Popen[str]", directory: Path) -> None:
     """Until the run's third checkpoint."""
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
-        if (checkpoint.step(directory) or 0) >= 30:
+        if (checkpoint.latest(directory) or 0) >= 30:
             return
         time.sleep(0.01)
     raise AssertionError(f"no checkpoint: {process.communicate(timeout=5)[0]}")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from wired import CONSTANT, SHAPED, UNSHAPED
 
-from suite import record
 from suite.comm.testbed import Testbed, missing, rendezvous
+from suite.record import record
 from suite.verbs import verify
 
 pytestmark = pytest.mark.testbed

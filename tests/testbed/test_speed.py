@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import wired
 
-from suite import configure
 from suite.comm.testbed import Testbed, missing
+from suite.settings import configure
 
 pytestmark = [
     pytest.mark.testbed,

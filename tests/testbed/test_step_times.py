@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import trained
 
-from suite import configure, projection, run
 from suite.comm.testbed import Testbed, missing
+from suite.launch import run
+from suite.projection import project
+from suite.settings import configure
 
 pytestmark = [
     pytest.mark.testbed,
@@ -75,9 +77,9 @@ def projected(typed: list[str], world: int, local: int, compute: float, codec: f
     network = ["network=1gbit", f"network.outer.bandwidth={1.18e8 / 5}", f"network.ranks_per_host={local}"]
     network += [f"network.inner.bandwidth={inside}"] if inside else []
     asked = [*network, f"network.codec={codec}", f"compute_seconds={compute}", f"world={world}"]
-    config, plan = projection.split(configure.compose([*typed, *asked, "backend=torch"]))
-    config = projection.placed(config, plan)
-    found = projection.project(config, run.make_task(config), plan, None)
+    config, plan = project.split(configure.compose([*typed, *asked, "backend=torch"]))
+    config = project.placed(config, plan)
+    found = project.project(config, run.make_task(config), plan, None)
     return found["step_seconds"][found["schedule"]]
 
 

@@ -1,14 +1,21 @@
-"""The network's own all-reduce, in the type that the codec narrows to; only for codecs that are closed under addition.
+"""The backend's all-reduce, in the codec's narrow type; only for codecs that are closed under addition.
 
 In which order the network adds is its own affair. The sum is taken before the division, so float16 may overflow.
 """
 
 from suite.comm.channel import Channel
+from suite.comm.contract import Encoder, Handle, Transport, Value
 from suite.comm.transport import Entry, entry
 
-SUMMARY = "the network's own all-reduce"
+SUMMARY = "the backend's all-reduce"
 CITATION = ""
 CLOSED = True  # only for codecs that are closed under addition
+
+
+def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle]) -> Value:
+    """The mean over ranks of a flat (n,) array; torch overwrites it, because gradients would be copied twice."""
+    total = transport.all_reduce(name, encoder.codec.narrow(values))
+    return transport.averaged(transport.xp.asarray(total, dtype=values.dtype))
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:

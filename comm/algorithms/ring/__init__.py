@@ -1,15 +1,30 @@
-"""A ring that decodes, adds and encodes again at every hop, as a user-defined operation of MPI's all-reduce does.
+"""A ring that decodes, adds and encodes at every hop, like MPI's all-reduce with a user-defined operation.
 
 Rank r starts with chunk r; after W - 1 hops it holds the sum of chunk r + 1, which is then gathered encoded. The error
 grows with the number of hops, which is why this algorithm is here: it is what low-precision reductions over MPI did.
 """
 
 from suite.comm.channel import Channel
+from suite.comm.contract import Encoder, Handle, Transport, Value
+from suite.comm.exchange import gathered
 from suite.comm.transport import Entry, entry
 
 SUMMARY = "ring that decodes, adds and encodes at every hop"
 CITATION = "Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002"
 CLOSED = False  # only for codecs that are closed under addition
+
+
+def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle]) -> Value:
+    """The mean over ranks of a flat (n,) array."""
+    rows = transport.chunks(values)
+    partial = transport.row(rows)
+    for hop in range(transport.world - 1):
+        payloads = encoder.encode(f"hop{hop}", partial[None])
+        received = [transport.shift(f"{name}/hop{hop}", payload) for payload in payloads]
+        partial = encoder.decode(received, partial)[0] + transport.row(rows, behind=hop + 1)
+    parts = gathered(f"{name}/gather", transport.averaged(partial), encoder, transport, "server")
+    means = transport.xp.roll(parts, 1, 0)  # rank r holds chunk r + 1
+    return means.reshape(-1)[: values.shape[0]]
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:

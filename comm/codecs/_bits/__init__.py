@@ -1,4 +1,4 @@
-"""Words of 1 to 8 bits in bytes, the first in the lowest bits; one text for NumPy, torch and jax.
+"""Packing of 1- to 8-bit words into bytes, first word in the lowest bits; shared by NumPy, torch and jax.
 
 Words are taken in groups that fill whole bytes: eight of 3 bits fill three, two of 4 bits fill one.
 """
@@ -15,7 +15,7 @@ def group(bits: int) -> int:
 def pack(xp: Any, words: Any, bits: int) -> Any:
     """uint8 words below 2**bits, a multiple of `group(bits)` of them, to bytes; `xp` has `stack`."""
     columns = words.reshape(-1, group(bits))
-    found = []
+    joined = []
     for byte in range(bits * group(bits) // 8):
         shifts = [number * bits - 8 * byte for number in range(group(bits))]
         parts = [
@@ -26,18 +26,18 @@ def pack(xp: Any, words: Any, bits: int) -> Any:
         whole = parts[0]
         for part in parts[1:]:
             whole = whole | part
-        found.append(whole)
-    return xp.stack(found, 1).reshape(-1)
+        joined.append(whole)
+    return xp.stack(joined, 1).reshape(-1)
 
 
 def unpack(xp: Any, packed: Any, bits: int) -> Any:
     """The inverse of `pack`."""
     columns = packed.reshape(-1, bits * group(bits) // 8)
-    found = []
+    words = []
     for number in range(group(bits)):
         byte, shift = divmod(number * bits, 8)
         word = columns[:, byte] >> shift
         if shift + bits > 8:
             word = word | (columns[:, byte + 1] << (8 - shift))
-        found.append(word & (2**bits - 1))
-    return xp.stack(found, 1).reshape(-1)
+        words.append(word & (2**bits - 1))
+    return xp.stack(words, 1).reshape(-1)

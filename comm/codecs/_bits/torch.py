@@ -10,7 +10,7 @@ from suite.comm.codecs._parts.torch import by_parts
 
 
 def room(like: Tensor, bits: int) -> Tensor:
-    """Room for the words of (n,) values in whole groups, (groups, group); words beyond the values are zero."""
+    """An array for the words of (n,) values in whole groups, (groups, group); words beyond the values are zero."""
     group = _bits.group(bits)
     words = like.new_empty(-(-len(like) // group) * group, dtype=torch.uint8)
     words[len(like) :] = 0
@@ -35,25 +35,25 @@ def _pack(packed: Tensor, words: Tensor) -> None:
 
 
 def meanings(table: Tensor, bits: int) -> Tensor:
-    """What the words of each byte stand for, (256, 8 / bits), where a word stands for a number of the table."""
+    """The table entries of the words in each byte, (256, 8 / bits)."""
     every = torch.arange(256, dtype=torch.uint8, device=table.device)
     return table[_bits.unpack(torch, every, bits).int()].view(256, -1)
 
 
 def read(packed: Tensor, table: Tensor, bits: int, count: int) -> Tensor:
-    """The numbers of the (2**bits,) table that `count` packed words stand for."""
+    """The entries of the (2**bits,) table that `count` packed words name."""
     if 8 % bits:
         whole = bits * _bits.group(bits) // 8
         packed = _bits.unpack(torch, functional.pad(packed, (0, -len(packed) % whole)), bits)
     elif bits < 8:
         table = meanings(table, bits)
-    found = table.new_empty(len(packed), *table.shape[1:])
-    by_parts(_look_up, found, packed, given=(table,))
-    return found.view(-1)[:count]
+    values = table.new_empty(len(packed), *table.shape[1:])
+    by_parts(_look_up, values, packed, constants=(table,))
+    return values.view(-1)[:count]
 
 
-def _look_up(found: Tensor, packed: Tensor, table: Tensor) -> None:
+def _look_up(values: Tensor, packed: Tensor, table: Tensor) -> None:
     if table.ndim > 1 and table.device.type == "cpu":  # NumPy copies rows two to three times as fast
-        np.take(table.numpy(), packed.numpy(), axis=0, out=found.numpy(), mode="clip")
+        np.take(table.numpy(), packed.numpy(), axis=0, out=values.numpy(), mode="clip")
     else:
-        torch.index_select(table, 0, packed.int(), out=found)
+        torch.index_select(table, 0, packed.int(), out=values)

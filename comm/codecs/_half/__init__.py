@@ -1,4 +1,4 @@
-"""What float16 and bfloat16 share: values rounded to a 16-bit type that all frameworks have, by way of float32."""
+"""Shared code of float16 and bfloat16: values rounded through float32 to a 16-bit type of every framework."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -41,7 +41,7 @@ class Half(Codec):
             return np.ascontiguousarray(self.narrow(values)).view(np.uint8)
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload back to values."""
+        """The payload to values."""
         return payload.view(self.kind).astype(like.dtype)
 
     def narrow(self, values: np.ndarray) -> np.ndarray:

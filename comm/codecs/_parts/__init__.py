@@ -1,1 +1,1 @@
-"""Kernels over long arrays in torch: part by part, so that what is between two operations stays in the cache."""
+"""Kernels over long arrays in torch: one part at a time, to keep intermediate values in the cache."""

@@ -1,8 +1,8 @@
 """Kernels over long arrays in torch.
 
 A kernel is a function of arrays of equal length that writes its results into some of them. Eager torch reads and writes
-whole arrays at every operation, so a kernel of ten of them is called for one part after another that fits the cache.
-Compiled, it is one loop over whole arrays, made once for all lengths.
+whole arrays at every operation. A kernel of ten operations is therefore called for one part after another, each of
+which fits into the cache. Compiled, it is one loop over whole arrays, made once for all lengths.
 """
 
 import functools
@@ -17,27 +17,27 @@ PART, WHOLE = 2**17, 2**20  # rows of one part, and values in all its arrays, at
 
 @torch.no_grad()
 def by_parts(
-    kernel: Callable[..., None], *arrays: Tensor, given: tuple[Tensor, ...] = (), compiles: bool = False
+    kernel: Callable[..., None], *arrays: Tensor, constants: tuple[Tensor, ...] = (), compiles: bool = False
 ) -> None:
     """Call a kernel on all of some arrays.
 
     Args:
         kernel: the same function every time, or it would be compiled again.
         arrays: of equal length along the first axis.
-        given: what every part needs whole.
+        constants: arrays that every part needs as a whole.
         compiles: whether by `torch.compile`.
     """
     first = arrays[0]
-    if compiles and len(first) > 1:  # lengths 0 and 1 would be compiled by themselves
-        # as arrays of their own: where a view lies in its base would be part of what is compiled for
-        _compiled(kernel)(*(torch.from_dlpack(array.detach()) for array in (*arrays, *given)))
+    if compiles and len(first) > 1:  # torch would compile lengths 0 and 1 separately
+        # no views: torch would compile again for each offset of a view in its base
+        _compiled(kernel)(*(torch.from_dlpack(array.detach()) for array in (*arrays, *constants)))
     elif first.device.type != "cpu":
-        kernel(*arrays, *given)
+        kernel(*arrays, *constants)
     else:
         rows = max(1, min(PART, WHOLE // max(1, sum(array[:1].numel() for array in arrays))))
         for parts in zip(*(array.split(rows) for array in arrays), strict=True):
             if len(parts[0]):
-                kernel(*parts, *given)
+                kernel(*parts, *constants)
 
 
 @functools.cache

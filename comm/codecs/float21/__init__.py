@@ -2,7 +2,8 @@
 
 Three words share a little-endian pair of uint32. The values are cut into three thirds a, b, c (padded with zeros to
 equal length m): the payload is m words `a | b << 21` and then m words `b >> 11 | c << 10`, so that packing reads and
-writes whole arrays. A NaN stays one (its quiet bit is set); what rounds past the largest float32 becomes infinite.
+writes whole arrays. A NaN stays a NaN (its quiet bit is set). A value that rounds past the largest float32 becomes
+infinite.
 """
 
 from dataclasses import dataclass
@@ -25,13 +26,13 @@ def words(xp: Any, bits: Any) -> Any:
 
 
 def pack(xp: Any, a: Any, b: Any, c: Any) -> tuple[Any, Any]:
-    """Three arrays of 21-bit words to two of 32-bit ones; bits of `b` that do not fit fall off."""
+    """Three arrays of 21-bit words to two arrays of 32-bit words; `<<` drops the bits of `b` that do not fit."""
     u = xp.uint32
     return a | (b << u(21)), (b >> u(11)) | (c << u(10))
 
 
 def unpack(xp: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """The inverse of `pack`, each word already moved up to where float32 has its bits."""
+    """The inverse of `pack`; each word is shifted to the upper bits, as in a float32."""
     u = xp.uint32
     upper = u(0xFFFFF800)
     return low << u(11), ((low >> u(10)) | (high << u(22))) & upper, (high << u(1)) & upper
@@ -42,7 +43,7 @@ class Float21(Codec):
     """The specification in NumPy."""
 
     def nbytes(self, count: int, itemsize: int = 4) -> int:
-        """Eight bytes for three values."""
+        """Payload bytes: eight for three values."""
         return 8 * -(-count // 3)
 
     def bound(self, values: np.ndarray) -> np.ndarray:
@@ -53,13 +54,14 @@ class Float21(Codec):
 
     def encode(self, values: np.ndarray, draw: Draw | None = None) -> np.ndarray:
         """(n,) values to their payload."""
-        found = words(np, np.ascontiguousarray(values, np.float32).view(np.uint32))
-        return np.concatenate(pack(np, *np.split(np.pad(found, (0, -len(found) % 3)), 3))).astype("<u4").view(np.uint8)
+        rounded = words(np, np.ascontiguousarray(values, np.float32).view(np.uint32))
+        thirds = np.split(np.pad(rounded, (0, -len(rounded) % 3)), 3)
+        return np.concatenate(pack(np, *thirds)).astype("<u4").view(np.uint8)
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload back to values."""
-        found = unpack(np, *np.split(payload.view("<u4").astype(np.uint32), 2))
-        return np.concatenate(found)[: len(like)].view(np.float32).astype(like.dtype)
+        """The payload to values."""
+        bits = unpack(np, *np.split(payload.view("<u4").astype(np.uint32), 2))
+        return np.concatenate(bits)[: len(like)].view(np.float32).astype(like.dtype)
 
 
 make = Float21

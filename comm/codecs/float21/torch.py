@@ -17,14 +17,14 @@ class Float21(float21.Float21):
     def encode(self, values: Tensor, draw: Draw | None = None) -> Tensor:
         """(n,) values to their payload."""
         bits, third = values.float().view(torch.int32), -(-len(values) // 3)
-        parts = [bits[at * third : (at + 1) * third] for at in range(3)]
+        parts = [bits[part * third : (part + 1) * third] for part in range(3)]
         filled = [part if len(part) == third else functional.pad(part, (0, third - len(part))) for part in parts]
         words = bits.new_empty(2, third)
         by_parts(pack, *words, *filled, compiles=self.compiles)
         return words.view(-1).view(torch.uint8)
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload back to values."""
+        """The payload to values."""
         words = payload.view(torch.int32).view(2, -1)
         bits = words.new_empty(3, words.shape[1])
         by_parts(unpack, *bits, *words, compiles=self.compiles)

@@ -1,4 +1,4 @@
-"""No compression: an array's own bytes, little-endian. float32 in ordinary runs, float64 in double-precision ones."""
+"""No compression: the array's bytes, little-endian; float32 in ordinary runs, float64 in double precision."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from suite.comm.codecs._codec import Codec, Draw
 
-SUMMARY = "the values' own bytes"
+SUMMARY = "no compression: the values' own bytes"
 CITATION = ""
 
 
@@ -31,7 +31,7 @@ class Float32(Codec):
         return np.ascontiguousarray(values).view(np.uint8)
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload back to values."""
+        """The payload to values."""
         return payload.view(like.dtype)
 
     def narrow(self, values: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Whole numbers from -127 to 127 times a scale, one for each block of values.
+"""Integers from -127 to 127 times a scale, with one scale for each block of values.
 
 The payload is the float32 scales, then the numbers. A scale is the block's largest magnitude over 127, rounded up to 17
-bits of precision: then a number times its scale is exact, and no compiler's fused multiply-add can change a sum. The
+bits of precision: a number times its scale is then exact, and a fused multiply-add cannot change a sum. The
 largest scale is rounded down, so that nothing overflows. A block whose values are all below 2**-90 becomes zeros; one
 that holds an infinity or a NaN becomes NaNs. Values are multiplied by their scale's reciprocal: XLA makes that of
 quotients in any case, and then one value in some 60,000 would be rounded another way than in NumPy.
@@ -15,7 +15,7 @@ import numpy as np
 from suite.comm.codecs._codec import Codec, Draw
 from suite.contract import UserError
 
-SUMMARY = "8-bit whole numbers times a float32 scale for each block"
+SUMMARY = "8-bit integers with a float32 scale for each block"
 CITATION = "Dettmers 2016, arXiv:1511.04561; Alistarh et al. 2017, arXiv:1610.02132 (stochastic rounding)"
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # bits of float32
 TINY = (127 - 90) << 23  # of 2**-90
@@ -37,6 +37,7 @@ class Int8(Codec):
     rounding: str = "nearest"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.block < 1:
             raise UserError(f"codec int8: block={self.block}; type comm.codec.block=512")
         if self.rounding not in ("nearest", "stochastic"):
@@ -49,26 +50,26 @@ class Int8(Codec):
 
     @property
     def unbiased(self) -> bool:
-        """Stochastic rounding is, but for the 2**-17 of a scale that its steps are rounded by."""
+        """Stochastic rounding is unbiased, up to 2**-17 of a scale by which its steps are rounded."""
         return self.rounding == "stochastic"
 
     def blocks(self, count: int) -> int:
-        """How many blocks hold so many values."""
+        """Number of blocks of `count` values."""
         return -(-count // self.block)
 
     def nbytes(self, count: int, itemsize: int = 4) -> int:
-        """A byte a value and four a block."""
+        """Payload bytes: one for each value, and four for each block."""
         return count + 4 * self.blocks(count)
 
     def bound(self, values: np.ndarray) -> np.ndarray:
         """Half a scale, or a whole one under stochastic rounding; the product's rounding adds 2**-16 of it.
 
-        None beside an infinity or a NaN.
+        Infinite in a block with an infinity or a NaN.
         """
         scales = self.scales(np, self._rows(values)).repeat(self.block)[: len(values)].astype(np.float64)
         step = (1.0 if self.draws else 0.5) + 2.0**-16
-        found = np.where(scales > 0, scales * step, np.abs(values))
-        return np.where(np.isnan(scales), np.inf, found).astype(values.dtype)
+        bounds = np.where(scales > 0, scales * step, np.abs(values))
+        return np.where(np.isnan(scales), np.inf, bounds).astype(values.dtype)
 
     def encode(self, values: np.ndarray, draw: Draw | None = None) -> np.ndarray:
         """(n,) values to their payload."""
@@ -80,7 +81,7 @@ class Int8(Codec):
         return np.concatenate([scales.astype("<f4").view(np.uint8), numbers.view(np.uint8)])
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload back to values."""
+        """The payload to values."""
         head = 4 * self.blocks(len(like))
         scales, numbers = payload[:head].view("<f4").astype(np.float32), payload[head:].view(np.int8)
         return (self._rows(numbers) * scales[:, None]).reshape(-1)[: len(like)].astype(like.dtype)
@@ -90,7 +91,7 @@ class Int8(Codec):
             return np.pad(values.astype(np.float32), (0, -len(values) % self.block)).reshape(-1, self.block)
 
     def scales(self, xp: Any, rows: Any) -> Any:
-        """Of (blocks, block) float32 values; `xp` is `numpy`, `torch` or `jax.numpy`."""
+        """The scales of (blocks, block) float32 values; `xp` is `numpy`, `torch` or `jax.numpy`."""
         largest = xp.amax(xp.abs(rows), 1).view(xp.int32) & MAGNITUDE
         scale = (largest.view(xp.float32) * INVERSE).view(xp.int32)
         scale = xp.clip((scale | 0x7F) + 1, 0, LARGEST)
@@ -98,13 +99,13 @@ class Int8(Codec):
         return xp.where(largest < INFINITY, scale, NAN).view(xp.float32)
 
     def numbers(self, xp: Any, rows: Any, scales: Any, draws: Any) -> Any:
-        """(blocks, block) float32 values to whole ones; `draws` are as many uniform numbers, or None."""
+        """(blocks, block) float32 values to integers; `draws` are as many uniform numbers, or None."""
         usable = (scales > 0)[:, None]
-        found = self.rounded(xp, xp.where(usable, rows, 0.0) * (1.0 / xp.where(usable, scales[:, None], 1.0)), draws)
-        return xp.clip(found, -127, 127)
+        quotients = xp.where(usable, rows, 0.0) * (1.0 / xp.where(usable, scales[:, None], 1.0))
+        return xp.clip(self.rounded(xp, quotients, draws), -127, 127)
 
     def rounded(self, xp: Any, quotients: Any, draws: Any) -> Any:
-        """Values in units of their scale to whole ones; with draws, in steps of 2**-16 that are added as integers."""
+        """Values in units of their scale to integers; with draws, in steps of 2**-16 that are added as integers."""
         if draws is None:
             return xp.round(quotients)
         steps, drawn = xp.round(quotients * STEPS), xp.floor(draws * STEPS)

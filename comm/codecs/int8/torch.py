@@ -24,12 +24,12 @@ class Int8(int8.Int8):
         return payload[: self.nbytes(count)]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload back to values."""
+        """The payload to values."""
         head = 4 * self.blocks(len(like))
         scales, numbers = payload[:head].clone().view(torch.float32), payload[head:].view(torch.int8)
-        found = scales.new_empty(len(scales), self.block)
-        by_parts(read, found, self._rows(numbers), scales, compiles=self.compiles)
-        return found.view(-1)[: len(like)].to(like.dtype)
+        values = scales.new_empty(len(scales), self.block)
+        by_parts(read, values, self._rows(numbers), scales, compiles=self.compiles)
+        return values.view(-1)[: len(like)].to(like.dtype)
 
     def write(self, scales: Tensor, numbers: Tensor, rows: Tensor, draws: Tensor | None = None) -> None:
         """(k, block) float32 values to their scales and whole numbers."""
@@ -46,9 +46,9 @@ class Int8(int8.Int8):
         return functional.pad(values, (0, -len(values) % self.block)).view(-1, self.block)
 
 
-def read(found: Tensor, rows: Tensor, scales: Tensor) -> None:
+def read(values: Tensor, rows: Tensor, scales: Tensor) -> None:
     """(k, block) whole numbers to values."""
-    torch.mul(rows, scales[:, None], out=found)
+    torch.mul(rows, scales[:, None], out=values)
 
 
 make = Int8

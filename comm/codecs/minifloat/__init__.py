@@ -1,11 +1,11 @@
-"""Small floating-point numbers: a sign, `exponent` and `mantissa` bits laid out as in IEEE 754, one or two bytes each.
+"""Small floating-point numbers of one or two bytes: sign, `exponent` and `mantissa` bits as in IEEE 754.
 
-Subnormals, infinities and NaNs are there as in IEEE 754; rounding is to nearest, ties to even. Finite values beyond the
-largest finite one become that. Where `scale` is `absmax`, values are divided by a power of two before, such that the
-largest finite one just fits; it stands before the words as a float32. It is never so small that a word would stand for
-a subnormal of float32: values below that become zero. All of it is integer arithmetic on the bits of float32, because
-the casts of frameworks differ in what overflows. e = 5, m = 10 without scale is float16, but for what overflows; (8, 7)
-is the codec bfloat16.
+Subnormals, infinities and NaNs are as in IEEE 754; rounding is to nearest, ties to even. Finite values beyond the
+largest finite number are clipped to it. With `scale=absmax`, values are first divided by a power of two, the scale,
+such that the largest finite value just fits. The payload is the scale as a float32, then the words. The scale has a
+lower limit, so that no word means a subnormal of float32: smaller values become zero. Everything is integer arithmetic
+on the bits of float32, because the frameworks' casts differ in overflow. With exponent=5, mantissa=10 and no scale, the
+words are those of float16, except for overflow. The codec bfloat16 has 8 and 7 bits.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ import numpy as np
 from suite.comm.codecs._codec import Codec, Draw
 from suite.contract import UserError
 
-SUMMARY = "floating-point numbers of 8 or 16 bits, their exponent and mantissa as asked for"
+SUMMARY = "floating-point numbers of 8 or 16 bits with configurable exponent and mantissa"
 CITATION = "IEEE 754-2019, section 3; Micikevicius et al. 2022, arXiv:2209.05433 (8 bits)"
-MAGNITUDE, INFINITY = 0x7FFFFFFF, 0x7F800000  # of float32: all bits but the sign, and infinity's
+MAGNITUDE, INFINITY = 0x7FFFFFFF, 0x7F800000  # bits of float32: all except the sign; infinity
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class MiniFloat(Codec):
     """The specification in NumPy.
 
     Attributes:
-        exponent: bits, 2 to 7.
-        mantissa: bits, such that all are 8 or 16.
+        exponent: number of exponent bits, 2 to 7.
+        mantissa: number of mantissa bits; with the sign and the exponent, 8 or 16 bits in all.
         scale: `absmax` (a power of two for each array) or `none`.
     """
 
@@ -36,6 +36,7 @@ class MiniFloat(Codec):
     scale: str = "absmax"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         e, m = self.exponent, self.mantissa
         if 1 + e + m not in (8, 16) or not 2 <= e <= 7 or m < 1:
             raise UserError(
@@ -57,17 +58,17 @@ class MiniFloat(Codec):
 
     @property
     def bias(self) -> int:
-        """Of the exponent; also the exponent of the largest finite number."""
+        """Bias of the exponent; also the exponent of the largest finite number."""
         return 2 ** (self.exponent - 1) - 1
 
     def nbytes(self, count: int, itemsize: int = 4) -> int:
-        """The scale's four bytes, where there is one, and one or two a value."""
+        """Payload bytes: four for the scale, if there is one, and one or two for each value."""
         return self.header + self.width * count
 
     def bound(self, values: np.ndarray) -> np.ndarray:
-        """Half a unit in the last place, normal and subnormal; what is cut off beyond the largest number.
+        """Half a unit in the last place, for normal and subnormal numbers; beyond the largest number, the part cut off.
 
-        None beyond the largest float32.
+        Values beyond the largest float32 have no bound (inf).
         """
         wide = np.abs(values.astype(np.float64))
         with np.errstate(over="ignore"):
@@ -76,9 +77,9 @@ class MiniFloat(Codec):
         power = int(self.power(np, self.finite(np, bits).max(initial=0))) if self.header else 0
         unit = 2.0 ** (power - self.bias - self.mantissa)
         most = (2.0 - 2.0**-self.mantissa) * 2.0 ** min(power + self.bias, 127)
-        found = np.maximum(np.maximum(wide * 2.0 ** -(self.mantissa + 1), unit), wide - most)
-        found = found * (1.0 + 2.0**-23)  # of the bound's own rounding
-        return np.where(np.isfinite(single), found, np.inf).astype(values.dtype)
+        bounds = np.maximum(np.maximum(wide * 2.0 ** -(self.mantissa + 1), unit), wide - most)
+        bounds = bounds * (1.0 + 2.0**-23)  # the rounding of the bounds
+        return np.where(np.isfinite(single), bounds, np.inf).astype(values.dtype)
 
     def encode(self, values: np.ndarray, draw: Draw | None = None) -> np.ndarray:
         """(n,) values to their payload."""
@@ -89,19 +90,19 @@ class MiniFloat(Codec):
         return np.concatenate([np.array([(power + 127) << 23], "<i4").view(np.uint8)[: self.header], words])
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload back to values."""
+        """The payload to values."""
         scale = payload[: self.header].view("<f4")[0] if self.header else 1.0
         words = payload[self.header :].view(f"<u{self.width}").astype(np.int32)
-        with np.errstate(over="ignore"):  # infinities, on their way
+        with np.errstate(over="ignore"):  # to infinities
             return self.values(np, words, scale).astype(like.dtype)
 
     def finite(self, xp: Any, bits: Any) -> Any:
-        """float32 bits (int32) of magnitudes, up to the largest of so many mantissa bits; 0 for what is not finite."""
+        """float32 bits (int32) to those of magnitudes, clipped to the largest with `mantissa` bits; 0 if not finite."""
         magnitude = bits & MAGNITUDE
         return xp.where(magnitude < INFINITY, xp.clip(magnitude, 0, INFINITY - (1 << (23 - self.mantissa))), 0)
 
     def power(self, xp: Any, largest: Any) -> Any:
-        """The scale's exponent, from `finite`'s largest: once rounded, that is a finite number."""
+        """The scale's exponent, from the largest of `finite`, such that this value rounds to a finite word."""
         rounded = (largest + (1 << (22 - self.mantissa))) >> 23
         return xp.clip(rounded - (127 + self.bias), self.bias + self.mantissa - 127, None)
 
@@ -111,7 +112,9 @@ class MiniFloat(Codec):
         finite, magnitude = self.finite(xp, bits), bits & MAGNITUDE
         field = finite >> 23
         significand = (finite & 0x7FFFFF) | xp.where(field > 0, 0x800000, 0)
-        place = field + (self.bias - 127) - power  # the exponent's bits; below 1 for subnormals, which lose more bits
+        place = (
+            field + (self.bias - 127) - power
+        )  # the word's exponent bits; below 1 for subnormals, which drop more bits
         drop = xp.clip((24 - m) - place, 23 - m, 25)
         rounded = (significand + ((1 << (drop - 1)) - 1) + ((significand >> drop) & 1)) >> drop
         word = xp.clip(rounded + ((xp.clip(place, 1, None) - 1) << m), 0, top - 1)
@@ -119,15 +122,15 @@ class MiniFloat(Codec):
         return xp.where(magnitude < INFINITY, word, special) | (((bits >> 31) & 1) << (self.exponent + m))
 
     def values(self, xp: Any, words: Any, scale: Any) -> Any:
-        """int32 words to float32: exactly, so that a product or difference with them may be fused."""
+        """int32 words to float32. Each operation is exact, so that XLA may fuse products with sums."""
         m, top = self.mantissa, 2**self.exponent - 1
         magnitude = words & ((1 << (self.exponent + m)) - 1)
         raised = (magnitude << (23 - m)) + ((127 - self.bias) << 23)
         small = (raised + (1 << 23)).view(xp.float32) - 2.0 ** (1 - self.bias)  # 1.xx less 1, for subnormals
-        found = xp.where(magnitude >> m > 0, raised.view(xp.float32), small) * scale
+        numbers = xp.where(magnitude >> m > 0, raised.view(xp.float32), small) * scale
         special = ((magnitude << (23 - m)) | INFINITY).view(xp.float32)
-        found = xp.where(magnitude >> m == top, special, found).view(xp.int32)
-        return (found | (((words >> (self.exponent + m)) & 1) << 31)).view(xp.float32)
+        numbers = xp.where(magnitude >> m == top, special, numbers).view(xp.int32)
+        return (numbers | (((words >> (self.exponent + m)) & 1) << 31)).view(xp.float32)
 
 
 make = MiniFloat

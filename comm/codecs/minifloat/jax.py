@@ -16,8 +16,8 @@ class MiniFloat(minifloat.MiniFloat):
         values = values.astype(jnp.float32)
         power = jnp.zeros((), jnp.int32)
         if self.header:
-            given = values if values.size else jnp.zeros(1, jnp.float32)
-            largest = fold(jnp, given, jnp.maximum, lambda part: self.finite(jnp, part.view(jnp.int32)))
+            nonempty = values if values.size else jnp.zeros(1, jnp.float32)
+            largest = fold(jnp, nonempty, jnp.maximum, lambda part: self.finite(jnp, part.view(jnp.int32)))
             power = self.power(jnp, largest)
         kind = jnp.dtype(f"uint{8 * self.width}")
         words = self.words(jnp, values.view(jnp.int32), power).astype(kind)
@@ -25,7 +25,7 @@ class MiniFloat(minifloat.MiniFloat):
         return jnp.concatenate([scale, words]) if self.header else words
 
     def decode(self, payload: Array, like: Array) -> Array:
-        """The payload back to values."""
+        """The payload to values."""
         head = self.header // self.width
         scale = lax.bitcast_convert_type(payload[:head], jnp.float32) if head else 1.0
         return self.values(jnp, payload[head:].astype(jnp.int32), scale).astype(like.dtype)

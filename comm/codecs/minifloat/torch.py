@@ -8,7 +8,7 @@ from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
 from suite.comm.codecs._parts.torch import by_parts, largest
 
-MANY = 2**15  # values, for which it is worth while to encode whatever may precede the last bits
+MANY = 2**15  # values from which on a table of the words of all prefixes (see `look_up`) is worth while
 
 
 class MiniFloat(minifloat.MiniFloat):
@@ -28,55 +28,58 @@ class MiniFloat(minifloat.MiniFloat):
             power = self.power(torch, most)
             payload[:4] = ((power + 127) << 23).reshape(1).view(torch.uint8)
         words = payload[self.header :].view(self._kind)
-        if fits and self._short:  # torch's own cast differs only in what does not fit
+        if fits and self._short:  # torch's cast differs only for values that do not fit
             factor = ((127 - power) << 23).view(torch.float32)  # 2 ** -power
-            by_parts(cast, words.view(torch.float8_e5m2), narrow, given=(factor,))
+            by_parts(cast, words.view(torch.float8_e5m2), narrow, constants=(factor,))
         elif self.width == 1 and len(values) >= MANY and not self.compiles:
             prefixes = torch.arange(2 ** (33 - self.rest), dtype=torch.int32, device=values.device)
-            every = self.words(torch, ((prefixes >> 1) << self.rest) | (prefixes & 1), power).to(torch.uint8)
-            by_parts(self.look_up, words, bits, given=(every,))
+            table = self.words(torch, ((prefixes >> 1) << self.rest) | (prefixes & 1), power).to(torch.uint8)
+            by_parts(self.look_up, words, bits, constants=(table,))
         else:
-            by_parts(self.write, words, bits, given=(power,), compiles=self.compiles)
+            by_parts(self.write, words, bits, constants=(power,), compiles=self.compiles)
         return payload
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload back to values."""
+        """The payload to values."""
         scale = payload[: self.header].clone().view(torch.float32)[0] if self.header else torch.ones(())
         words = payload[self.header :].view(self._kind)
         if self._short:
-            found = words.new_empty(len(words), dtype=torch.float32)
-            by_parts(lengthen, found, words, given=(scale,))
-            return found.to(like.dtype)
+            values = words.new_empty(len(words), dtype=torch.float32)
+            by_parts(lengthen, values, words, constants=(scale,))
+            return values.to(like.dtype)
         if self.width == 1:
-            every = torch.arange(256, dtype=torch.int32, device=payload.device)
-            return in_bytes.read(words, self.values(torch, every, scale), 8, len(like)).to(like.dtype)
-        found = words.new_empty(len(words), dtype=torch.float32)
-        by_parts(self.read, found, words, given=(scale,), compiles=self.compiles)
-        return found.to(like.dtype)
+            all_words = torch.arange(256, dtype=torch.int32, device=payload.device)
+            return in_bytes.read(words, self.values(torch, all_words, scale), 8, len(like)).to(like.dtype)
+        values = words.new_empty(len(words), dtype=torch.float32)
+        by_parts(self.read, values, words, constants=(scale,), compiles=self.compiles)
+        return values.to(like.dtype)
 
     def write(self, words: Tensor, bits: Tensor, power: Tensor) -> None:
         """float32 bits to words."""
         words.copy_(self.words(torch, bits, power))
 
-    def read(self, found: Tensor, words: Tensor, scale: Tensor) -> None:
+    def read(self, values: Tensor, words: Tensor, scale: Tensor) -> None:
         """Words to float32."""
-        found.copy_(self.values(torch, words.int() & (2 ** (8 * self.width) - 1), scale))  # 16 bits are read as signed
+        values.copy_(self.values(torch, words.int() & (2 ** (8 * self.width) - 1), scale))  # 16 bits are read as signed
 
-    def look_up(self, words: Tensor, bits: Tensor, every: Tensor) -> None:
-        """The same, from the words of all that may precede the last bits, with and without any of these."""
+    def look_up(self, words: Tensor, bits: Tensor, table: Tensor) -> None:
+        """float32 bits to words, from a table.
+
+        The index is the bits before the last `rest` bits, then one bit that tells whether any of the last bits is set.
+        """
         mask = (1 << self.rest) - 1
-        more = (bits & mask).add_(mask).bitwise_right_shift_(self.rest)
-        prefixes = (bits >> (self.rest - 1)).bitwise_and_(2 ** (33 - self.rest) - 2).bitwise_or_(more)
-        torch.index_select(every, 0, prefixes, out=words)
+        any_set = (bits & mask).add_(mask).bitwise_right_shift_(self.rest)
+        prefixes = (bits >> (self.rest - 1)).bitwise_and_(2 ** (33 - self.rest) - 2).bitwise_or_(any_set)
+        torch.index_select(table, 0, prefixes, out=words)
 
     @property
     def rest(self) -> int:
-        """Last bits of a float32 of which it only matters whether there are any: less than half a unit each."""
+        """Number of last bits of a float32, all below half a unit, whose effect on rounding is whether any is set."""
         return 22 - self.mantissa
 
     @property
     def _short(self) -> bool:
-        """Whether a word is the first byte of a float16."""
+        """Whether a word is the high byte of a float16."""
         return (self.exponent, self.mantissa) == (5, 2)
 
     @property
@@ -85,13 +88,13 @@ class MiniFloat(minifloat.MiniFloat):
 
 
 def cast(words: Tensor, values: Tensor, factor: Tensor) -> None:
-    """float32 to words of a type of torch's own."""
+    """float32 to words of type float8_e5m2."""
     words.copy_(values * factor)
 
 
-def lengthen(found: Tensor, words: Tensor, scale: Tensor) -> None:
-    """First bytes of float16 to float32."""
-    found.copy_((words.to(torch.int16) << 8).view(torch.float16)).mul_(scale)
+def lengthen(values: Tensor, words: Tensor, scale: Tensor) -> None:
+    """High bytes of float16 to float32."""
+    values.copy_((words.to(torch.int16) << 8).view(torch.float16)).mul_(scale)
 
 
 make = MiniFloat

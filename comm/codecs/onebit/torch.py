@@ -34,18 +34,18 @@ class OneBit(onebit.OneBit):
         return payload[: self.nbytes(len(values))]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload back to values."""
+        """The payload to values."""
         return in_bytes.read(payload[8:], payload[:8].clone().view(torch.float32), 1, len(like)).to(like.dtype)
 
     def sums(self, xp: Any, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the magnitudes of both signs, in one go."""
+        """Sums of the magnitudes of the positive and of the negative values, in one pass."""
 
-        def level(combine: Any, each: Any, parts: Sequence[Tensor]) -> Tensor:
+        def level(combine: Any, transform: Any, parts: Sequence[Tensor]) -> Tensor:
             if parts[0].ndim > 1:
-                return _fold.level(combine, each, parts)
-            found = parts[0].new_empty(2, len(parts[0]))
-            by_parts(add_up, *found, *parts, compiles=self.compiles and len(parts) == _fold.PARTS)
-            return found
+                return _fold.level(combine, transform, parts)
+            totals = parts[0].new_empty(2, len(parts[0]))
+            by_parts(add_up, *totals, *parts, compiles=self.compiles and len(parts) == _fold.PARTS)
+            return totals
 
         above, below = _fold.fold(torch, values, operator.add, sides, level)
         return above, below

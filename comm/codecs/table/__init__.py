@@ -1,16 +1,16 @@
-"""N bits a value: its sign, and which of 2^(N-1) magnitudes is nearest; these are percentiles of the data itself.
+"""N bits per value: its sign and the nearest of 2^(N-1) magnitudes, which are percentiles of the array.
 
-Magnitude k of 1 … 2^(N-1) is the 99k/2^(N-1)-th percentile of |values|, found anew for each array and sent with it.
-This is our reading of a poster (Oyama et al., AdaPrec), which has no more than: percentiles 99k/2^(N-1), k = 1 …
-2^(N-1), computed dynamically, to which values are rounded. Whose percentiles, what becomes of signs, and whether zero
-is in the table, it does not say. In this reading zero is not, what lies above the 99th percentile is clipped, and
-table-1, which makes every value plus or minus the 99th percentile, multiplies the norm: 2.6 times for normally
-distributed values.
+Magnitude k of 1 … 2^(N-1) is the 99k/2^(N-1)-th percentile of |values|, computed for each array and sent with it.
+This is our reading of a poster (Oyama et al., AdaPrec). It states only that values are rounded to the percentiles
+99k/2^(N-1), k = 1 … 2^(N-1), which are computed dynamically. It does not state whose percentiles they are, how signs
+are treated, or whether zero is in the table. In this reading, zero is not in the table, and values above the 99th
+percentile are clipped. Table-1 makes every value plus or minus the 99th percentile, which multiplies the norm by 2.6
+for normally distributed values.
 
-A percentile is one of the values, the first that so many percent are not above. The payload is the magnitudes, float32
-in rising order, then words of N bits, the sign in the highest, packed as in `comm/codecs/_bits.py`. A value goes to the
-upper of two magnitudes where it is above their middle (rounded to float32). Magnitudes below 2**-120 count as zero; an
-infinity or a NaN anywhere makes the whole array NaNs.
+The p-th percentile is the smallest value that at least p percent of the values do not exceed. The payload is the
+magnitudes, float32 in rising order, then words of N bits, the sign in the highest bit, packed by `comm/codecs/_bits`.
+A value is rounded to the upper of two magnitudes if it is above their middle (rounded to float32). Magnitudes below
+2**-120 become zero. An infinity or a NaN in an array makes the whole array NaN.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from suite.comm.codecs import _bits
 from suite.comm.codecs._codec import Codec, Draw
 from suite.contract import UserError
 
-SUMMARY = "a sign and the nearest of 2^(N-1) percentiles of the magnitudes, recomputed each time"
+SUMMARY = "a sign and the nearest of 2^(N-1) percentiles of the magnitudes, recomputed for each array"
 CITATION = "Oyama et al., AdaPrec (poster), table-N; our reading"
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # bits of float32
 TINY = (127 - 120) << 23  # of 2**-120
@@ -35,13 +35,14 @@ class Table(Codec):
 
     Attributes:
         bits: N, 1 to 8.
-        percentiles: of which values: `sampled` (every k-th, 1 % of them but at least 1,024) or `exact` (of all).
+        percentiles: `sampled`: from every k-th value, 1 % of them but at least 1,024; `exact`: from all values.
     """
 
     bits: int = 8
     percentiles: str = "sampled"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.bits <= 8:
             raise UserError(f"codec table: bits={self.bits}; type comm.codec.bits=8, or 1 to 7")
         if self.percentiles not in ("sampled", "exact"):
@@ -51,23 +52,23 @@ class Table(Codec):
 
     @property
     def size(self) -> int:
-        """How many magnitudes there are."""
+        """Number of magnitudes."""
         return 2 ** (self.bits - 1)
 
     def nbytes(self, count: int, itemsize: int = 4) -> int:
-        """N bits a value in whole bytes, and four bytes a magnitude."""
+        """Payload bytes: N bits for each value, rounded up, and four bytes for each magnitude."""
         return 4 * self.size + -(-self.bits * count // 8)
 
     def stride(self, count: int) -> int:
-        """Every how many values one is looked at."""
+        """The stride of the values from which percentiles are computed."""
         return max(1, min(100, count // 1024)) if self.percentiles == "sampled" else 1
 
     def ranks(self, count: int) -> list[int]:
-        """Which of so many values in rising order are the magnitudes."""
+        """Indices of the magnitudes among `count` values in rising order."""
         return [-(-99 * k * count // (100 * self.size)) - 1 for k in range(1, self.size + 1)]
 
     def bound(self, values: np.ndarray) -> np.ndarray:
-        """Half the gap between the magnitudes around a value; its distance from the nearest outside the table."""
+        """Half the gap between the magnitudes around a value; outside the table, the distance from the nearest one."""
         if not len(values):
             return values
         table = self.find(values.astype(np.float32).view(np.int32) & MAGNITUDE).view(np.float32).astype(np.float64)
@@ -90,34 +91,34 @@ class Table(Codec):
         return np.concatenate([table.astype("<i4").view(np.uint8), packed])[: self.nbytes(len(values))]
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload back to values."""
+        """The payload to values."""
         table, packed = payload[: 4 * self.size].view("<i4").astype(np.int32), payload[4 * self.size :]
         whole = self.bits * _bits.group(self.bits) // 8
         words = _bits.unpack(np, np.pad(packed, (0, -len(packed) % whole)), self.bits)[: len(like)]
         return np.concatenate([table, table | SIGN])[words].view(np.float32).astype(like.dtype)
 
     def find(self, magnitudes: np.ndarray) -> np.ndarray:
-        """The table of an array, from its magnitudes' bits."""
+        """The table of an array, from the bits of its magnitudes."""
         return self.table(np, magnitudes.max(), np.sort(magnitudes[:: self.stride(len(magnitudes))]))
 
     def table(self, xp: Any, largest: Any, ordered: Any) -> Any:
-        """The magnitudes' bits; `xp` is `numpy`, `torch` or `jax.numpy`.
+        """The bits of the table's magnitudes, (size,) int32.
 
         Args:
-            xp: the arrays' library.
-            largest: bits of the largest magnitude of all.
-            ordered: bits of the magnitudes that are looked at, in rising order; at least one.
+            xp: `numpy`, `torch` or `jax.numpy`.
+            largest: bits of the largest magnitude in the array.
+            ordered: bits of the sampled magnitudes in rising order; at least one.
         """
-        found = xp.clip(ordered[xp.asarray(self.ranks(len(ordered)))], 0, INFINITY - 1)
-        return xp.where(largest < INFINITY, xp.where(found < TINY, 0, found), NAN)
+        chosen = xp.clip(ordered[xp.asarray(self.ranks(len(ordered)))], 0, INFINITY - 1)
+        return xp.where(largest < INFINITY, xp.where(chosen < TINY, 0, chosen), NAN)
 
     def middles(self, xp: Any, table: Any) -> Any:
-        """Bits of the middles between magnitudes; halved before they are added, so that no sum overflows."""
+        """Bits of the middles between neighbouring magnitudes, halved before the addition so that no sum overflows."""
         half = table.view(xp.float32) * 0.5
         return (half[:-1] + half[1:]).view(xp.int32)
 
     def words(self, bits: Any, numbers: Any) -> Any:
-        """A sign above the number of a magnitude, int32."""
+        """The words, int32: a magnitude's number, and the sign in the bit above."""
         return numbers | (((bits >> 31) & 1) << (self.bits - 1))
 
 

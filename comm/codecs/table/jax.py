@@ -8,7 +8,7 @@ from suite.comm.codecs._bits import jax as in_bytes
 from suite.comm.codecs._codec import Draw
 from suite.comm.codecs._fold import fold
 
-FEW = 8  # magnitudes that are told apart one by one
+FEW = 8  # largest table whose entries are selected one by one
 
 
 class Table(table.Table):
@@ -19,30 +19,30 @@ class Table(table.Table):
         narrow = values.astype(jnp.float32) if values.size else jnp.zeros(1, jnp.float32)
         bits = narrow.view(jnp.int32)
         largest = fold(jnp, narrow, jnp.maximum, lambda part: part.view(jnp.int32) & table.MAGNITUDE)
-        looked = narrow[:: self.stride(narrow.size)].view(jnp.int32) & table.MAGNITUDE
-        made = self.table(jnp, largest, jnp.sort(looked))
-        middles, magnitudes = self.middles(jnp, made), bits & table.MAGNITUDE
-        numbers = jnp.zeros(bits.shape, jnp.int32)  # how many middles are below, one by one: a search would gather
+        sample = narrow[:: self.stride(narrow.size)].view(jnp.int32) & table.MAGNITUDE
+        entries = self.table(jnp, largest, jnp.sort(sample))
+        middles, magnitudes = self.middles(jnp, entries), bits & table.MAGNITUDE
+        numbers = jnp.zeros(bits.shape, jnp.int32)  # counts the middles below; a search would gather
         for middle in range(middles.size):
             numbers = numbers + (magnitudes > middles[middle])
         words = jnp.pad(self.words(bits, numbers).astype(jnp.uint8), (0, -bits.size % _bits.group(self.bits)))
         packed = in_bytes.pack(words, self.bits)
-        made = lax.bitcast_convert_type(made, jnp.uint8).reshape(-1)
-        return jnp.concatenate([made, packed])[: self.nbytes(values.size)]
+        entries = lax.bitcast_convert_type(entries, jnp.uint8).reshape(-1)
+        return jnp.concatenate([entries, packed])[: self.nbytes(values.size)]
 
     def decode(self, payload: Array, like: Array) -> Array:
-        """The payload back to values."""
-        made = lax.bitcast_convert_type(payload[: 4 * self.size].reshape(-1, 4), jnp.int32)
+        """The payload to values."""
+        entries = lax.bitcast_convert_type(payload[: 4 * self.size].reshape(-1, 4), jnp.int32)
         packed, whole = payload[4 * self.size :], self.bits * _bits.group(self.bits) // 8
         words = in_bytes.unpack(jnp.pad(packed, (0, -packed.size % whole)), self.bits)[: like.size]
-        if self.size <= FEW:  # else the table would be put together again for every value
-            numbers, found = words & (self.size - 1), jnp.full(words.shape, made[0])
+        if self.size <= FEW:  # with an indexed table, XLA would compute the table again for every value
+            numbers, decoded = words & (self.size - 1), jnp.full(words.shape, entries[0])
             for number in range(1, self.size):
-                found = jnp.where(numbers == number, made[number], found)
-            found = jnp.where(words < self.size, found, found | table.SIGN)
+                decoded = jnp.where(numbers == number, entries[number], decoded)
+            decoded = jnp.where(words < self.size, decoded, decoded | table.SIGN)
         else:
-            found = jnp.concatenate([made, made | table.SIGN])[words.astype(jnp.int32)]
-        return lax.bitcast_convert_type(found, jnp.float32).astype(like.dtype)
+            decoded = jnp.concatenate([entries, entries | table.SIGN])[words.astype(jnp.int32)]
+        return lax.bitcast_convert_type(decoded, jnp.float32).astype(like.dtype)
 
 
 make = Table

@@ -8,7 +8,7 @@ from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
 from suite.comm.codecs._parts.torch import by_parts, largest
 
-PREFIX = 15  # bits that are not part of it
+PREFIX = 15  # last bits of a float32 that are not part of its prefix
 
 
 class Table(table.Table):
@@ -18,34 +18,34 @@ class Table(table.Table):
         """(n,) values to their payload."""
         narrow = values.float() if len(values) else values.new_zeros(1).float()
         bits, head = narrow.view(torch.int32), 4 * self.size
-        looked = (bits[:: self.stride(len(bits))] & table.MAGNITUDE).sort().values
-        made = self.table(torch, largest(narrow), looked)
-        middles, words = self.middles(torch, made), in_bytes.room(narrow, self.bits)
+        sample = (bits[:: self.stride(len(bits))] & table.MAGNITUDE).sort().values
+        entries = self.table(torch, largest(narrow), sample)
+        middles, words = self.middles(torch, entries), in_bytes.room(narrow, self.bits)
         flat = words.view(-1)[: len(bits)]
         if self.bits <= (5 if self.compiles else 3):
-            by_parts(self.compare, flat, bits, given=(middles,), compiles=self.compiles)
+            by_parts(self.compare, flat, bits, constants=(middles,), compiles=self.compiles)
         else:
-            by_parts(self.search, flat, bits, given=prefixes(middles))
+            by_parts(self.search, flat, bits, constants=prefixes(middles))
         payload = words.new_empty(head + self.bits * words.numel() // 8)
-        payload[:head] = made.view(torch.uint8)
+        payload[:head] = entries.view(torch.uint8)
         in_bytes.pack(payload[head:], words)
         return payload[: self.nbytes(len(values))]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload back to values."""
-        made, packed = payload[: 4 * self.size].clone().view(torch.int32), payload[4 * self.size :]
-        values = torch.cat([made, made | table.SIGN]).view(torch.float32)
+        """The payload to values."""
+        entries, packed = payload[: 4 * self.size].clone().view(torch.int32), payload[4 * self.size :]
+        values = torch.cat([entries, entries | table.SIGN]).view(torch.float32)
         return in_bytes.read(packed, values, self.bits, len(like)).to(like.dtype)
 
     def compare(self, words: Tensor, bits: Tensor, middles: Tensor) -> None:
-        """float32 bits to words, by comparing with every middle."""
+        """float32 bits to words, by comparison with every middle."""
         magnitudes, numbers = bits & table.MAGNITUDE, torch.zeros_like(bits)
         for middle in range(self.size - 1):
             numbers += magnitudes > middles[middle]
         words.copy_(self.words(bits, numbers))
 
     def search(self, words: Tensor, bits: Tensor, middles: Tensor, below: Tensor | None = None) -> None:
-        """The same by torch's search, or a faster one by prefixes."""
+        """float32 bits to words, by torch's search, or with `below` by a faster one over prefixes (see `prefixes`)."""
         magnitudes = bits & table.MAGNITUDE
         if below is None:
             numbers = torch.bucketize(magnitudes, middles, out_int32=True)
@@ -56,14 +56,15 @@ class Table(table.Table):
 
 
 def prefixes(middles: Tensor) -> tuple[Tensor, ...]:
-    """The middles and one above all, and how many are below each prefix: one more comparison is then enough.
+    """The constants of `Table.search`.
 
-    Only the middles, where two have the same prefix.
+    The first is the middles, then a number above all of them. The second is the number of middles below each prefix, so
+    that one more comparison finds the word. If two middles have the same prefix, only the middles are returned.
     """
-    same = torch.bincount(middles >> PREFIX, minlength=2 ** (31 - PREFIX))
-    if same.amax() > 1:
+    counts = torch.bincount(middles >> PREFIX, minlength=2 ** (31 - PREFIX))
+    if counts.amax() > 1:
         return (middles,)
-    return torch.cat([middles, middles.new_full((1,), 2**31 - 1)]), (same.cumsum(0) - same).int()
+    return torch.cat([middles, middles.new_full((1,), 2**31 - 1)]), (counts.cumsum(0) - counts).int()
 
 
 make = Table

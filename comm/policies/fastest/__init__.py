@@ -1,32 +1,55 @@
-"""For each kind of layer, whatever exchanges its gradients in the least time, measured once before the first step.
+"""For each kind of layer, the fastest gradient exchange, measured once before the first step.
 
 On the AdaPrec poster's network this chose table-1 for fully connected layers, 8-bit floats for convolutions, and
 float32 for biases; `comm=layerwise` is that choice, fixed.
+
+The candidates are measured in turns, so that a temporary load on the machine affects all of them. The first candidate
+is kept unless another one's median is smaller by more than `MARGIN` standard deviations.
 """
 
+import statistics
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from suite.comm.policies._policy import Commit, Measure, Situation
+from suite.comm.policies._policy import Commit, Estimate, Measure, Situation, smallest
+from suite.contract import UserError
 
-SUMMARY = "for each kind of layer the fastest exchange, measured at the start"
+SUMMARY = "the fastest exchange for each kind of layer, measured before the first step"
 CITATION = "Oyama et al., AdaPrec (poster)"
+READS = ()  # keys of the configuration that the policy uses beside its options
 
 
 def decide(
-    candidates: Sequence[str], kinds: Sequence[str], situation: Situation, *, repeats: int
-) -> Generator[Any, Any, None]:
+    candidates: Sequence[str], kinds: Sequence[str], situation: Situation, *, repeats: int = 7
+) -> Generator[Measure | Commit, Any, None]:
     """Decide once.
 
     Args:
         candidates: modes to choose from.
         kinds: kinds of the model's parameters.
-        situation: not looked at.
-        repeats: exchanges of which the median counts.
+        situation: not used.
+        repeats: number of measured exchanges of each candidate, at least 2; the median is used.
+
+    Returns:
+        The generator of the policy's requests and decision.
+
+    Raises:
+        UserError: if `repeats` is less than 2.
     """
-    seconds: dict[str, dict[str, float]] = {}
+    if repeats < 2:
+        raise UserError(f"comm.policy.repeats={repeats}: one measurement has no spread; type 2 or more")
+    return _decide(candidates, kinds, repeats)
+
+
+def _decide(candidates: Sequence[str], kinds: Sequence[str], repeats: int) -> Generator[Measure | Commit, Any, None]:
+    chosen: dict[str, str] = {}
+    why: dict[str, dict[str, dict[str, float]]] = {}
     for kind in kinds:
-        seconds[kind] = {}
-        for mode in candidates:
-            seconds[kind][mode] = yield Measure(mode, kind, repeats)
-    yield Commit({kind: min(found, key=lambda mode: found[mode]) for kind, found in seconds.items()}, None, seconds)
+        seconds: dict[str, list[float]] = {mode: [] for mode in candidates}
+        for _ in range(repeats):
+            for mode in candidates:
+                seconds[mode].append((yield Measure(mode, kind, 1)))
+        estimates = {mode: Estimate(statistics.median(s), statistics.stdev(s)) for mode, s in seconds.items()}
+        chosen[kind] = smallest(estimates)
+        why[kind] = {mode: {"seconds": time.value, "spread": time.spread} for mode, time in estimates.items()}
+    yield Commit(chosen, None, why)

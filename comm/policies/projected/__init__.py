@@ -1,24 +1,26 @@
-"""For each kind of layer, the exchange that the cost model takes for the fastest of those that are exact enough.
+"""For each kind of layer, the fastest gradient exchange by the cost model, among the candidates that are exact enough.
 
-Nothing is trained for it. The time of an exchange is that of its messages and bytes on the network (latency α,
-bandwidth 1 / β) and of encoding and decoding (γ, each codec's own speed here); the time of a step is compute, the same
-in every mode, and the exchanges of all kinds one after another. So the fastest exchange of each kind makes the fastest
-step; what a schedule hides is not looked at. Of equally fast ones the more exact is taken.
+No steps are trained for the choice. The time of an exchange is the time of its messages and bytes on the network
+(latency α, bandwidth 1 / β) plus encoding and decoding (γ, each codec's speed on this machine). The time of a step is
+compute, which is the same in every mode, plus the exchanges of all kinds one after another. The fastest exchange of
+each kind therefore gives the fastest step; the time that a schedule hides is ignored. The first candidate that is exact
+enough is kept unless another one is faster by more than `MARGIN` standard deviations.
 
-Exact enough is a candidate with at least `bits` bits a value on the wire whose codec declares at most `error`. That is
-about numbers: what the loss of precision does to the accuracy is not predicted, which only `adaprec` tries.
+A candidate is exact enough if it sends at least `bits` bits per value and its codec declares an error of at most
+`error`. The effect of the precision on the accuracy is not predicted; `adaprec` does that.
 """
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from suite.comm.policies._policy import Commit, Predict, Predicted, Situation
+from suite.comm.policies._policy import Commit, Estimate, Predict, Predicted, Situation, smallest
 from suite.contract import UserError
 
-SUMMARY = "for each kind of layer the fastest exchange by the cost model, of those that are exact enough"
-CITATION = "costs: comm/projection/cost.py; that codecs pay on slow networks alone: Agarwal et al. 2022 (MLSys)"
-READS = ("network",)  # of a run's configuration, beside the policy's own options
+SUMMARY = "the fastest exchange for each kind of layer by the cost model, among those exact enough"
+CITATION = "costs: comm/projection/cost.py; codecs pay only on slow networks: Agarwal et al. 2022 (MLSys)"
+READS = ("network",)  # keys of the configuration that the policy uses beside its options
 
 
 def decide(
@@ -26,48 +28,66 @@ def decide(
     kinds: Sequence[str],
     situation: Situation,
     *,
-    bits: float,
-    error: float | None,
-    by_kind: bool,
-    repeats: int,
-) -> Generator[Any, Any, None]:
+    bits: float = 8,
+    error: float | None = None,
+    by_kind: bool = True,
+    repeats: int = 5,
+) -> Generator[Predict | Commit, Any, None]:
     """Decide once.
 
     Args:
         candidates: modes to choose from.
         kinds: kinds of the model's parameters.
-        situation: not looked at.
-        bits: fewest bits of a value that are enough.
+        situation: not used.
+        bits: smallest number of bits per value of a candidate.
         error: largest error that a codec may declare, as a share of the values (`Predicted.error`); None: any.
-        by_kind: choose for each kind, and not one mode for all.
-        repeats: how often each codec is tried for its speed.
+        by_kind: choose for each kind; False: one mode for all kinds.
+        repeats: number of measurements of each codec's speed, at least 1.
+
+    Returns:
+        The generator of the policy's requests and decision.
 
     Raises:
-        UserError: where no candidate is exact enough.
+        UserError: if a number is out of its range; from the generator, if no candidate is exact enough.
     """
-    found: dict[str, dict[str, Predicted]] = {}
-    for mode in candidates:
-        found[mode] = {}
-        for kind in kinds:
-            found[mode][kind] = yield Predict(mode, kind, repeats)
+    if repeats < 1:
+        raise UserError(f"comm.policy.repeats={repeats}: must be at least 1")
+    if error is not None and error < 0:
+        raise UserError(f"comm.policy.error={error}: must be at least 0, or null for any")
+    return _decide(candidates, kinds, bits, error, by_kind, repeats)
 
-    def enough(one: Predicted) -> bool:
-        return one.bits >= bits and (error is None or one.error <= error)
+
+def _decide(
+    candidates: Sequence[str], kinds: Sequence[str], bits: float, error: float | None, by_kind: bool, repeats: int
+) -> Generator[Predict | Commit, Any, None]:
+    predictions: dict[str, dict[str, Predicted]] = {}
+    for mode in candidates:
+        predictions[mode] = {}
+        for kind in kinds:
+            predictions[mode][kind] = yield Predict(mode, kind, repeats)
+
+    def enough(predicted: Predicted) -> bool:
+        return predicted.bits >= bits and (error is None or predicted.error <= error)
 
     chosen: dict[str, str] = {}
     for group in [[kind] for kind in kinds] if by_kind else [list(kinds)]:
         times = {
-            mode: (sum(each[kind].coding + each[kind].transfer for kind in group), max(each[k].error for k in group))
-            for mode, each in found.items()
-            if all(enough(each[kind]) for kind in group)
+            mode: Estimate(
+                sum(by_kinds[kind].coding + by_kinds[kind].transfer for kind in group),
+                math.hypot(*(by_kinds[kind].spread for kind in group)),
+            )
+            for mode, by_kinds in predictions.items()
+            if all(enough(by_kinds[kind]) for kind in group)
         }
         if not times:
             raise UserError(
-                f"comm.policy: no candidate has {bits:g} bits a value"
+                f"comm.policy: no candidate has {bits:g} bits per value"
                 + (f" and an error of at most {error:g}" if error is not None else "")
-                + "; ask for less, or type comm.candidates with float32 among them"
+                + "; relax comm.policy.bits or comm.policy.error, or add float32 to comm.candidates"
             )
-        chosen |= dict.fromkeys(group, min(times, key=lambda mode: times[mode]))
-    yield Commit(
-        chosen, None, {mode: {kind: asdict(one) for kind, one in each.items()} for mode, each in found.items()}
-    )
+        chosen |= dict.fromkeys(group, smallest(times))
+    why = {
+        mode: {kind: asdict(predicted) for kind, predicted in by_kinds.items()}
+        for mode, by_kinds in predictions.items()
+    }
+    yield Commit(chosen, None, why)

@@ -1,1 +1,1 @@
-"""What the torch engine asks of a schedule; in jax a schedule is one function, `mean(reduce, grads)`."""
+"""The schedule interface of the torch engine. In jax a schedule is one function, `mean(reduce, grads)`."""

@@ -1,4 +1,4 @@
-"""What the torch engine asks of a schedule, and the answer that does nothing special."""
+"""The schedule interface of the torch engine; this class sends after the backward pass."""
 
 import contextlib
 from collections.abc import Mapping
@@ -11,35 +11,35 @@ from suite.contract import Parcel
 
 
 class Schedule:
-    """After the backward pass.
+    """Sends gradients after the backward pass; the base class of the other schedules.
 
     Args:
         reduce: takes the means.
-        named: the parameters whose gradients travel; not those of tables by rows.
+        named: the parameters whose gradients are sent, by name; not those of tables split by rows.
     """
 
     def __init__(self, reduce: Reduce, named: Mapping[str, Tensor]):
         self.reduce, self.named = reduce, dict(named)
 
     def begin(self) -> None:
-        """A step begins."""
+        """Called when a step begins."""
 
     def watch(
         self, weight: Tensor, *, parcels: Mapping[str, Parcel], gradients: bool = True
     ) -> contextlib.AbstractContextManager[None]:
-        """Around the backward pass that completes the gradients; they are to be divided by `weight`.
+        """A context around the backward pass that completes the gradients.
 
         Args:
-            weight: of all ranks.
-            parcels: statistics that this pass completes, too.
-            gradients: whether gradients are to travel at all.
+            weight: mean over ranks of the summed sample weights, by which gradients are divided before they are sent.
+            parcels: stacks of statistics that this pass also completes.
+            gradients: whether gradients are sent at all.
         """
         return contextlib.nullcontext()
 
     def observed(self, name: str, value: Tensor) -> None:
-        """This rank's share of a statistic is complete."""
+        """Called when this rank's share of a statistic is complete."""
 
     def mean(self, sums: Tree, weight: Tensor) -> Tree:
-        """The mean over ranks of what the sums, divided by `weight`, are here."""
+        """The mean over ranks of this rank's gradients `sums` / `weight`."""
         torch._foreach_div_(list(sums.values()), weight)
-        return self.reduce.mean("gradients", sums)
+        return self.reduce.mean("gradients", sums, gradients=True)

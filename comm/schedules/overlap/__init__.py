@@ -1,10 +1,14 @@
-"""A bucket of gradients, or a stack of factors, travels as soon as backward has filled it, while backward goes on.
+"""Send each bucket of gradients, or stack of factors, as soon as it is full, during the backward pass.
 
-In torch, hooks tell what has arrived, and one thread sends what is complete in a fixed order: every rank must start its
-collectives in the same order, and a collective started from another's callback does not keep it. In jax all are
-independent parts of one program, and the compiler's scheduler decides.
+In torch, hooks report which gradients are complete, and one thread sends complete buckets in a fixed order: every rank
+must start its collectives in the same order, which collectives started from callbacks would not keep. In jax, the
+buckets are independent parts of one program, and the compiler's scheduler chooses the order.
 """
 
-SUMMARY = "bucket by bucket, while the backward pass goes on"
+from suite.comm.projection.timeline import overlap as projected
+
+__all__ = ["CITATION", "REMEMBERS", "SUMMARY", "projected"]
+
+SUMMARY = "send bucket by bucket during the backward pass"
 CITATION = "Li et al. 2020, arXiv:2006.15704"
 REMEMBERS = False

@@ -1,8 +1,8 @@
-"""During the backward pass, in jax."""
+"""Overlap with the backward pass, in jax."""
 
 from suite.comm.reduce.jax import Reduce, Tree
 
 
 def mean(reduce: Reduce, grads: Tree) -> Tree:
-    """The mean of the gradients over ranks; a bucket depends on its own gradients only."""
-    return reduce.mean("gradients", grads)
+    """The mean of the gradients over ranks; each bucket depends on no gradients but those in it."""
+    return reduce.mean("gradients", grads, gradients=True)

@@ -1,4 +1,4 @@
-"""During the backward pass, in torch."""
+"""Overlap with the backward pass, in torch."""
 
 import contextlib
 import functools
@@ -17,33 +17,40 @@ from suite.contract import Parcel
 
 @dataclass(eq=False)
 class Waiting:
-    """What is sent together: how, where its answer goes, where its last part stands, and what has not come yet."""
+    """A bucket of gradients or a stack of statistics that is sent when it is complete.
+
+    Attributes:
+        send: sends it, and returns the means by name.
+        into: where the means are stored.
+        place: index of its first parameter; backward reaches the last parameter first.
+        missing: names of its parts that are not computed yet.
+    """
 
     send: Callable[[], Tree]
     into: Tree
-    place: int  # among the parameters, of whose gradients backward makes the last first
+    place: int
     missing: set[str]
 
 
 class Overlap(Schedule):
-    """Hooks tell of gradients and statistics, and one thread sends what is complete, in an order fixed beforehand."""
+    """Hooks report complete gradients and statistics, and one thread sends them in a fixed order."""
 
     def __init__(self, reduce: Reduce, named: Mapping[str, Tensor]):
         super().__init__(reduce, named)
-        self.buckets = reduce.buckets("gradients", self.named) if reduce.world > 1 else []
+        self.buckets = reduce.buckets(self.named) if reduce.world > 1 else []
         self.place = {name: number for number, name in enumerate(self.named)}
         self.queue: list[Waiting] = []
-        self.gradients: dict[str, Waiting] = {}  # what each belongs to, while a pass is watched
+        self.gradients: dict[str, Waiting] = {}  # the bucket of each parameter, during a pass
         self.rows: dict[str, Waiting] = {}
         self.statistics: Tree = {}
-        self.found: Tree = {}
+        self.means: Tree = {}
         self.thread = ThreadPoolExecutor(1)
         for name in (member for _, _, members in self.buckets for member in members):
             self.named[name].register_post_accumulate_grad_hook(functools.partial(self._arrived, name))
 
     @contextlib.contextmanager
     def watch(self, weight: Tensor, *, parcels: Mapping[str, Parcel], gradients: bool = True) -> Iterator[None]:
-        """Send what backward has completed, and at its end wait until all has come."""
+        """Send what backward has completed, and at its end wait for all of it."""
         if self.reduce.world == 1:
             yield
             return
@@ -54,12 +61,14 @@ class Overlap(Schedule):
         for bucket, channel, members in self.buckets if gradients else []:
             place = min(self.place[name] for name in members)
             send = functools.partial(self._mean, bucket, channel, members)
-            self.gradients |= dict.fromkeys(members, Waiting(send, self.found, place, set(members)))
-        every = dict.fromkeys([*self.rows.values(), *self.gradients.values()])  # a parcel is there before its gradient
+            self.gradients |= dict.fromkeys(members, Waiting(send, self.means, place, set(members)))
+        every = dict.fromkeys(
+            [*self.rows.values(), *self.gradients.values()]
+        )  # statistics before the gradient of the same layer
         self.queue = sorted(every, key=lambda waiting: -waiting.place)
         try:
             yield
-            absent = {waiting for waiting in self.rows.values() if waiting.missing}  # `absorb` sends what there is
+            absent = {waiting for waiting in self.rows.values() if waiting.missing}  # `absorb` sends what is there
             self.queue = [waiting for waiting in self.queue if waiting not in absent]
             for waiting in self.queue:
                 waiting.missing.clear()
@@ -70,15 +79,15 @@ class Overlap(Schedule):
             self.queue, self.gradients, self.rows, self.statistics = [], {}, {}, {}
 
     def mean(self, sums: Tree, weight: Tensor) -> Tree:
-        """The mean that has been taken."""
+        """The means that were taken during the pass."""
         if self.reduce.world == 1:
             return super().mean(sums, weight)
-        found = {name: self.found[name] for name in sums}
-        self.found.clear()
-        return found
+        means = {name: self.means[name] for name in sums}
+        self.means.clear()
+        return means
 
     def observed(self, name: str, value: Tensor) -> None:
-        """Take over a statistic; what is not to be sent early is none of this schedule's business."""
+        """Note a complete statistic; one that no parcel names is sent by `absorb`."""
         if name in self.rows:
             self.statistics[name] = value
             self.rows[name].missing.discard(name)

@@ -1,5 +1,9 @@
-"""Gradients travel when the backward pass is over."""
+"""Send gradients after the backward pass."""
 
-SUMMARY = "after the backward pass"
+from suite.comm.projection.timeline import sync as projected
+
+__all__ = ["CITATION", "REMEMBERS", "SUMMARY", "projected"]
+
+SUMMARY = "send after the backward pass"
 CITATION = ""
-REMEMBERS = False  # keeps nothing from step to step
+REMEMBERS = False

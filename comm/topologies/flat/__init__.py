@@ -1,14 +1,27 @@
-"""Every rank talks to every other; hosts are not told apart."""
+"""Every rank exchanges with every other, whatever its host."""
 
 from suite.comm.channel import Channel
-from suite.comm.topologies._owners import gather_traffic, to_owners_traffic
+from suite.comm.contract import Encoders, Handle, Transport, Value
+from suite.comm.topologies._owners import gather, gather_traffic, to_owners, to_owners_traffic
 from suite.comm.transport import Entry
 
-__all__ = ["gather_traffic", "to_owners_traffic", "traffic"]
+__all__ = ["gather", "gather_traffic", "mean", "to_owners", "to_owners_traffic", "traffic"]
 
-SUMMARY = "all ranks alike"
+SUMMARY = "every rank exchanges with every other"
 CITATION = ""
 LEVELS = 1
+
+
+def mean(
+    name: str,
+    values: Value,
+    *,
+    channel: Channel,
+    encoders: Encoders[Value, Handle],
+    transport: Transport[Value, Handle],
+) -> Value:
+    """The mean over ranks of a flat (n,) array."""
+    return channel.algorithm.mean(name, values, encoder=encoders(name, channel.codec), transport=transport)
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:

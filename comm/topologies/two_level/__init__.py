@@ -1,4 +1,4 @@
-"""Two levels: what a host's ranks hold is summed there first, and each rank takes one part of it to the other hosts.
+"""Two levels: sum within each host, then each rank exchanges one part of the sum with the other hosts.
 
 Reduce-scatter inside the host, the channel's algorithm between hosts on 1/L of the values, all-gather inside: between
 hosts each of L ranks moves an L-th of what it would move if hosts were not told apart. The levels may have codecs of
@@ -6,11 +6,64 @@ their own.
 """
 
 from suite.comm.channel import Channel
+from suite.comm.contract import Encoders, Handle, Transport, Value
+from suite.comm.exchange import gathered, scattered
 from suite.comm.transport import Entry, entry
 
-SUMMARY = "reduce-scatter in the host, the algorithm between hosts, all-gather in the host"
+SUMMARY = "reduce-scatter within hosts, the algorithm between hosts, all-gather within hosts"
 CITATION = "Mikami et al. 2018, arXiv:1811.05233; Jia et al. 2018, arXiv:1807.11205"
 LEVELS = 2
+
+
+def mean(
+    name: str,
+    values: Value,
+    *,
+    channel: Channel,
+    encoders: Encoders[Value, Handle],
+    transport: Transport[Value, Handle],
+) -> Value:
+    """The mean over ranks of a flat (n,) array."""
+    inner, outer = transport.inner, transport.outer
+    local, across = encoders(f"{name}/inner", channel.inner, whole=True), encoders(f"{name}/outer", channel.codec)
+    mine = inner.averaged(scattered(f"{name}/inner", inner.chunks(values), local, inner))
+    mine = channel.algorithm.mean(f"{name}/outer", mine, encoder=across, transport=outer)
+    return gathered(f"{name}/inner", mine, local, inner).reshape(-1)[: values.shape[0]]
+
+
+def to_owners(
+    name: str,
+    rows: Value,
+    *,
+    channel: Channel,
+    encoders: Encoders[Value, Handle],
+    transport: Transport[Value, Handle],
+) -> Value:
+    """Row r of the mean over ranks of (world, k), on rank r.
+
+    First each host sums its rows: the rank in place l takes those whose owners are in place l on their hosts.
+    """
+    inner, outer = transport.inner, transport.outer
+    by_place = rows.reshape(outer.world, inner.world, -1).swapaxes(0, 1).reshape(inner.world, -1)
+    mine = scattered(f"{name}/inner", by_place, encoders(f"{name}/inner", channel.inner, whole=True), inner)
+    across = encoders(f"{name}/outer", channel.codec)
+    return transport.averaged(scattered(f"{name}/outer", mine.reshape(outer.world, -1), across, outer))
+
+
+def gather(
+    name: str,
+    mine: Value,
+    *,
+    channel: Channel,
+    encoders: Encoders[Value, Handle],
+    transport: Transport[Value, Handle],
+) -> Value:
+    """Every rank's (k,) values, (world, k): first between hosts, then inside each host."""
+    inner, outer = transport.inner, transport.outer
+    hosts = gathered(f"{name}/outer", mine, encoders(f"{name}/outer", channel.codec), outer)
+    local = encoders(f"{name}/inner", channel.inner, whole=True)
+    ranks = gathered(f"{name}/inner", hosts.reshape(-1), local, inner)
+    return ranks.reshape(inner.world, outer.world, -1).swapaxes(0, 1).reshape(transport.world, -1)
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:

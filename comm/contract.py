@@ -1,0 +1,345 @@
+"""What each member of `comm/` offers, as protocols, and the array operations that a member may use.
+
+A member is a module; its attributes and functions are those of its protocol. `suite.comm.setup` rejects a member that
+lacks one. Algorithms and topologies are written once for both frameworks, over `Array`, `Transport` and `Encoder`. A
+member that needs a framework's own functions puts its functions into `torch.py` and `jax.py` instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from suite.contract import UserError
+
+if TYPE_CHECKING:
+    from suite.comm.channel import Channel
+    from suite.comm.codecs._codec import Codec
+    from suite.comm.policies._policy import Situation
+    from suite.comm.projection.timeline import Step
+    from suite.comm.transport import Entry
+
+
+class Array(Protocol):
+    """What `torch.Tensor` and `jax.Array` have in common."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Sizes of the axes."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the elements, as the framework names it."""
+        ...
+
+    def __getitem__(self, index: Any, /) -> Self:
+        """Some of the elements."""
+        ...
+
+    def __add__(self, other: Any, /) -> Self:
+        """Elementwise sum."""
+        ...
+
+    def reshape(self, *shape: int) -> Self:
+        """The same elements in another shape; one size may be -1."""
+        ...
+
+    def swapaxes(self, first: int, second: int, /) -> Self:
+        """The same elements with two axes exchanged."""
+        ...
+
+
+Value = TypeVar("Value", bound=Array)
+HandleOut = TypeVar("HandleOut", covariant=True)
+HandleIn = TypeVar("HandleIn", contravariant=True)
+Handle = TypeVar("Handle")  # what a collective returns: in torch a handle with `wait()`, in jax the array
+
+
+class Transport(Protocol[Value, HandleOut]):
+    """Collectives between the ranks of one group, each counted in the ledger, and array operations that need the ranks.
+
+    Every rank calls the same collectives in the same order. An `Encoder` decodes what they return.
+
+    Attributes:
+        world: number of ranks of the group.
+        inner: transport between the ranks of one host, with two levels.
+        outer: transport between the ranks with the same place on all hosts, with two levels.
+        leaders: transport between the first ranks of all hosts, with two levels; None in torch on all other ranks. In
+            jax all ranks run one program, and what the other ranks compute with it is ignored.
+        xp: `torch` or `jax.numpy`.
+    """
+
+    @property
+    def world(self) -> int: ...  # noqa: D102
+    @property
+    def inner(self) -> Transport[Value, HandleOut]: ...  # noqa: D102
+    @property
+    def outer(self) -> Transport[Value, HandleOut]: ...  # noqa: D102
+    @property
+    def leaders(self) -> Transport[Value, HandleOut] | None: ...  # noqa: D102
+    @property
+    def xp(self) -> ModuleType: ...  # noqa: D102
+
+    def all_reduce(self, name: str, value: Value) -> Value:
+        """The sum over ranks, in the array's own type; torch overwrites `value`."""
+        ...
+
+    def all_to_all(self, name: str, value: Value) -> HandleOut:
+        """Send row r of (world, …) to rank r; the received rows in rank order, (world, …)."""
+        ...
+
+    def all_gather(self, name: str, value: Value) -> HandleOut:
+        """Every rank's (k, …) rows one after another, (world · k, …)."""
+        ...
+
+    def shift(self, name: str, value: Value) -> HandleOut:
+        """Send to the next rank; what the previous rank sent."""
+        ...
+
+    def to_first(self, name: str, value: Value) -> HandleOut:
+        """Every rank's value on rank 0, (world, …); the other ranks get only their own row."""
+        ...
+
+    def broadcast(self, name: str, value: Value) -> HandleOut:
+        """Rank 0's value on all ranks."""
+        ...
+
+    def averaged(self, total: Value) -> Value:
+        """A sum over ranks divided by their number, with the same bits in both frameworks; torch overwrites `total`."""
+        ...
+
+    def chunks(self, values: Value) -> Value:
+        """(n,) values as one row for each rank, (world, k). The last values are repeated where n is no multiple."""
+        ...
+
+    def row(self, rows: Value, behind: int = 0) -> Value:
+        """Row (rank - behind) modulo world of (world, k); (k,)."""
+        ...
+
+
+class Encoder(Protocol[Value, HandleIn]):
+    """Encodes one named array with a codec, and keeps its error-feedback residuals."""
+
+    codec: Codec
+
+    def encode(self, slot: str, rows: Value) -> Iterable[Value]:
+        """(r, k) values to payloads (r, nbytes), each row by itself: one payload for each piece of the length k.
+
+        Args:
+            slot: the place in the algorithm that encodes; it has a residual of its own.
+            rows: the values.
+        """
+        ...
+
+    def decode(self, payloads: Iterable[HandleIn], like: Value) -> Value:
+        """The payloads (r, nbytes) of all pieces to (r, k) values; `like` is one row (k,)."""
+        ...
+
+    def total(self, payloads: Iterable[HandleIn], like: Value) -> Value:
+        """The sum of the r rows, in order, that `decode` would return; a new array (k,)."""
+        ...
+
+
+class Encoders(Protocol[Value, HandleIn]):
+    """Makes encoders with the run's residuals and random numbers."""
+
+    def __call__(self, name: str, codec: Codec, whole: bool = False) -> Encoder[Value, HandleIn]:
+        """The encoder of a named array; with `whole` it does not cut the array into pieces, as inside a host."""
+        ...
+
+
+IN_FRAMEWORK_FILES = ("mean", "to_owners", "gather")  # functions that may be in `torch.py` and `jax.py` of a member
+
+
+class Member(Protocol):
+    """What every member states.
+
+    Attributes:
+        SUMMARY: one line for `suite list`.
+        CITATION: the publication; empty where there is none.
+    """
+
+    SUMMARY: str
+    CITATION: str
+
+
+class Algorithm(Member, Protocol):
+    """Takes the mean of an array over ranks, with a codec: a module of `comm/algorithms`.
+
+    Attributes:
+        CLOSED: whether it works only with codecs whose encoded values can be added up (`Codec.closed`).
+    """
+
+    CLOSED: bool
+
+    def mean(
+        self, name: str, values: Value, *, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle]
+    ) -> Value:
+        """The mean over ranks of a flat (n,) array, which may be overwritten."""
+        ...
+
+    def traffic(self, name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
+        """What `mean` sends, as the ledger will count it on rank 0.
+
+        Args:
+            name: of the array.
+            count: number of values.
+            channel: whose codec encodes them.
+            itemsize: bytes of a value before it is encoded.
+            world: number of ranks.
+            level: "flat", or "outer" between hosts.
+        """
+        ...
+
+
+class Topology(Member, Protocol):
+    """Takes means over all ranks, by exchanges within groups of ranks: a module of `comm/topologies`.
+
+    `channel` names the codecs and the algorithm. The three functions with `traffic` in their name say in advance what
+    the others send, as the ledger will count it on rank 0; `locals` is the number of ranks of one host, 1 with one
+    level.
+
+    Attributes:
+        LEVELS: 1, or 2 for a topology that distinguishes ranks of one host from ranks of others.
+    """
+
+    LEVELS: int
+
+    def mean(
+        self,
+        name: str,
+        values: Value,
+        *,
+        channel: Channel,
+        encoders: Encoders[Value, Handle],
+        transport: Transport[Value, Handle],
+    ) -> Value:
+        """The mean over ranks of a flat (n,) array, which may be overwritten."""
+        ...
+
+    def to_owners(
+        self,
+        name: str,
+        rows: Value,
+        *,
+        channel: Channel,
+        encoders: Encoders[Value, Handle],
+        transport: Transport[Value, Handle],
+    ) -> Value:
+        """Row r of the mean over ranks of (world, k), on rank r; (k,)."""
+        ...
+
+    def gather(
+        self,
+        name: str,
+        mine: Value,
+        *,
+        channel: Channel,
+        encoders: Encoders[Value, Handle],
+        transport: Transport[Value, Handle],
+    ) -> Value:
+        """Every rank's (k,) values on all ranks, (world, k)."""
+        ...
+
+    def traffic(
+        self, name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
+    ) -> list[Entry]:
+        """What `mean` sends of `count` values."""
+        ...
+
+    def to_owners_traffic(
+        self, name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
+    ) -> list[Entry]:
+        """What `to_owners` sends of (world, count) values."""
+        ...
+
+    def gather_traffic(
+        self, name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
+    ) -> list[Entry]:
+        """What `gather` sends of a rank's (count,) values."""
+        ...
+
+
+class Schedule(Member, Protocol):
+    """When gradients are sent: a module of `comm/schedules`.
+
+    Its `torch.py` offers `make(reduce, named)`, which returns a `suite.comm.schedules._base.torch.Schedule`, and its
+    `jax.py` offers `mean(reduce, grads)`, which is part of the compiled step.
+
+    Attributes:
+        REMEMBERS: whether it keeps gradients from step to step. Such a schedule is no candidate of a policy.
+    """
+
+    REMEMBERS: bool
+
+    def projected(self, parts: Step) -> float:
+        """Seconds of a step from the seconds of its parts; `suite plan network=…` needs it, a run does not."""
+        ...
+
+
+class Policy(Member, Protocol):
+    """Chooses how gradients are sent in the next steps: a module of `comm/policies`.
+
+    Attributes:
+        READS: keys of the run's configuration that it reads beside its own options, for example `("network",)`.
+    """
+
+    READS: tuple[str, ...]
+
+    def decide(
+        self, candidates: Sequence[str], kinds: Sequence[str], situation: Situation, **options: Any
+    ) -> Generator[Any, Any, None]:
+        """Yield requests and decisions; `comm/policies/_policy.py` lists them.
+
+        Args:
+            candidates: modes to choose from, by name.
+            kinds: kinds of the model's parameters.
+            situation: the state of the run.
+            options: what `comm.policy` sets.
+        """
+        ...
+
+
+def check(module: str, protocol: type, *parts: ModuleType, later: Iterable[str] = ()) -> None:
+    """Check that a member offers what its protocol states.
+
+    Args:
+        module: the member's address, as the user typed it.
+        protocol: what it must offer.
+        parts: the member's module, and its framework file where it has one and the framework is known.
+        later: names that are not checked now.
+
+    Raises:
+        UserError: for the first name that is missing, or function that takes other arguments.
+    """
+    member, hint = f"{protocol.__name__.lower()} {module}", f"suite.comm.contract.{protocol.__name__} says what it is"
+    for name, arguments in _stated(protocol).items():
+        offers = [vars(part)[name] for part in parts if name in vars(part)]
+        if name in later:
+            continue
+        if not offers:
+            raise UserError(f"{member}: has no {name}; add it to the module ({hint})")
+        if arguments and not _takes(offers[-1], arguments):
+            takes = inspect.signature(offers[-1])
+            raise UserError(f"{member}: {name}{takes} must take {', '.join(arguments)} ({hint})")
+
+
+def _stated(protocol: type) -> dict[str, list[str]]:
+    """What a protocol declares: names of attributes, and of functions with the names of their arguments."""
+    stated: dict[str, list[str]] = {}
+    for base in reversed(protocol.__mro__):
+        stated |= {name: [] for name in inspect.get_annotations(base) if name.isupper()}
+        for name, value in vars(base).items():
+            if inspect.isfunction(value) and not name.startswith("_") and Member in base.__mro__:
+                stated[name] = list(inspect.signature(value).parameters)[1:]
+    return stated
+
+
+def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
+    """Whether a function has arguments of these names; `options` stands for any others."""
+    parameters = inspect.signature(function).parameters.values()
+    names = {"options", *(parameter.name for parameter in parameters)}
+    return names.issuperset(arguments) or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

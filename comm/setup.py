@@ -1,0 +1,211 @@
+"""Makes a run's channels from its configuration, for one backend."""
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from suite import load
+from suite.comm.channel import REST, Channel, Channels
+from suite.comm.codecs._codec import Codec
+from suite.comm.contract import IN_FRAMEWORK_FILES, Algorithm, Member, Policy, Schedule, Topology, check
+from suite.comm.policies._policy import Situation
+from suite.contract import Task, UserError
+
+KIBI, MEBI = 2**10, 2**20
+IN_SCHEDULES = {"torch": "make", "jax": "mean"}  # what a schedule's file for each backend offers
+
+
+def channels(
+    comm: dict[str, Any], task: Task, world: int, backend: str | None = None, compiles: bool = False
+) -> Channels:
+    """All channels of a run.
+
+    Args:
+        comm: the configuration's `comm`; conf/comm/float32.yaml explains its keys.
+        task: whose gradients are sent.
+        world: number of ranks.
+        backend: "torch" or "jax"; None: without a framework, for a plan.
+        compiles: whether torch compiles the codecs' kernels.
+
+    Raises:
+        UserError: for parts that do not fit together, with the reason.
+    """
+    make = functools.partial(channel, backend=backend, compiles=compiles)
+    kinds = {name: make(comm | node) for name, node in comm["kinds"].items()}
+    parameter_kinds = kind_of(task)
+    for name in kinds:
+        if name not in (choices := {*parameter_kinds.values(), "linear", "conv2d", "embedding", "batchnorm", REST}):
+            raise UserError(f"comm.kinds.{name}: no such kind of layer; {load.nearest(name, choices)}")
+    default, factors = make(comm), make(comm | comm["factors"] | {"feedback": False})
+    if factors.codec.draws:
+        raise UserError(
+            "comm.factors.codec: rounds at random, which refreshes of factors do not support; "
+            "type a codec that rounds to nearest"
+        )
+    topology, schedule = comm["topology"]["module"], comm["schedule"]["module"]
+    _no_options(comm["schedule"], "comm.schedule")
+    return Channels(
+        default=default,
+        factors=factors,
+        symmetric=comm["factors"]["symmetric"],
+        schedule=_schedule(schedule, backend),
+        kinds=kinds,
+        kind_of=parameter_kinds,
+        bucket_bytes=comm["bucket_mib"] * MEBI,
+        locals=ranks_per_host(comm["ranks_per_host"], world) if load.common(topology).LEVELS > 1 else None,
+    )
+
+
+def modes(
+    comm: dict[str, Any], task: Task, world: int, backend: str | None, compiles: bool = False
+) -> dict[str, Channels]:
+    """The channels of each mode: of each candidate of a policy, or without a policy of the preset alone.
+
+    Args:
+        comm: the configuration's `comm`.
+        task: whose gradients are sent.
+        world: number of ranks.
+        backend: "torch" or "jax"; None: only check.
+        compiles: whether torch compiles the codecs' kernels.
+
+    Raises:
+        UserError: for parts that do not fit together, or a candidate that cannot replace another during a run.
+    """
+    make = functools.partial(channels, task=task, world=world, backend=backend, compiles=compiles)
+    if not comm["policy"]:
+        return {comm["name"]: make(comm)}
+    _policy(comm["policy"], list(comm["candidates"]), sorted(set(kind_of(task).values())))
+    ranks_of_host = make(comm).locals
+    candidates = {name: make(node) for name, node in comm["candidates"].items()}
+    for name, candidate in candidates.items():
+        if remembers(comm["candidates"][name]):
+            raise UserError(
+                f"comm.candidates.{name}: keeps residuals or delayed gradients, which no other mode can use"
+            )
+        if candidate.locals != ranks_of_host:
+            raise UserError(f"comm.candidates.{name}: groups ranks in another way than comm.topology; type the same")
+    return candidates
+
+
+def mixed(candidates: Mapping[str, Channels], mode: str | Mapping[str, str]) -> Channels:
+    """The channels of a mode: those of one candidate, or of one candidate for each kind of parameter."""
+    if isinstance(mode, str):
+        return candidates[mode]
+    kinds = {kind: candidates[name].kinds.get(kind, candidates[name].default) for kind, name in mode.items()}
+    return replace(candidates[next(iter(mode.values()))], kinds=kinds)
+
+
+def remembers(comm: Mapping[str, Any]) -> bool:
+    """Whether anything is kept from step to step: residuals, or gradients that are sent later."""
+    kinds = comm["kinds"].values()
+    feedback = comm["feedback"] or any(node.get("feedback", False) for node in kinds)
+    return feedback or load.common(comm["schedule"]["module"]).REMEMBERS
+
+
+def channel(node: Mapping[str, Any], backend: str | None, compiles: bool = False) -> Channel:
+    """One channel.
+
+    Raises:
+        UserError: for parts that do not fit together.
+    """
+    for part in ("algorithm", "topology"):
+        _no_options(node[part], f"comm.{part}")
+    algorithm = node["algorithm"]["module"]
+    parts = Channel(
+        codec=codec(node["codec"], backend, compiles),
+        inner=codec(node["inner"], backend, compiles),
+        algorithm=_member(algorithm, Algorithm, backend),
+        topology=_member(node["topology"]["module"], Topology, backend),
+        feedback=node["feedback"],
+        piece_bytes=node["piece_kib"] * KIBI or float("inf"),
+    )
+    if load.common(algorithm).CLOSED and (parts.feedback or not parts.codec.closed):
+        pair = f"codec {_short(node['codec']['module'])} with algorithm {_short(algorithm)}"
+        why = (
+            "its payloads cannot be added up"
+            if not parts.codec.closed
+            else "what is rounded off is not known to any rank"
+        )
+        raise UserError(f"{pair}: {why}; type comm.algorithm.module=suite.comm.algorithms.all_to_all")
+    return parts
+
+
+def codec(node: Mapping[str, Any], backend: str | None, compiles: bool = False) -> Codec:
+    """A codec with its options.
+
+    Raises:
+        UserError: for an option that it does not have, or a value out of its range.
+    """
+    module = node["module"]
+    check(module, Member, load.common(module))
+    half = load.half(module, backend) if backend else load.common(module)
+    return replace(load.made(half.make, node, "comm.codec"), compiles=compiles)
+
+
+def ranks_per_host(asked: int | str, world: int) -> int:
+    """Ranks of one host; `auto` is torchrun's value, or without torchrun all ranks.
+
+    Raises:
+        UserError: where the world is no multiple of it.
+    """
+    try:
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", world)) if asked == "auto" else int(asked)
+    except ValueError as error:
+        raise UserError(f"comm.ranks_per_host={asked}: must be auto or a whole number") from error
+    if ranks < 1 or world % ranks:
+        raise UserError(f"comm.ranks_per_host={ranks}: world={world} is no multiple of it")
+    return ranks
+
+
+def kind_of(task: Task) -> dict[str, str]:
+    """Each parameter's kind, in the model's order: the kind of the layer for a weight, else `other`."""
+    weights = {layer.parameters[0]: layer.kind for layer in task.layers().values()}
+    return {name: weights.get(name, REST) for name, spec in task.shapes().items() if spec.kind == "parameter"}
+
+
+def _schedule(module: str, backend: str | None) -> ModuleType:
+    """A schedule's file for one backend; without a backend, its module.
+
+    Raises:
+        UserError: naming what it lacks.
+    """
+    common = load.common(module)
+    check(module, Schedule, common, later=("projected",))  # only `suite plan` needs it
+    if backend is None:
+        return common
+    half, name = load.half(module, backend), IN_SCHEDULES[backend]
+    if name not in vars(half):
+        hint = "suite.comm.contract.Schedule says what it is"
+        raise UserError(f"schedule {module}: {backend}.py has no {name}; add it ({hint})")
+    return half
+
+
+def _member(module: str, protocol: type, backend: str | None) -> Any:
+    """An algorithm or topology as one backend runs it; without a backend only its attributes and traffic are used."""
+    common = load.common(module)
+    if backend is None:
+        check(module, protocol, common, later=IN_FRAMEWORK_FILES)
+        return common
+    member = load.implementation(module, backend)
+    check(module, protocol, common, member)
+    return member
+
+
+def _policy(node: Mapping[str, Any], candidates: list[str], kinds: list[str]) -> None:
+    """Check a policy and its options; the generator that `decide` returns is not started."""
+    member = load.common(node["module"])
+    check(node["module"], Policy, member)
+    load.made(member.decide, node, "comm.policy", candidates, kinds, Situation(0, 0, (), float("inf")))
+
+
+def _no_options(node: Mapping[str, Any], place: str) -> None:
+    """Reject options of a part that has none: only codecs and policies have options."""
+    for option in load.arguments(node):
+        raise UserError(f"{place}.{option}: {_short(node['module'])} has no such option; leave it out")
+
+
+def _short(module: str) -> str:
+    return module.rpartition(".")[2]

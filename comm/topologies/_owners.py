@@ -1,0 +1,42 @@
+"""Exchanges with the owners of rows for topologies that have none of their own: all ranks alike."""
+
+from suite.comm.channel import Channel
+from suite.comm.contract import Encoders, Handle, Transport, Value
+from suite.comm.exchange import gathered, scattered
+from suite.comm.transport import Entry, entry
+
+
+def to_owners(
+    name: str,
+    rows: Value,
+    *,
+    channel: Channel,
+    encoders: Encoders[Value, Handle],
+    transport: Transport[Value, Handle],
+) -> Value:
+    """Row r of the mean over ranks of (world, k), on rank r."""
+    return transport.averaged(scattered(name, rows, encoders(name, channel.codec), transport))
+
+
+def gather(
+    name: str,
+    mine: Value,
+    *,
+    channel: Channel,
+    encoders: Encoders[Value, Handle],
+    transport: Transport[Value, Handle],
+) -> Value:
+    """Every rank's (k,) values, (world, k)."""
+    return gathered(name, mine, encoders(name, channel.codec), transport)
+
+
+def to_owners_traffic(
+    name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
+) -> list[Entry]:
+    """What `to_owners` sends of (world, count) values."""
+    return [entry("all_to_all", name, "", world * payload, world) for payload in channel.payloads(count, itemsize)]
+
+
+def gather_traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
+    """What `gather` sends of a rank's (count,) values."""
+    return [entry("all_gather", name, "", payload, world) for payload in channel.payloads(count, itemsize)]

@@ -1,0 +1,43 @@
+"""What the plan says that a host sends to others is what its kernel counts, with two ranks on each of two hosts."""
+
+from typing import Any
+
+import pytest
+import wired
+from wired import CONSTANT, UNSHAPED
+
+from suite.comm import setup
+from suite.comm.projection import cost, network
+from suite.comm.projection.network import Place
+from suite.comm.testbed import Testbed, missing
+from suite.settings import configure
+
+pytestmark = [pytest.mark.testbed, pytest.mark.skipif(bool(REASON := missing()), reason=REASON)]
+VALUES, HOSTS, LOCAL = 500_000, 2, 2
+ALGORITHMS = ("native", "all_to_all", "gather", "ring")
+ALL_GATHER = {"torch": "pairs", "jax": "ring"}  # between CPUs; conf/network/loopback.yaml has torch's
+
+
+def mode(preset: str, algorithm: str) -> dict[str, Any]:
+    words = ["task=resnet50", f"comm={preset}", f"comm.algorithm.module=suite.comm.algorithms.{algorithm}"]
+    return configure.compose(words)["comm"]
+
+
+def said(node: dict[str, Any], backend: str) -> float:
+    """Bytes of one mean."""
+    words = ["+task=resnet50", "network=1gbit", f"network.all_gather={ALL_GATHER[backend]}"]
+    where, channel = network.make(configure.compose(words)["network"]), setup.channel(node, None)
+    world = HOSTS * LOCAL
+    entries = channel.topology.traffic("", VALUES, channel=channel, itemsize=4, world=world, locals=LOCAL)
+    return cost.crossing(entries, Place(world, LOCAL), where)
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_hosts_bytes_are_the_plans(backend: str) -> None:
+    modes = {algorithm: mode("float32", algorithm) for algorithm in ALGORITHMS}
+    modes |= {f"float21 {algorithm}": mode("float21", algorithm) for algorithm in ("all_to_all", "ring")}
+    with Testbed(HOSTS, verify=False) as bed:
+        found = wired.start(bed, backend, modes, local=LOCAL, values=VALUES)
+    for name, node in modes.items():
+        expected, kernel = said(node, backend), max(found[name]["kernel"])
+        assert expected <= kernel <= expected * UNSHAPED + CONSTANT, f"{name}: {expected:,.0f} said, {kernel:,} sent"
