@@ -1,4 +1,4 @@
-"""Matrices and buckets of equal blocks: the part of a curvature method's plan that both backends share."""
+"""The part of a curvature method's plan that both backends share: matrix shapes, and buckets of equal blocks."""
 
 import math
 from collections.abc import Mapping
@@ -8,15 +8,20 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class Buckets:
-    """Blocks of the same key stand in one stack, so that one batched call treats them all.
+    """Stacks of blocks with the same key; one batched call computes with a whole stack.
 
-    Rank r owns the r-th slice of each stack, of equal length but for the last ones, which may be shorter or empty.
-    Keys are strings, because they name state in checkpoints.
+    Rank r owns the r-th slice of each stack. The slices have equal lengths, except that the last ones may be shorter or
+    empty. Keys are strings, because they name state in checkpoints.
+
+    Attributes:
+        members: the blocks of each bucket, in order.
+        share: the number of rows in a full slice of each bucket's stack.
+        place: the bucket and the row of each block.
     """
 
-    members: dict[str, tuple[Any, ...]]  # blocks of each bucket, in order
-    share: dict[str, int]  # rows of a whole slice of its stack
-    place: dict[Any, tuple[str, int]]  # bucket and row of each block
+    members: dict[str, tuple[Any, ...]]
+    share: dict[str, int]
+    place: dict[Any, tuple[str, int]]
 
     def owners(self, key: str) -> tuple[int, ...]:
         """The rank that owns each row of a stack."""
@@ -24,7 +29,7 @@ class Buckets:
 
 
 def dealt(count: int, world: int) -> tuple[int, ...]:
-    """The rank that owns each of `count` rows: a slice for each, as long as there are any left."""
+    """The rank that owns each of `count` rows: slices of equal length; the last may be shorter or empty."""
     share = -(-count // world)
     return tuple(row // share for row in range(count))
 
@@ -42,24 +47,26 @@ def bucket(keys: Mapping[Any, str], world: int) -> Buckets:
 
 
 def merge(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape a parameter is treated in: without sides of length 1, all but the first merged.
+    """A parameter's shape as a matrix or vector: sides of length 1 are removed, and all sides after the first merged.
 
-    Two sides make a matrix, fewer a vector: (16, 3, 3, 3) is (16, 27), (1024, 1024) stays, (64, 1, 1, 1) is (64,).
+    For example, (16, 3, 3, 3) becomes (16, 27), (1024, 1024) stays, and (64, 1, 1, 1) becomes (64,).
     """
     sides = [side for side in shape if side > 1]
     return tuple(sides) if len(sides) < 2 else (sides[0], math.prod(sides[1:]))
 
 
 class Exchange(NamedTuple):
-    """What the owners of a bucket's symmetric matrices do in one step.
+    """The communication and work for a bucket's symmetric matrices in one step.
 
     Attributes:
-        name: of the bucket.
-        side: rows of each matrix.
-        sent: the owner of each matrix that travels to it.
-        gathered: the owner of each matrix on the way back.
-        work: of the busiest owner, in multiplications or anything else that `total` is in.
-        total: of all owners.
+        name: the bucket's name.
+        side: number of rows of each matrix.
+        sent: the owner of each matrix that is sent to its owner.
+        gathered: the owner of each matrix that is gathered from its owner.
+        work: work of the busiest owner, for example in multiplications; in the unit of `total`.
+        total: work of all owners.
+        before: the parameter whose gradient backward computes next after all of `sent` are complete; None if another
+            pass than the gradients' computes them.
     """
 
     name: str
@@ -68,3 +75,4 @@ class Exchange(NamedTuple):
     gathered: tuple[int, ...]
     work: float
     total: float
+    before: str | None = None

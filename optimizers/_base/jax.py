@@ -1,32 +1,45 @@
-"""The shape of a jax optimizer: an optax transformation that may offer more than `init` and `update`.
+"""The base of the jax optimizers: an optax transformation with optional parts beside `init` and `update`.
 
-Its state is a dictionary. `state["hyper"]` holds the hyper-parameters that may change while it runs, as scalars: edit
-them as you would torch's `param_groups`. Whatever lies below a key `owned` is split among the ranks by its leading
-axis.
+The state is a dictionary. `state["hyper"]` has the hyper-parameters that may change while training, as scalars; edit
+them like torch's `param_groups`. State below a key `owned` is split among the ranks along its leading axis.
 """
 
-from collections.abc import Callable
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import Array
+from jax import Array, lax
+from jax.core import Tracer
 
-from suite.contract import Plan, Rows, UserError
+from suite.contract import Layer, Plan, Rows, UserError
+from suite.declared import Declared
+
+Values = TypeVar("Values", bound=Declared)
+LONGEST = 10**6  # largest number of steps in the table of programs of an update without an engine
+NARROW = (jnp.bfloat16, jnp.float16)  # parameters of these types have state in float32
 
 
 class Optimizer(optax.GradientTransformationExtraArgs):
     """An optax transformation with the further parts of `suite.contract`: plan, observe, absorb, program, host, reset.
 
-    Still the two-field tuple that `optax.chain` takes; a chain keeps the extra arguments but loses the further parts.
+    It remains a tuple of two functions, as `optax.chain` takes it. A chain passes the extra arguments on, but does not
+    have the further parts.
+
+    The `init` and `update` that are passed in take parameters by name, `{"layer.weight": array}`. Those of the result
+    take any tree and name its leaves by their path: `{"layer": {"weight": array}}` is equal to the above. Parameters
+    and gradients in bfloat16 or float16 are passed on in float32, so that all state is in float32.
     """
 
     plan: Plan
+    layers: Mapping[str, Layer]  # the layers that `observe` computes statistics of
     observe: Callable[..., Any]
     prepare: Callable[..., Any]
     absorb: Callable[..., Any]
+    collect: Callable[..., Any]
     program: Callable[..., Any]
     host: Callable[..., Any]
     drain: Callable[[], None]
@@ -34,39 +47,238 @@ class Optimizer(optax.GradientTransformationExtraArgs):
     reset: Callable[..., Any]
     facts: Callable[..., dict[str, float]]
 
-    def __new__(cls, init: Callable[..., Any], update: Callable[..., Any], **offers: Any) -> "Optimizer":
-        """Take the two optax functions, and by name whatever the optimizer lists in NEEDS."""
-        self = super().__new__(cls, init, update)
-        self.plan = Plan()
+    def __new__(
+        cls,
+        init: Callable[..., Any],
+        update: Callable[..., Any],
+        *,
+        settings: Mapping[str, Any] | None = None,
+        **offers: Any,
+    ) -> "Optimizer":
+        """Make an optimizer from two optax functions and the parts of the contract that it lists in NEEDS.
+
+        Args:
+            init: parameters to state.
+            update: (gradients, state, parameters) to (updates, state); takes the inputs listed in NEEDS as keyword
+                arguments.
+            settings: hyper-parameters that may change while training; they are added to the state as `hyper`. A jax
+                array, as `optax.inject_hyperparams` passes it, replaces the state's value in each update.
+            offers: the further parts, by name.
+        """
+        values_by_name = dict(settings or {})
+        injected = {name: value for name, value in values_by_name.items() if isinstance(value, Array)}
+        parameters = inspect.signature(update).parameters
+        everything = any(kind.kind is inspect.Parameter.VAR_KEYWORD for kind in parameters.values())
+
+        def begin(params: Any) -> Any:
+            state = init(named(params))
+            return {"hyper": hyper(**values_by_name)} | state if values_by_name else state
+
+        def change(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+            if params is None:
+                raise UserError("update(grads, state): the parameters are missing; type update(grads, state, params)")
+            if injected:
+                state = state | {"hyper": state["hyper"] | hyper(**injected)}
+            # other members of an optax.chain may take further arguments
+            known = {name: value for name, value in extra.items() if everything or name in parameters}
+            values, structure = named(params), jax.tree.structure(params)
+
+            def unnamed(by_name: Mapping[str, Any]) -> Any:
+                return jax.tree.unflatten(structure, [by_name[name] for name in values])
+
+            if evaluate := known.get("evaluate"):
+                known["evaluate"] = lambda weights, **options: evaluate(unnamed(weights), **options)
+            changes, state = update(named(updates), state, values, **known)
+            return unnamed(changes), state
+
+        self = super().__new__(cls, begin, change)
+        self.plan, self.forward_params = Plan(), lambda params, state, key: params
         self.__dict__.update(offers)
         return self
 
 
-def hyper(**values: float) -> dict[str, Array]:
+def named(values: Any) -> dict[str, Any]:
+    """The leaves of a tree by their path, such as `layer.weight`; bfloat16 and float16 in float32. `Rows` are leaves.
+
+    Raises:
+        UserError: if two leaves have the same path.
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(values, is_leaf=lambda value: isinstance(value, Rows))
+    by_path = {jax.tree_util.keystr(path, simple=True, separator="."): _widened(value) for path, value in leaves}
+    if len(by_path) < len(leaves):
+        raise UserError("two parameters have the same path, as in {'a.b': …, 'a': {'b': …}}; rename one of them")
+    return by_path
+
+
+def _widened(value: Any) -> Any:
+    return value.astype(jnp.float32) if not isinstance(value, Rows) and value.dtype in NARROW else value
+
+
+def shaped(build: Callable[[Mapping[str, Any]], Optimizer], shapes: Mapping[str, Any] | None) -> Optimizer:
+    """Build an optimizer for parameters of given shapes.
+
+    Args:
+        build: shapes by parameter name to the optimizer.
+        shapes: the shapes. If None, `init` and `update` take them from the parameters, and the optimizer has only these
+            two functions.
+    """
+    if shapes is not None:
+        return build(shapes)
+
+    def of(params: Any) -> Optimizer:
+        return build({name: value.shape for name, value in params.items()})
+
+    def update(grads: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
+        return of(params).update(grads, state, params, **extra)
+
+    return Optimizer(lambda params: of(params).init(params), update)
+
+
+def settled(declared: type[Values], optimizer: str, values: Mapping[str, Any], **arguments: Any) -> Values:
+    """Check an optimizer's settings. Those that may change while training may be jax arrays, which are not checked.
+
+    Args:
+        declared: the class that declares the optimizer's settings.
+        optimizer: the optimizer's name, for messages.
+        values: the given settings, by name.
+        arguments: other arguments that the step is compiled for, such as `world`.
+
+    Returns:
+        All settings, with the defaults of those that are not given.
+
+    Raises:
+        UserError: if a setting is unknown or out of range, or is traced although the step is compiled for its value.
+    """
+    fixed = declared.names(scheduled=False)
+    compiled_for = arguments | {name: value for name, value in values.items() if name in fixed}
+    if static := [name for name, value in compiled_for.items() if traced(value)]:
+        listed = "".join(f'"{name}", ' for name in static).strip()
+        raise UserError(
+            f"{optimizer}: {', '.join(static)}: cannot be traced, because the step is compiled for one value; with "
+            f"optax.inject_hyperparams type inject_hyperparams({optimizer}, static_args=({listed}))"
+        )
+    arrays = {name: value for name, value in values.items() if isinstance(value, Array) and name not in fixed}
+    numbers = {
+        name: value.item() if isinstance(value, Array | np.ndarray | np.generic) else value
+        for name, value in values.items()
+        if name not in arrays
+    }
+    return declared.given(numbers).model_copy(update=arrays)
+
+
+def schedulable(settings: Declared) -> dict[str, Any]:
+    """The settings that may change while training, for an optimizer whose state has a velocity only with momentum.
+
+    A momentum of 0 is left out, because it may not change (see `still`).
+    """
+    values = settings.scheduled()
+    return {name: value for name, value in values.items() if name != "momentum" or live(value)}
+
+
+def traced(value: Any) -> bool:
+    """Whether a setting's value is traced, and so is unknown while a step is compiled."""
+    return isinstance(value, Tracer)
+
+
+def live(value: Any) -> bool:
+    """Whether a setting is not 0, or is an array, whose value may change."""
+    return isinstance(value, Array) or bool(value)
+
+
+def unseen(optimizer: str) -> UserError:
+    """The error for an update that lacks the layers' statistics."""
+    return UserError(
+        f"{optimizer} needs statistics of its layers beside the gradient; type 'from suite.engine.jax_alone import "
+        "observing', then loss, grads, statistics = observing(loss_of, optimizer)(params, state, batch) and "
+        "update(grads, state, params, statistics=statistics)"
+    )
+
+
+def one_rank(optimizer: str, world: int) -> None:
+    """Check that an optimizer without an engine was made for one rank.
+
+    Raises:
+        UserError: if `world` is not 1.
+    """
+    if world != 1:
+        raise UserError(
+            f"{optimizer}(world={world}): only the suite's engine shares work among ranks; leave world out, and each "
+            "device does all of it"
+        )
+
+
+def after_programs(
+    programs: Callable[[int], tuple[str, ...]],
+    cycle: tuple[int, int],
+    state: Any,
+    step: Array,
+    program: Callable[[str, Any], Any],
+) -> Any:
+    """Run the programs of a step, in an update that is compiled once for all steps.
+
+    Args:
+        programs: a step's number to the names of its programs, in order.
+        cycle: (begin, period): from step `begin` on, the programs repeat every `period` steps.
+        state: the optimizer's state.
+        step: the step's number, counted from 0; may be traced.
+        program: a program's name and the state to the new state.
+
+    Returns:
+        The state after the programs.
+
+    Raises:
+        UserError: if begin + period exceeds `LONGEST`.
+    """
+    begin, period = cycle
+    if begin + period > LONGEST:
+        raise UserError(
+            f"an interval or a start of {max(cycle):,} steps is too long for a compiled step, which has a table of all "
+            f"steps until the programs repeat; type at most {LONGEST:,} in all"
+        )
+    steps = [programs(number) for number in range(begin + period)]
+    kinds = list(dict.fromkeys(steps))
+
+    def run(names: tuple[str, ...], state: Any) -> Any:
+        for name in names:  # one after another: see `suite.engine.jax_step.Maths.refresh`
+            state = lax.optimization_barrier(program(name, state))
+        return state
+
+    branches = [lambda state, names=names: run(names, state) for names in kinds]
+    chosen = jnp.asarray([kinds.index(names) for names in steps])
+    place = jnp.where(step < begin, step, begin + (step - begin) % period)
+    return lax.switch(chosen[place], branches, state)
+
+
+def hyper(**values: float | Array) -> dict[str, Array]:
     """Hyper-parameters as state: scalars of the default floating-point type."""
     return {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
 
 
-def still(at: dict[str, Array]) -> None:
-    """Make sure that nobody gave a momentum to what began without one, and so holds no velocity.
+def still(settings: dict[str, Array]) -> None:
+    """Check that the momentum of an optimizer that started with momentum 0, and so without a velocity, has not changed.
+
+    Args:
+        settings: the hyper-parameters of a step.
 
     Raises:
-        UserError: where `at`, the hyper-parameters of a step, holds one.
+        UserError: if the hyper-parameters contain a momentum.
     """
-    if "momentum" in at:
-        raise UserError("momentum: no velocity is held, as it began at 0; begin with a small one, momentum=1e-6")
+    if "momentum" in settings:
+        raise UserError(
+            "momentum: it started at 0, so that the state has no velocity; begin with a small one, momentum=1e-6"
+        )
 
 
 def local(value: Array) -> np.ndarray:
-    """This process's slices of an array that is split by its leading axis, on the host, as a copy."""
+    """This process's slices of an array that is split along its leading axis, as a NumPy copy."""
     return np.concatenate([np.asarray(shard.data) for shard in _slices(value)])
 
 
 def with_local(value: Array, slices: np.ndarray) -> Array:
-    """The same array with other slices of this process, as `local` gives them."""
-    own = _slices(value)
-    parts = np.split(slices.astype(value.dtype), len(own))
-    placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, own, strict=True)]
+    """The array with this process's slices replaced by `slices`, which are shaped as the result of `local`."""
+    shards = _slices(value)
+    parts = np.split(slices.astype(value.dtype), len(shards))
+    placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, shards, strict=True)]
     return jax.make_array_from_single_device_arrays(value.shape, value.sharding, placed)
 
 
@@ -75,7 +287,7 @@ def _slices(value: Array) -> list[Any]:
 
 
 def dense(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:
-    """The gradients; that of a table, which is `Rows`, is filled up with zeros."""
+    """The gradients as arrays; `Rows`, the gradient of a table, is expanded with zeros."""
     return {
         name: jnp.zeros_like(params[name]).at[grad.ids].add(grad.values) if isinstance(grad, Rows) else grad
         for name, grad in grads.items()
@@ -83,13 +295,13 @@ def dense(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:
 
 
 def merged(rows: Rows) -> Rows:
-    """The same gradient with each id once, as squares need it; still (m,) and (m, d), filled up with zeros at id 0."""
+    """Sum the rows of equal ids, so that rows can be squared; padded to (m,) and (m, d) with zeros at id 0."""
     ids, place = jnp.unique(rows.ids, size=len(rows.ids), fill_value=0, return_inverse=True)
     return Rows(ids, jnp.zeros_like(rows.values).at[place.reshape(-1)].add(rows.values))
 
 
 def decayed(grads: dict[str, Array], params: dict[str, Array], weight_decay: Array | float) -> dict[str, Array]:
-    """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) are left alone.
+    """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) have none.
 
     Goyal et al. 2017, §5.3: no decay on batch normalisation's coefficients.
     """
@@ -97,11 +309,21 @@ def decayed(grads: dict[str, Array], params: dict[str, Array], weight_decay: Arr
 
 
 def forget(state: dict[str, Any], moved: dict[str, Array], *names: str) -> dict[str, Any]:
-    """The state with zeros for some blocks of parameters, {parameter (n, …): (n,) booleans}, in the trees `names`."""
+    """Set state to zero for blocks of parameters that have moved.
+
+    Args:
+        state: the optimizer's state.
+        moved: (n,) booleans by parameter, for a parameter of shape (n, …).
+        names: the entries of the state to change, each a dictionary by parameter.
+
+    Returns:
+        The new state.
+    """
 
     def cleared(value: Array, mask: Array) -> Array:
         return jnp.where(mask.reshape(-1, *[1] * (value.ndim - 1)), 0, value)
 
     return state | {
-        name: state[name] | {at: cleared(state[name][at], mask) for at, mask in moved.items()} for name in names
+        name: state[name] | {parameter: cleared(state[name][parameter], mask) for parameter, mask in moved.items()}
+        for name in names
     }

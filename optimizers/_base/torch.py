@@ -1,39 +1,134 @@
-"""What several torch optimizers share."""
+"""The base class of the torch optimizers, and functions that several of them use."""
 
+import contextlib
+import copy
 import math
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from suite.contract import UserError
 
+Count = TypeVar("Count", int, Tensor)
+NARROW = (torch.bfloat16, torch.float16)  # parameters of these types have state in float32
 
-def by_name(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The parameters by name.
 
-    Raises:
-        UserError: where they were given without names.
+class Optimizer(torch.optim.Optimizer):
+    """The base class, with the interface of `torch.optim`.
+
+    A subclass defines `_begin`, which initialises the state of a group's parameters, and `_update`, which computes one
+    update. The state of a parameter in bfloat16 or float16 is in float32.
     """
-    groups = optimizer.param_groups
-    if any("param_names" not in group for group in groups):
-        kind = type(optimizer).__name__
-        raise UserError(f"{kind} must know its parameters' names; type {kind}(model.named_parameters(), …)")
-    return {name: p for group in groups for name, p in zip(group["param_names"], group["params"], strict=True)}
+
+    state: dict[Any, Any]  # by parameter; state of no single parameter is under the optimizer's name
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters; the group may have its own settings."""
+        super().add_param_group(param_group)
+        self._begin(self.param_groups[-1])
+
+    def step(self, closure: Callable[[], Any] | None = None, **inputs: Any) -> Any:
+        """Update the parameters from their gradients. A parameter whose gradient is None is left as it is.
+
+        Args:
+            closure: computes the loss and its gradients again, before the update; as in `torch.optim`.
+            inputs: the inputs that the optimizer lists in NEEDS; only the suite's engine passes them.
+
+        Returns:
+            The result of the closure; None without a closure.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            self._update(**inputs)
+        return loss
+
+    def _begin(self, group: dict[str, Any]) -> None:
+        """Initialise the state of a new group's parameters; called for the first groups and for later ones."""
+        raise NotImplementedError
+
+    def _update(self) -> None:
+        """Update the parameters from their gradients."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a copy of a `state_dict`. Both optimizers must have been made with equal arguments."""
+        super().load_state_dict(state_dict)
+        params = [parameter for group in self.param_groups for parameter in group["params"]]
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        # torch casts a parameter's state to the parameter's type, and does not copy other state
+        for key, parameter in zip(keys, params, strict=True):
+            if key in state_dict["state"] and parameter.dtype in NARROW:
+                self.state[parameter] = copy.deepcopy(state_dict["state"][key])
+        shared = {key: value for key, value in state_dict["state"].items() if key not in set(keys)}
+        self.state.update(copy.deepcopy(shared))
+        for key in [*shared, *(parameter for parameter in params if parameter.dtype in NARROW)]:
+            self.state[key] = _placed(self.state[key], params[0].device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # not callables: a learning-rate schedule replaces `step` by a function
+        fields = {
+            name: value for name, value in self.__dict__.items() if not name.startswith("_") and not callable(value)
+        }
+        return super().__getstate__() | fields
+
+
+def _placed(value: Any, device: torch.device) -> Any:
+    """Move the tensors of nested state to a device."""
+    if isinstance(value, dict):
+        return {key: _placed(item, device) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_placed(item, device) for item in value]
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+# ------------------------------------------------------------------------------- parameters and their gradients
+def present(parameters: list[Tensor]) -> list[Tensor]:
+    """Return the parameters that have a gradient."""
+    return [parameter for parameter in parameters if parameter.grad is not None]
+
+
+def zeros(parameter: Tensor) -> Tensor:
+    """Return zeros of a parameter's shape, in the type of its state."""
+    return torch.zeros_like(parameter, dtype=wide(parameter.dtype))
+
+
+def wide(kind: torch.dtype) -> torch.dtype:
+    """Return the type of the state and of the update of a parameter of type `kind`."""
+    return torch.float32 if kind in NARROW else kind
+
+
+@contextlib.contextmanager
+def weights(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield values of the parameters to change in place.
+
+    Parameters in bfloat16 and float16 are replaced by float32 copies, which are rounded into them at the end.
+    """
+    values = [parameter.to(wide(parameter.dtype)) for parameter in parameters]  # no copies of wide parameters
+    yield values
+    for parameter, value in zip(parameters, values, strict=True):
+        if value is not parameter:
+            parameter.copy_(value)
 
 
 def dense(parameters: list[Tensor]) -> list[Tensor]:
-    """The parameters' gradients; a sparse one, which a table's is, is filled up with zeros first."""
+    """Return the gradients that exist, dense; those in bfloat16 and float16 in float32."""
+    gradients = []
     for parameter in parameters:
-        if parameter.grad is not None and parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.to_dense()
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if parameter.grad is not None:
+            if parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+            gradients.append(parameter.grad.to(wide(parameter.grad.dtype)))
+    return gradients
 
 
 def decayed(gradients: list[Tensor], parameters: list[Tensor], weight_decay: float) -> list[Tensor]:
-    """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) are left alone.
+    """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) have none.
 
     Goyal et al. 2017, §5.3: no decay on batch normalisation's coefficients. The given tensors are not changed.
     """
@@ -43,29 +138,111 @@ def decayed(gradients: list[Tensor], parameters: list[Tensor], weight_decay: flo
     return [torch.add(g, p, alpha=weight_decay) if p.ndim > 1 else g for g, p in pairs]
 
 
+def names(optimizer: torch.optim.Optimizer) -> dict[Tensor, str]:
+    """Return the name of each parameter: the given name, or its index among all parameters."""
+    params = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    given = [name for group in optimizer.param_groups for name in group.get("param_names", ())]
+    return dict(zip(params, given or map(str, range(len(params))), strict=True))
+
+
+def by_name(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the parameters by name.
+
+    Raises:
+        UserError: if they were given without names.
+    """
+    groups = optimizer.param_groups
+    if any("param_names" not in group for group in groups):
+        kind = type(optimizer).__name__
+        raise UserError(f"{kind} must know its parameters' names; type {kind}(model.named_parameters(), …)")
+    return {name: p for group in groups for name, p in zip(group["param_names"], group["params"], strict=True)}
+
+
+def one_rank(optimizer: torch.optim.Optimizer, world: int) -> None:
+    """Check that an optimizer without an engine was made for one rank.
+
+    Raises:
+        UserError: if `world` is not 1.
+    """
+    if world != 1:
+        raise UserError(
+            f"{type(optimizer).__name__}(world={world}): only the suite's engine shares work among ranks; leave world "
+            "out, and each process does all of it"
+        )
+
+
+# ------------------------------------------------------------------------------------------------ counted updates
+def counter(optimizer: Optimizer, name: str) -> Tensor:
+    """Return the number of updates so far, `state[name]["steps"]`, a float64 scalar."""
+    if name not in optimizer.state:
+        device = optimizer.param_groups[0]["params"][0].device
+        optimizer.state[name] = {"steps": torch.zeros((), dtype=torch.float64, device=device)}
+    return optimizer.state[name]["steps"]
+
+
+def late(optimizer: Optimizer, name: str, parameters: list[Tensor]) -> None:
+    """Store the number of updates before new parameters were added; their averages do not include these updates."""
+    if before := int(counter(optimizer, name)):
+        for parameter in parameters:
+            optimizer.state[parameter]["missed"] = before
+
+
+def by_updates(optimizer: Optimizer, parameters: list[Tensor], steps: Count) -> list[tuple[list[Tensor], Count]]:
+    """Group the parameters that have a gradient by their number of updates, this update included.
+
+    Averages that start at zero are corrected by the number of gradients in them. `torch.optim` counts these for each
+    parameter. Here the state of a parameter counts only the updates in which it had no gradient, as `missed`.
+
+    Args:
+        optimizer: the optimizer.
+        parameters: the parameters of this update.
+        steps: the optimizer's number of updates, this one included.
+
+    Returns:
+        Pairs of parameters and their number of updates.
+    """
+    equal: dict[int, list[Tensor]] = {}
+    for parameter in parameters:
+        missed = optimizer.state[parameter].get("missed", 0)
+        if parameter.grad is None:
+            optimizer.state[parameter]["missed"] = missed + 1
+        else:
+            equal.setdefault(missed, []).append(parameter)
+    return [(members, steps - missed if missed else steps) for missed, members in equal.items()]
+
+
+# ----------------------------------------------------------------------------------------------- further helpers
 @torch.no_grad()
 def forget(optimizer: torch.optim.Optimizer, moved: Mapping[Tensor, Tensor]) -> None:
-    """Set to zero what the optimizer holds for some blocks of parameters: {parameter (n, …): (n,) booleans}."""
+    """Set state to zero for blocks of parameters that have moved: {parameter (n, …): (n,) booleans}."""
     for parameter, mask in moved.items():
         for value in optimizer.state[parameter].values():
             value[mask] = 0
 
 
-def velocities(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[Tensor]:
-    """The velocity of each parameter of a group, zeros at first; [] and no memory used while its momentum is 0."""
-    if not group["momentum"]:
+def velocities(optimizer: torch.optim.Optimizer, parameters: list[Tensor], momentum: float) -> list[Tensor]:
+    """Return the velocity of each parameter, initially zeros; [] while the momentum is 0, without using memory."""
+    if not momentum:
         return []
-    states = [optimizer.state[parameter] for parameter in group["params"]]
-    for parameter, state in zip(group["params"], states, strict=True):
+    states = [optimizer.state[parameter] for parameter in parameters]
+    for parameter, state in zip(parameters, states, strict=True):
         if "velocity" not in state:
-            state["velocity"] = torch.zeros_like(parameter)
+            state["velocity"] = zeros(parameter)
     return [state["velocity"] for state in states]
 
 
 def normal(key: tuple[int, int], name: str, like: Tensor) -> Tensor:
-    """`suite.stream.normal`, a draw for each element of `like`, on its device and computed in its type.
+    """`suite.stream.normal` in torch.
 
-    The words are held in int32, whose products wrap as unsigned ones do; torch shifts no unsigned integers.
+    The words are int32, because torch cannot shift unsigned integers; products wrap as unsigned ones do.
+
+    Args:
+        key: two words, for example the seed and the step.
+        name: the random stream's name.
+        like: a tensor of the result's shape, type and device.
+
+    Returns:
+        One draw for each element of `like`.
     """
     index = torch.arange(like.numel(), dtype=torch.int32, device=like.device)
     radius, angle = (_uniform(key, f"{name}/{part}", index).to(like.dtype) for part in ("radius", "angle"))
@@ -87,7 +264,7 @@ def _mix(word: Tensor) -> Tensor:
 
 
 def _shifted(word: Tensor, places: int) -> Tensor:
-    """Shifted to the right, zeros coming in."""
+    """Shift to the right, filling with zeros."""
     return (word >> places) & (2 ** (32 - places) - 1)
 
 

@@ -10,9 +10,16 @@ from suite.optimizers._linalg import CAP, FAILURE, GROWTH, SOLVER
 
 
 def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: str = "auto") -> Array:
-    """The inverse root of each damped matrix; not finite where there is none.
+    """Compute the inverse root of each damped matrix.
 
-    Arguments as in `suite.optimizers._linalg.torch.inverse_root`; `epsilon` may be traced.
+    Args:
+        stack: symmetric positive semidefinite matrices (count, n, n).
+        order: p of A^(-1/p).
+        epsilon: ridge, relative to the largest eigenvalue; may be traced.
+        method: auto | eigh | eigh32 | newton.
+
+    Returns:
+        (count, n, n), in the type of the stack; not finite for a matrix without a usable root.
     """
     usable, safe, mean = decomposable(stack)
     epsilon = jnp.asarray(epsilon, stack.dtype)
@@ -26,12 +33,17 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
 
 
 def decomposable(stack: Array) -> tuple[Array, Array, Array]:
-    """Which symmetric matrices (count, n, n) have a root; identities in place of the others; mean eigenvalues.
+    """Replace the matrices that have no root.
 
-    The first and the last are (count, 1, 1).
+    Args:
+        stack: symmetric matrices (count, n, n).
+
+    Returns:
+        Whether each matrix has a root (count, 1, 1), the stack with identities in place of those that have none, and
+        the mean eigenvalues (count, 1, 1), 1 for those.
     """
     identity, limits = jnp.eye(stack.shape[-1], dtype=stack.dtype), jnp.finfo(stack.dtype)
-    mean = (stack * identity).sum((1, 2), keepdims=True) / len(identity)  # NaN where any entry is not finite: 0 · ∞
+    mean = (stack * identity).sum((1, 2), keepdims=True) / len(identity)  # NaN if an entry is not finite: 0 · ∞
     usable = (mean >= limits.tiny) & (mean <= limits.max)
     return usable, jnp.where(usable, stack, identity), jnp.where(usable, mean, 1.0)
 
@@ -39,16 +51,17 @@ def decomposable(stack: Array) -> tuple[Array, Array, Array]:
 def finite(stack: Array) -> Array:
     """Whether all entries of each matrix are finite (count, 1, 1).
 
-    By a sum, which XLA compiles soonest, and of zeros, which does not overflow: 0 · x is 0 where x is finite, else NaN.
+    The test is a sum, which XLA compiles fastest, of 0 · x, which is 0 if x is finite and NaN otherwise. A sum of zeros
+    does not overflow.
     """
     return (0.0 * stack).sum((1, 2), keepdims=True) == 0.0
 
 
 def _eigh(stack: Array, mean: Array, epsilon: Array, *, order: int, wide: bool = True) -> Array:
-    # Neither a callback to NumPy nor a batched call: with several CPU devices in a process, jaxlib 0.10.2 hangs in both
-    # once in some hundred times, because each waits on a thread of the pool for work that needs another one.
+    # Neither a callback to NumPy nor a batched call is used: with several CPU devices in a process, jaxlib 0.10.2 hangs
+    # in either about once in a hundred times, because it waits on a thread of the pool for work that needs another one.
     kind = jnp.float64 if wide else jnp.float32
-    scale = jnp.ones_like(mean) if wide else mean  # float32 has a range to keep to
+    scale = jnp.ones_like(mean) if wide else mean  # avoids overflow and underflow in float32
     with jax.enable_x64(True):
         vectors, values = lax.map(lax.linalg.eigh, (stack / scale).astype(kind))
         values = jnp.maximum(values, 0.0)
@@ -62,15 +75,15 @@ def _eigh(stack: Array, mean: Array, epsilon: Array, *, order: int, wide: bool =
 
 
 def _noise(norm: Array, stack: Array) -> Array:
-    """The largest eigenvalue that rounding alone can have made, as a share of the largest of all, as `norm` is.
+    """The error of the eigenvalues by rounding, relative to the largest eigenvalue, as is `norm`.
 
-    `stack` is as it came in, `norm` of the type in which eigenvalues were taken.
+    `stack` has the type of the matrices, `norm` that of the eigenvalues.
     """
     return jnp.maximum(jnp.finfo(stack.dtype).eps / stack.shape[-1] * norm, SOLVER * jnp.finfo(norm.dtype).eps)
 
 
 def _newton(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
-    """The coupled iteration on A / mean; see the torch twin."""
+    """The coupled iteration on A / mean; see `_newton` in torch.py."""
     with jax.default_matmul_precision("highest"):
         top, identity = largest(stack / mean), jnp.eye(stack.shape[-1], dtype=stack.dtype)
         tolerance = 8.0 * jnp.finfo(stack.dtype).eps
@@ -93,13 +106,13 @@ def _newton(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
 
         start = (jnp.zeros((), int), x, m, jnp.full_like(top, jnp.inf), jnp.ones_like(top, bool))
         _, x, _, error, _ = lax.while_loop(going, iterate, start)
-        small = epsilon <= SOLVER * jnp.finfo(stack.dtype).eps  # M alone does not tell: its own rounding may converge
+        small = epsilon <= SOLVER * jnp.finfo(stack.dtype).eps  # M can converge by its rounding errors alone
         regular = lax.cond(small, _regular, lambda *_: jnp.ones_like(top, bool), stack, mean * top, x, epsilon)
         return jnp.where((error <= FAILURE) & regular, x * (top * mean) ** (-1.0 / order), jnp.nan)
 
 
 def _regular(stack: Array, top: Array, root: Array, epsilon: Array) -> Array:
-    """Whether a matrix whose largest eigenvalue is about `top` is regular (count, 1, 1); see the torch twin."""
+    """Whether each matrix with largest eigenvalue about `top` is regular (count, 1, 1); see torch.py."""
     power = root
     for _ in range(2):
         power = jnp.linalg.matrix_power(power / jnp.linalg.norm(power, axis=(-2, -1), keepdims=True), 4)
@@ -115,7 +128,7 @@ def _regular(stack: Array, top: Array, root: Array, epsilon: Array) -> Array:
 
 
 def largest(stack: Array) -> Array:
-    """The largest eigenvalue, from above; see the torch twin."""
+    """An upper bound of the largest eigenvalue (count, 1, 1); see torch.py."""
     norm = jnp.linalg.norm(stack, axis=(-2, -1), keepdims=True)
     power = jnp.linalg.matrix_power(stack / norm, 16)
     return norm * jnp.linalg.norm(power, axis=(-2, -1), keepdims=True) ** (1.0 / 16.0)

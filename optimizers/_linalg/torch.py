@@ -11,7 +11,7 @@ from suite.optimizers._linalg import CAP, FAILURE, GROWTH, SOLVER
 
 @torch.no_grad()
 def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "auto") -> Tensor:
-    """The inverse root of each damped matrix; not finite where there is none.
+    """Compute the inverse root of each damped matrix.
 
     Args:
         stack: symmetric positive semidefinite matrices (count, n, n).
@@ -20,7 +20,7 @@ def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "au
         method: auto | eigh | eigh32 | newton.
 
     Returns:
-        (count, n, n), row-major, in the type of the stack.
+        (count, n, n), row-major, in the type of the stack; not finite for a matrix without a usable root.
     """
     mean = stack.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
     usable = finite(stack) & (mean >= torch.finfo(stack.dtype).tiny)
@@ -34,22 +34,22 @@ def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "au
     if method == "eigh32":
         return _eigh(scaled.float(), order, epsilon, factor.float(), unit).to(stack.dtype).contiguous()
     root, top = _newton(scaled, order, epsilon)
-    if epsilon <= SOLVER * unit:  # M alone does not tell: its own rounding may converge
+    if epsilon <= SOLVER * unit:  # M can converge by its rounding errors alone
         root = torch.where(_regular(safe.double() / (mean * top).double(), root, epsilon, unit), root, torch.nan)
     return (root * factor).contiguous()
 
 
 def finite(stack: Tensor) -> Tensor:
-    """Whether all entries of each matrix are finite (count, 1, 1); extremes hand on NaN, and take no memory."""
+    """Whether all entries of each matrix are finite (count, 1, 1), from extremes, which keep NaN and need no memory."""
     flat = stack.flatten(1)
     return (flat.amax(1).isfinite() & flat.amin(1).isfinite())[:, None, None]
 
 
 def _eigh(stack: Tensor, order: int, epsilon: float, factor: Tensor, unit: float) -> Tensor:
-    """The roots times a factor each (count, 1, 1), in the type of the stack; `unit` is that of its entries."""
+    """The roots times `factor` (count, 1, 1), in the type of the stack; `unit` is the entries' machine epsilon."""
     try:
         values, vectors = torch.linalg.eigh(stack)
-    except torch.linalg.LinAlgError:  # one matrix that does not converge fails the whole call
+    except torch.linalg.LinAlgError:  # torch raises if one matrix of the stack does not converge
         return torch.full_like(stack, torch.nan)
     values = values.clamp(min=0.0)
     shares = values / values[:, -1:]
@@ -60,15 +60,15 @@ def _eigh(stack: Tensor, order: int, epsilon: float, factor: Tensor, unit: float
 
 
 def _noise(norm: Tensor, stack: Tensor, unit: float) -> Tensor:
-    """The largest eigenvalue that rounding alone can have made, as a share of the largest of all, as `norm` is."""
+    """The error of the eigenvalues by rounding, relative to the largest eigenvalue, as is `norm`."""
     return (unit / stack.shape[-1] * norm).clamp(min=SOLVER * torch.finfo(stack.dtype).eps)
 
 
 def _newton(stack: Tensor, order: int, epsilon: float) -> tuple[Tensor, Tensor]:
     """X ← X T, M ← Tᵖ M with T = ((p + 1) I - M) / p: M = Xᵖ D goes to I, X to D^(-1/p) (Iannazzo 2006).
 
-    Each matrix stops by itself, when it has converged or would get worse; a worse iterate is not taken. The second
-    result is `largest` of each.
+    The iteration of a matrix stops when it has converged, or when its next iterate would be worse. A worse iterate is
+    rejected. Returns the roots, and `largest` of each matrix.
     """
     with _full_precision():
         top = largest(stack)
@@ -86,19 +86,25 @@ def _newton(stack: Tensor, order: int, epsilon: float) -> tuple[Tensor, Tensor]:
             x, m = torch.where(active, x_next, x), torch.where(active, m_next, m)
             error = torch.where(active, error_next, error)
             active = active & (error > tolerance)
-            if iteration % 4 == 3 and not active.any():  # the one question a GPU has to answer, so asked rarely
+            if iteration % 4 == 3 and not active.any():  # rarely, because the host waits for a GPU here
                 break
         return torch.where(error <= FAILURE, x * top ** (-1.0 / order), torch.nan), top
 
 
 def _regular(wide: Tensor, root: Tensor, epsilon: float, unit: float) -> Tensor:
-    """Whether a matrix in float64 whose largest eigenvalue is about 1 is regular (count, 1, 1), by a root of it.
+    """Whether each matrix is regular (count, 1, 1), from its inverse root.
 
-    Vectors along which the root is longest belong to the least eigenvalues, so that these follow from the matrix
-    itself: a column of a high power of the root, and its Rayleigh quotient. `unit` is that of the matrix's entries.
+    The largest eigenvalues of the root belong to the least eigenvalues of the matrix. The longest column of a high
+    power of the root is therefore close to an eigenvector of the least eigenvalue, which is its Rayleigh quotient.
+
+    Args:
+        wide: matrices in float64 with a largest eigenvalue of about 1.
+        root: their inverse roots.
+        epsilon: ridge, relative to the largest eigenvalue.
+        unit: machine epsilon of the type of the entries.
     """
     power = root
-    for _ in range(2):  # to the 16th in two goes, as float32 has a range to keep to
+    for _ in range(2):  # the 16th power in two steps, against overflow in float32
         power = torch.linalg.matrix_power(power / torch.linalg.matrix_norm(power, keepdim=True), 4)
     power = power / torch.linalg.matrix_norm(power, keepdim=True)
     longest = power.norm(dim=1).argmax(1)
@@ -107,10 +113,10 @@ def _regular(wide: Tensor, root: Tensor, epsilon: float, unit: float) -> Tensor:
 
 
 def largest(stack: Tensor) -> Tensor:
-    """The largest eigenvalue λ (count, 1, 1), from above: λ ≤ ‖A¹⁶‖^(1/16) ≤ λ n^(1/32) in the Frobenius norm.
+    """An upper bound of the largest eigenvalue λ (count, 1, 1): λ ≤ ‖A¹⁶‖^(1/16) ≤ λ n^(1/32) in the Frobenius norm.
 
-    Power iteration needs a vector to start from, and a gradient may be orthogonal to any fixed one: that of a softmax
-    layer is orthogonal to the vector of ones. Repeated squaring needs none.
+    Power iteration would need a start vector, and gradients can be orthogonal to any fixed vector: those of a softmax
+    layer are orthogonal to the vector of ones. Repeated squaring needs no start vector.
     """
     norm = torch.linalg.matrix_norm(stack, keepdim=True)
     power = torch.linalg.matrix_power(stack / norm, 16)
@@ -119,7 +125,7 @@ def largest(stack: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
-    """No TF32 inside: its 10 bits do not converge."""
+    """Disable TF32, with whose 10 mantissa bits the iteration does not converge."""
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

@@ -1,4 +1,4 @@
-"""AdaGrad: the more an element has been moved, the smaller its steps.
+"""AdaGrad: divides each element's step by the root of its summed squared gradients.
 
 s ← s + g²;  w ← w - η d with d = g / (√(δ + s) + ε), or with momentum v ← μ v + d;  w ← w - η v
 
@@ -8,7 +8,7 @@ touches those rows only. An element without gradient stays where it is, as long 
 is not finite is not hidden, and its element is lost for good.
 """
 
-SUMMARY = "AdaGrad (Duchi et al. 2011), diagonal; touches only the rows that a table's gradient names"
+SUMMARY = "diagonal AdaGrad (Duchi et al. 2011); updates only the rows that a table's gradient names"
 CITATION = (
     "Duchi, Hazan, Singer: Adaptive Subgradient Methods for Online Learning and Stochastic Optimization, JMLR 12, 2011"
 )

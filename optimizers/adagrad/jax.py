@@ -7,60 +7,86 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Rows
-from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, hyper, merged, still
+from suite.declared import described
+from suite.optimizers._base.jax import (
+    Optimizer,
+    decayed,
+    dense,
+    forget,
+    live,
+    merged,
+    schedulable,
+    settled,
+    still,
+)
+from suite.optimizers.adagrad.settings import Settings
 
 Tree = dict[str, Array]
+State = dict[str, Any]
 
 
-def adagrad(
-    *,
-    lr: float = 0.01,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    epsilon: float = 1e-10,
-    initial_accumulator: float = 0.0,
-) -> Optimizer:
-    """Diagonal AdaGrad; arguments as in `suite.optimizers.adagrad.torch.Adagrad`.
+@described(Settings)
+def adagrad(**settings: Any) -> Optimizer:
+    """Diagonal AdaGrad; a gradient by rows changes only these rows, unless there is momentum or decay.
 
-    A momentum that is 0 here stays 0, as no velocity is held for it: none is in `state["hyper"]`, and one put there is
-    refused.
+    A momentum that is 0 here stays 0, because the state then holds no velocity: `state["hyper"]` has no momentum, and
+    one that is put there is rejected.
+
+    Args:
+        settings: by name, as listed below.
     """
-    plain = not momentum and not weight_decay  # the others reach every row of a table
+    rule = Adagrad(settled(Settings, "adagrad", settings))
+    return Optimizer(rule.init, rule.update, settings=schedulable(rule.settings), reset=rule.reset)
 
-    def init(params: Tree) -> dict[str, Any]:
-        values = hyper(lr=lr, weight_decay=weight_decay, epsilon=epsilon, initial_accumulator=initial_accumulator)
+
+class Adagrad:
+    """The functions of the optimizer, for these settings."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.moving = live(settings.momentum)
+
+    def init(self, params: Tree) -> State:
+        """Empty sums; zero velocity, if there is momentum."""
         return {
-            "hyper": values | (hyper(momentum=momentum) if momentum else {}),
             "sum": jax.tree.map(jnp.zeros_like, params),
-            "velocity": jax.tree.map(jnp.zeros_like, params) if momentum else {},
+            "velocity": jax.tree.map(jnp.zeros_like, params) if self.moving else {},
         }
 
-    def update(grads: Tree, state: dict[str, Any], params: Tree) -> tuple[Tree, dict[str, Any]]:
-        at, held = state["hyper"], state["sum"]
-
-        def scaled(g: Array, s: Array) -> Array:
-            return g / (jnp.sqrt(at["initial_accumulator"] + s) + at["epsilon"])
-
-        rows = {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)} if plain else {}
+    def update(self, grads: dict[str, Any], state: State, params: Tree) -> tuple[dict[str, Any], State]:
+        """The changes of the parameters, and the next state."""
+        hyper, sums = state["hyper"], state["sum"]
+        rows = self._rows(grads)
         grads = dense({name: grad for name, grad in grads.items() if name not in rows}, params)
-        grads = decayed(grads, params, at["weight_decay"])
-        total = {name: held[name] + grad * grad for name, grad in grads.items()}
-        total |= {name: held[name].at[grad.ids].add(grad.values**2) for name, grad in rows.items()}
-        direction = {name: scaled(grad, total[name]) for name, grad in grads.items()}
-        velocity = {}
-        if momentum:
-            velocity = direction = jax.tree.map(lambda v, d: at["momentum"] * v + d, state["velocity"], direction)
+        grads = decayed(grads, params, hyper["weight_decay"])
+        total = {name: sums[name] + grad * grad for name, grad in grads.items()}
+        total |= {name: sums[name].at[grad.ids].add(grad.values**2) for name, grad in rows.items()}
+        direction = {name: _scaled(grad, total[name], hyper) for name, grad in grads.items()}
+        velocity: Tree = {}
+        if self.moving:
+            velocity = direction = jax.tree.map(lambda v, d: hyper["momentum"] * v + d, state["velocity"], direction)
         else:
-            still(at)
-        updates: dict[str, Any] = jax.tree.map(lambda d: -at["lr"] * d, direction)
+            still(hyper)
+        changes: dict[str, Any] = jax.tree.map(lambda d: -hyper["lr"] * d, direction)
         for name, grad in rows.items():
-            updates[name] = Rows(grad.ids, -at["lr"] * scaled(grad.values, total[name][grad.ids]))
-        return updates, state | {"sum": total, "velocity": velocity}
+            scaled = _scaled(grad.values, total[name][grad.ids], hyper)
+            changes[name] = Rows(grad.ids, -hyper["lr"] * scaled)
+        return changes, state | {"sum": total, "velocity": velocity}
 
-    def reset(state: dict[str, Any], moved: Tree) -> dict[str, Any]:
-        return forget(state, moved, "sum", *(["velocity"] if momentum else []))
+    def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
+        """The gradients given by rows that change only these rows; momentum and decay change every row of a table."""
+        if self.moving or live(self.settings.weight_decay):
+            return {}
+        return {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)}
 
-    return Optimizer(init, update, reset=reset)
+    def reset(self, state: State, moved: Tree) -> State:
+        """The state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
+        return forget(state, moved, "sum", *(["velocity"] if self.moving else []))
+
+
+def _scaled(grad: Array, total: Array, hyper: Tree) -> Array:
+    """A gradient divided by the root of its summed squares."""
+    return grad / (jnp.sqrt(hyper["initial_accumulator"] + total) + hyper["epsilon"])
 
 
 make = adagrad

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from suite.optimizers.adagrad.settings import Settings
+
 Tree = dict[str, np.ndarray]
 
 
@@ -14,23 +16,14 @@ def init(params: Tree) -> dict[str, Any]:
 
 
 def update(
-    params: Tree,
-    grads: Tree,
-    state: dict[str, Any],
-    *,
-    lr: float = 0.01,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    epsilon: float = 1e-10,
-    initial_accumulator: float = 0.0,
-    **_: Any,
+    params: Tree, grads: Tree, state: dict[str, Any], settings: Settings, **_: Any
 ) -> tuple[Tree, dict[str, Any]]:
     """One step; returns new parameters and state."""
     new, total, velocity = {}, {}, {}
     for name, w in params.items():
-        g = grads[name] + (weight_decay * w if w.ndim > 1 else 0.0)
+        g = grads[name] + (settings.weight_decay * w if w.ndim > 1 else 0.0)
         total[name] = s = state["sum"][name] + g**2  # figure 1: s_{t,i} = ‖g_{1:t,i}‖, squared
-        h = np.sqrt(initial_accumulator + s) + epsilon  # figure 1: H_t = δI + diag(s_t), whose δ is ε here
-        velocity[name] = momentum * state["velocity"][name] + g / h
-        new[name] = w - lr * velocity[name]  # figure 1: the mirror-descent step with H_t
+        h = np.sqrt(settings.initial_accumulator + s) + settings.epsilon  # figure 1: H_t = δI + diag(s_t), δ is ε here
+        velocity[name] = settings.momentum * state["velocity"][name] + g / h
+        new[name] = w - settings.lr * velocity[name]  # figure 1: the mirror-descent step with H_t
     return new, {"sum": total, "velocity": velocity}

@@ -6,51 +6,62 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.optimizers._base.jax import Optimizer, dense, forget, hyper
+from suite.declared import described
+from suite.optimizers._base.jax import Optimizer, dense, forget, settled
+from suite.optimizers.adamw.settings import Settings
 
 Tree = dict[str, Array]
+State = dict[str, Any]
 
 
-def adamw(
-    *,
-    lr: float = 1e-3,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.01,
-    bias_correction: bool = True,
-) -> Optimizer:
-    """Adam with decoupled weight decay, sparing vectors. Arguments as in `suite.optimizers.adamw.torch.AdamW`."""
+@described(Settings)
+def adamw(**settings: Any) -> Optimizer:
+    """Adam with decoupled weight decay; decay spares vectors.
 
-    def init(params: Tree) -> dict[str, Any]:
+    Args:
+        settings: by name, as listed below.
+    """
+    rule = AdamW(settled(Settings, "adamw", settings))
+    return Optimizer(rule.init, rule.update, settings=rule.settings.scheduled(), reset=rule.reset)
+
+
+class AdamW:
+    """The functions of the optimizer, for these settings."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+
+    def init(self, params: Tree) -> State:
+        """Both moments zero."""
         return {
-            "hyper": hyper(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay),
             "steps": jnp.zeros((), jnp.int32),
             "first": jax.tree.map(jnp.zeros_like, params),
             "second": jax.tree.map(jnp.zeros_like, params),
         }
 
-    def update(grads: Tree, state: dict[str, Any], params: Tree) -> tuple[Tree, dict[str, Any]]:
-        at, steps = state["hyper"], state["steps"] + 1
-        beta1, beta2 = at["beta1"], at["beta2"]
+    def update(self, grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
+        """The changes of the parameters, and the next state."""
+        hyper, steps = state["hyper"], state["steps"] + 1
+        beta1, beta2 = hyper["beta1"], hyper["beta2"]
         grads = dense(grads, params)
         first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], grads)
         second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], grads)
-
-        def held(beta: Array) -> Array | float:
-            """1 - βᵗ, without its cancellation."""
-            return -jnp.expm1(steps * jnp.log(beta)) if bias_correction else 1.0
+        weight1, weight2 = self._weight(beta1, steps), self._weight(beta2, steps)
 
         def change(w: Array, m: Array, v: Array) -> Array:
-            direction = m / held(beta1) / (jnp.sqrt(v / held(beta2)) + at["epsilon"])
-            return -at["lr"] * (direction + at["weight_decay"] * w if w.ndim > 1 else direction)
+            direction = m / weight1 / (jnp.sqrt(v / weight2) + hyper["epsilon"])
+            return -hyper["lr"] * (direction + hyper["weight_decay"] * w if w.ndim > 1 else direction)
 
-        return jax.tree.map(change, params, first, second), state | {"steps": steps, "first": first, "second": second}
+        changes = jax.tree.map(change, params, first, second)
+        return changes, state | {"steps": steps, "first": first, "second": second}
 
-    def reset(state: dict[str, Any], moved: Tree) -> dict[str, Any]:
+    def _weight(self, beta: Array, steps: Array) -> Array | float:
+        """What the weights in an average of so many steps sum to: 1 - βᵗ, computed without cancellation."""
+        return -jnp.expm1(steps * jnp.log(beta)) if self.settings.bias_correction else 1.0
+
+    def reset(self, state: State, moved: Tree) -> State:
+        """The state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
         return forget(state, moved, "first", "second")
-
-    return Optimizer(init, update, reset=reset)
 
 
 make = adamw

@@ -1,69 +1,59 @@
 """AdamW in torch."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import dense, forget
+from suite.declared import described
+from suite.optimizers._base.torch import Optimizer, by_updates, counter, dense, forget, late, weights, zeros
+from suite.optimizers.adamw.settings import Settings
 
 
-class AdamW(torch.optim.Optimizer):
+@described(Settings)
+class AdamW(Optimizer):
     """Adam with decoupled weight decay; decay spares vectors.
 
     Args:
-        parameters: `model.named_parameters()`.
-        lr: learning rate η.
-        beta1: of the gradient's average.
-        beta2: of the squared gradient's average.
-        epsilon: added to the root of the second moment.
-        weight_decay: λ; each step takes η λ w from matrices and filters.
-        bias_correction: divide both averages by the weight they hold; without it, as BERT was trained.
+        parameters: tensors, `model.named_parameters()`, or groups of either.
+        settings: by name, as listed below.
     """
 
-    state: dict[Any, Any]  # under the key "adamw": what belongs to no single parameter
+    def __init__(self, parameters: Iterable[Any], **settings: Any):
+        chosen = Settings.given(settings)
+        super().__init__(parameters, chosen.scheduled() | {"bias_correction": chosen.bias_correction})
 
-    def __init__(
-        self,
-        parameters: Iterable[tuple[str, Tensor]],
-        *,
-        lr: float = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.01,
-        bias_correction: bool = True,
-    ):
-        values = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
-        super().__init__(parameters, values | {"bias_correction": bias_correction})
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self.state[parameter]["first"] = torch.zeros_like(parameter)
-                self.state[parameter]["second"] = torch.zeros_like(parameter)
-        device = self.param_groups[0]["params"][0].device
-        self.state["adamw"] = {"steps": torch.zeros((), dtype=torch.float64, device=device)}
+    def _begin(self, group: dict[str, Any]) -> None:
+        late(self, "adamw", group["params"])
+        for parameter in group["params"]:
+            self.state[parameter]["first"] = zeros(parameter)
+            self.state[parameter]["second"] = zeros(parameter)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Update the parameters from their gradients."""
-        steps = self.state["adamw"]["steps"].add_(1.0)
+    def _update(self) -> None:
+        steps = counter(self, "adamw").add_(1.0)
         for group in self.param_groups:
-            params, grads = group["params"], dense(group["params"])
-            first = [self.state[parameter]["first"] for parameter in params]
-            second = [self.state[parameter]["second"] for parameter in params]
-            torch._foreach_lerp_(first, grads, 1.0 - group["beta1"])
-            torch._foreach_mul_(second, group["beta2"])
-            torch._foreach_addcmul_(second, grads, grads, 1.0 - group["beta2"])
-            mean, scale = first, torch._foreach_sqrt(second)
-            if group["bias_correction"]:  # in float64: 1 - β₂ᵗ cancels
-                mean = torch._foreach_div(first, (1.0 - group["beta1"] ** steps).to(first[0].dtype))
-                torch._foreach_div_(scale, (1.0 - group["beta2"] ** steps).sqrt().to(first[0].dtype))
-            torch._foreach_add_(scale, group["epsilon"])
-            matrices = [parameter for parameter in params if parameter.ndim > 1]
-            if matrices and group["weight_decay"]:
-                torch._foreach_mul_(matrices, 1.0 - group["lr"] * group["weight_decay"])
-            torch._foreach_addcdiv_(params, mean, scale, -group["lr"])
+            for params, updates in by_updates(self, group["params"], steps):
+                with weights(params) as values:
+                    self._move(params, values, updates, group)
+
+    def _move(self, params: list[Tensor], values: list[Tensor], steps: Tensor, group: dict[str, Any]) -> None:
+        """Update the values of parameters that have been updated equally often."""
+        grads = dense(params)
+        first = [self.state[parameter]["first"] for parameter in params]
+        second = [self.state[parameter]["second"] for parameter in params]
+        torch._foreach_lerp_(first, grads, 1.0 - group["beta1"])
+        torch._foreach_mul_(second, group["beta2"])
+        torch._foreach_addcmul_(second, grads, grads, 1.0 - group["beta2"])
+        mean, scale = first, torch._foreach_sqrt(second)
+        if group["bias_correction"]:  # in float64: 1 - β₂ᵗ cancels
+            mean = torch._foreach_div(first, (1.0 - group["beta1"] ** steps).to(first[0].dtype))
+            torch._foreach_div_(scale, (1.0 - group["beta2"] ** steps).sqrt().to(first[0].dtype))
+        torch._foreach_add_(scale, group["epsilon"])
+        matrices = [value for value in values if value.ndim > 1]
+        if matrices and group["weight_decay"]:
+            torch._foreach_mul_(matrices, 1.0 - group["lr"] * group["weight_decay"])
+        torch._foreach_addcdiv_(values, mean, scale, -group["lr"])
 
     def reset(self, moved: Mapping[Tensor, Tensor]) -> None:
         """Start again at blocks that have moved: {parameter (n, …): (n,) booleans}."""

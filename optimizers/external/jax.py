@@ -1,7 +1,7 @@
-"""An optax transformation from elsewhere."""
+"""An optax transformation of another package."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from jax import Array, eval_shape
@@ -9,61 +9,85 @@ from jax.numpy import ones
 from optax import GradientTransformation
 
 from suite.contract import UserError
-from suite.optimizers._base.jax import Optimizer, hyper
-from suite.optimizers.external import DEFAULTS, chosen, found, refused
+from suite.declared import described
+from suite.optimizers._base.jax import Optimizer, settled
+from suite.optimizers.external.imports import dotted_path, imported_object, rejected
+from suite.optimizers.external.settings import Settings
 
 Tree = dict[str, Array]
+State = dict[str, Any]
 
 
-def external(
-    *,
-    torch: str = DEFAULTS["torch"],
-    jax: str = DEFAULTS["jax"],
-    lr: float = 0.1,
-    arguments: Mapping[str, Any] | None = None,
-    path: str | None = None,
-    matrices: str | None = None,
-) -> Optimizer:
-    """The rival, made anew with the step's learning rate in each trace, as `optax.inject_hyperparams` does.
+@described(Settings)
+def external(**settings: Any) -> Optimizer:
+    """The optimizer that `jax` names.
+
+    It is made anew with the step's learning rate in each trace, as `optax.inject_hyperparams` does.
 
     Args:
-        torch: the other backend's.
-        jax: dotted path of a function that returns a transformation.
-        lr: its `learning_rate`; a run sets it at each step.
-        arguments: what else it is called with.
-        path: folder to import it from.
-        matrices: not read.
+        settings: by name, as listed below.
 
     Raises:
-        UserError: where it is not there, takes other arguments, or no learning rate.
+        UserError: where it is not found, does not accept the arguments, takes no learning rate, or needs more than the
+            gradient.
     """
-    jax = chosen("jax", torch=torch, jax=jax)
-    build: Any = found("jax", jax, path)
+    rule = External(settled(Settings, "external", settings))
+    return Optimizer(rule.init, rule.update, settings=rule.settings.scheduled())
+
+
+class External:
+    """The functions of the optimizer that these settings name."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self._build = _imported(dotted_path("jax", settings), settings.path)
+        self._check()
+
+    def _made(self, lr: Any) -> GradientTransformation:
+        """The transformation with this learning rate."""
+        return self._build(learning_rate=lr, **(self.settings.arguments or {}))
+
+    def _check(self) -> None:
+        """Reject arguments that the function does not accept, and a transformation that needs more than the gradient.
+
+        Raises:
+            UserError: with what it said.
+        """
+        dotted = self.settings.jax
+        try:
+            transformation = self._made(self.settings.lr)
+        except (TypeError, ValueError) as error:
+            raise rejected("jax", dotted, error) from error
+        if not isinstance(transformation, GradientTransformation):
+            raise UserError(f"optimizer.jax={dotted}: returns no optax.GradientTransformation")
+        tiny = {"weight": ones((2, 2))}
+        try:
+            eval_shape(lambda: transformation.update(tiny, transformation.init(tiny), tiny))
+        except TypeError as error:
+            if "required" in str(error):  # other errors may be due to the tiny tree
+                raise UserError(f"optimizer.jax={dotted}: asks for more than the gradient: {error}") from error
+
+    def init(self, params: Tree) -> State:
+        """The transformation's state, as `rival`."""
+        return {"rival": self._made(self.settings.lr).init(params)}
+
+    def update(self, grads: Tree, state: State, params: Tree) -> tuple[Any, State]:
+        """The changes of the parameters, and the next state."""
+        transformation = self._made(state["hyper"]["lr"])
+        changes, rival = transformation.update(grads, state["rival"], params)
+        return changes, state | {"rival": rival}
+
+
+def _imported(dotted: str, path: str | None) -> Callable[..., Any]:
+    """The function that returns a transformation.
+
+    Raises:
+        UserError: where it is not found, or takes no learning rate.
+    """
+    build = imported_object("jax", dotted, path)
     if not inspect.isroutine(build) or "learning_rate" not in inspect.signature(build).parameters:
-        raise UserError(f"optimizer.jax={jax}: takes no learning_rate, so it cannot follow the run's schedule")
-    given = dict(arguments or {})
-    try:
-        made = build(learning_rate=lr, **given)
-    except (TypeError, ValueError) as error:
-        raise refused("jax", jax, error) from error
-    if not isinstance(made, GradientTransformation):
-        raise UserError(f"optimizer.jax={jax}: returns no optax.GradientTransformation")
-    tiny = {"weight": ones((2, 2))}
-    try:
-        eval_shape(lambda: made.update(tiny, made.init(tiny), tiny))
-    except TypeError as error:
-        if "required" in str(error):  # other errors may be of the tiny tree's making
-            raise UserError(f"optimizer.jax={jax}: asks for more than the gradient: {error}") from error
-
-    def init(params: Tree) -> dict[str, Any]:
-        return {"hyper": hyper(lr=lr), "rival": build(learning_rate=lr, **given).init(params)}
-
-    def update(grads: Tree, state: dict[str, Any], params: Tree) -> tuple[Tree, dict[str, Any]]:
-        rival = build(learning_rate=state["hyper"]["lr"], **given)
-        updates, inner = rival.update(grads, state["rival"], params)
-        return updates, state | {"rival": inner}
-
-    return Optimizer(init, update)
+        raise UserError(f"optimizer.jax={dotted}: takes no learning_rate, so it cannot follow the run's schedule")
+    return build
 
 
 make = external

@@ -1,61 +1,63 @@
-"""A torch.optim class from elsewhere."""
+"""A torch.optim class of another package."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from suite.contract import UserError
-from suite.optimizers.external import DEFAULTS, chosen, found, refused
+from suite.declared import described
+from suite.optimizers.external.imports import dotted_path, imported_object, rejected
+from suite.optimizers.external.settings import Settings
 
 
-def external(
-    parameters: Iterable[tuple[str, Tensor]],
-    *,
-    torch: str = DEFAULTS["torch"],
-    jax: str = DEFAULTS["jax"],
-    lr: float = 0.1,
-    arguments: Mapping[str, Any] | None = None,
-    path: str | None = None,
-    matrices: str | None = None,
-) -> Optimizer:
-    """The rival, its parameters named.
+@described(Settings)
+def external(parameters: Iterable[tuple[str, Tensor]], **settings: Any) -> Optimizer:
+    """The optimizer that `torch` names, with named parameters.
 
     Args:
         parameters: `model.named_parameters()`.
-        torch: dotted path of its class.
-        jax: the other backend's.
-        lr: learning rate; a run sets that of every group at each step.
-        arguments: what else it is called with.
-        path: folder to import it from.
-        matrices: name of a group's option that is true for matrices and filters and false for vectors, such as
-            `use_muon`; None: one group.
+        settings: by name, as listed below.
 
     Raises:
-        UserError: where it is not there, takes other arguments, or needs more than a gradient.
+        UserError: where it is not found, does not accept the arguments, or needs more than a gradient.
     """
-    torch = chosen("torch", torch=torch, jax=jax)
-    kind: Any = found("torch", torch, path)
-    if Optimizer not in getattr(kind, "__mro__", ()):
-        raise UserError(f"optimizer.torch={torch}: is no class of torch.optim.Optimizer")
+    chosen, named = Settings.given(settings), list(parameters)
+    kind = _imported(chosen)
+    try:
+        optimizer = kind(_groups(named, chosen.matrices), lr=chosen.lr, **(chosen.arguments or {}))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise rejected("torch", chosen.torch, error) from error
+    names = {parameter: name for name, parameter in named}
+    for group in optimizer.param_groups:  # named afterwards: not every class takes pairs
+        group["param_names"] = [names[parameter] for parameter in group["params"]]
+    return optimizer
+
+
+def _imported(settings: Settings) -> Callable[..., Optimizer]:
+    """The class.
+
+    Raises:
+        UserError: where it is not found, is no optimizer, or needs a closure.
+    """
+    dotted = dotted_path("torch", settings)
+    kind = imported_object("torch", dotted, settings.path)
+    if not isinstance(kind, type) or not issubclass(kind, Optimizer):
+        raise UserError(f"optimizer.torch={dotted}: is no class of torch.optim.Optimizer")
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure and closure.default is inspect.Parameter.empty:
-        raise UserError(f"optimizer.torch={torch}: asks for a closure that computes the loss again; not served here")
-    named = list(parameters)
-    groups: list[dict[str, Any]] = [{"params": [parameter for _, parameter in named]}]
-    if matrices:
-        split = {large: [p for _, p in named if (p.ndim > 1) is large] for large in (True, False)}
-        groups = [{"params": found, matrices: large} for large, found in split.items() if found]
-    try:
-        made = kind(groups, lr=lr, **(arguments or {}))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise refused("torch", torch, error) from error
-    names = {parameter: name for name, parameter in named}
-    for group in made.param_groups:  # named afterwards: not every class takes pairs
-        group["param_names"] = [names[parameter] for parameter in group["params"]]
-    return made
+        raise UserError(f"optimizer.torch={dotted}: asks for a closure that computes the loss again; not served here")
+    return kind
+
+
+def _groups(named: list[tuple[str, Tensor]], matrices: str | None) -> list[dict[str, Any]]:
+    """One group of parameters; or matrices and filters, and vectors, told apart by the option that `matrices` names."""
+    if not matrices:
+        return [{"params": [parameter for _, parameter in named]}]
+    split = {large: [p for _, p in named if (p.ndim > 1) is large] for large in (True, False)}
+    return [{"params": params, matrices: large} for large, params in split.items() if params]
 
 
 make = external

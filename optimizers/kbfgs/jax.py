@@ -7,219 +7,245 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.contract import Layer
-from suite.optimizers._base.jax import Optimizer, decayed, hyper
+from suite.contract import Layer, Reduce, UserError
+from suite.declared import described
+from suite.optimizers._base import ALONE
+from suite.optimizers._base.jax import Optimizer, decayed, settled, unseen
 from suite.optimizers._linalg.jax import finite
-from suite.optimizers.kbfgs.plan import CURVATURE, POWELL, KBFGSPlan
+from suite.optimizers.kbfgs.jax_pairs import bfgs, double_damping, products
+from suite.optimizers.kbfgs.jax_statistics import Taps, means, sums
+from suite.optimizers.kbfgs.plan import KBFGSPlan
+from suite.optimizers.kbfgs.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]
-Taps = Mapping[tuple[str, int], tuple[Array, Array]]
 
 
-def kbfgs(
-    *,
-    layers: Mapping[str, Layer],
-    shapes: Mapping[str, tuple[int, ...]],
-    lr: float = 0.3,
-    momentum: float = 0.9,
-    damping: float = 0.3,
-    factor_decay: float = 0.9,
-    pair_decay: float = 0.9,
-    weight_decay: float = 0.0,
-    warm_start: int = 0,
-) -> Optimizer:
-    """Kronecker-factored BFGS; arguments as in `suite.optimizers.kbfgs.torch.KBFGS`.
+@described(Settings)
+def kbfgs(*, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], **settings: Any) -> Optimizer:
+    """Kronecker-factored BFGS; the package's docstring describes the rule.
 
-    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan`, `observe`, `prepare`,
-    `absorb` and `program`; call them as the torch class says.
+    In a training loop of one's own, `suite.engine.jax_alone.observing` makes the statistics that `update` asks for, and
+    `evaluate` is the same function of other parameters. Beside optax's two functions the optimizer offers `plan`,
+    `observe`, `prepare`, `absorb`, `program` and `facts`, which the suite's engine calls as it calls those of
+    `suite.optimizers.kbfgs.torch.KBFGS`.
+
+    Args:
+        layers: of the model, by name; the linear ones are covered.
+        shapes: of the parameters, by name.
+        settings: by name, as listed below.
+
+    Raises:
+        UserError: for a setting that is unknown, out of range, or traced although the step is compiled for its value.
     """
-    plan = KBFGSPlan(layers, shapes, warm_start=warm_start)
-    count = {key: len(names) for key, names in plan.stacks.items()}
+    chosen = settled(Settings, "kbfgs", settings)
+    rule = KBFGS(KBFGSPlan(layers, shapes, chosen))
+    return Optimizer(
+        rule.init,
+        rule.update,
+        settings=chosen.scheduled(),
+        plan=rule.plan,
+        layers={name: layers[name] for name in rule.plan.place},
+        facts=rule.facts,
+        observe=rule.observe,
+        prepare=rule.prepare,
+        absorb=rule.absorb,
+        program=rule.program,
+    )
 
-    def identities(number: int, size: int, kind: Any) -> Array:
-        return jnp.tile(jnp.eye(size, dtype=kind), (number, 1, 1))
 
-    def init(params: Tree) -> State:
-        kind = next(iter(params.values())).dtype
-        values = {"lr": lr, "momentum": momentum, "damping": damping, "factor_decay": factor_decay}
+class KBFGS:
+    """The functions of the optimizer, for the layers of a plan."""
+
+    def __init__(self, plan: KBFGSPlan):
+        self.plan = plan
+
+    def init(self, params: Tree) -> State:
+        """Averages of zero; Ha and Hg of one."""
+        plan, kind = self.plan, next(iter(params.values())).dtype
+
+        def vectors(sizes: Mapping[str, int]) -> Tree:
+            return {key: jnp.zeros((len(plan.stacks[key]), size), kind) for key, size in sizes.items()}
+
+        def identities(sizes: Mapping[str, int]) -> Tree:
+            eyes = {key: jnp.eye(size, dtype=kind) for key, size in sizes.items()}
+            return {key: jnp.tile(eye, (len(plan.stacks[key]), 1, 1)) for key, eye in eyes.items()}
+
         return {
-            "hyper": hyper(**values, pair_decay=pair_decay, weight_decay=weight_decay),
             "average": jax.tree.map(jnp.zeros_like, params),
-            "a": {key: jnp.zeros((count[key], size, size), kind) for key, size in plan.inputs.items()},
-            "ha": {key: identities(count[key], size, kind) for key, size in plan.inputs.items()},
-            "hg": {key: identities(count[key], size, kind) for key, size in plan.outputs.items()},
-            "middle": {key: jnp.zeros((count[key], size), kind) for key, size in plan.inputs.items()},
-            "slope": {key: jnp.zeros((count[key], size), kind) for key, size in plan.outputs.items()},
-            "s": {key: jnp.zeros((count[key], size), kind) for key, size in plan.outputs.items()},
-            "y": {key: jnp.zeros((count[key], size), kind) for key, size in plan.outputs.items()},
+            "a": {key: jnp.zeros((len(plan.stacks[key]), size, size), kind) for key, size in plan.inputs.items()},
+            "ha": identities(plan.inputs),
+            "hg": identities(plan.outputs),
+            "middle": vectors(plan.inputs),
+            "slope": vectors(plan.outputs),
+            "s": vectors(plan.outputs),
+            "y": vectors(plan.outputs),
             "mass": jnp.zeros((), kind),
             "prepared": jnp.zeros((), bool),
             "kept": jnp.zeros((), jnp.int32),
+            "steps": jnp.zeros((), jnp.int32),
         }
 
-    def observe(taps: Taps, weight: Array) -> Tree:
-        sums = means(taps, weight)
-        for name, (x, _) in positions(taps).items():
-            sums[f"{name}/factor"] = _factor(x, weight, plan.inputs[plan.place[name]])
-        return sums
+    def facts(self, state: State) -> dict[str, float]:
+        """Number of matrices that stayed as they were because their pair was not usable."""
+        return {"kept": int(state["kept"])}
 
-    def means(taps: Taps, weight: Array) -> Tree:
-        sums: Tree = {}
-        for name, (x, dy) in positions(taps).items():
-            found = _means(x, dy, weight, plan.inputs[plan.place[name]])
-            sums |= {name + end: value for end, value in found.items()}
-        return sums
+    # ------------------------------------------------------------------------------------------ statistics
+    def observe(self, taps: Taps, weight: Array) -> Tree:
+        """Sums over samples of a aᵀ, â and ĝ, from the taps of one backward pass; weight is (N,)."""
+        return sums(self.plan, taps, weight)
 
-    def positions(taps: Taps) -> dict[str, tuple[Array, Array]]:
-        """Of each covered layer x (N, T, in) and dy (N, T, out), the positions of its calls one after another."""
-        calls: dict[str, list[tuple[Array, Array]]] = {}
-        for (name, _), pair in taps.items():
-            if name in plan.place:
-                x, dy = (value.reshape(len(value), -1, value.shape[-1]) for value in pair)
-                calls.setdefault(name, []).append((x, dy))
-        joined = {name: zip(*pairs, strict=True) for name, pairs in calls.items()}
-        return {name: (_side_by_side(x), _side_by_side(dy)) for name, (x, dy) in joined.items()}
+    def means(self, taps: Taps, weight: Array) -> Tree:
+        """Sums over samples of â and ĝ: all that the second pass is asked for."""
+        return means(self.plan, taps, weight)
 
-    def stacked(statistics: Tree, kind: str) -> Tree:
-        """One kind of statistics, a stack of layers by key."""
-        return {key: jnp.stack([statistics[f"{name}/{kind}"] for name in names]) for key, names in plan.stacks.items()}
+    def prepare(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
+        """The state that begins with the A of `plan.warm_start` batches."""
+        factors = reduce.exact(self._stacked(statistics, "factor"))
+        ones = {name: jnp.ones_like(state[name]) for name in ("mass", "prepared")}
+        return state | {"a": factors} | ones
 
-    def prepare(statistics: Tree, state: State, *, reduce: Any) -> State:
-        mixed = reduce.exact(stacked(statistics, "factor"))
-        return state | {"a": mixed, "mass": jnp.ones_like(state["mass"]), "prepared": jnp.ones_like(state["prepared"])}
-
-    def absorb(statistics: Tree, state: State, *, reduce: Any) -> State:
-        decay = state["hyper"]["factor_decay"]
-        mix = lambda old, new: decay * old + (1.0 - decay) * new  # noqa: E731
-        mixed = reduce.mean("factors", stacked(statistics, "factor"))
-        found = reduce.exact({name: value for name, value in statistics.items() if not name.endswith("/factor")})
+    def absorb(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
+        """The state with the averaged statistics; A takes them in, but not in the step after `prepare`."""
+        decay, prepared = state["hyper"]["factor_decay"], state["prepared"]
+        factors = reduce.mean("factors", self._stacked(statistics, "factor"))
+        small = reduce.exact({name: value for name, value in statistics.items() if not name.endswith("/factor")})
+        mixed = {key: jnp.where(prepared, old, _mix(decay, old, factors[key])) for key, old in state["a"].items()}
         return state | {
-            "a": {key: jnp.where(state["prepared"], old, mix(old, mixed[key])) for key, old in state["a"].items()},
-            "prepared": jnp.zeros_like(state["prepared"]),
-            "middle": stacked(found, "middle"),
-            "slope": stacked(found, "slope"),
-            "mass": mix(state["mass"], 1.0),
+            "a": mixed,
+            "prepared": jnp.zeros_like(prepared),
+            "middle": self._stacked(small, "middle"),
+            "slope": self._stacked(small, "slope"),
+            "mass": _mix(decay, state["mass"], 1.0),
         }
 
-    def damped(key: str, state: State) -> Array:
-        """A + √λ I of a stack."""
-        identity = jnp.eye(plan.inputs[key], dtype=state["mass"].dtype)
-        return state["a"][key] / state["mass"] + jnp.sqrt(state["hyper"]["damping"]) * identity
+    def _stacked(self, statistics: Tree, kind: str) -> Tree:
+        """One kind of statistics, a stack of layers by key."""
+        stacks = self.plan.stacks
+        return {key: jnp.stack([statistics[f"{name}/{kind}"] for name in names]) for key, names in stacks.items()}
 
-    def program(name: str, state: State, *, reduce: Any) -> State:
-        keys, identity = plan.equal[name], jnp.eye(int(name), dtype=state["mass"].dtype)
-        factor = jnp.concatenate([damped(key, state) for key in keys])
+    # -------------------------------------------------------------------------------------------- inverses
+    def program(self, name: str, state: State, *, reduce: Reduce[Array]) -> State:
+        """The state with Ha from A for all layers with so many inputs; every rank does the same."""
+        keys, identity = self.plan.equal[name], jnp.eye(int(name), dtype=state["mass"].dtype)
+        factors = jnp.concatenate([self._damped(key, state) for key in keys])
+
+        def inverse(factor: Array) -> Array:
+            return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(factor), True), identity)
+
         # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
-        inverse = jax.lax.map(lambda m: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(m), True), identity), factor)
-        usable = finite(inverse)
-        inverse = jnp.where(usable, inverse, jnp.concatenate([state["ha"][key] for key in keys]))
+        inverses = jax.lax.map(inverse, factors)
+        usable = finite(inverses)
+        inverses = jnp.where(usable, inverses, jnp.concatenate([state["ha"][key] for key in keys]))
         ha, begin = dict(state["ha"]), 0
         for key in keys:
-            ha[key], begin = inverse[begin : begin + count[key]], begin + count[key]
+            count = len(self.plan.stacks[key])
+            ha[key], begin = inverses[begin : begin + count], begin + count
         return state | {"ha": ha, "kept": state["kept"] + (~usable).sum(dtype=state["kept"].dtype)}
 
-    def whole(key: str, values: Tree) -> Array:
+    def _damped(self, key: str, state: State) -> Array:
+        """A + √λ I of a stack, (count, in, in)."""
+        identity = jnp.eye(self.plan.inputs[key], dtype=state["mass"].dtype)
+        return state["a"][key] / state["mass"] + jnp.sqrt(state["hyper"]["damping"]) * identity
+
+    # ---------------------------------------------------------------------------------------------- update
+    def update(
+        self,
+        grads: Tree,
+        state: State,
+        params: Tree,
+        *,
+        evaluate: Any = None,
+        reduce: Reduce[Array] | None = None,
+        statistics: Tree | None = None,
+    ) -> tuple[Tree, State]:
+        """The changes of the parameters, and the next state, whose inverses follow a second look at the batch.
+
+        Args:
+            grads: by parameter.
+            state: of the optimizer.
+            params: by name.
+            evaluate: parameters to (loss, gradients, statistics) on the same batch.
+            reduce: given by the suite's engine, which has called `absorb` and `program` before.
+            statistics: without an engine, what `observing` made.
+
+        Raises:
+            UserError: without an engine, for missing statistics or `evaluate`, or a setting that needs an engine.
+        """
+        if reduce is None:
+            state, look, reduce = self._alone(statistics, evaluate, state), evaluate, ALONE
+            evaluate = lambda params, observe: look(params)  # noqa: E731
+        hyper, state = state["hyper"], state | {"steps": state["steps"] + 1}
+        grads = decayed(grads, params, hyper["weight_decay"])
+        average = jax.tree.map(lambda old, new: _mix(hyper["momentum"], old, new), state["average"], grads)
+        directions = self._directions(average, state, params)
+        changes = jax.tree.map(lambda direction: -hyper["lr"] * direction, directions)
+        state = state | {"average": average}
+        if not self.plan.stacks:
+            return changes, state
+        new = {name: value + changes[name] for name, value in params.items()}
+        after = reduce.exact(evaluate(new, observe=self.means)[2])
+        return changes, self._follow(params, new, after, state)
+
+    def _directions(self, average: Tree, state: State, params: Tree) -> Tree:
+        """Hg m Ha for covered layers, and m for all other parameters."""
+        directions = dict(average)
+        for key, names in self.plan.stacks.items():
+            stack = state["hg"][key] @ self._whole(key, average) @ state["ha"][key]
+            for row, name in enumerate(names):
+                weight, *bias = self.plan.layers[name].parameters
+                directions[weight] = stack[row, :, : params[weight][0].size].reshape(params[weight].shape)
+                directions |= {b: stack[row, :, -1] for b in bias}
+        return directions
+
+    def _whole(self, key: str, values: Tree) -> Array:
         """Weights and biases of a stack side by side, or what belongs to them: (count, out, in)."""
-        kinds = zip(*(layers[name].parameters for name in plan.stacks[key]), strict=True)
+        kinds = zip(*(self.plan.layers[name].parameters for name in self.plan.stacks[key]), strict=True)
         stacks = [jnp.stack([values[name] for name in names]) for names in kinds]
         return jnp.concatenate([stack.reshape(*stack.shape[:2], -1) for stack in stacks], 2)
 
-    def update(grads: Tree, state: State, params: Tree, *, evaluate: Any, reduce: Any) -> tuple[Tree, State]:
-        at = state["hyper"]
-        mix = lambda decay, old, new: decay * old + (1.0 - decay) * new  # noqa: E731
-        average = jax.tree.map(
-            lambda old, g: mix(at["momentum"], old, g), state["average"], decayed(grads, params, at["weight_decay"])
-        )
-        directions = dict(average)
-        for key, names in plan.stacks.items():
-            found = state["hg"][key] @ whole(key, average) @ state["ha"][key]
-            for row, name in enumerate(names):
-                weight, *bias = layers[name].parameters
-                directions[weight] = found[row, :, : params[weight][0].size].reshape(params[weight].shape)
-                directions |= {b: found[row, :, -1] for b in bias}
-        updates = jax.tree.map(lambda d: -at["lr"] * d, directions)
-        state = state | {"average": average}
-        if not plan.stacks:
-            return updates, state
-        new = {name: value + updates[name] for name, value in params.items()}
-        after = reduce.exact(evaluate(new, observe=means)[2])
-        middle, slopes = stacked(after, "middle"), stacked(after, "slope")
-        follows: dict[str, Tree] = {"s": {}, "y": {}, "hg": {}, "ha": {}}
-        kept = state["kept"]
-        for key in plan.stacks:
+    def _follow(self, before: Tree, after: Tree, statistics: Tree, state: State) -> State:
+        """The state whose Hg and Ha follow from the parameters before and after a step, and the means after it."""
+        hyper, kept = state["hyper"], state["kept"]
+        middles, slopes = self._stacked(statistics, "middle"), self._stacked(statistics, "slope")
+        new: dict[str, Tree] = {"s": {}, "y": {}, "hg": {}, "ha": {}}
+        for key in self.plan.stacks:
             a, slope, ha, hg = (state[part][key] for part in ("middle", "slope", "ha", "hg"))
-            moved = _outputs(whole(key, params), a) - _outputs(whole(key, new), middle[key])
-            s = follows["s"][key] = mix(at["pair_decay"], state["s"][key], moved)
-            y = follows["y"][key] = mix(at["pair_decay"], state["y"][key], slope - slopes[key])
-            acted = _outputs(ha, a)
-            pair = _double_damping(hg, s, y, jnp.sqrt(at["damping"]))
-            follows["hg"][key], first = _bfgs(hg, *pair, slope)
-            follows["ha"][key], second = _bfgs(ha, acted, _outputs(damped(key, state), acted), a)
-            kept = kept + (~first).sum(dtype=kept.dtype) + (~second).sum(dtype=kept.dtype)
-        return updates, state | follows | {"kept": kept}
+            moved = products(self._whole(key, before), a) - products(self._whole(key, after), middles[key])
+            s = new["s"][key] = _mix(hyper["pair_decay"], state["s"][key], moved)
+            y = new["y"][key] = _mix(hyper["pair_decay"], state["y"][key], slope - slopes[key])
+            acted = products(ha, a)
+            pair = double_damping(hg, s, y, jnp.sqrt(hyper["damping"]))
+            new["hg"][key], used_hg = bfgs(hg, *pair, slope)
+            new["ha"][key], used_ha = bfgs(ha, acted, products(self._damped(key, state), acted), a)
+            kept = kept + (~used_hg).sum(dtype=kept.dtype) + (~used_ha).sum(dtype=kept.dtype)
+        return state | new | {"kept": kept}
 
-    offers = {"observe": observe, "prepare": prepare, "absorb": absorb, "program": program}
-    return Optimizer(init, update, plan=plan, facts=lambda state: {"kept": int(state["kept"])}, **offers)
+    def _alone(self, statistics: Tree | None, evaluate: Any, state: State) -> State:
+        """The state after what an engine would have done before the update.
 
+        Raises:
+            UserError: for missing statistics or `evaluate`, or a warm start.
+        """
+        if self.plan.warm_start:
+            raise UserError(f"kbfgs(warm_start={self.plan.warm_start}): needs the suite's engine; leave it out")
+        if statistics is None or evaluate is None:
+            raise unseen(
+                "kbfgs, which looks at each batch twice, with evaluate=lambda params: observing(…)(…) as well,"
+            )
+        state = self.absorb(statistics, state, reduce=ALONE)
+        return jax.lax.cond(state["steps"] == 0, self._first, lambda state: state, state)
 
-def _side_by_side(calls: tuple[Array, ...]) -> Array:
-    """The positions (N, T, …) of one call as they are, which compiles to nothing, or those of several."""
-    return calls[0] if len(calls) == 1 else jnp.concatenate(calls, 1)
-
-
-def _means(x: Array, dy: Array, weight: Array, size: int) -> Tree:
-    """Σ â (size,) and Σ ĝ (out,) of a layer; dy holds the samples' weights already."""
-    middle = (weight[:, None] * x.mean(1)).sum(0)
-    if size > x.shape[-1]:
-        middle = jnp.concatenate([middle, weight.sum()[None]])
-    return {"/middle": middle, "/slope": dy.mean(1).sum(0)}
-
-
-def _factor(x: Array, weight: Array, size: int) -> Array:
-    """Σ a aᵀ (size, size) of a layer."""
-    root = jnp.sqrt(weight)[:, None, None]
-    flat = x * root
-    if size > x.shape[-1]:
-        flat = jnp.concatenate([flat, jnp.broadcast_to(root, (*flat.shape[:2], 1))], 2)
-    rows = flat.reshape(-1, size)
-    return rows.T @ rows
+    def _first(self, state: State) -> State:
+        """The state after the programs of the first step."""
+        for name in self.plan.programs(0):
+            state = jax.lax.optimization_barrier(self.program(name, state, reduce=ALONE))
+        return state
 
 
-def _outputs(matrix: Array, vector: Array) -> Array:
-    """Matrix-vector products of a stack: (count, m, n) and (count, n) to (count, m).
-
-    As sums: XLA compiles every product with a vector on a CPU by itself, for three times as long.
-    """
-    return (matrix * vector[:, None, :]).sum(-1)
-
-
-def _dot(one: Array, other: Array) -> Array:
-    """Inner products of a stack, (count, 1)."""
-    return (one * other).sum(1, keepdims=True)
-
-
-def _double_damping(h: Array, s: Array, y: Array, ridge: Array) -> tuple[Array, Array]:
-    """The pairs (count, n), s and y moved towards Hy and s so far that sᵀy ≥ μ₁ yᵀHy and sᵀy ≥ √λ sᵀs."""
-    hy = _outputs(h, y)
-    sy, yhy = _dot(s, y), _dot(y, hy)
-    theta = jnp.where(sy < POWELL * yhy, (1.0 - POWELL) * yhy / (yhy - sy), 1.0)
-    s = theta * s + (1.0 - theta) * hy
-    sy, ss = _dot(s, y), _dot(s, s)
-    theta = jnp.where(sy < ridge * ss, (1.0 - ridge) * ss / (ss - sy), 1.0)
-    return s, theta * y + (1.0 - theta) * s
-
-
-def _bfgs(h: Array, s: Array, y: Array, slope: Array) -> tuple[Array, Array]:
-    """BFGS of inverses (count, n, n), and which pairs were used (count, 1, 1)."""
-    curvature = _dot(s, y)
-    usable = curvature > CURVATURE * _dot(s, s) * jnp.linalg.norm(slope, axis=1, keepdims=True)
-    rho = 1.0 / jnp.where(usable, curvature, 1.0)
-    hy = _outputs(h, y)
-    scaled = (rho**2 * _dot(y, hy) + rho) * s - rho * hy
-    new = h + s[:, :, None] * scaled[:, None] - (rho * hy)[:, :, None] * s[:, None]
-    used = usable[:, :, None] & finite(new)
-    return jnp.where(used, new, h), used
+def _mix(decay: Array, old: Array, new: Array | float) -> Array:
+    """An exponential average."""
+    return decay * old + (1.0 - decay) * new
 
 
 make = kbfgs

@@ -4,13 +4,19 @@ import math
 from collections.abc import Mapping
 
 from suite.contract import Layer, Plan
+from suite.optimizers.kbfgs.settings import Settings
 
 POWELL = 0.2  # least sᵀy / yᵀHy, μ₁ of double damping (Goldfarb et al. 2020, §4)
 CURVATURE = 1e-4  # least sᵀy / (sᵀs ‖ĝ‖) of a pair that is used (authors' code, kbfgs_utils.py)
 
 
 class KBFGSPlan(Plan):
-    """Statistics at every step; inverses of A once, at the first. Layers of equal shape stand in one stack.
+    """Statistics at every step; inverses of A once, at the first step. Layers of equal shape form one stack.
+
+    Args:
+        layers: of the model, by name; the linear ones are covered.
+        shapes: of its parameters, by name.
+        settings: the optimizer's; the plan reads `warm_start`.
 
     Attributes:
         stacks: names of the covered layers, keyed by `<outputs>x<inputs>`, and `+1` where there is a bias.
@@ -20,8 +26,8 @@ class KBFGSPlan(Plan):
         equal: the stacks with equal inputs; their A are inverted together.
     """
 
-    def __init__(self, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], *, warm_start: int):
-        self.layers, self.warm_start = dict(layers), warm_start
+    def __init__(self, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], settings: Settings):
+        self.layers, self.warm_start = dict(layers), settings.warm_start
         self.stacks: dict[str, list[str]] = {}
         self.inputs: dict[str, int] = {}
         self.outputs: dict[str, int] = {}
@@ -43,3 +49,6 @@ class KBFGSPlan(Plan):
     def programs(self, step: int) -> tuple[str, ...]:
         """The first inverses of A, by size."""
         return tuple(self.equal) if step == 0 else ()
+
+
+make = KBFGSPlan

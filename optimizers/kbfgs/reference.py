@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Layer
+from suite.optimizers.kbfgs.settings import Settings
 
 Tree = dict[str, np.ndarray]
 Tap = tuple[np.ndarray, np.ndarray]
@@ -64,48 +65,56 @@ def update(
     params: Tree,
     grads: Tree,
     state: dict[str, Any],
+    settings: Settings,
     *,
     step: int,
     taps: Taps,
     weight: np.ndarray,
     layers: dict[str, Layer],
     tapped: Callable[[Tree], Taps],
-    lr: float = 0.3,
-    momentum: float = 0.9,
-    damping: float = 0.3,
-    factor_decay: float = 0.9,
-    pair_decay: float = 0.9,
-    weight_decay: float = 0.0,
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
     """One step; `tapped` gives the taps of the same batch at other weights. Returns new parameters and state."""
-    grads = {name: g + (weight_decay * params[name] if g.ndim > 1 else 0.0) for name, g in grads.items()}
+    momentum, lr, wd = settings.momentum, settings.lr, settings.weight_decay
+    grads = {name: g + (wd * params[name] if g.ndim > 1 else 0.0) for name, g in grads.items()}
     average = {name: momentum * state["average"][name] + (1.0 - momentum) * g for name, g in grads.items()}
-    mass = factor_decay * state["mass"] + 1.0 - factor_decay  # corrects the zero start of A
+    mass = settings.factor_decay * state["mass"] + 1.0 - settings.factor_decay  # corrects the zero start of A
     new = {name: value - lr * average[name] for name, value in params.items()}
     linear = {name: layer.parameters for name, layer in layers.items() if layer.kind == "linear"}
-    ridge, before = np.sqrt(damping), {}
     after: dict[str, Any] = {}
+    means: dict[str, Any] = {}
     for name, (w, *bias) in linear.items():
-        old = dict(state["layers"].get(name, {}))
-        factor, middle, slope = statistics(taps[name], weight, bool(bias))
-        old["sum"] = factor_decay * old.get("sum", 0.0) + (1.0 - factor_decay) * factor
-        old["a"] = old["sum"] / mass + ridge * np.eye(len(factor))
+        factor, *means[name] = statistics(taps[name], weight, bool(bias))
+        after[name] = layer = with_factor(state["layers"].get(name, {}), factor, mass, settings)
         if step == 0:
-            old |= {"ha": np.linalg.inv(old["a"]), "hg": np.eye(len(slope)), "s": 0.0, "y": 0.0}
+            zeros = {"s": 0.0, "y": 0.0, "hg": np.eye(len(params[w]))}
+            layer |= {"ha": np.linalg.inv(layer["a"])} | zeros
         together = np.hstack([average[w], *(average[b][:, None] for b in bias)])
-        direction = old["hg"] @ together @ old["ha"]  # [G] algorithm 1: Hg ∇W Ha
+        direction = layer["hg"] @ together @ layer["ha"]  # [G] algorithm 1: Hg ∇W Ha
         new[w] = params[w] - lr * direction[:, : params[w].shape[1]]
         new |= {b: params[b] - lr * direction[:, -1] for b in bias}
-        after[name], before[name] = old, (middle, slope)
     again = tapped(new)
     for name, (w, *bias) in linear.items():
-        of, (middle, slope) = after[name], before[name]
-        _, middle_after, slope_after = statistics(again[name], weight, bool(bias))
+        _, *means_after = statistics(again[name], weight, bool(bias))
         whole, moved = (np.hstack([p[w], *(p[b][:, None] for b in bias)]) for p in (params, new))
-        of["s"] = pair_decay * of["s"] + (1.0 - pair_decay) * (whole @ middle - moved @ middle_after)
-        of["y"] = pair_decay * of["y"] + (1.0 - pair_decay) * (slope - slope_after)
-        of["hg"] = bfgs(of["hg"], *damped(of["hg"], of["s"], of["y"], ridge), slope)
-        acted = of["ha"] @ middle  # "Hessian action", [G] §3
-        of["ha"] = bfgs(of["ha"], acted, of["a"] @ acted, middle)
+        follow(after[name], whole, moved, means[name], means_after, settings)
     return new, {"average": average, "layers": after, "mass": mass}
+
+
+def with_factor(layer: dict[str, Any], factor: np.ndarray, mass: float, settings: Settings) -> dict[str, Any]:
+    """A layer's state with its averaged A + √λ I."""
+    total = settings.factor_decay * layer.get("sum", 0.0) + (1.0 - settings.factor_decay) * factor
+    return layer | {"sum": total, "a": total / mass + np.sqrt(settings.damping) * np.eye(len(factor))}
+
+
+def follow(
+    layer: dict[str, Any], before: np.ndarray, after: np.ndarray, means: Any, means_after: Any, settings: Settings
+) -> None:
+    """Update a layer's Hg and Ha from [W b] before and after the step, and from its means (â, ĝ) there."""
+    (middle, slope), (middle_after, slope_after), decay = means, means_after, settings.pair_decay
+    layer["s"] = decay * layer["s"] + (1.0 - decay) * (before @ middle - after @ middle_after)
+    layer["y"] = decay * layer["y"] + (1.0 - decay) * (slope - slope_after)
+    pair = damped(layer["hg"], layer["s"], layer["y"], np.sqrt(settings.damping))
+    layer["hg"] = bfgs(layer["hg"], *pair, slope)
+    acted = layer["ha"] @ middle  # "Hessian action", [G] §3
+    layer["ha"] = bfgs(layer["ha"], acted, layer["a"] @ acted, middle)

@@ -6,56 +6,62 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract import Layer
-from suite.optimizers._base.torch import by_name, decayed
-from suite.optimizers.kbfgs.plan import CURVATURE, POWELL, KBFGSPlan
+from suite.contract import Layer, Reduce, UserError
+from suite.declared import described
+from suite.optimizers._base import ALONE
+from suite.optimizers._base.torch import by_name, decayed, dense, present, weights, wide, zeros
+from suite.optimizers._base.torch_observing import Observing
+from suite.optimizers.kbfgs.plan import KBFGSPlan
+from suite.optimizers.kbfgs.settings import Settings
+from suite.optimizers.kbfgs.torch_pairs import bfgs, double_damping, products
+from suite.optimizers.kbfgs.torch_statistics import Taps, means, sums
 
 Tree = dict[str, Tensor]
-Taps = Mapping[tuple[str, int], tuple[Tensor, Tensor]]
+SHARED = ("damping", "factor_decay", "pair_decay")  # settings of all groups together
 
 
-class KBFGS(torch.optim.Optimizer):
-    """Kronecker-factored BFGS; the rule stands in the package's docstring.
+@described(Settings)
+class KBFGS(Observing):
+    """Kronecker-factored BFGS; the package's docstring describes the rule.
 
-    Pass what `observe` makes of a step's taps, divided by the summed weight, to `absorb`, then call `program` for each
-    of `plan.programs(step)`, then `step`. `state["kbfgs"]["kept"]` counts the pairs that could not be used.
+    Looks at each batch twice: call `step` with a closure that runs forward and backward inside
+    `suite.engine.torch_alone.observed`. The suite's engine passes what `observe` makes of a step's taps, divided by
+    the summed weight, to `absorb` instead, then calls `program` for each of `plan.programs(step)`, and gives `evaluate`
+    and `reduce` to `step`. `state["kbfgs"]["kept"]` counts the pairs that could not be used.
 
     Args:
-        parameters: `model.named_parameters()`.
+        parameters: `model.named_parameters()`, or groups of them with an `lr`, `momentum` and `weight_decay` each; all
+            else must be the same in all groups.
         layers: the model's layers, by module name; the linear ones are covered.
-        lr: learning rate η.
-        momentum: μ of the averaged gradient.
-        damping: λ; its root is added to A and bounds the curvature of the pairs (s, y).
-        factor_decay: β of A.
-        pair_decay: β of s and y.
-        weight_decay: L2 term, added to the gradients of matrices and filters.
-        warm_start: batches whose A is averaged before the first step.
-    """
+        shapes: not read.
+        settings: by name, as listed below.
 
-    state: dict[Any, Any]  # under the key "kbfgs": what belongs to no single parameter
+    Raises:
+        UserError: for a setting that is unknown or out of range; for parameters without names.
+    """
 
     def __init__(
         self,
-        parameters: Iterable[tuple[str, Tensor]],
+        parameters: Iterable[Any],
         *,
         layers: Mapping[str, Layer],
         shapes: Mapping[str, tuple[int, ...]] | None = None,
-        lr: float = 0.3,
-        momentum: float = 0.9,
-        damping: float = 0.3,
-        factor_decay: float = 0.9,
-        pair_decay: float = 0.9,
-        weight_decay: float = 0.0,
-        warm_start: int = 0,
+        **settings: Any,
     ):
-        values = {"lr": lr, "momentum": momentum, "damping": damping, "factor_decay": factor_decay}
-        super().__init__(parameters, values | {"pair_decay": pair_decay, "weight_decay": weight_decay})
-        self.named = by_name(self)
+        chosen = Settings.given(settings)
+        super().__init__(parameters, chosen.scheduled())
+        self.named, self.layers = by_name(self), dict(layers)
+        self._shared(*SHARED)
         shapes = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
-        self.plan = plan = KBFGSPlan(layers, shapes, warm_start=warm_start)
-        like = next(iter(self.named.values())).detach()
+        self.plan = KBFGSPlan(layers, shapes, chosen)
+        self.state["kbfgs"] = self._initial()
+
+    def _initial(self) -> dict[str, Any]:
+        """Averages of zero; Ha and Hg of one."""
+        plan, first = self.plan, next(iter(self.named.values())).detach()
+        like = first.new_empty(0, dtype=wide(first.dtype))
         count = {key: len(names) for key, names in plan.stacks.items()}
-        self.state["kbfgs"] = {
+        return {
             "a": {key: like.new_zeros(count[key], size, size) for key, size in plan.inputs.items()},
             "ha": {key: torch.eye(size).to(like).repeat(count[key], 1, 1) for key, size in plan.inputs.items()},
             "hg": {key: torch.eye(size).to(like).repeat(count[key], 1, 1) for key, size in plan.outputs.items()},
@@ -66,43 +72,39 @@ class KBFGS(torch.optim.Optimizer):
             "mass": like.new_zeros(()),
             "prepared": like.new_zeros((), dtype=torch.bool),
             "kept": like.new_zeros((), dtype=torch.int64),
+            "steps": 0,
         }
-        for parameter in self.named.values():
-            self.state[parameter]["average"] = torch.zeros_like(parameter)
+
+    def _begin(self, group: dict[str, Any]) -> None:
+        if "kbfgs" in self.state:
+            self._closed()
+        for parameter in group["params"]:
+            self.state[parameter]["average"] = zeros(parameter)
 
     def observe(self, taps: Taps, weight: Tensor) -> Tree:
         """Sums over samples of a aᵀ, â and ĝ, from the taps of one backward pass; weight is (N,)."""
-        sums = self.means(taps, weight)
-        for name, (x, _) in self._positions(taps).items():
-            sums[f"{name}/factor"] = _factor(x, weight, self.plan.inputs[self.plan.place[name]])
-        return sums
+        return sums(self.plan, taps, weight)
 
     def means(self, taps: Taps, weight: Tensor) -> Tree:
         """Sums over samples of â and ĝ: all that the second pass is asked for."""
-        sums: Tree = {}
-        for name, (x, dy) in self._positions(taps).items():
-            found = _means(x, dy, weight, self.plan.inputs[self.plan.place[name]])
-            sums |= {name + end: value for end, value in found.items()}
-        return sums
-
-    def _positions(self, taps: Taps) -> dict[str, tuple[Tensor, Tensor]]:
-        """Of each covered layer x (N, T, in) and dy (N, T, out), the positions of its calls one after another."""
-        calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        for (name, _), pair in taps.items():
-            if name in self.plan.place:
-                x, dy = (value.reshape(len(value), -1, value.shape[-1]) for value in pair)
-                calls.setdefault(name, []).append((x, dy))
-        joined = {name: zip(*pairs, strict=True) for name, pairs in calls.items()}
-        return {name: (_side_by_side(x), _side_by_side(dy)) for name, (x, dy) in joined.items()}
+        return means(self.plan, taps, weight)
 
     def _stacked(self, statistics: Tree, kind: str) -> Tree:
-        """One kind of statistics, a stack of layers by key."""
+        """One kind of statistics, a stack of layers by key; the state's for layers that were not used."""
+        state = self.state["kbfgs"]
+        old = state["a" if kind == "factor" else kind]
+        if kind == "factor":
+            old = {key: value / state["mass"].clamp_min(torch.finfo(value.dtype).tiny) for key, value in old.items()}
+
+        def row_of(name: str, key: str, row: int) -> Tensor:
+            return statistics[name] if name in statistics else old[key][row]
+
         return {
-            key: torch.stack([statistics[f"{name}/{kind}"] for name in names])
+            key: torch.stack([row_of(f"{name}/{kind}", key, row) for row, name in enumerate(names)])
             for key, names in self.plan.stacks.items()
         }
 
-    def prepare(self, statistics: Tree, *, reduce: Any) -> None:
+    def prepare(self, statistics: Tree, *, reduce: Reduce[Tensor]) -> None:
         """Begin with these statistics of `plan.warm_start` batches."""
         state = self.state["kbfgs"]
         for key, value in reduce.exact(self._stacked(statistics, "factor")).items():
@@ -110,7 +112,7 @@ class KBFGS(torch.optim.Optimizer):
         state["mass"].fill_(1.0)
         state["prepared"].fill_(True)
 
-    def absorb(self, statistics: Tree, *, reduce: Any) -> None:
+    def absorb(self, statistics: Tree, *, reduce: Reduce[Tensor]) -> None:
         """Average the statistics over ranks; A takes them in, but not in the step after `prepare`."""
         state, decay = self.state["kbfgs"], self.param_groups[0]["factor_decay"]
         weight = (~state["prepared"]).to(state["mass"].dtype) * (1.0 - decay)
@@ -130,7 +132,7 @@ class KBFGS(torch.optim.Optimizer):
         factor.diagonal(dim1=1, dim2=2).add_(self.param_groups[0]["damping"] ** 0.5)
         return factor
 
-    def program(self, name: str, *, reduce: Any) -> None:
+    def program(self, name: str, *, reduce: Reduce[Tensor]) -> None:
         """Ha from A for all layers with so many inputs; every rank does the same."""
         state = self.state["kbfgs"]
         for key in self.plan.equal[name]:
@@ -141,115 +143,145 @@ class KBFGS(torch.optim.Optimizer):
             state["kept"] += (~usable).sum()
 
     def facts(self) -> dict[str, float]:
-        """How often a matrix stayed as it was, for the result."""
+        """Number of matrices that stayed as they were because their pair was not usable."""
         return {"kept": int(self.state["kbfgs"]["kept"])}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, evaluate: Any, reduce: Any) -> None:
-        """Update the parameters from their gradients, look at the batch again, and let the inverses follow."""
-        state, directions = self.state["kbfgs"], {}
-        for group in self.param_groups:
-            found = [parameter.grad for parameter in group["params"]]
-            average = [self.state[parameter]["average"] for parameter in group["params"]]
-            torch._foreach_lerp_(
-                average, decayed(found, group["params"], group["weight_decay"]), 1.0 - group["momentum"]
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        evaluate: Callable[..., Any] | None = None,
+        reduce: Reduce[Tensor] | None = None,
+    ) -> Any:
+        """Update the parameters from their gradients, look at the batch again, and let the inverses follow.
+
+        Args:
+            closure: computes the loss and its gradients anew, inside `observed`; called before and after the update.
+            evaluate: the second look, given by the suite's engine alone.
+            reduce: given by the suite's engine alone.
+
+        Returns:
+            What the closure first returned.
+
+        Raises:
+            UserError: without a closure, or where its layers were not observed.
+        """
+        if reduce is None:
+            return self._alone(closure)
+        with torch.no_grad():
+            self._update(evaluate=evaluate, reduce=reduce)
+
+    def _alone(self, closure: Callable[[], Any] | None) -> Any:
+        """A step without an engine; returns what the closure first returned.
+
+        Raises:
+            UserError: without a closure, for a warm start, or where the layers were not observed.
+        """
+        if closure is None:
+            raise UserError(
+                "KBFGS looks at each batch twice; type optimizer.step(closure), with a closure that zeroes gradients, "
+                "runs forward and backward inside 'with observed(model, optimizer):' (from suite.engine.torch_alone "
+                "import observed), and returns the loss"
             )
-            directions |= zip(group["param_names"], average, strict=True)
-        before = {key: _outputs(self._whole(key, self.named), state["middle"][key]) for key in self.plan.stacks}
-        for key, names in self.plan.stacks.items():
-            found = state["hg"][key] @ self._whole(key, directions) @ state["ha"][key]
-            for row, name in enumerate(names):
-                weight, *bias = self.plan.layers[name].parameters
-                columns = self.named[weight][0].numel()
-                directions[weight] = found[row, :, :columns].reshape(self.named[weight].shape)
-                directions |= {b: found[row, :, -1] for b in bias}
+        if self.plan.warm_start:
+            raise UserError(
+                f"KBFGS(warm_start={self.plan.warm_start}): takes further passes, which only the suite's engine makes; "
+                "leave it out"
+            )
+        with torch.enable_grad():
+            loss = closure()
+
+        def again(observe: Any) -> tuple[Any, Tree, Tree]:
+            with torch.enable_grad():
+                return closure(), {}, self.seen()
+
+        with torch.no_grad():
+            self.absorb(self.seen(), reduce=ALONE)
+            for name in self.plan.programs(self.state["kbfgs"]["steps"]):
+                self.program(name, reduce=ALONE)
+            self._update(evaluate=again, reduce=ALONE)
+        return loss
+
+    def _update(self, *, evaluate: Any, reduce: Reduce[Tensor]) -> None:
+        state, stacks = self.state["kbfgs"], self.plan.stacks
+        names = {parameter: name for name, parameter in self.named.items()}
+        self._shared(*SHARED)
+        directions = self._averages(names)
+        idle = {key: self._idle(members) for key, members in stacks.items()}
+        before = {key: products(self._whole(key, self.named), state["middle"][key]) for key in stacks}
+        self._precondition(directions)
         for group in self.param_groups:
-            chosen = [directions[name] for name in group["param_names"]]
-            torch._foreach_add_(group["params"], chosen, alpha=-group["lr"])
-        if self.plan.stacks:
+            if params := present(group["params"]):
+                with weights(params) as values:
+                    chosen = [directions[names[parameter]] for parameter in params]
+                    torch._foreach_add_(values, chosen, alpha=-group["lr"])
+        if stacks:
             after = reduce.exact(evaluate(observe=self.means)[2])
             middle, slope = self._stacked(after, "middle"), self._stacked(after, "slope")
-            for key in self.plan.stacks:
-                self._follow(key, before[key], middle[key], slope[key])
+            for key in stacks:
+                self._follow(key, before[key], middle[key], slope[key], idle[key])
+        state["steps"] += 1
+
+    def _averages(self, names: Mapping[Tensor, str]) -> Tree:
+        """Every parameter's averaged gradient, which takes in the gradient if there is one."""
+        averages: Tree = {}
+        for group in self.param_groups:
+            averages |= {names[p]: self.state[p]["average"] for p in group["params"]}
+            if params := present(group["params"]):
+                average = [self.state[parameter]["average"] for parameter in params]
+                grads = decayed(dense(params), params, group["weight_decay"])
+                torch._foreach_lerp_(average, grads, 1.0 - group["momentum"])
+        return averages
+
+    def _precondition(self, directions: Tree) -> None:
+        """Put Hg m Ha in the place of the averages m of covered layers."""
+        state = self.state["kbfgs"]
+        for key, members in self.plan.stacks.items():
+            stack = state["hg"][key] @ self._whole(key, directions) @ state["ha"][key]
+            for row, name in enumerate(members):
+                weight, *bias = self.plan.layers[name].parameters
+                columns = self.named[weight][0].numel()
+                directions[weight] = stack[row, :, :columns].reshape(self.named[weight].shape)
+                directions |= {b: stack[row, :, -1] for b in bias}
+
+    def _idle(self, members: list[str]) -> list[int]:
+        """The rows of a stack's layers none of whose parameters has a gradient."""
+        parameters = [[self.named[p] for p in self.plan.layers[name].parameters] for name in members]
+        return [row for row, tensors in enumerate(parameters) if not present(tensors)]
 
     def _whole(self, key: str, values: Tree) -> Tensor:
         """Weights and biases of a stack side by side, or what belongs to them: (count, out, in)."""
         wholes = []
         for name in self.plan.stacks[key]:
             weight, *bias = self.plan.layers[name].parameters
-            wholes.append(torch.cat([values[weight].flatten(1), *(values[b][:, None] for b in bias)], 1))
+            parts = [values[weight].flatten(1), *(values[b][:, None] for b in bias)]
+            wholes.append(torch.cat([part.to(wide(part.dtype)) for part in parts], 1))
         return torch.stack(wholes)
 
-    def _follow(self, key: str, before: Tensor, middle: Tensor, slope: Tensor) -> None:
-        """Hg and Ha of a stack after the step, from the outputs before it and the means after it."""
-        state, at = self.state["kbfgs"], self.param_groups[0]
-        rest = 1.0 - at["pair_decay"]
-        s = state["s"][key].lerp_(before - _outputs(self._whole(key, self.named), middle), rest)
+    def _follow(self, key: str, before: Tensor, middle: Tensor, slope: Tensor, idle: list[int]) -> None:
+        """Update Hg and Ha of a stack after the step.
+
+        Args:
+            key: of the stack.
+            before: the layers' mean outputs before the step, (count, out).
+            middle: their mean inputs after it, (count, in).
+            slope: their mean output gradients after it, (count, out).
+            idle: rows of layers without gradient, which stay as they are.
+        """
+        state, group = self.state["kbfgs"], self.param_groups[0]
+        kept = {part: state[part][key][idle] for part in ("s", "y", "hg", "ha") if idle}
+        rest = 1.0 - group["pair_decay"]
+        s = state["s"][key].lerp_(before - products(self._whole(key, self.named), middle), rest)
         y = state["y"][key].lerp_(state["slope"][key] - slope, rest)
         hg, ha, a = state["hg"][key], state["ha"][key], state["middle"][key]
-        acted = _outputs(ha, a)
+        acted = products(ha, a)
         used = [
-            _bfgs(hg, *_double_damping(hg, s, y, at["damping"] ** 0.5), state["slope"][key]),
-            _bfgs(ha, acted, _outputs(self._damped(key), acted), a),
+            bfgs(hg, *double_damping(hg, s, y, group["damping"] ** 0.5), state["slope"][key]),
+            bfgs(ha, acted, products(self._damped(key), acted), a),
         ]
+        for part, value in kept.items():
+            state[part][key][idle] = value
         state["kept"] += (~torch.stack(used)).sum()
-
-
-def _side_by_side(calls: tuple[Tensor, ...]) -> Tensor:
-    """The positions (N, T, …) of one call as they are, or those of several."""
-    return calls[0] if len(calls) == 1 else torch.cat(calls, 1)
-
-
-def _means(x: Tensor, dy: Tensor, weight: Tensor, size: int) -> Tree:
-    """Σ â (size,) and Σ ĝ (out,) of a layer; dy holds the samples' weights already."""
-    middle = weight @ x.mean(1)
-    if size > x.shape[-1]:
-        middle = torch.cat([middle, weight.sum()[None]])
-    return {"/middle": middle, "/slope": dy.mean(1).sum(0)}
-
-
-def _factor(x: Tensor, weight: Tensor, size: int) -> Tensor:
-    """Σ a aᵀ (size, size) of a layer."""
-    flat = x * weight.sqrt()[:, None, None]
-    if size > x.shape[-1]:
-        ones = weight.sqrt()[:, None, None].expand(*flat.shape[:2], 1)
-        flat = torch.cat([flat, ones], 2)
-    rows = flat.flatten(0, 1)
-    return rows.T @ rows
-
-
-def _outputs(matrix: Tensor, vector: Tensor) -> Tensor:
-    """Matrix-vector products of a stack: (count, m, n) and (count, n) to (count, m)."""
-    return (matrix @ vector[:, :, None])[:, :, 0]
-
-
-def _dot(one: Tensor, other: Tensor) -> Tensor:
-    """Inner products of a stack, (count, 1)."""
-    return (one * other).sum(1, keepdim=True)
-
-
-def _double_damping(h: Tensor, s: Tensor, y: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """The pairs (count, n), s and y moved towards Hy and s so far that sᵀy ≥ μ₁ yᵀHy and sᵀy ≥ √λ sᵀs."""
-    hy = _outputs(h, y)
-    sy, yhy = _dot(s, y), _dot(y, hy)
-    theta = torch.where(sy < POWELL * yhy, (1.0 - POWELL) * yhy / (yhy - sy), 1.0)
-    s = theta * s + (1.0 - theta) * hy
-    sy, ss = _dot(s, y), _dot(s, s)
-    theta = torch.where(sy < ridge * ss, (1.0 - ridge) * ss / (ss - sy), 1.0)
-    return s, theta * y + (1.0 - theta) * s
-
-
-def _bfgs(h: Tensor, s: Tensor, y: Tensor, slope: Tensor) -> Tensor:
-    """BFGS of inverses (count, n, n), in place; which pairs were used (count,)."""
-    curvature = _dot(s, y)
-    usable = curvature > CURVATURE * _dot(s, s) * slope.norm(dim=1, keepdim=True)
-    rho = 1.0 / torch.where(usable, curvature, 1.0)
-    hy = _outputs(h, y)
-    scaled = (rho**2 * _dot(y, hy) + rho) * s - rho * hy
-    new = h + s[:, :, None] * scaled[:, None] - (rho * hy)[:, :, None] * s[:, None]
-    usable = usable[:, 0] & new.isfinite().all(-1).all(-1)
-    h.copy_(torch.where(usable[:, None, None], new, h))
-    return usable
 
 
 make = KBFGS

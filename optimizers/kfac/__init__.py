@@ -1,28 +1,30 @@
-"""K-FAC: natural gradient with the Fisher matrix approximated by Kronecker factors, layer by layer.
+"""K-FAC: natural gradient with a layer-wise Kronecker-factored approximation of the Fisher matrix.
 
 For a linear layer or convolution with weights and bias side by side, W̃ = [W b], inputs a = [h 1], gradients g by the
-outputs, over samples and the T positions of a sample (windows, words), which are taken for independent (K-FAC-expand):
+outputs, over samples and the T positions of a sample (windows, words), which are treated as independent (K-FAC-expand):
 
     A ← β A + (1 - β) mean(Σ a aᵀ),  G ← β G + (1 - β) mean(Σ g gᵀ / T)        divided by 1 - βᵏ: the zero start
     d = (G + √λ/π I)⁻¹ ∇W̃ (A + π√λ I)⁻¹,  π² = mean eigenvalue of A / that of G
     v ← μ v + d,  W̃ ← W̃ - η v
 
-Means go over samples, so λ means the same at any batch size, number of micro-batches and of ranks. What is covered:
+Means are over samples, so λ means the same for any batch size, number of micro-batches and number of ranks. Covered:
 
 - linear layers, also those inside attention: each projection is a layer, the words are its positions
 - convolutions: the windows are the positions
 - embeddings: A is diagonal, how often each word occurs; its inverse is taken in every step
 - batch normalisation: `unit`, 2x2 blocks of each channel's scale and shift; `full`, all of them in one block
-- a layer called more than once: each call is so many more positions, and T counts those of all calls
-- not: a matrix that stands in two layers, as of tied embeddings. It, and any other parameter, follows SGD with the
-  same learning rate and momentum.
+- a layer called more than once: T counts the positions of all calls
+
+A matrix that two layers share, as tied embeddings do, is not covered. It follows SGD with the same learning rate and
+momentum, as all other parameters do.
 
 Each rank inverts the factors it owns and sends the inverses; how these travel is `comm.factors`. Options:
 
-- `stale`: each factor X waits Δ steps until it is refreshed (SP-NGD, algorithms 1 and 2). Δ is halved where X differs
-  from the last one by α or more, relative and in the Frobenius norm; stays where X is like the last but not like the
-  one before; and is Δ + Δ₋₁ where it is like both. X is the averaged factor, without damping. A factor not due is
-  neither taken, sent nor inverted, except that a step of jax that refreshes any takes and sends all statistics.
+- `stale`: each factor X is refreshed after its own interval of Δ steps (SP-NGD, algorithms 1 and 2). Two factors are
+  similar if they differ by less than α, relative and in the Frobenius norm. If X is not similar to the last one, Δ is
+  halved. If it is similar to the last one but not to the one before, Δ stays. If it is similar to both, Δ becomes
+  Δ + Δ₋₁. X is the averaged factor, without damping. A factor that is not due is not computed, sent or inverted; in
+  jax, a step that refreshes any factor computes and sends the statistics of all.
 - `rescale`: after each step, norm √(2 · outputs) for the weights of linear layers and convolutions (SP-NGD, eq. 24).
   The velocity stays that of the step, while SP-NGD's is the difference of the weights.
 - `kl_clip`: d is scaled by min(1, √(κ / η² Σ⟨∇, d⟩)), with the vector ∇ that was preconditioned.
@@ -30,9 +32,9 @@ Each rank inverts the factors it owns and sends the inverses; how these travel i
 - `damping_split: equal`: √λ for either factor. `inverse_warmup`: inverses at every step up to this one.
 - `warm_start`: the mean statistics of so many batches are the first A and G, and 1 - βᵏ is 1.
 
-Statistics that are not finite are not taken in. A factor that has no Cholesky factor, even with ten times the damping,
-keeps its inverse (at first the identity). Both are counted (`kept`). A factor of zero, or nearly, is taken for one of
-mean eigenvalue 1e-12 in π, so that its pair leaves ∇/λ: a network whose branches begin at zero has such layers.
+Statistics that are not finite are skipped. A factor that has no Cholesky factor, even with ten times the damping, keeps
+its inverse (at first the identity). Both are counted (`kept`). In π, a mean eigenvalue is at least 1e-12, so that a
+layer with a factor of zero has the direction ∇/λ. Networks whose branches begin at zero have such layers.
 """
 
 SUMMARY = "Kronecker-factored approximate curvature, distributed over owners (Osawa et al. 2019)"
@@ -41,4 +43,4 @@ CITATION = (
     "arXiv:1503.05671; Osawa et al.: Scalable and Practical Natural Gradient for Large-Scale Deep Learning, "
     "arXiv:2002.06015"
 )
-NEEDS = ("layers", "shapes", "world", "observe", "absorb", "prepare", "program", "host", "facts")
+NEEDS = ("layers", "shapes", "world", "observe", "absorb", "prepare", "program", "reduce", "host", "facts")

@@ -1,4 +1,4 @@
-"""What is done with factors in jax: damping and inversion."""
+"""Damping and inversion of K-FAC's factors, in jax."""
 
 import functools
 from typing import Any
@@ -10,28 +10,31 @@ from suite.optimizers.kfac.plan import SMALLEST, KFACPlan
 
 
 def usable(inverse: Array) -> Array:
-    """Whether the inverses (m, n, n) are some: their diagonals are positive, and bound all other entries."""
+    """Which of the inverses (m, n, n) are finite and positive (m,); the diagonal bounds all other entries."""
     diagonal = jnp.diagonal(inverse, axis1=-2, axis2=-1)
     return ((diagonal > 0.0) & (diagonal < jnp.inf)).all(-1)
 
 
 def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Array:
-    """Of each of `plan.factors`; 0 before its first statistics."""
+    """The mean eigenvalue of each of `plan.factors` (F,); 0 before its first statistics."""
     kind = state["trace"].dtype
     sizes = jnp.array([plan.sizes.get(name, 1) for name in plan.factors], kind)
     return state["trace"] / jnp.maximum(state["mass"], jnp.finfo(kind).tiny) / sizes
 
 
-def ridges(plan: KFACPlan, state: dict[str, Any], split: str) -> Array:
-    """What is added to the diagonal of each factor: π√λ and √λ/π, or √λ and √λ; λ where there is no partner."""
+def ridges(plan: KFACPlan, state: dict[str, Any]) -> Array:
+    """What is added to the diagonal of each factor (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means, damping = mean_eigenvalues(plan, state), state["hyper"]["damping"]
     mean, partner = jnp.maximum(means[: plan.paired], SMALLEST), jnp.array(plan.partner, int)
-    ratio = mean / mean[partner] if split == "pi" else jnp.ones_like(mean)
+    ratio = mean / mean[partner] if plan.settings.damping_split == "pi" else jnp.ones_like(mean)
     return jnp.full_like(means, damping).at[: plan.paired].set(jnp.sqrt(damping * ratio))
 
 
 def damped_inverse(factor: Array, ridge: Array) -> Array:
-    """(A + ridge · I)⁻¹ of one matrix (n, n) by Cholesky; see the torch twin. A loop, so that it is compiled once."""
+    """(A + ridge · I)⁻¹ of one matrix (n, n) by Cholesky, tried once more with ten times the ridge.
+
+    The trials are a loop, so that the factorisation is compiled once. The result is not finite where both fail.
+    """
     identity = jnp.eye(len(factor), dtype=factor.dtype)
 
     def again(tried: tuple[Array, Array]) -> tuple[Array, Array]:

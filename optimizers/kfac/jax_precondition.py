@@ -1,4 +1,4 @@
-"""The natural gradient in jax: inverses applied to gradients."""
+"""The natural gradient: K-FAC's inverses applied to gradients, in jax."""
 
 from typing import Any
 
@@ -11,8 +11,15 @@ Tree = dict[str, Array]
 
 
 def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Array) -> Tree:
-    """G⁻¹ ∇W A⁻¹ for every covered layer; other gradients pass."""
-    done, damping = dict(grads), state["hyper"]["damping"]
+    """G⁻¹ ∇W A⁻¹ for every covered layer; other gradients stay as they are.
+
+    Args:
+        plan: where the factors are.
+        state: of the optimizer.
+        grads: by parameter.
+        ridges: (F,), what is added to the diagonal of each factor.
+    """
+    direction, damping = dict(grads), state["hyper"]["damping"]
     mass = jnp.maximum(state["mass"], jnp.finfo(ridges.dtype).tiny)
 
     def inverse(side: str) -> Array:
@@ -25,28 +32,31 @@ def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Arr
         matrix = last.reshape(len(last), -1)
         full = jnp.concatenate([matrix, *(grads[b][:, None] for b in bias)], 1)
         full = inverse(f"{name}/out") @ full @ inverse(f"{name}/in")
-        done[weight] = jnp.moveaxis(full[:, : matrix.shape[1]].reshape(last.shape), -1, 1)
-        done |= {b: full[:, -1] for b in bias}
+        direction[weight] = jnp.moveaxis(full[:, : matrix.shape[1]].reshape(last.shape), -1, 1)
+        direction |= {b: full[:, -1] for b in bias}
     for name in plan.embedding:
         weight, side = plan.layers[name].parameters[0], f"{name}/in"
         diagonal = state["replicated"][side] / mass[plan.index[side]] + ridges[plan.index[side]]
-        done[weight] = grads[weight] / diagonal[:, None] @ inverse(f"{name}/out")
+        direction[weight] = grads[weight] / diagonal[:, None] @ inverse(f"{name}/out")
     for name in plan.whole:
         both = plan.layers[name].parameters
         full = inverse(name) @ jnp.concatenate([grads[parameter] for parameter in both])
-        done |= dict(zip(both, jnp.split(full, 2), strict=True))
+        direction |= dict(zip(both, jnp.split(full, 2), strict=True))
     for name in plan.unit:
         weight, bias = plan.layers[name].parameters
         a, b, c = (state["replicated"][name] / mass[plan.index[name]]).T  # [[a, b], [b, c]] for each channel
         a, c = a + damping, c + damping
         determinant = a * c - b * b
-        done[weight] = (c * grads[weight] - b * grads[bias]) / determinant
-        done[bias] = (a * grads[bias] - b * grads[weight]) / determinant
-    return done
+        direction[weight] = (c * grads[weight] - b * grads[bias]) / determinant
+        direction[bias] = (a * grads[bias] - b * grads[weight]) / determinant
+    return direction
 
 
 def clipped(plan: KFACPlan, grads: Tree, direction: Tree, *, lr: Array, bound: Array) -> Tree:
-    """The covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`; 0: any."""
+    """The covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`.
+
+    A bound of 0 means no limit.
+    """
     covered = [name for layer in plan.layers.values() for name in layer.parameters]
     length = jnp.stack([jnp.vdot(grads[name], direction[name]) for name in covered]).sum()
     length = jnp.maximum(length, jnp.finfo(length.dtype).tiny)

@@ -1,7 +1,7 @@
 """Each factor's own interval between statistics, in jax (SP-NGD, algorithms 1 and 2); see reference.py.
 
-What is due is known in compiled code by masks. So a step in which any factor is due takes and sends the statistics of
-all; steps in which none is due, and inverses that are not due, are left out.
+In compiled code, masks say which factors are due. A step in which any factor is due therefore takes and sends the
+statistics of all factors. A step in which none is due takes none, and inverses that are not due are not computed.
 """
 
 from typing import Any
@@ -13,21 +13,34 @@ State = dict[str, Any]
 
 
 def begin(state: State) -> State:
-    """What is added to the state; see the torch twin."""
+    """The state with what the intervals are computed from.
+
+    These are `before`, the factor before the last, beside each factor; `wait` (F,), steps until each factor is due; and
+    `interval` (2, F), its last interval and the one before.
+    """
     wait = jnp.zeros(len(state["mass"]), jnp.int32)
     owned = state["owned"] | {"before": {key: jnp.zeros_like(value) for key, value in state["owned"]["factor"].items()}}
     before = {name: jnp.zeros_like(value) for name, value in state["replicated"].items()}
     return state | {"owned": owned, "before": before, "wait": wait, "interval": jnp.ones((2, len(wait)), jnp.int32)}
 
 
-def alike(now: Array, last: Array, before: Array, alpha: Array) -> Array:
-    """Whether factors (m, …) are similar to the last ones, and to the ones before (m, 2)."""
-    norm = lambda value: jnp.sqrt(jnp.square(value).sum(range(1, value.ndim)))  # noqa: E731
+def similar(now: Array, last: Array, before: Array, alpha: Array) -> Array:
+    """Whether factors (m, …) differ by less than `alpha` from the last ones, and from the ones before (m, 2)."""
+
+    def norm(value: Array) -> Array:
+        return jnp.sqrt(jnp.square(value).sum(range(1, value.ndim)))
+
     return jnp.stack([norm(now - past) < alpha * norm(past) for past in (last, before)], 1)
 
 
 def settle(state: State, due: Array, similar: Array) -> State:
-    """The state with waiting times of the factors that were due; both arguments in the order of `plan.factors`."""
+    """The state with new waiting times of the factors that were due.
+
+    Args:
+        state: of the optimizer.
+        due: (F,) booleans in the order of `plan.factors`.
+        similar: (F, 2) booleans, what the function `similar` returned.
+    """
     last, older = state["interval"]
     longer = jnp.where(similar[:, 1], last + older, last)
     chosen = jnp.where(similar[:, 0], longer, jnp.maximum(last // 2, 1))

@@ -1,4 +1,4 @@
-"""A layer's factors in jax, as sums over samples; the formulas stand in reference.py."""
+"""A layer's factors in jax, as sums over samples; reference.py has the formulas."""
 
 import functools
 from collections.abc import Sequence
@@ -17,9 +17,16 @@ LEAST = 384
 
 
 def factors(layer: Layer, calls: Sequence[Pair], weight: Array, rows: int, *, full: bool = False) -> Tree:
-    """One layer's sums over samples, by what the factors' names end in: `/in`, `/out`, or nothing.
+    """One layer's sums over samples of its factors, by what their names end in: `/in`, `/out`, or nothing.
 
-    Arguments as in the torch twin; layouts are jax's own.
+    Args:
+        layer: of the model.
+        calls: of the layer in one pass, each so many more positions of a sample: its input, as `suite.contract.Layer`
+            says, and the gradient of the summed weighted loss with respect to its output; in jax's layouts.
+        weight: of the samples, (N,).
+        rows: of its first parameter.
+        full: of a batch normalisation, one block (2C, 2C) of all scales, then shifts; else (C, 3): of each channel
+            [[a, b], [b, c]] as (a, b, c).
     """
     root = jnp.sqrt(weight)
     # dy holds the weight once, and its square should
@@ -35,30 +42,30 @@ def factors(layer: Layer, calls: Sequence[Pair], weight: Array, rows: int, *, fu
 
 
 def _normalised(calls: Sequence[Pair], inverse: Array, *, full: bool) -> Array:
-    """Of a batch normalisation: a sample's gradients are summed over positions and calls before they are squared."""
-    each = [[value.sum(tuple(range(1, dy.ndim - 1))) for value in (dy * x, dy)] for x, dy in calls]  # (N, C) each
-    scale, shift = (functools.reduce(jnp.add, parts) * inverse[:, None] for parts in zip(*each, strict=True))
+    """A batch normalisation's factor: a sample's gradients are summed over positions and calls, then squared."""
+    gradients = [[value.sum(tuple(range(1, dy.ndim - 1))) for value in (dy * x, dy)] for x, dy in calls]  # (N, C)
+    scale, shift = (functools.reduce(jnp.add, parts) * inverse[:, None] for parts in zip(*gradients, strict=True))
     if full:
         return gram(jnp.concatenate([scale, shift], 1))
     return jnp.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)
 
 
 def _call(layer: Layer, x: Array, dy: Array, weight: Array, root: Array, inverse: Array, rows: int) -> Tree:
-    """What one call adds; see the torch twin."""
+    """The sums of one call; `root` is √weight and `inverse` what dy is multiplied by, (N,) each."""
     places, g = dy[0, ..., 0].size, dy * _beside(inverse, dy)
-    found = {"/out": gram(g.reshape(-1, g.shape[-1]))}
+    sums = {"/out": gram(g.reshape(-1, g.shape[-1]))}
     if layer.kind == "embedding":
-        return found | {"/in": jnp.zeros(rows, dy.dtype).at[x.reshape(-1)].add(jnp.repeat(weight, places))}
+        return sums | {"/in": jnp.zeros(rows, dy.dtype).at[x.reshape(-1)].add(jnp.repeat(weight, places))}
     bias = len(layer.parameters) > 1
     a = x * _beside(root, x)
     if layer.kind == "conv2d":
-        return found | {"/in": _windows(layer, a, root, bias)}
+        return sums | {"/in": _windows(layer, a, root, bias)}
     a = a.reshape(-1, a.shape[-1])
     whole = gram(a)
     if not bias:
-        return found | {"/in": whole}
+        return sums | {"/in": whole}
     row = (jnp.repeat(root, places)[:, None] * a).sum(0)  # on a CPU compiled in a third of a product's time
-    return found | {"/in": _bordered(whole, row, places * weight.sum())}
+    return sums | {"/in": _bordered(whole, row, places * weight.sum())}
 
 
 def gram(rows: Array, halvings: int = 2) -> Array:
@@ -104,12 +111,12 @@ def _windows(layer: Layer, x: Array, root: Array, bias: bool) -> Array:
     image = jnp.stack(beside, 3).reshape(rows, -1, k * x.shape[3])  # (H, N · width, k · C): windows along x only
     n = image.shape[2]
     parts = {(i, j): jnp.zeros((n, n), x.dtype) for i in range(k) for j in range(i, k)}
-    for q in products(layer, rows):
-        left = image[q.own :: s][q.low : q.high].reshape(-1, n)
-        right = image[q.other :: s][q.low + q.shift : q.high + q.shift].reshape(-1, n)
-        part = left.T @ right if q.distance else gram(left)
-        for i in q.blocks:
-            parts[i, i + q.distance] += part
+    for product in products(layer, rows):
+        left = image[product.first :: s][product.low : product.high].reshape(-1, n)
+        right = image[product.second :: s][product.low + product.shift : product.high + product.shift].reshape(-1, n)
+        part = left.T @ right if product.distance else gram(left)
+        for i in product.blocks:
+            parts[i, i + product.distance] += part
     whole = blocks([[parts[i, j] if i <= j else parts[j, i].T for j in range(k)] for i in range(k)])
     if not bias:
         return whole

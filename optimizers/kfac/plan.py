@@ -6,18 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 
 from suite.contract import Layer, Parcel, Plan, UserError
 from suite.optimizers._plan import bucket
+from suite.optimizers.kfac.settings import Settings
 
-CHOICES = {
-    "fisher": ("empirical", "sampled"),
-    "batchnorm": ("unit", "full"),
-    "damping_split": ("pi", "equal"),
-    "momentum_on": ("direction", "gradient"),
-}
-SMALLEST = 1e-12  # mean eigenvalues are taken for at least this in π
+SMALLEST = 1e-12  # least mean eigenvalue in π
 
 
 class KFACPlan(Plan):
     """Factors of equal size in one bucket, owned slice by slice; refreshes every so many steps, or when due.
+
+    Args:
+        layers: of the model, by module name.
+        shapes: of its parameters, by name.
+        settings: the optimizer's; the plan reads those that do not change while training.
+        world: ranks that share the factors.
 
     Attributes:
         layers: what is preconditioned: all but those that share their matrix with another.
@@ -29,73 +30,69 @@ class KFACPlan(Plan):
         sizes: rows of each factor but the unit-wise, dense or diagonal; `sides` is their order.
         paired: how many of `sides` are an A or a G; those of a layer stand next to each other.
         factors: every factor's name: `sides`, then `unit`.
-        replicated: factors that all ranks hold, by the name of their statistics.
+        replicated: shapes of the factors that all ranks hold, by the name of their statistics.
         buckets: the dense factors, keyed by their size.
-        world: ranks that share them.
+        settings: as given.
+        world: as given.
         warm_start: batches whose statistics are averaged before the first step.
+
+    Raises:
+        UserError: for `stale` together with an interval.
     """
 
     def __init__(
         self,
         layers: Mapping[str, Layer],
         shapes: Mapping[str, tuple[int, ...]],
+        settings: Settings,
         *,
-        world: int,
-        factor_interval: int,
-        inverse_interval: int,
-        fisher: str,
-        batchnorm: str = "unit",
-        damping_split: str = "pi",
-        momentum_on: str = "direction",
-        inverse_warmup: int = 0,
-        stale: bool = False,
-        warm_start: int = 0,
+        world: int = 1,
     ):
-        chosen = {"fisher": fisher, "batchnorm": batchnorm, "damping_split": damping_split, "momentum_on": momentum_on}
-        for key, value in chosen.items():
-            if value not in CHOICES[key]:
-                raise UserError(f"optimizer.{key}={value}: unknown; type one of {', '.join(CHOICES[key])}")
-        if stale and (factor_interval, inverse_interval) != (1, 1):
+        if settings.stale and (settings.factor_interval, settings.inverse_interval) != (1, 1):
             raise UserError(
-                "optimizer.stale=true: each factor finds its own interval, so there is none to be set; "
+                "optimizer.stale=true: each factor has its own interval, so none can be set; "
                 "type optimizer.factor_interval=1 optimizer.inverse_interval=1"
             )
-        uses = Counter(
-            layer.parameters[0] for layer in layers.values()
-        )  # a matrix of two layers has no pair of its own
+        # a matrix that two layers use has no factors of its own
+        uses = Counter(layer.parameters[0] for layer in layers.values())
         self.layers = layers = {name: layer for name, layer in layers.items() if uses[layer.parameters[0]] == 1}
         self.covered = {parameter for layer in layers.values() for parameter in layer.parameters}
-        self.shapes, self.world = dict(shapes), world
-        self.factor_interval, self.inverse_interval = factor_interval, inverse_interval
-        self.inverse_warmup, self.stale, self.warm_start = inverse_warmup, stale, warm_start
-        self.together = not stale
-        self.word = "statistics" if fisher == "empirical" else "sampled"
+        self.shapes, self.settings, self.world = dict(shapes), settings, world
+        self.warm_start, self.together = settings.warm_start, not settings.stale
+        self.word = "statistics" if settings.fisher == "empirical" else "sampled"
         self.kronecker = [name for name, layer in layers.items() if layer.kind in ("linear", "conv2d")]
         self.embedding = [name for name, layer in layers.items() if layer.kind == "embedding"]
         normalised = [name for name, layer in layers.items() if layer.kind == "batchnorm"]
-        self.whole, self.unit = (normalised, []) if batchnorm == "full" else ([], normalised)
-        self.sizes: dict[str, int] = {}
-        for name in self.kronecker:
-            weight, *bias = layers[name].parameters
-            self.sizes[f"{name}/in"] = math.prod(shapes[weight][1:]) + len(bias)
-            self.sizes[f"{name}/out"] = shapes[weight][0]
-        for name in self.embedding:
-            self.sizes[f"{name}/in"], self.sizes[f"{name}/out"] = shapes[layers[name].parameters[0]]
+        self.whole, self.unit = (normalised, []) if settings.batchnorm == "full" else ([], normalised)
+        self.sizes = self._sizes()
         self.paired = len(self.sizes)
         self.sizes |= {name: 2 * shapes[layers[name].parameters[0]][0] for name in self.whole}
-        diagonal = {f"{name}/in": name for name in self.embedding}
+        diagonal = {f"{name}/in" for name in self.embedding}
         self.buckets = bucket({side: str(size) for side, size in self.sizes.items() if side not in diagonal}, world)
         self.sides = list(self.sizes)
         self.factors = [*self.sides, *self.unit]
         self.index = {name: number for number, name in enumerate(self.factors)}
-        self.replicated = {name: (shapes[layers[name].parameters[0]][0], 3) for name in self.unit}
-        self.replicated |= {side: (self.sizes[side],) for side in diagonal}
+        self.replicated: dict[str, tuple[int, ...]] = {
+            name: (shapes[layers[name].parameters[0]][0], 3) for name in self.unit
+        }
+        self.replicated |= {f"{name}/in": (self.sizes[f"{name}/in"],) for name in self.embedding}
         self.partner = [number ^ 1 for number in range(self.paired)]
         self._due: dict[str, int] = {}  # the step at which each factor is due, as far as it has been read
         self._last: int | None = None
 
+    def _sizes(self) -> dict[str, int]:
+        """Rows of the A and the G of each layer."""
+        sizes = {}
+        for name in self.kronecker:
+            weight, *bias = self.layers[name].parameters
+            sizes[f"{name}/in"] = math.prod(self.shapes[weight][1:]) + len(bias)
+            sizes[f"{name}/out"] = self.shapes[weight][0]
+        for name in self.embedding:
+            sizes[f"{name}/in"], sizes[f"{name}/out"] = self.shapes[self.layers[name].parameters[0]]
+        return sizes
+
     def rows(self, key: str) -> list[int]:
-        """Where each member of a bucket stands in `sides`."""
+        """The number in `sides` of each member of a bucket."""
         return [self.index[side] for side in self.buckets.members[key]]
 
     def chosen(self, key: str, names: Collection[str]) -> tuple[list[int], tuple[int, ...]]:
@@ -105,28 +102,28 @@ class KFACPlan(Plan):
 
     def exchanges(self, names: Collection[str]) -> dict[str, Parcel]:
         """How some dense factors travel to their owners, by bucket."""
-        found = {}
+        parcels = {}
         for key, members in self.buckets.members.items():
             rows, owners = self.chosen(key, names)
             if rows:
                 sides = tuple(members[row] for row in rows)
                 matrices = {self.layers[side.partition("/")[0]].parameters[0] for side in sides}
-                found[key] = Parcel(sides, owners, next(name for name in self.shapes if name in matrices))
-        return found
+                parcels[key] = Parcel(sides, owners, next(name for name in self.shapes if name in matrices))
+        return parcels
 
     def parcels(self, step: int) -> dict[str, Parcel]:
-        """The factors that are refreshed in this step, under the names that the wire knows."""
+        """The factors that are refreshed in this step, by the names under which they are sent."""
         return {f"factor/{key}": parcel for key, parcel in self.exchanges(self.now(step)).items()}
 
     # ------------------------------------------------------------------------------------------------ when
     def now(self, step: int) -> tuple[str, ...]:
         """The factors whose statistics are refreshed in this step.
 
-        With `stale` they follow from what has been read. Before that, a compiler that asks ahead is told that even
-        steps refresh all and odd ones none, so that it makes both kinds of step.
+        With `stale` they follow from the waiting times last read. Before the first reading, even steps refresh all and
+        odd ones none, so that both kinds of step are compiled in advance.
         """
-        if not self.stale:
-            return tuple(self.factors) if step % self.factor_interval == 0 else ()
+        if not self.settings.stale:
+            return tuple(self.factors) if step % self.settings.factor_interval == 0 else ()
         if not self._due:
             return tuple(self.factors) if step % 2 == 0 else ()
         return tuple(name for name in self.factors if self._due[name] <= step)
@@ -135,24 +132,33 @@ class KFACPlan(Plan):
         """Whether the waiting times must be read before this step: after a refresh, and after a jump."""
         known = self._last is not None and self._last == step - 1 and not self.now(step - 1)
         self._last = step
-        return self.stale and not known
+        return self.settings.stale and not known
 
     def read(self, step: int, wait: Sequence[int]) -> None:
         """Take over how many steps each of `factors` waits, counted from this step."""
         self._due = {name: step + steps for name, steps in zip(self.factors, wait, strict=True)}
 
     def phase(self, step: int) -> tuple[str, ...]:
-        """The word for steps with statistics, taken with given or with sampled labels."""
+        """`statistics` or `sampled` (labels drawn from the model) in steps with statistics."""
         return (self.word,) if self.now(step) else ()
 
     def inverted(self, step: int) -> tuple[str, ...]:
         """The dense factors that are inverted in this step."""
-        if self.stale:
+        if self.settings.stale:
             return tuple(name for name in self.now(step) if name in self.buckets.place)
-        due = step <= self.inverse_warmup or step % self.inverse_interval == 0
+        due = step <= self.settings.inverse_warmup or step % self.settings.inverse_interval == 0
         return tuple(self.buckets.place) if due else ()
+
+    @property
+    def cycle(self) -> tuple[int, int]:
+        """(begin, period): from step `begin` on, `phase` and `programs` repeat themselves; not with `stale`."""
+        settings = self.settings
+        return settings.inverse_warmup + 1, math.lcm(settings.factor_interval, settings.inverse_interval)
 
     def programs(self, step: int) -> tuple[str, ...]:
         """The buckets with a factor that is inverted in this step."""
         due = {self.buckets.place[side][0] for side in self.inverted(step)}
         return tuple(key for key in self.buckets.members if key in due)
+
+
+make = KFACPlan

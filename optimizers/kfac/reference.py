@@ -5,8 +5,8 @@ Equation numbers: [M] Martens and Grosse 2015 (arXiv:1503.05671), [G] Grosse and
 {layer: (x, dy)}, dy the gradient of the summed loss, or [(x, dy), …] where a layer is called more than once. Factors
 are per example: no batch size in them, so that damping means the same at any batch size.
 
-Positions of a sample (windows, words) and calls of a shared layer are one and the same: with T of them over all calls,
-A sums over them and G takes their mean, as if they were independent ([G] eq. 28-29; K-FAC-expand in [E]). Batch
+Positions of a sample (windows, words) and calls of a shared layer are treated alike: with T of them over all calls, A
+sums over them and G takes their mean, as if they were independent ([G] eq. 28-29; K-FAC-expand in [E]). Batch
 normalisation, whose blocks are of the sample's own gradient, sums over them first.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Layer
+from suite.optimizers.kfac.settings import Settings
 
 Tree = dict[str, np.ndarray]
 Tap = tuple[np.ndarray, np.ndarray]
@@ -29,7 +30,7 @@ def init(params: Tree) -> dict[str, Any]:
 
 
 def rows(x: np.ndarray, layer: Layer) -> np.ndarray:
-    """The (T, in) inputs that one sample's weight gradient is made of, a 1 appended where there is a bias.
+    """The (T, in) inputs of one sample, whose products with dy make its gradient; a 1 is appended for a bias.
 
     A convolution's are its windows, in the order (row, column, channel).
     """
@@ -57,27 +58,27 @@ def statistics(
         for n, w in enumerate(weight):
             if w == 0:
                 continue
-            own = [(x[n], dy[n] / w) for x, dy in calls]  # gradients (…,) of this sample's own loss
+            sample = [(x[n], dy[n] / w) for x, dy in calls]  # its inputs, and gradients (…,) of its own loss
             if layer.kind == "batchnorm":
-                flat = [(x.reshape(len(x), -1), g.reshape(len(g), -1)) for x, g in own]  # (C, positions of a call)
+                flat = [(x.reshape(len(x), -1), g.reshape(len(g), -1)) for x, g in sample]  # (C, positions of a call)
                 pair = np.sum([np.stack([(g * x).sum(1), g.sum(1)], 1) for x, g in flat], 0)  # (C, 2)
                 unit = batchnorm == "unit"
                 add(name, w * (pair[:, :, None] * pair[:, None, :] if unit else np.outer(pair.T, pair.T)))  # [O] eq. 15
                 continue
             convolved = layer.kind == "conv2d"
-            g = np.vstack([g.reshape(len(g), -1).T if convolved else g.reshape(-1, g.shape[-1]) for _, g in own])
+            g = np.vstack([g.reshape(len(g), -1).T if convolved else g.reshape(-1, g.shape[-1]) for _, g in sample])
             add(f"{name}/out", w * g.T @ g / len(g))  # (T, out) to Γ, [G] eq. 29
             if layer.kind == "embedding":
-                ids, vocabulary = np.hstack([x.ravel() for x, _ in own]), params[layer.parameters[0]].shape[0]
+                ids, vocabulary = np.hstack([x.ravel() for x, _ in sample]), params[layer.parameters[0]].shape[0]
                 add(f"{name}/in", w * np.bincount(ids, minlength=vocabulary))  # one-hot inputs: diagonal
             else:
-                a = np.vstack([rows(x, layer) for x, _ in own])
+                a = np.vstack([rows(x, layer) for x, _ in sample])
                 add(f"{name}/in", w * a.T @ a)  # (T, in) to Ω, [G] eq. 28
     return sums
 
 
 def refresh(state: dict[str, Any], new: Tree, decay: float, names: list[str], alpha: float | None = None) -> None:
-    """Mix statistics into the factors; where the interval is to be found, [O] algorithm 2."""
+    """Mix statistics into the factors; with `alpha`, set their intervals by [O] algorithm 2."""
     for name in names:
         if not np.isfinite(new[name]).all():
             state["kept"] += 1
@@ -116,7 +117,7 @@ def invert(state: dict[str, Any], layers: dict[str, Layer], damping: float, spli
 
 
 def precondition(grads: Tree, state: dict[str, Any], inverses: Tree, layers: dict[str, Layer], damping: float) -> Tree:
-    """F⁻¹ g, layer by layer; other gradients pass."""
+    """F⁻¹ g, layer by layer; gradients of other parameters stay as they are."""
     direction = dict(grads)
     for name, layer in layers.items():
         w, *bias = layer.parameters
@@ -145,58 +146,54 @@ def update(
     params: Tree,
     grads: Tree,
     state: dict[str, Any],
+    settings: Settings,
     *,
     step: int,
     taps: Taps,
     weight: np.ndarray,
     layers: dict[str, Layer],
-    lr: float = 0.1,
-    momentum: float = 0.9,
-    momentum_on: str = "direction",
-    damping: float = 0.1,
-    damping_split: str = "pi",
-    factor_decay: float = 0.95,
-    factor_interval: int = 1,
-    inverse_interval: int = 1,
-    inverse_warmup: int = 0,
-    stale: bool = False,
-    stale_alpha: float = 0.1,
-    weight_decay: float = 0.0,
-    batchnorm: str = "unit",
-    rescale: bool = False,
-    kl_clip: float = 0.0,
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
     """One step; returns new parameters and state."""
+    momentum = settings.momentum
     state = {**state, "mass": dict(state["mass"]), "inverses": dict(state["inverses"])}
-    new = statistics(taps, weight, layers, params, batchnorm=batchnorm)
-    due = [name for name in new if state["timing"].get(name, (0,))[0] <= 0]  # [O] algorithm 1
-    if stale or step % factor_interval == 0:
-        refresh(state, new, factor_decay, due if stale else list(new), stale_alpha if stale else None)
-    # diagonals cost nothing to invert and are never stale
-    diagonal = {f"{name}/in" for name, layer in layers.items() if layer.kind == "embedding"}
-    current = invert(state, layers, damping, damping_split)
-    if stale or step <= inverse_warmup or step % inverse_interval == 0:
-        state["inverses"] |= {name: value for name, value in current.items() if not stale or name in due}
-    state["inverses"] |= {name: current[name] for name in diagonal}
-    grads = {name: g + (weight_decay * params[name] if g.ndim > 1 else 0.0) for name, g in grads.items()}
-    if momentum_on == "gradient":
+    update_factors(
+        state, statistics(taps, weight, layers, params, batchnorm=settings.batchnorm), settings, layers, step
+    )
+    decay = settings.weight_decay
+    grads = {name: g + (decay * params[name] if g.ndim > 1 else 0.0) for name, g in grads.items()}
+    if settings.momentum_on == "gradient":
         grads = {name: momentum * state["velocity"][name] + (1 - momentum) * g for name, g in grads.items()}
-    direction = precondition(grads, state, state["inverses"], layers, damping)
-    if kl_clip:  # ν = min(1, √(κ / lr² Σ ⟨g, d⟩)) over the covered parameters
+    direction = precondition(grads, state, state["inverses"], layers, settings.damping)
+    if settings.kl_clip:  # ν = min(1, √(κ / lr² Σ ⟨g, d⟩)) over the covered parameters
         covered = {name for layer in layers.values() for name in layer.parameters}
-        length = lr**2 * sum(np.vdot(grads[name], direction[name]) for name in covered)
-        nu = min(1.0, np.sqrt(kl_clip / length))
+        length = settings.lr**2 * sum(np.vdot(grads[name], direction[name]) for name in covered)
+        nu = min(1.0, np.sqrt(settings.kl_clip / length))
         direction |= {name: nu * direction[name] for name in covered}
-    if momentum_on == "direction":
+    if settings.momentum_on == "direction":
         velocity = direction = {name: momentum * state["velocity"][name] + d for name, d in direction.items()}
     else:
         velocity = grads
-    new = {name: value - lr * direction[name] for name, value in params.items()}
-    if rescale:  # [O] eq. 24: norm √(2 · d_out) after each step
+    new = {name: value - settings.lr * direction[name] for name, value in params.items()}
+    if settings.rescale:  # [O] eq. 24: norm √(2 · d_out) after each step
         for layer in layers.values():
             if layer.kind in ("linear", "conv2d"):
                 w = new[layer.parameters[0]]
                 new[layer.parameters[0]] = np.sqrt(2.0 * len(w)) * w / (np.linalg.norm(w) + 1e-9)
     timing = {name: (wait - 1, *intervals) for name, (wait, *intervals) in state["timing"].items()}
     return new, state | {"velocity": velocity, "timing": timing}
+
+
+def update_factors(state: dict[str, Any], new: Tree, settings: Settings, layers: dict[str, Layer], step: int) -> None:
+    """Mix the statistics that are due into the factors, and invert the factors that are due; changes the state."""
+    stale = settings.stale
+    due = [name for name in new if state["timing"].get(name, (0,))[0] <= 0]  # [O] algorithm 1
+    if stale or step % settings.factor_interval == 0:
+        alpha = settings.stale_alpha if stale else None
+        refresh(state, new, settings.factor_decay, due if stale else list(new), alpha)
+    current = invert(state, layers, settings.damping, settings.damping_split)
+    if stale or step <= settings.inverse_warmup or step % settings.inverse_interval == 0:
+        state["inverses"] |= {name: value for name, value in current.items() if not stale or name in due}
+    # diagonals cost nothing to invert and are never stale
+    diagonal = {f"{name}/in" for name, layer in layers.items() if layer.kind == "embedding"}
+    state["inverses"] |= {name: current[name] for name in diagonal}

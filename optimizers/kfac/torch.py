@@ -1,129 +1,114 @@
 """K-FAC in torch."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.contract import Layer
-from suite.optimizers._base.torch import by_name, decayed
+from suite.contract import Layer, Reduce, UserError
+from suite.declared import described
+from suite.optimizers._base import ALONE
+from suite.optimizers._base.torch import by_name, decayed, dense, one_rank, present, weights, wide, zeros
+from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
+from suite.optimizers.kfac.settings import Settings
+from suite.optimizers.kfac.torch_averages import mine, mix
 from suite.optimizers.kfac.torch_factors import certain, damped_inverse, ridges, usable
 from suite.optimizers.kfac.torch_precondition import clipped, precondition
 from suite.optimizers.kfac.torch_statistics import factors
 
 Tree = dict[str, Tensor]
+SHARED = ("damping", "factor_decay", "stale_alpha", "kl_clip", "rescale")  # settings of all groups together
 
 
-class KFAC(torch.optim.Optimizer):
-    """Natural gradient with Kronecker factors; the rule stands in the package's docstring.
+@described(Settings)
+class KFAC(Observing):
+    """Natural gradient with Kronecker factors; the package's docstring describes the rule.
 
-    Needs statistics beside the gradient: call `host`, pass what `observe` makes of a layer's taps, divided by the
-    summed weight, to `absorb`, then call `program` for each of `plan.programs(step)`, then `step`.
+    Needs statistics beside the gradient: run forward and backward inside `suite.engine.torch_alone.observed`, then
+    call `step`. The suite's engine shares the factors among ranks instead: it calls `host`, passes what `observe` makes
+    of a layer's taps, divided by the summed weight, to `absorb`, then calls `program` for each of
+    `plan.programs(step)`, and gives `reduce` to `step`.
 
     Args:
         parameters: `model.named_parameters()`, or groups of them with an `lr`, `momentum` and `weight_decay` each; all
-            else is that of the first group.
+            else must be the same in all groups.
         layers: what is preconditioned, by module name.
-        world: ranks that share the factors.
-        lr: learning rate.
-        momentum: μ.
-        momentum_on: direction: v ← μ v + d | gradient: m ← μ m + (1 - μ) g, which is then preconditioned.
-        damping: λ.
-        damping_split: between the two factors: pi (by their mean eigenvalues) | equal.
-        factor_decay: of the factors' exponential average.
-        factor_interval: steps between statistics.
-        inverse_interval: steps between inversions.
-        inverse_warmup: up to this step inverses are refreshed at every one.
-        stale: each factor finds its own interval (SP-NGD, algorithms 1 and 2).
-        stale_alpha: relative change below which a factor counts as unchanged.
-        warm_start: batches whose mean statistics are the first factors.
-        weight_decay: L2 term, added before preconditioning, to matrices and filters.
-        fisher: empirical | sampled: labels drawn from the model, one more pass.
-        batchnorm: unit | full.
-        rescale: keep each weight's norm at √(2 · d_out) (SP-NGD).
-        kl_clip: κ, largest squared length of a step by the Fisher matrix, lr² dᵀ F d; 0 for any.
-    """
+        shapes: not read.
+        world: ranks that share the factors; more than one requires the suite's engine.
+        settings: by name, as listed below.
 
-    state: dict[Any, Any]  # under the key "kfac": what belongs to no single parameter
+    Raises:
+        UserError: for a setting that is unknown, out of range, or does not go with another; for parameters without
+            names.
+    """
 
     def __init__(
         self,
-        parameters: Iterable[tuple[str, Tensor]],
+        parameters: Iterable[Any],
         *,
         layers: Mapping[str, Layer],
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         world: int = 1,
-        lr: float = 0.1,
-        momentum: float = 0.9,
-        momentum_on: str = "direction",
-        damping: float = 0.1,
-        damping_split: str = "pi",
-        factor_decay: float = 0.95,
-        factor_interval: int = 1,
-        inverse_interval: int = 1,
-        inverse_warmup: int = 0,
-        stale: bool = False,
-        stale_alpha: float = 0.1,
-        warm_start: int = 0,
-        weight_decay: float = 0.0,
-        fisher: str = "empirical",
-        batchnorm: str = "unit",
-        rescale: bool = False,
-        kl_clip: float = 0.0,
+        **settings: Any,
     ):
-        values = {"lr": lr, "momentum": momentum, "damping": damping, "factor_decay": factor_decay}
-        values |= {"stale_alpha": stale_alpha, "kl_clip": kl_clip}
-        super().__init__(parameters, values | {"weight_decay": weight_decay, "rescale": rescale})
-        self.named = by_name(self)
-        self.momentum_on, self.split = momentum_on, damping_split
-        self.plan = plan = KFACPlan(
-            layers,
-            {name: tuple(parameter.shape) for name, parameter in self.named.items()},
-            world=world,
-            factor_interval=factor_interval,
-            inverse_interval=inverse_interval,
-            inverse_warmup=inverse_warmup,
-            stale=stale,
-            warm_start=warm_start,
-            fisher=fisher,
-            batchnorm=batchnorm,
-            damping_split=damping_split,
-            momentum_on=momentum_on,
-        )
-        self.wanted = tuple(plan.factors)  # what this step refreshes
-        like, members = next(iter(self.named.values())).detach(), plan.buckets.members
-        factor = {key: like.new_zeros(rows, int(key), int(key)) for key, rows in plan.buckets.share.items()}
-        self.state["kfac"] = {
+        self.settings = Settings.given(settings)
+        super().__init__(parameters, self.settings.scheduled() | {"rescale": self.settings.rescale})
+        self.named, self.layers = by_name(self), dict(layers)
+        self._shared(*SHARED)
+        shapes = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
+        self.plan = KFACPlan(layers, shapes, self.settings, world=world)
+        self.wanted = tuple(self.plan.factors)  # what this step refreshes
+        self.state["kfac"] = self._initial()
+
+    def _initial(self) -> dict[str, Any]:
+        """Factors of zero, inverses of one. What is below `owned` is split by rank, a slice each."""
+        buckets, count = self.plan.buckets, len(self.plan.factors)
+        first = next(iter(self.named.values())).detach()
+        like = first.new_empty(0, dtype=wide(first.dtype))
+        members = buckets.members
+        factor = {key: like.new_zeros(rows, int(key), int(key)) for key, rows in buckets.share.items()}
+        state = {
             "owned": {"factor": factor},
             "inverse": {key: torch.eye(int(key)).to(like).repeat(len(rows), 1, 1) for key, rows in members.items()},
-            "replicated": {name: like.new_zeros(shape) for name, shape in plan.replicated.items()},
-            "trace": like.new_zeros(len(plan.factors)),
-            "mass": like.new_zeros(len(plan.factors)),
+            "replicated": {name: like.new_zeros(shape) for name, shape in self.plan.replicated.items()},
+            "trace": like.new_zeros(count),
+            "mass": like.new_zeros(count),
             "kept": like.new_zeros((), dtype=torch.int64),
             "refreshed": like.new_zeros((), dtype=torch.int64),
+            "steps": 0,
         }
-        if stale:
-            torch_stale.begin(self.state["kfac"])
-        for parameter in self.named.values():
-            self.state[parameter]["velocity"] = torch.zeros_like(parameter)
+        if self.settings.stale:
+            torch_stale.begin(state)
+        return state
+
+    def _begin(self, group: dict[str, Any]) -> None:
+        if "kfac" in self.state:
+            self._closed()
+        for parameter in group["params"]:
+            self.state[parameter]["velocity"] = zeros(parameter)
 
     # ------------------------------------------------------------------------------------------- statistics
     def host(self, step: int) -> None:
-        """Find out which factors are due in this step; waits for the device only after a step that refreshed some."""
+        """Read which factors are due in this step; waits for the device only after a step that refreshed some."""
         if self.plan.asks(step):
             self.plan.read(step, self.state["kfac"]["wait"].tolist())
-        if self.plan.stale:
+        if self.settings.stale:
             self.wanted = self.plan.now(step)
 
-    def drain(self) -> None:
-        """Nothing is ever under way on the host."""
+    def due(self) -> bool:
+        """Whether the next step wants statistics."""
+        self.host(self.state["kfac"]["steps"])
+        return bool(self.plan.phase(self.state["kfac"]["steps"]))
 
-    def facts(self) -> dict[str, int]:
-        """How many factors were refreshed; and how many statistics and inverses were unusable, so the old ones kept."""
+    def drain(self) -> None:
+        """Do nothing: no work is pending on the host."""
+
+    def facts(self) -> dict[str, float]:
+        """Number of refreshed factors, and of statistics and inverses that were unusable, so the old ones stayed."""
         return {name: int(self.state["kfac"][name]) for name in ("refreshed", "kept")}
 
     def observe(self, taps: Mapping[tuple[str, int], tuple[Tensor, Tensor]], weight: Tensor) -> Tree:
@@ -138,127 +123,129 @@ class KFAC(torch.optim.Optimizer):
                 continue
             layer = self.plan.layers[name]
             rows, full = self.plan.shapes[layer.parameters[0]][0], name in self.plan.whole
-            found = factors(layer, pairs, weight, rows, due, full=full)
-            sums |= {name + end: value for end, value in found.items()}
+            added = factors(layer, pairs, weight, rows, due, full=full)
+            sums |= {name + end: value for end, value in added.items()}
         return sums
 
-    def prepare(self, statistics: Tree, *, reduce: Any) -> None:
-        """Begin with these statistics, averaged over ranks, as if they had always been the factors."""
+    def prepare(self, statistics: Tree, *, reduce: Reduce[Tensor]) -> None:
+        """Begin with these statistics, averaged over ranks, as the factors."""
         self._mix(statistics, 0.0, reduce)
 
-    def absorb(self, statistics: Tree, *, reduce: Any) -> None:
+    def absorb(self, statistics: Tree, *, reduce: Reduce[Tensor]) -> None:
         """Average the statistics over ranks and mix them into the factors; each rank keeps the slices it owns."""
-        alike = self._mix(statistics, self.param_groups[0]["factor_decay"], reduce)
-        if self.plan.stale:
-            torch_stale.settle(self.plan, self.state["kfac"], self.wanted, alike, reduce)
+        similar = self._mix(statistics, self.param_groups[0]["factor_decay"], reduce)
+        names = tuple(name for name in self.wanted if name in statistics)  # not of layers that were not used
+        if self.settings.stale and names:
+            torch_stale.settle(self.plan, self.state["kfac"], names, similar, reduce)
 
-    def _mix(self, statistics: Tree, decay: float, reduce: Any) -> Tree:
-        """Take statistics into the factors; by name, whether those a rank holds are still what they were."""
-        state, plan = self.state["kfac"], self.plan
-        names = [name for name in plan.factors if name in statistics]
-        rest = {name: statistics[name] for name in names if name in plan.replicated}
-        traces = [statistics[n].trace() if n in plan.buckets.place else statistics[n].sum() for n in names]
-        rest = reduce.exact(rest | {"trace": torch.stack(traces)})
-        trace = rest.pop("trace")
-        sound = trace.isfinite()  # |a_ij|² ≤ a_ii a_jj: where the trace is finite, all is
-        clean, weight = certain(sound.all()), sound.to(trace.dtype) * (1.0 - decay)
-        at = torch.tensor([plan.index[name] for name in names], device=trace.device)
-        mass = state["mass"][at], state["mass"][at].lerp(torch.ones_like(trace), weight)
-        state["mass"][at] = mass[1]
-        state["trace"][at] = state["trace"][at].lerp(torch.where(sound, trace, 0.0), weight)
-        state["refreshed"] += sound.sum()
-        state["kept"] += (~sound).sum()
-        alike: Tree = {}
-        tiny = torch.finfo(trace.dtype).tiny
-
-        def mix(name: str, factor: Tensor, new: Tensor, before: Tensor | None) -> None:
-            number = names.index(name)
-            last = factor / mass[0][number].clamp_min(tiny) if before is not None else None
-            factor.lerp_(new if clean else torch.where(sound[number], new, factor), 1.0 - decay)
-            if before is not None and last is not None:
-                alpha = self.param_groups[0]["stale_alpha"]
-                alike[name] = sound[number] & torch_stale.similar(factor / mass[1][number], last, before, alpha)
-
-        past = state.get("before", {})
-        for name, value in rest.items():
-            mix(name, state["replicated"][name], value, past.get(name))
-        past = state["owned"].get("before", {})
-        for key, (sides, owners, _) in plan.exchanges(names).items():
-            new = [statistics[side] for side in sides]
-            if plan.world > 1:  # nothing is stacked where nothing is sent
-                new = reduce.to_owners(f"factor/{key}", new, owners, symmetric=True)
-            for side, value in zip(_mine(sides, owners, reduce), new, strict=False):  # what follows is nobody's
-                row = plan.buckets.place[side][1] % plan.buckets.share[key]
-                before = past[key][row] if past else None
-                mix(side, state["owned"]["factor"][key][row], value, before)
-        return alike
+    def _mix(self, statistics: Tree, decay: float, reduce: Reduce[Tensor]) -> Tree:
+        """Take statistics into the factors; see `torch_averages.mix`."""
+        alpha = self.param_groups[0]["stale_alpha"]
+        return mix(self.plan, self.state["kfac"], statistics, decay=decay, alpha=alpha, reduce=reduce)
 
     # --------------------------------------------------------------------------------------------- inverses
     def _ridges(self) -> Tensor:
-        return ridges(self.plan, self.state["kfac"], self.param_groups[0]["damping"], self.split)
+        return ridges(self.plan, self.state["kfac"], self.param_groups[0]["damping"])
 
-    def program(self, name: str, *, reduce: Any) -> None:
+    def program(self, name: str, *, reduce: Reduce[Tensor]) -> None:
         """Invert the due factors of one bucket that this rank owns, and gather every owner's inverses."""
-        state, buckets = self.state["kfac"], self.plan.buckets
-        (rows, owners), members = self.plan.chosen(name, self.wanted), buckets.members[name]
-        share, added = buckets.share[name], self._ridges()
-        factor, own = state["owned"]["factor"][name], _mine(rows, owners, reduce)
-        # on a CPU one by one, so that each stays in the cache
-        batches = [[row] for row in own] if factor.device.type == "cpu" else [own] if own else []
-        found: list[Tensor] = []
-        for batch in batches:
-            at = [self.plan.index[members[row]] for row in batch]
-            mass = state["mass"][at].clamp_min(torch.finfo(factor.dtype).tiny)
-            scaled = factor[[row % share for row in batch]] / mass[:, None, None]
-            found += damped_inverse(scaled, added[at]).unbind()
+        state = self.state["kfac"]
+        rows, owners = self.plan.chosen(name, self.wanted)
+        inverses = self._inverses(name, mine(rows, owners, reduce))
         if self.plan.world > 1:
-            empty = factor.new_zeros(factor.shape[1:])
-            stack = torch.stack(found + [empty] * (max(Counter(owners).values()) - len(found)))
-            found = list(reduce.gather(f"inverse/{name}", stack, owners, symmetric=True))
-        for row, value in zip(rows, found, strict=True):
+            padding = [torch.zeros_like(state["inverse"][name][0])]
+            stack = torch.stack(inverses + padding * (max(Counter(owners).values()) - len(inverses)))
+            inverses = list(reduce.gather(f"inverse/{name}", stack, owners, symmetric=True))
+        for row, value in zip(rows, inverses, strict=True):
             good, old = usable(value), state["inverse"][name][row]
             old.copy_(value if certain(good) else torch.where(good, value, old))
             state["kept"] += ~good
 
+    def _inverses(self, name: str, rows: list[int]) -> list[Tensor]:
+        """The damped inverses (n, n) of a bucket's factors in these rows of its stack, which this rank owns."""
+        state, share, added = self.state["kfac"], self.plan.buckets.share[name], self._ridges()
+        factor, members = state["owned"]["factor"][name], self.plan.buckets.members[name]
+        # on a CPU one by one, so that each stays in the cache
+        batches = [[row] for row in rows] if factor.device.type == "cpu" else [rows] if rows else []
+        inverses: list[Tensor] = []
+        for batch in batches:
+            numbers = [self.plan.index[members[row]] for row in batch]
+            mass = state["mass"][numbers].clamp_min(torch.finfo(factor.dtype).tiny)
+            scaled = factor[[row % share for row in batch]] / mass[:, None, None]
+            inverses += damped_inverse(scaled, added[numbers]).unbind()
+        return inverses
+
     # ----------------------------------------------------------------------------------------------- update
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Update the parameters from their gradients."""
-        named: Tree = {}
+    def _alone(self) -> None:
+        """Do what an engine would have done before the update.
+
+        Raises:
+            UserError: for several ranks, a setting that needs an engine, or missing statistics.
+        """
+        plan, step = self.plan, self.state["kfac"]["steps"]
+        one_rank(self, plan.world)
+        if plan.word == "sampled" or plan.warm_start:
+            option = "fisher='sampled'" if plan.word == "sampled" else f"warm_start={plan.warm_start}"
+            raise UserError(
+                f"KFAC({option}): needs extra passes over the data, which only the suite's engine makes; leave it out"
+            )
+        self.host(step)
+        if plan.phase(step):
+            self.absorb(self.seen(), reduce=ALONE)
+        for name in plan.programs(step):
+            self.program(name, reduce=ALONE)
+
+    def _update(self, *, reduce: Reduce[Tensor] | None = None) -> None:
+        if not any(present(group["params"]) for group in self.param_groups):
+            return
+        shared = self._shared(*SHARED)
+        if reduce is None:
+            self._alone()
+        names = {parameter: name for name, parameter in self.named.items()}
+        groups = [(group, params) for group in self.param_groups if (params := present(group["params"]))]
+        grads: Tree = {}
         rates: dict[str, float] = {}
-        for group in self.param_groups:
-            params, momentum = group["params"], group["momentum"]
-            grads = decayed([parameter.grad for parameter in params], params, group["weight_decay"])
-            if self.momentum_on == "gradient":
-                velocity = [self.state[parameter]["velocity"] for parameter in params]
-                torch._foreach_mul_(velocity, momentum)
-                torch._foreach_add_(velocity, grads, alpha=1.0 - momentum)
-                grads = velocity
-            named |= zip(group["param_names"], grads, strict=True)
-            rates |= dict.fromkeys(group["param_names"], group["lr"])
-        first = self.param_groups[0]  # of what a layer's parameters share, whichever group they are in
-        direction = precondition(self.plan, self.state["kfac"], named, self._ridges(), first["damping"])
-        if first["kl_clip"]:
-            direction |= clipped(self.plan, named, direction, rates=rates, bound=first["kl_clip"])
-        for group in self.param_groups:
-            params, step = group["params"], [direction[name] for name in group["param_names"]]
-            if self.momentum_on == "direction":
-                velocity = [self.state[parameter]["velocity"] for parameter in params]
-                torch._foreach_mul_(velocity, group["momentum"])
-                torch._foreach_add_(velocity, step)
-                step = velocity
-            torch._foreach_add_(params, step, alpha=-group["lr"])
-        if first["rescale"]:
-            for name in self.plan.kronecker:
-                weight = self.named[self.plan.layers[name].parameters[0]]
-                weight.mul_((2.0 * len(weight)) ** 0.5 / (weight.norm() + 1e-9))
-        if self.plan.stale:
+        for group, params in groups:
+            given = [names[parameter] for parameter in params]
+            grads |= zip(given, self._gradients(group, params), strict=True)
+            rates |= dict.fromkeys(given, float(group["lr"]))
+        direction = precondition(self.plan, self.state["kfac"], grads, self._ridges(), shared["damping"])
+        if shared["kl_clip"]:
+            direction |= clipped(self.plan, grads, direction, rates=rates, bound=shared["kl_clip"])
+        for group, params in groups:
+            self._move(group, params, [direction[names[parameter]] for parameter in params])
+        if shared["rescale"]:
+            self._rescale()
+        if self.settings.stale:
             self.state["kfac"]["wait"] -= 1
+        self.state["kfac"]["steps"] += 1
 
+    def _gradients(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
+        """What is preconditioned: gradients with L2 decay, or their average."""
+        grads = decayed(dense(params), params, group["weight_decay"])
+        if self.settings.momentum_on == "direction":
+            return grads
+        velocity = [self.state[parameter]["velocity"] for parameter in params]
+        torch._foreach_mul_(velocity, group["momentum"])
+        torch._foreach_add_(velocity, grads, alpha=1.0 - group["momentum"])
+        return velocity
 
-def _mine(rows: Sequence[Any], owners: tuple[int, ...], reduce: Any) -> list[Any]:
-    """Those of some rows that this rank owns."""
-    return [row for row, owner in zip(rows, owners, strict=True) if owner == reduce.rank]
+    def _move(self, group: dict[str, Any], params: list[Tensor], direction: list[Tensor]) -> None:
+        """Take a step in this direction, or along its velocity."""
+        if self.settings.momentum_on == "direction":
+            velocity = [self.state[parameter]["velocity"] for parameter in params]
+            torch._foreach_mul_(velocity, group["momentum"])
+            torch._foreach_add_(velocity, direction)
+            direction = velocity
+        with weights(params) as values:
+            torch._foreach_add_(values, direction, alpha=-group["lr"])
+
+    def _rescale(self) -> None:
+        """Give each weight of a linear layer or convolution the norm √(2 outputs)."""
+        for name in self.plan.kronecker:
+            weight = self.named[self.plan.layers[name].parameters[0]]
+            if weight.grad is not None:
+                weight.mul_((2.0 * len(weight)) ** 0.5 / (weight.norm() + 1e-9))
 
 
 make = KFAC

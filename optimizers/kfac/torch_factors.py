@@ -1,4 +1,4 @@
-"""What is done with factors in torch: damping and inversion."""
+"""Damping and inversion of K-FAC's factors, in torch."""
 
 from typing import Any
 
@@ -9,28 +9,28 @@ from suite.optimizers.kfac.plan import SMALLEST, KFACPlan
 
 
 def certain(flag: Tensor) -> bool:
-    """Whether a flag is known to be true. A CPU can be asked for nothing; a GPU would have to be waited for."""
+    """Whether a boolean is known to be true without waiting for a GPU: false on every device but a CPU."""
     return flag.device.type == "cpu" and bool(flag)
 
 
 def usable(inverse: Tensor) -> Tensor:
-    """Whether an inverse L⁻ᵀ L⁻¹ is finite: its diagonal holds sums of squares, which bound all others."""
+    """Whether an inverse L⁻ᵀ L⁻¹ (…, n, n) is finite (…,): its diagonal bounds all other entries."""
     return inverse.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
 
 
 def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Tensor:
-    """Of each of `plan.factors`; 0 before its first statistics."""
+    """The mean eigenvalue of each of `plan.factors` (F,); 0 before its first statistics."""
     sizes = state["trace"].new_tensor([plan.sizes.get(name, 1) for name in plan.factors])
     return state["trace"] / state["mass"].clamp_min(torch.finfo(sizes.dtype).tiny) / sizes
 
 
-def ridges(plan: KFACPlan, state: dict[str, Any], damping: float, split: str) -> Tensor:
-    """What is added to the diagonal of each factor: π√λ and √λ/π, or √λ and √λ; λ where there is no partner."""
+def ridges(plan: KFACPlan, state: dict[str, Any], damping: float) -> Tensor:
+    """What is added to the diagonal of each factor (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means = mean_eigenvalues(plan, state)
-    found, mean = torch.full_like(means, damping), means[: plan.paired].clamp_min(SMALLEST)
-    ratio = mean / mean[plan.partner] if split == "pi" else torch.ones_like(mean)
-    found[: plan.paired] = (damping * ratio).sqrt()
-    return found
+    added, mean = torch.full_like(means, damping), means[: plan.paired].clamp_min(SMALLEST)
+    ratio = mean / mean[plan.partner] if plan.settings.damping_split == "pi" else torch.ones_like(mean)
+    added[: plan.paired] = (damping * ratio).sqrt()
+    return added
 
 
 def damped_inverse(stack: Tensor, ridge: Tensor) -> Tensor:
@@ -49,7 +49,8 @@ def damped_inverse(stack: Tensor, ridge: Tensor) -> Tensor:
         again, failed = torch.linalg.cholesky_ex(stack)
         root = torch.where(good[:, None, None], root, again)
         good |= failed == 0
-    inverse = torch.cholesky_inverse(root)
     if certain(good.all()):
-        return inverse
-    return torch.where(good[:, None, None], inverse, torch.nan)
+        return torch.cholesky_inverse(root)
+    # cholesky_inverse raises an error for a root with a zero on its diagonal, as a failed factorisation may leave
+    whole = torch.where(good[:, None, None], root, torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device))
+    return torch.where(good[:, None, None], torch.cholesky_inverse(whole), torch.nan)

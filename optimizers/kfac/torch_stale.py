@@ -6,16 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suite.contract import Reduce
 from suite.optimizers.kfac.plan import KFACPlan
 
 State = dict[str, Any]
 
 
 def begin(state: State) -> None:
-    """Add to the state what intervals are found by.
+    """Add to the state what the intervals are computed from.
 
-    That is `before`, the factor before the last, beside each factor; `wait`, steps until it is due; and `interval`
-    (2, factors), its last interval and the one before.
+    These are `before`, the factor before the last, beside each factor; `wait` (F,), steps until each factor is due; and
+    `interval` (2, F), its last interval and the one before.
     """
     state["owned"]["before"] = {key: torch.zeros_like(value) for key, value in state["owned"]["factor"].items()}
     state["before"] = {name: torch.zeros_like(value) for name, value in state["replicated"].items()}
@@ -24,36 +25,41 @@ def begin(state: State) -> None:
 
 
 def similar(now: Tensor, last: Tensor, before: Tensor, alpha: float) -> Tensor:
-    """Whether a factor is similar to the last one, and to the one before (2,), which the last one replaces."""
-    found = [(now - past).norm() < alpha * past.norm() for past in (last, before)]
+    """Whether a factor differs by less than `alpha` from the last one, and from the one before (2,).
+
+    `before` then holds the last one.
+    """
+    close = [(now - past).norm() < alpha * past.norm() for past in (last, before)]
     before.copy_(last)
-    return torch.stack(found)
+    return torch.stack(close)
 
 
-def settle(plan: KFACPlan, state: State, names: tuple[str, ...], alike: dict[str, Tensor], reduce: Any) -> None:
+def settle(
+    plan: KFACPlan, state: State, names: tuple[str, ...], similar: dict[str, Tensor], reduce: Reduce[Tensor]
+) -> None:
     """Set the waiting times of the factors just refreshed; equal on all ranks.
 
     Args:
         plan: where factors stand.
         state: changed.
         names: the factors, in the order of `plan.factors`.
-        alike: what `similar` said of those that this rank holds.
-        reduce: tells the ranks what the owners found.
+        similar: (2,) booleans for each of them that this rank holds, by name.
+        reduce: communication between ranks, which sends the owners' booleans to all.
     """
     owner: dict[str, int] = {}
     for key, members in plan.buckets.members.items():
         rows, owners = plan.chosen(key, names)
         owner |= zip((members[row] for row in rows), owners, strict=True)
     if plan.world > 1 and owner:
-        found = [alike[name] for name, rank in owner.items() if rank == reduce.rank]
-        nothing = [torch.zeros(2, dtype=torch.bool, device=state["mass"].device)]
-        sent = torch.stack(found + nothing * (max(Counter(owner.values()).values()) - len(found)))
-        told = reduce.gather("stale", sent, tuple(owner.values()), exact=True)
-        alike = alike | dict(zip(owner, told, strict=True))
-    at = torch.tensor([plan.index[name] for name in names], device=state["wait"].device)
-    last, older = state["interval"][:, at]
-    to_last, to_before = torch.stack([alike[name] for name in names]).unbind(1)
+        owned = [similar[name] for name, rank in owner.items() if rank == reduce.rank]
+        padding = [torch.zeros(2, dtype=torch.bool, device=state["mass"].device)]
+        sent = torch.stack(owned + padding * (max(Counter(owner.values()).values()) - len(owned)))
+        gathered = reduce.gather("stale", sent, tuple(owner.values()), exact=True)
+        similar = similar | dict(zip(owner, gathered, strict=True))
+    numbers = torch.tensor([plan.index[name] for name in names], device=state["wait"].device)
+    last, older = state["interval"][:, numbers]
+    to_last, to_before = torch.stack([similar[name] for name in names]).unbind(1)
     longer = torch.where(to_before, last + older, last)
     chosen = torch.where(to_last, longer, (last // 2).clamp_min(1))
-    state["interval"][:, at] = torch.stack([chosen, last])
-    state["wait"][at] = chosen
+    state["interval"][:, numbers] = torch.stack([chosen, last])
+    state["wait"][numbers] = chosen

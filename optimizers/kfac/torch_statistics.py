@@ -1,4 +1,4 @@
-"""A layer's factors in torch, as sums over samples; the formulas stand in reference.py."""
+"""A layer's factors in torch, as sums over samples; reference.py has the formulas."""
 
 import functools
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ def factors(
     """One layer's sums over samples of the factors `wanted`, by what their names end in: `/in`, `/out`, or nothing.
 
     Args:
-        layer: what it is.
+        layer: of the model.
         calls: of the layer in one pass, each so many more positions of a sample: its input, as `suite.contract.Layer`
             says, and the gradient of the summed weighted loss with respect to its output.
         weight: of the samples, (N,).
@@ -54,9 +54,9 @@ def _places(layer: Layer, dy: Tensor) -> int:
 
 
 def _normalised(calls: Sequence[Pair], inverse: Tensor, *, full: bool) -> Tensor:
-    """Of a batch normalisation: a sample's gradients are summed over positions and calls before they are squared."""
-    each = [((dy * x).flatten(2).sum(2), dy.flatten(2).sum(2)) for x, dy in calls]  # (N, C) each
-    scale, shift = (functools.reduce(torch.add, parts) * inverse[:, None] for parts in zip(*each, strict=True))
+    """A batch normalisation's factor: a sample's gradients are summed over positions and calls, then squared."""
+    gradients = [((dy * x).flatten(2).sum(2), dy.flatten(2).sum(2)) for x, dy in calls]  # (N, C)
+    scale, shift = (functools.reduce(torch.add, parts) * inverse[:, None] for parts in zip(*gradients, strict=True))
     if full:
         return gram(torch.cat([scale, shift], 1))
     return torch.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)
@@ -72,29 +72,29 @@ def _call(
     rows: int,
     wanted: Collection[str],
 ) -> Tree:
-    """What one call adds; `root` is √weight and `inverse` what dy is to be multiplied by, (N,) each."""
-    convolution, places, found = layer.kind == "conv2d", _places(layer, dy), {}
+    """The sums of one call; `root` is √weight and `inverse` what dy is multiplied by, (N,) each."""
+    convolution, places, sums = layer.kind == "conv2d", _places(layer, dy), dict[str, Tensor]()
     if "/out" in wanted:
         if convolution:
             columns = dy.new_empty(dy.shape[1], len(dy), *dy.shape[2:])
             torch.mul(dy.transpose(0, 1), inverse[:, None, None], out=columns)
-            found["/out"] = gram(columns.flatten(1).T)
+            sums["/out"] = gram(columns.flatten(1).T)
         else:
-            found["/out"] = gram((dy * _beside(inverse, dy)).flatten(0, -2))
+            sums["/out"] = gram((dy * _beside(inverse, dy)).flatten(0, -2))
     if "/in" not in wanted:
-        return found
+        return sums
     if layer.kind == "embedding":
-        return found | {"/in": dy.new_zeros(rows).index_add_(0, x.reshape(-1), weight.repeat_interleave(places))}
+        return sums | {"/in": dy.new_zeros(rows).index_add_(0, x.reshape(-1), weight.repeat_interleave(places))}
     bias = len(layer.parameters) > 1
     if convolution:
-        return found | {"/in": _windows(layer, x, root, bias)}
+        return sums | {"/in": _windows(layer, x, root, bias)}
     a = (x * _beside(root, x)).flatten(0, -2)
     n = a.shape[1]
     whole = a.new_empty(n + bias, n + bias)
     gram(a, whole[:n, :n])
     if bias:  # as if every row of `a` ended in √weight
         _border(whole, root.repeat_interleave(places) @ a, places * weight.sum())
-    return found | {"/in": whole}
+    return sums | {"/in": whole}
 
 
 def gram(rows: Tensor, out: Tensor | None = None) -> Tensor:
@@ -128,14 +128,14 @@ def _unfolded(layer: Layer, x: Tensor, root: Tensor, width: int) -> Tensor:
     torch.mul(x.permute(2, 0, 3, 1), root[:, None, None], out=image)
     if k == 1 and not p:
         return image[:, :, ::s, None]
-    found = x.new_empty(*image.shape[:2], width, k, image.shape[3])
+    unfolded = x.new_empty(*image.shape[:2], width, k, image.shape[3])
     for j in range(k):
         first = max(0, -((j - p) // s))  # the first window with column j in the image; then one after the last
         last = max(first, min(width, -((j - p - image.shape[2]) // s)))
-        found[:, :, :first, j] = found[:, :, last:, j] = 0
+        unfolded[:, :, :first, j] = unfolded[:, :, last:, j] = 0
         if first < last:
-            found[:, :, first:last, j] = image[:, :, first * s + j - p : (last - 1) * s + j - p + 1 : s]
-    return found
+            unfolded[:, :, first:last, j] = image[:, :, first * s + j - p : (last - 1) * s + j - p + 1 : s]
+    return unfolded
 
 
 def _windows(layer: Layer, x: Tensor, root: Tensor, bias: bool) -> Tensor:
@@ -149,12 +149,12 @@ def _windows(layer: Layer, x: Tensor, root: Tensor, bias: bool) -> Tensor:
     def block(i: int, j: int) -> Tensor:
         return whole[i * n : (i + 1) * n, j * n : (j + 1) * n]
 
-    for p in products(layer, rows):
-        left = image[p.own :: s][p.low : p.high].flatten(0, 1)
-        right = image[p.other :: s][p.low + p.shift : p.high + p.shift].flatten(0, 1)
-        part = left.T @ right if p.distance else gram(left)
-        for i in p.blocks:
-            block(i, i + p.distance).add_(part)
+    for product in products(layer, rows):
+        left = image[product.first :: s][product.low : product.high].flatten(0, 1)
+        right = image[product.second :: s][product.low + product.shift : product.high + product.shift].flatten(0, 1)
+        part = left.T @ right if product.distance else gram(left)
+        for i in product.blocks:
+            block(i, i + product.distance).add_(part)
     for i in range(k):
         for j in range(i):
             block(i, j).copy_(block(j, i).T)

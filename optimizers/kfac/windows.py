@@ -17,39 +17,43 @@ from suite.contract import Layer
 class Product:
     """Rows of the image times rows `distance` below them, and where the product belongs.
 
-    With stride s a row of the kernel meets every s-th row of the image: `own` and `other` name the first of these
-    rows, and low to high count along them.
+    With stride s a row of the kernel meets every s-th row of the image: `first` and `second` are the first of these
+    rows, and `low` to `high` count along them.
     """
 
     distance: int
-    own: int
-    other: int
+    first: int
+    second: int
     low: int
     high: int
-    shift: int  # what `other` counts from more than `own`
+    shift: int  # rows after `second` at which its count begins
     blocks: tuple[int, ...]  # rows i of the kernel whose block (i, i + distance) it is a part of
 
 
 def products(layer: Layer, rows: int) -> list[Product]:
     """All products of an image with this many rows."""
-    found = []
+    needed = []
     for distance in range(layer.kernel):
         spans = {i: met(layer, rows, i, distance) for i in range(layer.kernel - distance)}
         for line in sorted({line for line, _, _ in spans.values()}):
-            here = {i: (low, high) for i, (at, low, high) in spans.items() if at == line}
-            shift, other = divmod(line + distance, layer.stride)
-            for low, high in pairwise(sorted({edge for span in here.values() for edge in span})):
-                blocks = tuple(i for i, (first, last) in here.items() if first <= low < last)
+            same_line = {i: (low, high) for i, (start, low, high) in spans.items() if start == line}
+            shift, second = divmod(line + distance, layer.stride)
+            for low, high in pairwise(sorted({edge for span in same_line.values() for edge in span})):
+                blocks = tuple(i for i, (first, last) in same_line.items() if first <= low < last)
                 if blocks:
-                    found.append(Product(distance, line, other, low, high, shift, blocks))
-    return found
+                    needed.append(Product(distance, line, second, low, high, shift, blocks))
+    return needed
 
 
 def met(layer: Layer, rows: int, i: int, distance: int = 0) -> tuple[int, int, int]:
-    """Which rows of the image row i of the kernel meets, while row i + distance is inside too: line, low, high."""
+    """The rows of the image that row i of the kernel meets, while row i + distance is inside the image too.
+
+    Returns:
+        The first of every stride-th rows; and the range (low, high) of the count along them.
+    """
     s, above = layer.stride, i - layer.padding
     height = (rows + 2 * layer.padding - layer.kernel) // s + 1
-    first = max(0, -(above // s))  # windows further up begin above the image
-    beyond = min(height, (rows - distance - above - 1) // s + 1)  # and from here on they leave it
+    first = max(0, -(above // s))  # earlier windows begin above the image
+    beyond = min(height, (rows - distance - above - 1) // s + 1)  # from here on, windows end below it
     low = (above + first * s) // s
     return above % s, low, low + max(0, beyond - first)

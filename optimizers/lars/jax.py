@@ -6,36 +6,47 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.optimizers._base.jax import Optimizer, decayed, hyper
+from suite.declared import described
+from suite.optimizers._base.jax import Optimizer, decayed, settled
 from suite.optimizers.lars import EPSILON
+from suite.optimizers.lars.settings import Settings
 
 Tree = dict[str, Array]
+State = dict[str, Any]
 
 
-def lars(*, lr: float = 1.0, momentum: float = 0.9, weight_decay: float = 1e-4, trust: float = 1e-3) -> Optimizer:
-    """Momentum with layer-wise rates; arguments as in `suite.optimizers.lars.torch.LARS`."""
+@described(Settings)
+def lars(**settings: Any) -> Optimizer:
+    """Momentum with layer-wise rates; vectors follow plain momentum without decay.
 
-    def init(params: Tree) -> dict[str, Any]:
-        values = hyper(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
-        return {"hyper": values, "velocity": jax.tree.map(jnp.zeros_like, params)}
+    Args:
+        settings: by name, as listed below.
+    """
+    return Optimizer(init, update, settings=settled(Settings, "lars", settings).scheduled())
 
-    def update(grads: Tree, state: dict[str, Any], params: Tree) -> tuple[Tree, dict[str, Any]]:
-        at = state["hyper"]
 
-        def rate(w: Array, g: Array) -> Array | float:
-            if w.ndim < 2:
-                return 1.0
-            norm_w, norm_g = jnp.sqrt((w * w).sum()), jnp.sqrt((g * g).sum())
-            ratio = at["trust"] * norm_w / (norm_g + at["weight_decay"] * norm_w + EPSILON)
-            return jnp.where(norm_w > 0, ratio, 1.0)
+def init(params: Tree) -> State:
+    """Zero velocity."""
+    return {"velocity": jax.tree.map(jnp.zeros_like, params)}
 
-        rates = jax.tree.map(rate, params, grads)
-        grads = decayed(grads, params, at["weight_decay"])
-        step = lambda v, r, g: at["momentum"] * v + at["lr"] * r * g  # noqa: E731
-        velocity = jax.tree.map(step, state["velocity"], rates, grads)
-        return jax.tree.map(jnp.negative, velocity), state | {"velocity": velocity}
 
-    return Optimizer(init, update)
+def update(grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
+    """The changes of the parameters, and the next state."""
+    hyper = state["hyper"]
+    lr, momentum = hyper["lr"], hyper["momentum"]
+    rates = jax.tree.map(lambda w, g: _rate(w, g, hyper), params, grads)
+    grads = decayed(grads, params, hyper["weight_decay"])
+    velocity = jax.tree.map(lambda v, r, g: momentum * v + lr * r * g, state["velocity"], rates, grads)
+    return jax.tree.map(jnp.negative, velocity), state | {"velocity": velocity}
+
+
+def _rate(w: Array, g: Array, hyper: Tree) -> Array | float:
+    """Trust ratio of one parameter; 1 for a vector, and where the weights are zero."""
+    if w.ndim < 2:
+        return 1.0
+    norm_w, norm_g = jnp.sqrt((w * w).sum()), jnp.sqrt((g * g).sum())
+    ratio = hyper["trust"] * norm_w / (norm_g + hyper["weight_decay"] * norm_w + EPSILON)
+    return jnp.where(norm_w > 0, ratio, 1.0)
 
 
 make = lars

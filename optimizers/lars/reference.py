@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from suite.optimizers.lars import EPSILON
+from suite.optimizers.lars.settings import Settings
 
 Tree = dict[str, np.ndarray]
 
@@ -15,15 +16,7 @@ def init(params: Tree) -> dict[str, Any]:
 
 
 def update(
-    params: Tree,
-    grads: Tree,
-    state: dict[str, Any],
-    *,
-    lr: float = 1.0,
-    momentum: float = 0.9,
-    weight_decay: float = 1e-4,
-    trust: float = 1e-3,
-    **_: Any,
+    params: Tree, grads: Tree, state: dict[str, Any], settings: Settings, **_: Any
 ) -> tuple[Tree, dict[str, Any]]:
     """One step; returns new parameters and state."""
     new, velocity = {}, {}
@@ -31,8 +24,9 @@ def update(
         g, rate = grads[name], 1.0
         if w.ndim > 1:
             norm_w, norm_g = np.linalg.norm(w), np.linalg.norm(g)
-            rate = trust * norm_w / (norm_g + weight_decay * norm_w + EPSILON) if norm_w > 0 else 1.0  # eq. 6
-            g = g + weight_decay * w
-        velocity[name] = momentum * state["velocity"][name] + lr * rate * g  # algorithm 1
+            ratio = settings.trust * norm_w / (norm_g + settings.weight_decay * norm_w + EPSILON)  # eq. 6
+            rate = ratio if norm_w > 0 else 1.0
+            g = g + settings.weight_decay * w
+        velocity[name] = settings.momentum * state["velocity"][name] + settings.lr * rate * g  # algorithm 1
         new[name] = w - velocity[name]
     return new, {"velocity": velocity}

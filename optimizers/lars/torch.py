@@ -1,53 +1,47 @@
 """LARS in torch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import decayed
+from suite.declared import described
+from suite.optimizers._base.torch import Optimizer, decayed, dense, present, weights, zeros
 from suite.optimizers.lars import EPSILON
+from suite.optimizers.lars.settings import Settings
 
 
-class LARS(torch.optim.Optimizer):
+@described(Settings)
+class LARS(Optimizer):
     """Momentum with layer-wise rates; vectors follow plain momentum without decay.
 
     Args:
-        parameters: `model.named_parameters()`.
-        lr: global learning rate η.
-        momentum: μ.
-        weight_decay: λ of the L2 term, for matrices and filters.
-        trust: the trust coefficient.
+        parameters: tensors, `model.named_parameters()`, or groups of either.
+        settings: by name, as listed below.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[tuple[str, Tensor]],
-        *,
-        lr: float = 1.0,
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
-        trust: float = 1e-3,
-    ):
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self.state[parameter]["velocity"] = torch.zeros_like(parameter)
+    def __init__(self, parameters: Iterable[Any], **settings: Any):
+        super().__init__(parameters, Settings.given(settings).scheduled())
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Update the parameters from their gradients."""
+    def _begin(self, group: dict[str, Any]) -> None:
+        for parameter in group["params"]:
+            self.state[parameter]["velocity"] = zeros(parameter)
+
+    def _update(self) -> None:
         for group in self.param_groups:
-            params, decay = group["params"], group["weight_decay"]
-            grads = [parameter.grad for parameter in params]
-            norms = zip(torch._foreach_norm(params), torch._foreach_norm(grads), params, strict=True)
-            rates = [_rate(w, g, group) if parameter.ndim > 1 else torch.ones_like(w) for w, g, parameter in norms]
-            scaled = torch._foreach_mul(decayed(grads, params, decay), [group["lr"] * rate for rate in rates])
-            velocity = [self.state[parameter]["velocity"] for parameter in params]
-            torch._foreach_mul_(velocity, group["momentum"])
-            torch._foreach_add_(velocity, scaled)
-            torch._foreach_sub_(params, velocity)
+            if not (params := present(group["params"])):
+                continue
+            grads = dense(params)
+            with weights(params) as values:
+                norms = zip(torch._foreach_norm(values), torch._foreach_norm(grads), params, strict=True)
+                rates = [_rate(w, g, group) if parameter.ndim > 1 else torch.ones_like(w) for w, g, parameter in norms]
+                grads = decayed(grads, values, group["weight_decay"])
+                scaled = torch._foreach_mul(grads, [group["lr"] * rate for rate in rates])
+                velocity = [self.state[parameter]["velocity"] for parameter in params]
+                torch._foreach_mul_(velocity, group["momentum"])
+                torch._foreach_add_(velocity, scaled)
+                torch._foreach_sub_(values, velocity)
 
 
 def _rate(norm_w: Tensor, norm_g: Tensor, group: dict[str, Any]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Muon: momentum whose singular values are all brought close to one.
+"""Muon: momentum whose singular values are brought close to one.
 
 A weight of shape (O, I, k, k) is seen as the matrix (O, I·k·k). Its gradient G follows
 
@@ -19,7 +19,7 @@ The iteration runs in the parameters' type; `bfloat16` rounds it as published. A
 that is not finite spoils its parameter, as in every optimizer here.
 """
 
-SUMMARY = "Muon: momentum orthogonalised by Newton-Schulz, with AdamW beside it (Jordan et al. 2024)"
+SUMMARY = "Muon: momentum orthogonalised by Newton-Schulz, AdamW for other parameters (Jordan et al. 2024)"
 CITATION = (
     "Jordan, Jin, Boza, You, Cesista, Newhouse, Bernstein: Muon: An optimizer for hidden layers in neural networks, "
     "2024, https://kellerjordan.github.io/posts/muon/; Liu et al.: Muon is Scalable for LLM Training, arXiv:2502.16982"

@@ -1,6 +1,6 @@
 """Muon in jax."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,87 +8,105 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Layer
-from suite.optimizers._base.jax import Optimizer, hyper
+from suite.declared import described
+from suite.optimizers._base.jax import NARROW, Optimizer, settled, shaped
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
+from suite.optimizers.muon.settings import Settings
 
 Tree = dict[str, Array]
+State = dict[str, Any]
 
 
+@described(Settings)
 def muon(
-    *,
-    layers: Mapping[str, Layer],
-    shapes: Mapping[str, tuple[int, ...]],
-    lr: float = 0.02,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    weight_decay: float = 0.01,
-    iterations: int = 5,
-    scale: str = "original",
-    excluded: Iterable[str] | None = None,
-    bfloat16: bool = False,
-    fallback_ratio: float = 0.1,
-    fallback_beta1: float = 0.9,
-    fallback_beta2: float = 0.95,
-    fallback_epsilon: float = 1e-8,
+    *, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]] | None = None, **settings: Any
 ) -> Optimizer:
-    """Momentum with singular values close to one, and AdamW for the rest.
+    """Momentum with singular values close to one, and AdamW for the rest; the rule is in the package's docstring.
 
-    Arguments as in `suite.optimizers.muon.torch.Muon`; `shapes` are the parameters' shapes by name.
+    Args:
+        layers: the model's layers, by module name.
+        shapes: the parameters' shapes, by name; None: those of the parameters that `init` and `update` receive.
+        settings: by name, as listed below.
     """
-    plan = MuonPlan(layers, shapes, excluded=excluded, scale=scale)
-    scalars = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "fallback_ratio": fallback_ratio}
-    scalars |= {"fallback_beta1": fallback_beta1, "fallback_beta2": fallback_beta2}
+    chosen = settled(Settings, "muon", settings)
 
-    def init(params: Tree) -> dict[str, Any]:
+    def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
+        rule = Muon(MuonPlan(layers, shapes, chosen), chosen)
+        return Optimizer(rule.init, rule.update, settings=chosen.scheduled())
+
+    return shaped(build, shapes)
+
+
+class Muon:
+    """The functions of the optimizer, for this plan and these settings."""
+
+    def __init__(self, plan: MuonPlan, settings: Settings):
+        self.plan, self.settings = plan, settings
+
+    def init(self, params: Tree) -> State:
+        """Zero momentum, and AdamW's moments zero."""
         return {
-            "hyper": hyper(**scalars, fallback_epsilon=fallback_epsilon),
             "steps": jnp.zeros((), jnp.int32),
-            "momentum": {name: jnp.zeros_like(params[name]) for name in plan.sides},
-            "first": {name: jnp.zeros_like(params[name]) for name in plan.rest},
-            "second": {name: jnp.zeros_like(params[name]) for name in plan.rest},
+            "momentum": {name: jnp.zeros_like(params[name]) for name in self.plan.sides},
+            "first": {name: jnp.zeros_like(params[name]) for name in self.plan.rest},
+            "second": {name: jnp.zeros_like(params[name]) for name in self.plan.rest},
         }
 
-    def orthogonal(ahead: Tree) -> Tree:
-        """Muon's directions, stack by stack."""
-        done = {}
-        for names in plan.stacks.values():
-            flat = [ahead[name].reshape(plan.sides[name]) for name in names]
-            stack = jnp.stack([x.mT if plan.tall(name) else x for name, x in zip(names, flat, strict=True)])
-            stack = newton_schulz(stack, iterations, bfloat16=bfloat16)
-            for row, name in enumerate(names):
-                part = stack[row].mT if plan.tall(name) else stack[row]
-                done[name] = plan.factor[name] * part.reshape(ahead[name].shape)
-        return done
-
-    def update(grads: Tree, state: dict[str, Any], params: Tree) -> tuple[Tree, dict[str, Any]]:
-        at, steps = state["hyper"], state["steps"] + 1
-        mu, beta1, beta2 = at["momentum"], at["fallback_beta1"], at["fallback_beta2"]
-        mine, others = ({name: grads[name] for name in names} for names in (plan.sides, plan.rest))
-        buffers = jax.tree.map(lambda old, g: mu * old + (1.0 - mu) * g, state["momentum"], mine)
-        ahead = jax.tree.map(lambda g, new: mu * new + (1.0 - mu) * g, mine, buffers) if nesterov else buffers
-        first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], others)
-        second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], others)
-        held1, held2 = (-jnp.expm1(steps * jnp.log(beta)) for beta in (beta1, beta2))  # 1 - βᵗ without its cancellation
-        adam = jax.tree.map(lambda m, v: m / held1 / (jnp.sqrt(v / held2) + at["fallback_epsilon"]), first, second)
-        direction = orthogonal(ahead) | adam
+    def update(self, grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
+        """The changes of the parameters, and the next state."""
+        hyper, state = state["hyper"], state | {"steps": state["steps"] + 1}
+        matrices, momentum = self._orthogonal({name: grads[name] for name in self.plan.sides}, state)
+        rest, moments = _adam({name: grads[name] for name in self.plan.rest}, state)
+        direction = matrices | rest
 
         def change(name: str, w: Array) -> Array:
-            rate = at["lr"] if name in plan.sides else at["fallback_ratio"] * at["lr"]
-            return -rate * (direction[name] + at["weight_decay"] * w if w.ndim > 1 else direction[name])
+            rate = hyper["lr"] if name in matrices else hyper["fallback_ratio"] * hyper["lr"]
+            return -rate * (direction[name] + hyper["weight_decay"] * w if w.ndim > 1 else direction[name])
 
-        state = state | {"steps": steps, "momentum": buffers, "first": first, "second": second}
-        return {name: change(name, w) for name, w in params.items()}, state
+        return {name: change(name, w) for name, w in params.items()}, state | momentum | moments
 
-    return Optimizer(init, update)
+    def _orthogonal(self, grads: Tree, state: State) -> tuple[Tree, State]:
+        """Muon's directions, and the next momentum."""
+        mu = state["hyper"]["momentum"]
+        momentum = jax.tree.map(lambda m, g: mu * m + (1.0 - mu) * g, state["momentum"], grads)
+        ahead = momentum
+        if self.settings.nesterov:
+            ahead = jax.tree.map(lambda g, m: mu * m + (1.0 - mu) * g, grads, momentum)
+        direction = {}
+        for names in self.plan.stacks.values():
+            direction |= self._iterated({name: ahead[name] for name in names})
+        return direction, {"momentum": momentum}
+
+    def _iterated(self, matrices: Tree) -> Tree:
+        """The parameters of one stack with their singular values close to one, times their factors."""
+        plan = self.plan
+        flat = {name: value.reshape(plan.sides[name]) for name, value in matrices.items()}
+        stack = jnp.stack([x.mT if plan.tall(name) else x for name, x in flat.items()])
+        stack = newton_schulz(stack, self.settings.iterations, bfloat16=self.settings.bfloat16)
+        turned = {name: stack[row].mT if plan.tall(name) else stack[row] for row, name in enumerate(matrices)}
+        return {name: plan.factor[name] * x.reshape(matrices[name].shape) for name, x in turned.items()}
+
+
+def _adam(grads: Tree, state: State) -> tuple[Tree, State]:
+    """Adam's directions m̂ / (√v̂ + ε), and the next moments; `state` counts this step."""
+    hyper = state["hyper"]
+    beta1, beta2 = hyper["fallback_beta1"], hyper["fallback_beta2"]
+    first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], grads)
+    second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], grads)
+    # what the weights in each average sum to: 1 - βᵗ, computed without cancellation
+    weight1, weight2 = (-jnp.expm1(state["steps"] * jnp.log(beta)) for beta in (beta1, beta2))
+    epsilon = hyper["fallback_epsilon"]
+    direction = jax.tree.map(lambda m, v: m / weight1 / (jnp.sqrt(v / weight2) + epsilon), first, second)
+    return direction, {"first": first, "second": second}
 
 
 def newton_schulz(stack: Array, iterations: int, *, bfloat16: bool = False) -> Array:
-    """Each matrix with its singular values brought close to one; see the torch twin."""
+    """Each matrix with its singular values brought close to one; as `newton_schulz` in torch.py."""
     a, b, c = COEFFICIENTS
     kind, (rows, columns) = stack.dtype, stack.shape[-2:]
     norm = jnp.sqrt((stack * stack).sum((-2, -1), keepdims=True))
     x = stack / jnp.maximum(norm, NORM)
-    if bfloat16 or columns < WIDE * rows or not iterations:
+    if bfloat16 or kind in NARROW or columns < WIDE * rows or not iterations:
         x = x.astype(jnp.bfloat16) if bfloat16 else x
         for _ in range(iterations):
             gram = x @ x.mT

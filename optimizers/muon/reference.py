@@ -3,9 +3,13 @@
 [M] is Liu et al. 2025 (arXiv:2502.16982), [L] Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2, by its lines.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from suite.contract import Layer
+from suite.optimizers.muon.settings import Settings
 
 Tree = dict[str, np.ndarray]
 
@@ -30,43 +34,34 @@ def update(
     params: Tree,
     grads: Tree,
     state: dict[str, Any],
+    settings: Settings,
     *,
     step: int,
-    layers: dict[str, Any],
-    lr: float = 0.02,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    weight_decay: float = 0.01,
-    iterations: int = 5,
-    scale: str = "original",
-    excluded: list[str] | None = None,
-    fallback_ratio: float = 0.1,
-    fallback_beta1: float = 0.9,
-    fallback_beta2: float = 0.95,
-    fallback_epsilon: float = 1e-8,
+    layers: Mapping[str, Layer],
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
-    """One step; returns new parameters and state."""
+    """One step, counted from 0; returns new parameters and state."""
     known = {name: layer for name, layer in layers.items() if layer.kind in ("linear", "conv2d")}
     last = [name for name, layer in known.items() if layer.kind == "linear"][-1:]
-    left_out = last if excluded is None else excluded
+    left_out = last if settings.excluded is None else settings.excluded
     treated = [layer.parameters[0] for name, layer in known.items() if name not in left_out]
     new, buffer, first, second = {}, dict(state["momentum"]), dict(state["first"]), dict(state["second"])
+    momentum, beta1, beta2 = settings.momentum, settings.fallback_beta1, settings.fallback_beta2
     for name, w in params.items():
-        g, decay = grads[name], weight_decay * w if w.ndim > 1 else 0.0
+        g, decay = grads[name], settings.weight_decay * w if w.ndim > 1 else 0.0
         if name in treated:
             buffer[name] = momentum * buffer[name] + (1.0 - momentum) * g
-            u = momentum * buffer[name] + (1.0 - momentum) * g if nesterov else buffer[name]
+            u = momentum * buffer[name] + (1.0 - momentum) * g if settings.nesterov else buffer[name]
             matrix = u.reshape(len(u), -1)
             rows, columns = matrix.shape
-            s = max(1.0, rows / columns) ** 0.5 if scale == "original" else 0.2 * max(rows, columns) ** 0.5  # [M] 4
-            new[name] = w - lr * (s * newton_schulz(matrix, iterations).reshape(w.shape) + decay)
+            original = settings.scale == "original"
+            s = max(1.0, rows / columns) ** 0.5 if original else 0.2 * max(rows, columns) ** 0.5  # [M] 4
+            x = newton_schulz(matrix, settings.iterations).reshape(w.shape)
+            new[name] = w - settings.lr * (s * x + decay)
         else:
-            first[name] = fallback_beta1 * first[name] + (1.0 - fallback_beta1) * g  # [L] 7
-            second[name] = fallback_beta2 * second[name] + (1.0 - fallback_beta2) * g**2  # [L] 8
-            m, v = (
-                first[name] / (1.0 - fallback_beta1 ** (step + 1)),
-                second[name] / (1.0 - fallback_beta2 ** (step + 1)),
-            )
-            new[name] = w - fallback_ratio * lr * (m / (np.sqrt(v) + fallback_epsilon) + decay)  # [L] 12
+            first[name] = beta1 * first[name] + (1.0 - beta1) * g  # [L] 7
+            second[name] = beta2 * second[name] + (1.0 - beta2) * g**2  # [L] 8
+            m, v = first[name] / (1.0 - beta1 ** (step + 1)), second[name] / (1.0 - beta2 ** (step + 1))
+            rate = settings.fallback_ratio * settings.lr
+            new[name] = w - rate * (m / (np.sqrt(v) + settings.fallback_epsilon) + decay)  # [L] 12
     return new, {"momentum": buffer, "first": first, "second": second}

@@ -1,4 +1,4 @@
-"""RMSProp: gradients divided by the root of their squares' recent average.
+"""RMSProp: divides gradients by the root of a moving average of their squares.
 
 v ← β₂ v + (1 - β₂) g²;  w ← w - η d with d = g / (√v + ε), or with momentum u ← μ u + d;  w ← w - η u
 
@@ -9,7 +9,7 @@ not make it negative. `tensorflow=true` is TensorFlow's first version in its thr
 An element without gradient stays where it is (with ε > 0); a gradient that is not finite is not hidden.
 """
 
-SUMMARY = "RMSProp (Tieleman and Hinton 2012), torch's or TensorFlow's"
+SUMMARY = "RMSProp (Tieleman and Hinton 2012), torch's or TensorFlow's version"
 CITATION = (
     "Tieleman, Hinton: Lecture 6.5, rmsprop: Divide the gradient by a running average of its recent magnitude, "
     "COURSERA: Neural Networks for Machine Learning, 2012"

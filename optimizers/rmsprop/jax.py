@@ -6,65 +6,84 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, hyper, still
+from suite.declared import described
+from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, live, schedulable, settled, still
+from suite.optimizers.rmsprop.settings import Settings
 
 Tree = dict[str, Array]
+State = dict[str, Any]
 
 
-def rmsprop(
-    *,
-    lr: float = 1e-3,
-    momentum: float = 0.0,
-    beta2: float = 0.9,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-    centered: bool = False,
-    tensorflow: bool = False,
-) -> Optimizer:
-    """Gradients over the root of their squares' average; arguments as in `suite.optimizers.rmsprop.torch.RMSprop`.
+@described(Settings)
+def rmsprop(**settings: Any) -> Optimizer:
+    """Gradients divided by the root of their squares' recent average.
 
-    A momentum that is 0 here stays 0, as no velocity is held for it: none is in `state["hyper"]`, and one put there is
-    refused.
+    A momentum that is 0 here stays 0, because the state then holds no velocity: `state["hyper"]` has no momentum, and
+    one that is put there is rejected.
+
+    Args:
+        settings: by name, as listed below.
     """
+    rule = RMSprop(settled(Settings, "rmsprop", settings))
+    return Optimizer(rule.init, rule.update, settings=schedulable(rule.settings), reset=rule.reset)
 
-    def init(params: Tree) -> dict[str, Any]:
-        values = hyper(lr=lr, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
+
+class RMSprop:
+    """The functions of the optimizer, for these settings."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.moving = live(settings.momentum)
+        self.first_square = float(settings.tensorflow)  # what the average of the squared gradient starts at
+
+    def init(self, params: Tree) -> State:
+        """Averages at their start; zero velocity, if there is momentum."""
         return {
-            "hyper": values | (hyper(momentum=momentum) if momentum else {}),
-            "second": jax.tree.map(lambda w: jnp.full_like(w, float(tensorflow)), params),
-            "mean": jax.tree.map(jnp.zeros_like, params) if centered else {},
-            "velocity": jax.tree.map(jnp.zeros_like, params) if momentum else {},
+            "second": jax.tree.map(lambda w: jnp.full_like(w, self.first_square), params),
+            "mean": jax.tree.map(jnp.zeros_like, params) if self.settings.centered else {},
+            "velocity": jax.tree.map(jnp.zeros_like, params) if self.moving else {},
         }
 
-    def update(grads: Tree, state: dict[str, Any], params: Tree) -> tuple[Tree, dict[str, Any]]:
-        at, beta2 = state["hyper"], state["hyper"]["beta2"]
-        grads = decayed(dense(grads, params), params, at["weight_decay"])
-        second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], grads)
-        variance, mean, velocity = second, {}, {}
-        if centered:
-            mean = jax.tree.map(lambda m, g: beta2 * m + (1.0 - beta2) * g, state["mean"], grads)
-            variance = jax.tree.map(lambda v, m: jnp.maximum(v - m * m, 0.0), second, mean)
-
-        def scaled(g: Array, v: Array) -> Array:
-            return g / (jnp.sqrt(v + at["epsilon"]) if tensorflow else jnp.sqrt(v) + at["epsilon"])
-
-        direction = jax.tree.map(scaled, grads, variance)
-        inside, outside = (at["lr"], 1.0) if tensorflow else (1.0, at["lr"])  # where η stands: in the velocity or not
+    def update(self, grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
+        """The changes of the parameters, and the next state."""
+        hyper = state["hyper"]
+        grads = decayed(dense(grads, params), params, hyper["weight_decay"])
+        variance, averages = self._averages(grads, state)
+        direction = jax.tree.map(lambda g, v: self._scaled(g, v, hyper["epsilon"]), grads, variance)
+        # TensorFlow's velocity includes η
+        inside, outside = (hyper["lr"], 1.0) if self.settings.tensorflow else (1.0, hyper["lr"])
         direction = jax.tree.map(lambda d: inside * d, direction)
-        if momentum:
-            velocity = direction = jax.tree.map(lambda u, d: at["momentum"] * u + d, state["velocity"], direction)
+        velocity: Tree = {}
+        if self.moving:
+            velocity = direction = jax.tree.map(lambda u, d: hyper["momentum"] * u + d, state["velocity"], direction)
         else:
-            still(at)
-        updates = jax.tree.map(lambda d: -outside * d, direction)
-        return updates, state | {"second": second, "mean": mean, "velocity": velocity}
+            still(hyper)
+        return jax.tree.map(lambda d: -outside * d, direction), state | averages | {"velocity": velocity}
 
-    def reset(state: dict[str, Any], moved: Tree) -> dict[str, Any]:
-        state = forget(state, moved, *(name for name in ("second", "mean", "velocity") if state[name]))
-        shapes = {name: (-1, *[1] * (state["second"][name].ndim - 1)) for name in moved}
-        again = {n: jnp.where(m.reshape(shapes[n]), float(tensorflow), state["second"][n]) for n, m in moved.items()}
-        return state | {"second": state["second"] | again}
+    def _averages(self, grads: Tree, state: State) -> tuple[Tree, State]:
+        """What the root is taken of, and the next averages `second` and `mean`."""
+        beta2 = state["hyper"]["beta2"]
+        second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], grads)
+        if not self.settings.centered:
+            return second, {"second": second, "mean": {}}
+        mean = jax.tree.map(lambda m, g: beta2 * m + (1.0 - beta2) * g, state["mean"], grads)
+        variance = jax.tree.map(lambda v, m: jnp.maximum(v - m * m, 0.0), second, mean)
+        return variance, {"second": second, "mean": mean}
 
-    return Optimizer(init, update, reset=reset)
+    def _scaled(self, grad: Array, variance: Array, epsilon: Array) -> Array:
+        """A gradient divided by the root of its variance."""
+        if self.settings.tensorflow:
+            return grad / jnp.sqrt(variance + epsilon)
+        return grad / (jnp.sqrt(variance) + epsilon)
+
+    def reset(self, state: State, moved: Tree) -> State:
+        """The state at its start for blocks that have moved: {parameter (n, …): (n,) booleans}."""
+        state = forget(state, moved, *(name for name in ("mean", "velocity") if state[name]))
+        second = dict(state["second"])
+        for name, mask in moved.items():
+            blocks = mask.reshape(-1, *[1] * (second[name].ndim - 1))
+            second[name] = jnp.where(blocks, self.first_square, second[name])
+        return state | {"second": second}
 
 
 make = rmsprop

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from suite.optimizers.rmsprop.settings import Settings
+
 Tree = dict[str, np.ndarray]
 
 
@@ -17,30 +19,19 @@ def init(params: Tree) -> dict[str, Any]:
 
 
 def update(
-    params: Tree,
-    grads: Tree,
-    state: dict[str, Any],
-    *,
-    step: int,
-    lr: float = 1e-3,
-    momentum: float = 0.0,
-    beta2: float = 0.9,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-    centered: bool = False,
-    tensorflow: bool = False,
-    **_: Any,
+    params: Tree, grads: Tree, state: dict[str, Any], settings: Settings, *, step: int, **_: Any
 ) -> tuple[Tree, dict[str, Any]]:
-    """One step; returns new parameters and state."""
+    """One step, counted from 0; returns new parameters and state."""
     new, second, mean, velocity = {}, {}, {}, {}
+    lr, beta2, epsilon, tensorflow = settings.lr, settings.beta2, settings.epsilon, settings.tensorflow
     for name, w in params.items():
-        g = grads[name] + (weight_decay * w if w.ndim > 1 else 0.0)
+        g = grads[name] + (settings.weight_decay * w if w.ndim > 1 else 0.0)
         before = 1.0 if tensorflow and step == 0 else state["second"][name]
         second[name] = v = beta2 * before + (1.0 - beta2) * g**2  # slide 29; Graves eq. 38
         mean[name] = m = beta2 * state["mean"][name] + (1.0 - beta2) * g  # Graves eq. 39
-        if centered:
+        if settings.centered:
             v = np.maximum(v - m**2, 0.0)
         d = g / (np.sqrt(v + epsilon) if tensorflow else np.sqrt(v) + epsilon)  # Graves eq. 40 has ε inside
-        velocity[name] = u = momentum * state["velocity"][name] + (lr * d if tensorflow else d)
+        velocity[name] = u = settings.momentum * state["velocity"][name] + (lr * d if tensorflow else d)
         new[name] = w - (u if tensorflow else lr * u)  # Graves eq. 41
     return new, {"second": second, "mean": mean, "velocity": velocity}

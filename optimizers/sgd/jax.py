@@ -7,34 +7,59 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Rows
-from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, hyper
+from suite.declared import described
+from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, live, settled
+from suite.optimizers.sgd.settings import Settings
 
 Tree = dict[str, Array]
+State = dict[str, Any]
 
 
-def sgd(*, lr: float = 0.1, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0) -> Optimizer:
-    """Gradient descent with momentum; decay spares vectors. Arguments as in `suite.optimizers.sgd.torch.SGD`."""
-    plain = not momentum and not weight_decay  # the others reach every row of a table
+@described(Settings)
+def sgd(**settings: Any) -> Optimizer:
+    """Gradient descent with momentum; decay spares vectors.
 
-    def init(params: Tree) -> dict[str, Any]:
-        values = hyper(lr=lr, momentum=momentum, weight_decay=weight_decay)
-        return {"hyper": values, "velocity": jax.tree.map(jnp.zeros_like, params)}
+    Args:
+        settings: by name, as listed below.
+    """
+    rule = SGD(settled(Settings, "sgd", settings))
+    return Optimizer(rule.init, rule.update, settings=rule.settings.scheduled(), reset=rule.reset)
 
-    def update(grads: Tree, state: dict[str, Any], params: Tree) -> tuple[Tree, dict[str, Any]]:
-        at = state["hyper"]
-        rows = {name: grad for name, grad in grads.items() if isinstance(grad, Rows)} if plain else {}
-        by_rows = {name: Rows(grad.ids, -at["lr"] * grad.values) for name, grad in rows.items()}
+
+class SGD:
+    """The functions of the optimizer, for these settings."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+
+    def init(self, params: Tree) -> State:
+        """Zero velocity."""
+        return {"velocity": jax.tree.map(jnp.zeros_like, params)}
+
+    def update(self, grads: dict[str, Any], state: State, params: Tree) -> tuple[dict[str, Any], State]:
+        """The changes of the parameters, and the next state. A gradient given by rows may change only its rows."""
+        hyper = state["hyper"]
+        lr, momentum = hyper["lr"], hyper["momentum"]
+        rows = self._rows(grads)
+        by_rows = {name: Rows(grad.ids, -lr * grad.values) for name, grad in rows.items()}
         grads = dense({name: grad for name, grad in grads.items() if name not in rows}, params)
-        grads = decayed(grads, params, at["weight_decay"])
-        velocity = {name: at["momentum"] * state["velocity"][name] + grad for name, grad in grads.items()}
-        direction = jax.tree.map(lambda g, v: g + at["momentum"] * v, grads, velocity) if nesterov else velocity
-        updates = jax.tree.map(lambda d: -at["lr"] * d, direction)
-        return updates | by_rows, state | {"velocity": state["velocity"] | velocity}
+        grads = decayed(grads, params, hyper["weight_decay"])
+        velocity = {name: momentum * state["velocity"][name] + grad for name, grad in grads.items()}
+        direction = velocity
+        if self.settings.nesterov:
+            direction = jax.tree.map(lambda g, v: g + momentum * v, grads, velocity)
+        changes = jax.tree.map(lambda d: -lr * d, direction)
+        return changes | by_rows, state | {"velocity": state["velocity"] | velocity}
 
-    def reset(state: dict[str, Any], moved: Tree) -> dict[str, Any]:
+    def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
+        """The gradients given by rows that change only these rows; momentum and decay change every row of a table."""
+        if live(self.settings.momentum) or live(self.settings.weight_decay):
+            return {}
+        return {name: grad for name, grad in grads.items() if isinstance(grad, Rows)}
+
+    def reset(self, state: State, moved: Tree) -> State:
+        """The state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
         return forget(state, moved, "velocity")
-
-    return Optimizer(init, update, reset=reset)
 
 
 make = sgd

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from suite.optimizers.sgd.settings import Settings
+
 Tree = dict[str, np.ndarray]
 
 
@@ -13,20 +15,12 @@ def init(params: Tree) -> dict[str, Any]:
 
 
 def update(
-    params: Tree,
-    grads: Tree,
-    state: dict[str, Any],
-    *,
-    lr: float = 0.1,
-    momentum: float = 0.9,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-    **_: Any,
+    params: Tree, grads: Tree, state: dict[str, Any], settings: Settings, **_: Any
 ) -> tuple[Tree, dict[str, Any]]:
     """One step; returns new parameters and state."""
     new, velocity = {}, {}
     for name, w in params.items():
-        g = grads[name] + (weight_decay * w if w.ndim > 1 else 0.0)
-        velocity[name] = v = momentum * state["velocity"][name] + g
-        new[name] = w - lr * (g + momentum * v if nesterov else v)
+        g = grads[name] + (settings.weight_decay * w if w.ndim > 1 else 0.0)
+        velocity[name] = v = settings.momentum * state["velocity"][name] + g
+        new[name] = w - settings.lr * (g + settings.momentum * v if settings.nesterov else v)
     return new, {"velocity": velocity}

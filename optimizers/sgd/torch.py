@@ -1,58 +1,51 @@
 """SGD in torch."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import decayed, dense, forget
+from suite.declared import described
+from suite.optimizers._base.torch import Optimizer, decayed, dense, forget, present, weights, zeros
+from suite.optimizers.sgd.settings import Settings
 
 
-class SGD(torch.optim.Optimizer):
+@described(Settings)
+class SGD(Optimizer):
     """Gradient descent with momentum; decay spares vectors.
 
     Args:
-        parameters: `model.named_parameters()`.
-        lr: learning rate η.
-        momentum: μ.
-        nesterov: look ahead by one momentum step.
-        weight_decay: λ of the L2 term, added to the gradients of matrices and filters.
+        parameters: tensors, `model.named_parameters()`, or groups of either.
+        settings: by name, as listed below.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[tuple[str, Tensor]],
-        *,
-        lr: float = 0.1,
-        momentum: float = 0.9,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-    ):
-        super().__init__(
-            parameters, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        )
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self.state[parameter]["velocity"] = torch.zeros_like(parameter)
+    def __init__(self, parameters: Iterable[Any], **settings: Any):
+        chosen = Settings.given(settings)
+        super().__init__(parameters, chosen.scheduled() | {"nesterov": chosen.nesterov})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Update the parameters from their gradients."""
+    def _begin(self, group: dict[str, Any]) -> None:
+        for parameter in group["params"]:
+            self.state[parameter]["velocity"] = zeros(parameter)
+
+    def _update(self) -> None:
         for group in self.param_groups:
-            momentum, params = group["momentum"], group["params"]
-            if not momentum and not group["weight_decay"]:  # which reach every row of a table
+            momentum, params = group["momentum"], present(group["params"])
+            if not momentum and not group["weight_decay"]:  # these two change every row of a table
                 params = [parameter for parameter in params if not self._by_rows(parameter, group["lr"])]
+            if not params:
+                continue
             grads = decayed(dense(params), params, group["weight_decay"])
             velocity = [self.state[parameter]["velocity"] for parameter in params]
             torch._foreach_mul_(velocity, momentum)
             torch._foreach_add_(velocity, grads)
             direction = torch._foreach_add(grads, velocity, alpha=momentum) if group["nesterov"] else velocity
-            torch._foreach_add_(params, direction, alpha=-group["lr"])
+            with weights(params) as values:
+                torch._foreach_add_(values, direction, alpha=-group["lr"])
 
     @staticmethod
     def _by_rows(table: Tensor, lr: float) -> bool:
-        """Update the rows that a sparse gradient names; whether it was one."""
+        """Update the rows that a sparse gradient names; False for a gradient that is not sparse."""
         grad = table.grad
         if grad is None or not grad.is_sparse:
             return False

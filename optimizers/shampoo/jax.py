@@ -8,155 +8,238 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from suite.optimizers._base.jax import Optimizer, decayed, hyper, local, with_local
+from suite.contract import Reduce
+from suite.declared import described
+from suite.optimizers._base import ALONE
+from suite.optimizers._base.jax import (
+    Optimizer,
+    after_programs,
+    decayed,
+    hyper,
+    local,
+    one_rank,
+    settled,
+    shaped,
+    with_local,
+)
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.jax import finite, inverse_root
 from suite.optimizers.shampoo.jax_blocks import along, cut, join, turned
-from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ShampooPlan, split_name
+from suite.optimizers.shampoo.jax_graft import grafted, shares
+from suite.optimizers.shampoo.plan import ShampooPlan, split_name
+from suite.optimizers.shampoo.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]
 
 
+@described(Settings)
 def shampoo(
     *,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
     tables: Collection[str] = (),
     world: int = 1,
-    lr: float = 0.1,
-    momentum: float = 0.9,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-    beta2: float = 0.99,
-    epsilon: float = 1e-6,
-    graft: str = "sgd",
-    root: str = "auto",
-    **options: Any,
+    **settings: Any,
 ) -> Optimizer:
-    """Blocked Shampoo with grafting; arguments as in `suite.optimizers.shampoo.torch.Shampoo`.
+    """Blocked Shampoo with grafting; the rule is in the package's docstring.
 
-    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan`, `program` and `host`;
-    call them as the torch class says.
+    `update` does everything that is due, also inside `jax.jit`; with `lag` the roots are computed in the step in which
+    they are installed, because compiled code has no thread of the host. With `shapes`, the optimizer also offers
+    `plan`, `host`, `collect` and `program`, which the suite's engine calls as the docstring of the torch class says.
+
+    Args:
+        shapes: the parameters' shapes, by name; None: those of the parameters that `init` and `update` receive.
+        tables: names of the embeddings; read if `embeddings` is false.
+        world: ranks that share the roots; more than one requires the suite's engine.
+        settings: by name, as listed below.
     """
-    plan = ShampooPlan(shapes, tables, world=world, graft=graft, root=root, **options)
-    roots = HostRoots()
+    chosen = settled(Settings, "shampoo", settings, world=world)
 
-    def init(params: Tree) -> State:
-        kind = next(iter(params.values())).dtype
+    def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
+        rule = Shampoo(ShampooPlan(shapes, chosen, tables=tables, world=int(world)), chosen)
+        return Optimizer(
+            rule.init,
+            rule.update,
+            settings=chosen.scheduled(),
+            plan=rule.plan,
+            collect=rule.collect,
+            program=rule.program,
+            host=rule.host,
+            drain=rule.roots.drain,
+            facts=rule.facts,
+        )
+
+    return shaped(build, shapes)
+
+
+class Shampoo:
+    """The functions of the optimizer, for this plan and these settings."""
+
+    def __init__(self, plan: ShampooPlan, settings: Settings):
+        self.plan, self.settings = plan, settings
+        self.roots = HostRoots()
+
+    def init(self, params: Tree) -> State:
+        """Statistics and velocity zero, roots the identity."""
+        kind, plan = next(iter(params.values())).dtype, self.plan
         eyes = {stack: jnp.eye(plan.size(stack), dtype=kind) for stack in plan.counts}
         state = {
-            "hyper": hyper(lr=lr, momentum=momentum, weight_decay=weight_decay, beta2=beta2, epsilon=epsilon),
             "factor": {stack: jnp.zeros((plan.counts[stack], *eye.shape), kind) for stack, eye in eyes.items()},
             "root": {stack: jnp.tile(eye, (plan.counts[stack], 1, 1)) for stack, eye in eyes.items()},
             "refreshed": jnp.zeros((), bool),
             "kept": jnp.zeros((), jnp.int32),
+            "steps": jnp.zeros((), jnp.int32),
             "mass": jnp.zeros((), kind),
-            "square": {} if graft == "sgd" else jax.tree.map(jnp.zeros_like, params),
+            "square": {} if self.settings.graft == "sgd" else jax.tree.map(jnp.zeros_like, params),
             "velocity": jax.tree.map(jnp.zeros_like, params),
         }
         if plan.stagger:
             state["turn"] = {stack: jnp.zeros((), jnp.int32) for stack in plan.counts}
-        if plan.lag:  # split by rank: statistics on their way to the host, then the roots that come back
-            owned = {stack: jnp.zeros((plan.share(stack) * world, *eye.shape), kind) for stack, eye in eyes.items()}
-            state["pending"] = {"owned": owned, "epsilon": hyper(epsilon=epsilon)["epsilon"]}
+        if plan.lag:  # split by rank: statistics that the host reads, then the roots that it computed
+            rows = {stack: plan.share(stack) * plan.world for stack in eyes}
+            owned = {stack: jnp.zeros((rows[stack], *eye.shape), kind) for stack, eye in eyes.items()}
+            state["pending"] = {"owned": owned, "epsilon": hyper(epsilon=self.settings.epsilon)["epsilon"]}
         return state
 
-    def host(state: State, step: int) -> State:
-        flying, landing = plan.flying(step), plan.landing(step)
+    # --------------------------------------------------------------------------------------------------- refreshes
+    def host(self, state: State, step: int) -> State:
+        """Start the host's thread on the statistics that wait for it, and take the roots that are due before `step`."""
+        plan, flying = self.plan, self.plan.flying(step)
         if not flying:
             return state
         pending = state["pending"]
         owned, ridge = pending["owned"], float(pending["epsilon"])
         for stack in flying:
-            if stack not in roots.jobs:
-                roots.begin(stack, local(owned[stack]), plan.order(stack), ridge)
-        found = {at: roots.finish(at, local(owned[at]), plan.order(at), ridge) for at in landing}
-        found = {at: with_local(owned[at], value) for at, value in found.items()}
-        return state | {"pending": pending | {"owned": owned | found}}
+            if stack not in self.roots.jobs:
+                self.roots.begin(stack, local(owned[stack]), plan.order(stack), ridge)
+        landed = {}
+        for stack in plan.landing(step):
+            roots = self.roots.finish(stack, local(owned[stack]), plan.order(stack), ridge)
+            landed[stack] = with_local(owned[stack], roots)
+        return state | {"pending": pending | {"owned": owned | landed}}
 
-    def program(name: str, state: State, *, reduce: Any) -> State:
-        stack, what = split_name(name)
-        factor, old, ridge = state["factor"][stack], state["root"][stack], state["hyper"]["epsilon"]
-        if what == "take":
+    def collect(self, grads: Tree, state: State, params: Tree) -> State:
+        """The state with the gradients added to the statistics."""
+        grads = decayed(grads, params, state["hyper"]["weight_decay"])
+        past, gain = shares(state["hyper"]["beta2"])
+        products = {stack: list[Array]() for stack in self.plan.counts}
+        for key in self.plan.stacked:
+            blocks = self._blocks(key, grads)
+            for side in self.plan.factored[key]:
+                x = along(blocks, side)
+                products[self.plan.place[key, side][0]].append(x @ x.mT)
+        new = {stack: jnp.concatenate(parts) for stack, parts in products.items()}  # in the order of `place`
+        return state | {"factor": jax.tree.map(lambda old, new: past * old + gain * new, state["factor"], new)}
+
+    def program(self, name: str, state: State, *, reduce: Reduce[Array]) -> State:
+        """The state after one of `plan.programs(step)`; a root that fails stays as it was, and is counted."""
+        stack, action = split_name(name)
+        factor, old, plan = state["factor"][stack], state["root"][stack], self.plan
+        if action == "take":
             pending = state["pending"]
             owned = pending["owned"] | {stack: reduce.mine(factor, plan.owners(len(factor)))}
-            return state | {"pending": pending | {"owned": owned, "epsilon": ridge}}
-        rows = None
-        if what == "turn":
-            turns = plan.rows(stack)
-            table = np.full((len(turns), max(map(len, turns))), len(factor))  # a row too far: neither read nor written
-            for turn, chosen in enumerate(turns):
-                table[turn, : len(chosen)] = chosen
-            rows = jnp.asarray(table)[state["turn"][stack]]
-            factor, old = (value.at[rows].get(mode="fill", fill_value=0) for value in (factor, old))
-            state = state | {"turn": state["turn"] | {stack: (state["turn"][stack] + 1) % len(turns)}}
-        if what == "install":
-            mine = state["pending"]["owned"][stack]
-        else:
-            share = reduce.mine(factor, plan.owners(len(factor)))
-            mine = inverse_root(share, plan.order(stack), epsilon=ridge, method=root)
-        fresh = reduce.gather(f"root/{stack}", mine, plan.owners(len(old)), symmetric=True)
-        usable = finite(fresh)
-        failed = ~usable if rows is None else ~usable[:, 0, 0] & (rows < len(state["root"][stack]))
-        fresh = jnp.where(usable, fresh, old)
-        if rows is not None:
-            fresh = state["root"][stack].at[rows].set(fresh, mode="drop")
+            return state | {"pending": pending | {"owned": owned, "epsilon": state["hyper"]["epsilon"]}}
+        if action == "turn":
+            return self._refreshed_in_turn(stack, state, reduce)
+        installed = action == "install"
+        share = state["pending"]["owned"][stack] if installed else self._computed(stack, factor, state, reduce)
+        fresh, usable = self._gathered(stack, share, len(factor), reduce)
+        return self._with_roots(state, stack, jnp.where(usable, fresh, old), ~usable)
+
+    def _refreshed_in_turn(self, stack: str, state: State, reduce: Reduce[Array]) -> State:
+        """The state after a refresh of those roots of a stack whose turn it is."""
+        turns, roots, turn = self.plan.rows(stack), state["root"][stack], state["turn"][stack]
+        # turns of fewer rows are filled up with a row that is neither read nor written
+        table = np.full((len(turns), max(map(len, turns))), len(roots))
+        for number, chosen in enumerate(turns):
+            table[number, : len(chosen)] = chosen
+        rows = jnp.asarray(table)[turn]
+        factor, old = (value.at[rows].get(mode="fill", fill_value=0) for value in (state["factor"][stack], roots))
+        fresh, usable = self._gathered(stack, self._computed(stack, factor, state, reduce), len(factor), reduce)
+        failed = ~usable[:, 0, 0] & (rows < len(roots))
+        roots = roots.at[rows].set(jnp.where(usable, fresh, old), mode="drop")
+        state = state | {"turn": state["turn"] | {stack: (turn + 1) % len(turns)}}
+        return self._with_roots(state, stack, roots, failed)
+
+    def _computed(self, stack: str, factor: Array, state: State, reduce: Reduce[Array]) -> Array:
+        """The roots of this rank's slice of some statistics."""
+        share, ridge = reduce.mine(factor, self.plan.owners(len(factor))), state["hyper"]["epsilon"]
+        return inverse_root(share, self.plan.order(stack), epsilon=ridge, method=self.settings.root)
+
+    def _gathered(self, stack: str, share: Array, count: int, reduce: Reduce[Array]) -> tuple[Array, Array]:
+        """The roots of all ranks, and which of them are finite (count, 1, 1)."""
+        fresh = reduce.gather(f"root/{stack}", share, self.plan.owners(count), symmetric=True)
+        return fresh, finite(fresh)
+
+    @staticmethod
+    def _with_roots(state: State, stack: str, roots: Array, failed: Array) -> State:
+        """The state with these roots of a stack; `failed` says which ones could not be refreshed."""
         return state | {
-            "root": state["root"] | {stack: fresh},
+            "root": state["root"] | {stack: roots},
             "refreshed": jnp.ones_like(state["refreshed"]),
             "kept": state["kept"] + failed.sum(dtype=state["kept"].dtype),
         }
 
-    def weights(state: State) -> tuple[Array, Array]:
-        beta2 = state["hyper"]["beta2"]
-        return beta2, jnp.where(beta2 < 1, 1.0 - beta2, 1.0)
+    def _alone(self, name: str, state: State) -> State:
+        """The state after a program without an engine; computes what the host's thread would have computed."""
+        stack, action = split_name(name)
+        if action == "install":
+            pending, order = state["pending"], self.plan.order(stack)
+            roots = inverse_root(pending["owned"][stack], order, epsilon=pending["epsilon"], method="eigh")
+            state = state | {"pending": pending | {"owned": pending["owned"] | {stack: roots}}}
+        return self.program(name, state, reduce=ALONE)
 
-    def grafted(grads: Tree, state: State) -> tuple[Tree, State]:
-        """The grafted method's own steps, without learning rate and momentum."""
-        past, present = weights(state)
-        mass = past * state["mass"] + present
-        if graft == "sgd":
-            return grads, {"mass": mass}
-        if graft == "adagrad":
-            past, present = 1.0, 1.0
-        square = jax.tree.map(lambda old, g: past * old + present * g * g, state["square"], grads)
-        scale = mass if graft == "adam" else 1.0
-        steps = jax.tree.map(lambda g, second: g / (jnp.sqrt(second / scale) + GRAFT_EPSILON), grads, square)
-        return steps, {"mass": mass, "square": square}
+    # ------------------------------------------------------------------------------------------------------ update
+    def update(
+        self, grads: Tree, state: State, params: Tree, *, reduce: Reduce[Array] | None = None
+    ) -> tuple[Tree, State]:
+        """The changes of the parameters, and the next state; without `reduce` also the refreshes that are due."""
+        if reduce is None:  # no engine has called collect and program
+            one_rank("shampoo", self.plan.world)
+            state = self.collect(grads, state, params)
+            state = after_programs(self.plan.programs, self.plan.cycle, state, state["steps"], self._alone)
+        lr, momentum = state["hyper"]["lr"], state["hyper"]["momentum"]
+        grads = decayed(grads, params, state["hyper"]["weight_decay"])
+        steps, changed = grafted(self.settings.graft, grads, state)
+        direction = steps | self._preconditioned(grads, steps, state)
+        velocity = jax.tree.map(lambda v, d: momentum * v + d, state["velocity"], direction)
+        ahead = velocity
+        if self.settings.nesterov:
+            ahead = jax.tree.map(lambda d, v: d + momentum * v, direction, velocity)
+        changed |= {"velocity": velocity, "steps": state["steps"] + 1}
+        return jax.tree.map(lambda d: -lr * d, ahead), state | changed
 
-    def update(grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
-        at = state["hyper"]
-        grads = decayed(grads, params, at["weight_decay"])
-        steps, changed = grafted(grads, state)
-        past, present = weights(state)
-        direction, products = dict(steps), {where: list[Array]() for where in plan.counts}
-        for key, names in plan.stacked.items():
-            grids = [plan.grids[name] for name in names]
-            stack = jnp.concatenate([cut(grads[name], grid) for name, grid in zip(names, grids, strict=True)])
-            for side in plan.factored[key]:
-                x = along(stack, side)
-                products[plan.place[key, side][0]].append(x @ x.mT)
-            for side in plan.factored[key]:
-                where, rows = plan.place[key, side]
-                stack = turned(stack, state["root"][where][rows], side)
+    def _preconditioned(self, grads: Tree, steps: Tree, state: State) -> Tree:
+        """The steps of preconditioned parameters in Shampoo's direction; the given ones before the first refresh."""
+        direction = {}
+        for key, names in self.plan.stacked.items():
+            stack = self._blocks(key, grads)
+            for side in self.plan.factored[key]:
+                place, rows = self.plan.place[key, side]
+                stack = turned(stack, state["root"][place][rows], side)
             start = 0
-            for name, grid in zip(names, grids, strict=True):
+            for name in names:
+                grid = self.plan.grids[name]
                 whole = join(stack[start : start + grid.blocks], grid).reshape(steps[name].shape)
+                direction[name] = _as_long(whole, steps[name], state["refreshed"])
                 start += grid.blocks
-                norm, goal = jnp.sqrt((whole * whole).sum()), jnp.sqrt((steps[name] * steps[name]).sum())
-                known = state["refreshed"] & (norm > 0)
-                direction[name] = jnp.where(known, whole * (goal / jnp.where(known, norm, 1.0)), steps[name])
-        velocity = jax.tree.map(lambda v, d: at["momentum"] * v + d, state["velocity"], direction)
-        ahead = jax.tree.map(lambda d, v: d + at["momentum"] * v, direction, velocity) if nesterov else velocity
-        fresh = {where: jnp.concatenate(found) for where, found in products.items()}  # in the order of `place`
-        factor = jax.tree.map(lambda old, new: past * old + present * new, state["factor"], fresh)
-        changed |= {"factor": factor, "velocity": velocity}
-        return jax.tree.map(lambda d: -at["lr"] * d, ahead), state | changed
+        return direction
 
+    def _blocks(self, key: str, grads: Tree) -> Array:
+        """The blocks of one bucket, in one stack."""
+        return jnp.concatenate([cut(grads[name], self.plan.grids[name]) for name in self.plan.stacked[key]])
+
+    @staticmethod
     def facts(state: State) -> dict[str, float]:
+        """How often a root could not be refreshed, for the result."""
         return {"kept": int(state["kept"])}
 
-    return Optimizer(init, update, plan=plan, program=program, host=host, drain=roots.drain, facts=facts)
+
+def _as_long(direction: Array, step: Array, refreshed: Array) -> Array:
+    """A direction with the length of the grafted step; the step itself before the first refresh."""
+    norm, goal = jnp.sqrt((direction * direction).sum()), jnp.sqrt((step * step).sum())
+    known = refreshed & (norm > 0)
+    return jnp.where(known, direction * (goal / jnp.where(known, norm, 1.0)), step)
 
 
 make = shampoo

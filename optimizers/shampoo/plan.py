@@ -5,13 +5,11 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 
 from suite.contract import Plan, UserError
-from suite.optimizers._linalg import HOSTED, METHODS
+from suite.optimizers._linalg import HOSTED
 from suite.optimizers._plan import bucket, dealt, merge
+from suite.optimizers.shampoo.settings import Reshape, Settings
 
-GRAFTS = ("sgd", "adagrad", "rmsprop", "adam")
 GRAFT_EPSILON = 1e-8  # added to the root of the second moment (Kingma and Ba 2015, algorithm 1)
-RESHAPES = ("matrix", "merge", "none")
-LARGE = ("one_sided", "skip")
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Grid:
 
     @property
     def blocks(self) -> int:
-        """How many there are."""
+        """The number of blocks."""
         return math.prod(self.counts)
 
     @property
@@ -34,17 +32,17 @@ class Grid:
 
 
 def split(side: int, block_size: int) -> tuple[int, int]:
-    """How many blocks, and of what length: as few as possible, and then as even as possible."""
+    """Number and length of the blocks of a side: as few as possible, then as even as possible."""
     count = -(-side // block_size)
     return count, -(-side // count)
 
 
-def reshaped(shape: tuple[int, ...], how: str, merge_size: int) -> tuple[int, ...]:
-    """The shape a parameter is treated in; sides of length 1 are left out, fewer than two make a vector.
+def reshaped(shape: tuple[int, ...], how: Reshape, merge_size: int) -> tuple[int, ...]:
+    """The shape as which a parameter is preconditioned, without sides of length 1; one side or none is a vector.
 
-    `matrix`: first side against the rest. `none`: every side. `merge`: neighbours are merged from the last one on
-    while their product is at most `merge_size`, as `merge_small_dims` of google-research/precondition does with
-    filters whose sides stand the other way round; but what has two sides never becomes a vector.
+    `matrix`: the first side, and the product of the rest. `none`: every side. `merge`: neighbours are merged, from the
+    last one on, while their product is at most `merge_size`, as `merge_small_dims` of google-research/precondition does
+    with filters whose sides are in the opposite order. A parameter with two sides never becomes a vector.
     """
     sides = [side for side in shape if side > 1]
     if how == "none" or len(sides) < 2:
@@ -58,70 +56,76 @@ def reshaped(shape: tuple[int, ...], how: str, merge_size: int) -> tuple[int, ..
     return merge(shape) if how == "matrix" or len(merged) < 2 else tuple(merged)
 
 
+def _check(settings: Settings) -> None:
+    """Check the settings of a lag against each other.
+
+    Raises:
+        UserError: with what to type.
+    """
+    lag, interval, root = settings.lag, settings.inverse_interval, settings.root
+    if lag > interval:
+        raise UserError(f"optimizer.lag={lag}: one refresh at a time; type 0 to inverse_interval={interval}")
+    if lag and settings.stagger:
+        raise UserError("optimizer.stagger=true: with lag the host already spreads the work; type one of the two")
+    if lag and root not in HOSTED:
+        raise UserError(f"optimizer.root={root}: not on the host; with lag type one of {', '.join(HOSTED)}")
+
+
+def _grid(shape: tuple[int, ...], settings: Settings) -> Grid | None:
+    """How a parameter of this shape is cut; None if it is not preconditioned."""
+    sides, limit = reshaped(shape, settings.reshape, settings.merge_size), settings.max_size or math.inf
+    if len(sides) < 2 or (max(sides) if settings.large == "skip" else min(sides)) > limit:
+        return None
+    cuts = [split(side, settings.block_size) if side <= limit else (1, side) for side in sides]
+    counts, lengths = zip(*cuts, strict=True)
+    return Grid(sides, counts, lengths)
+
+
 def split_name(program: str) -> tuple[str, str]:
-    """A program's stack, and what it does with it: "" for a whole refresh."""
+    """The stack of a program, and its action: "" (a whole refresh), turn, take or install."""
     size, order, *what = program.split("/")
     return f"{size}/{order}", "".join(what)
 
 
 class ShampooPlan(Plan):
-    """Blocks of equal shape in one stack, and so are statistics of equal size; refreshes every so many steps.
+    """Blocks of equal shape are in one stack, statistics of equal size in another; refreshes are at fixed intervals.
+
+    Args:
+        shapes: of the parameters, by name.
+        settings: of the optimizer; the plan reads those that do not change while training.
+        tables: names of the embeddings; read if `settings.embeddings` is false.
+        world: ranks that share the roots.
 
     Attributes:
-        grids: how each tensor is cut, by name; what is not preconditioned is not in it.
+        grids: how each tensor is cut, by name; parameters that are not preconditioned are not in it.
         buckets: the blocks (name, number), numbered row by row, keyed by `<length>x<length>…`.
         stacked: names of the parameters in each bucket's stack, in order.
         factored: the sides of each bucket's blocks that have a statistic.
         counts: matrices in each stack of statistics, by `<size>/<order of the root>`, owned by slices.
-        place: stack and rows of the statistics of each bucket's each side, in the order of `factored`.
+        place: stack and rows of the statistics of each side of each bucket, in the order of `factored`.
         turns: with `stagger`, the rows of each stack that are refreshed together, by their turn in the interval.
+
+    Raises:
+        UserError: for a `lag` that does not fit the other settings.
     """
 
     def __init__(
         self,
         shapes: Mapping[str, tuple[int, ...]],
-        tables: Collection[str] = (),
+        settings: Settings,
         *,
+        tables: Collection[str] = (),
         world: int = 1,
-        block_size: int = 128,
-        reshape: str = "matrix",
-        merge_size: int = 4096,
-        exponent: int | None = None,
-        max_size: int | None = None,
-        large: str = "one_sided",
-        embeddings: bool = True,
-        inverse_interval: int = 1,
-        start_preconditioning: int = 5,
-        lag: int = 0,
-        stagger: bool = False,
-        graft: str = "sgd",
-        root: str = "auto",
     ):
-        known = ("graft", graft, GRAFTS), ("root", root, METHODS), ("reshape", reshape, RESHAPES)
-        for name, value, choices in (*known, ("large", large, LARGE)):
-            if value not in choices:
-                raise UserError(f"optimizer.{name}={value}: unknown; type one of {', '.join(choices)}")
-        if not 0 <= lag <= inverse_interval:
-            raise UserError(
-                f"optimizer.lag={lag}: one refresh at a time; type 0 to inverse_interval={inverse_interval}"
-            )
-        if lag and stagger:
-            raise UserError("optimizer.stagger=true: with lag the host spreads the work already; type one of the two")
-        if lag and root not in HOSTED:
-            raise UserError(f"optimizer.root={root}: not on the host; with lag type one of {', '.join(HOSTED)}")
-        self.world, self.lag, self.stagger = world, lag, stagger
-        self.together = not stagger
-        self.inverse_interval = inverse_interval
-        self.start = max(start_preconditioning, 1)  # before the first update there is nothing to take a root of
-        limit = max_size or math.inf
-        self.grids: dict[str, Grid] = {}
-        for name, shape in shapes.items():
-            sides = reshaped(shape, reshape, merge_size)
-            longest = max(sides, default=0) if large == "skip" else min(sides, default=0)
-            if len(sides) > 1 and longest <= limit and (embeddings or name not in tables):
-                cuts = [split(side, block_size) if side <= limit else (1, side) for side in sides]
-                counts, lengths = zip(*cuts, strict=True)
-                self.grids[name] = Grid(sides, counts, lengths)
+        _check(settings)
+        self.world, self.lag, self.stagger = world, settings.lag, settings.stagger
+        self.together = not settings.stagger
+        self.inverse_interval = settings.inverse_interval
+        self.start = settings.start_preconditioning
+        limit = settings.max_size or math.inf
+        grids = {name: _grid(shape, settings) for name, shape in shapes.items()}
+        left_out = () if settings.embeddings else tables
+        self.grids = {name: grid for name, grid in grids.items() if grid and name not in left_out}
         keys: dict[Hashable, str] = {}
         self.stacked: dict[str, list[str]] = {}
         for name, grid in self.grids.items():
@@ -130,20 +134,26 @@ class ShampooPlan(Plan):
             self.stacked.setdefault(key, []).append(name)
         self.buckets = bucket(keys, world)
         lengths = {key: self.grids[names[0]].lengths for key, names in self.stacked.items()}
-        self.factored = {key: [i for i, length in enumerate(each) if length <= limit] for key, each in lengths.items()}
+        self.factored = {
+            key: [side for side, length in enumerate(sides) if length <= limit] for key, sides in lengths.items()
+        }
         self.counts: dict[str, int] = {}
         self.place: dict[tuple[str, int], tuple[str, slice]] = {}
         for key, side in ((key, side) for key, sides in self.factored.items() for side in sides):
-            stack = f"{lengths[key][side]}/{exponent or 2 * len(self.factored[key])}"
+            stack = f"{lengths[key][side]}/{settings.exponent or 2 * len(self.factored[key])}"
             first = self.counts.get(stack, 0)
             self.counts[stack] = first + len(self.buckets.members[key])
             self.place[key, side] = stack, slice(first, self.counts[stack])
+        self.turns = self._turns()
+
+    def _turns(self) -> dict[str, dict[int, list[int]]]:
+        """The rows of each stack by their turn; both backends deal the blocks out in the same order."""
         turns: dict[str, dict[int, list[int]]] = {stack: {} for stack in self.counts}
-        for number, block in enumerate(sorted(self.buckets.place)):  # dealt out like cards, in either backend's order
+        for number, block in enumerate(sorted(self.buckets.place)):
             key, row = self.buckets.place[block]
             for stack, rows in (self.place[key, side] for side in self.factored[key]):
-                turns[stack].setdefault(number % inverse_interval, []).append(rows.start + row)
-        self.turns = {at: {turn: sorted(rows) for turn, rows in sorted(each.items())} for at, each in turns.items()}
+                turns[stack].setdefault(number % self.inverse_interval, []).append(rows.start + row)
+        return {stack: {turn: sorted(rows[turn]) for turn in sorted(rows)} for stack, rows in turns.items()}
 
     @staticmethod
     def size(stack: str) -> int:
@@ -152,7 +162,7 @@ class ShampooPlan(Plan):
 
     @staticmethod
     def order(stack: str) -> int:
-        """P of a stack's roots A^(-1/p): 2 k with k factors (Gupta et al. 2018, algorithm 2), unless overridden."""
+        """The p of a stack's roots A^(-1/p): 2 k with k factors (Gupta et al. 2018, algorithm 2), unless overridden."""
         return int(stack.partition("/")[2])
 
     def share(self, stack: str) -> int:
@@ -160,7 +170,7 @@ class ShampooPlan(Plan):
         return -(-self.counts[stack] // self.world)
 
     def owners(self, count: int) -> tuple[int, ...]:
-        """The rank that owns each of so many matrices, a slice each."""
+        """The rank that owns each of so many matrices; each rank owns a slice."""
         return dealt(count, self.world)
 
     def rows(self, stack: str) -> list[list[int]]:
@@ -168,29 +178,37 @@ class ShampooPlan(Plan):
         return list(self.turns[stack].values())
 
     def taken(self, step: int) -> bool:
-        """Whether roots of the statistics before `step` are asked for, of all stacks."""
+        """Whether all roots are computed from the statistics that include the gradient of `step`."""
         since = step - self.start
         return since >= 0 and since % self.inverse_interval == 0 and not (self.stagger and since)
 
+    @property
+    def cycle(self) -> tuple[int, int]:
+        """(begin, period): from step `begin` on, `programs` repeats every `period` steps."""
+        return self.start + self.lag + 1, self.inverse_interval
+
     def flying(self, step: int) -> list[str]:
-        """With `lag`: the stacks whose roots the host may work at before `step`, or has to hand in by then."""
-        behind = range(max(step - self.lag, 0), step)
-        return list(self.counts) if any(self.taken(at) for at in behind) else []
+        """With `lag`: the stacks whose roots the host computes before `step`."""
+        earlier = range(max(step - self.lag, 0), step)
+        return list(self.counts) if any(map(self.taken, earlier)) else []
 
     def landing(self, step: int) -> list[str]:
-        """With `lag`: the stacks whose roots the host hands in before `step`."""
+        """With `lag`: the stacks whose roots the host has to deliver before `step`."""
         return list(self.counts) if self.lag and self.taken(step - self.lag) else []
 
     def programs(self, step: int) -> tuple[str, ...]:
         """The refreshes of this step, by stack.
 
-        `<stack>` takes all its roots, `<stack>/turn` those whose turn it is. With `lag`, `<stack>/take` hands
-        statistics to the host and `<stack>/install` spreads the roots that came back.
+        `<stack>` refreshes all its roots, `<stack>/turn` those whose turn it is. With `lag`, `<stack>/take` passes the
+        statistics to the host, and `<stack>/install` sends the host's roots to all ranks.
         """
         if self.lag:
-            asked = list(self.counts) if self.taken(step) else []
-            return (*(f"{at}/install" for at in self.landing(step)), *(f"{at}/take" for at in asked))
+            taken = list(self.counts) if self.taken(step) else []
+            return (*(f"{stack}/install" for stack in self.landing(step)), *(f"{stack}/take" for stack in taken))
         turn = (step - self.start - 1) % self.inverse_interval
         if self.stagger and step > self.start:
             return tuple(f"{stack}/turn" for stack, turns in self.turns.items() if turn in turns)
         return tuple(self.counts) if self.taken(step) else ()
+
+
+make = ShampooPlan

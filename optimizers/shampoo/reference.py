@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from suite.optimizers.shampoo.settings import Settings
+
 Tree = dict[str, np.ndarray]
 
 
@@ -58,70 +60,60 @@ def update(
     params: Tree,
     grads: Tree,
     state: dict[str, Any],
+    settings: Settings,
     *,
     step: int,
     tables: Collection[str] = (),
-    lr: float = 0.1,
-    momentum: float = 0.9,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-    beta2: float = 0.99,
-    epsilon: float = 1e-6,
-    block_size: int = 128,
-    reshape: str = "matrix",
-    merge_size: int = 4096,
-    exponent: int | None = None,
-    max_size: int | None = None,
-    large: str = "one_sided",
-    embeddings: bool = True,
-    inverse_interval: int = 1,
-    start_preconditioning: int = 5,
-    lag: int = 0,
-    stagger: bool = False,
-    graft: str = "sgd",
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
-    """One step; returns new parameters and state."""
+    """One step, counted from 0; returns new parameters and state."""
+    beta2, graft, interval, lag = settings.beta2, settings.graft, settings.inverse_interval, settings.lag
     factors, roots, pending = dict(state["factors"]), dict(state["roots"]), dict(state["pending"])
-    since = step - max(start_preconditioning, 1)
+    weight = 1.0 - beta2 if beta2 < 1 else 1.0
+    gradients, tensors, factored = {}, {}, {}
+    for name, w in params.items():  # first this step's statistics ([G] algorithm 1: L_t is of G_1 to G_t)
+        gradients[name] = g = grads[name] + (settings.weight_decay * w if w.ndim > 1 else 0.0)
+        whole = reshaped(g, settings.reshape, settings.merge_size)
+        sides = [side for side, length in enumerate(whole.shape) if length <= (settings.max_size or np.inf)]
+        skipped = (settings.large == "skip" and len(sides) < whole.ndim) or (name in tables and not settings.embeddings)
+        if whole.ndim > 1 and sides and not skipped:
+            tensors[name], factored[name] = whole, sides
+            for number, place in enumerate(cut(whole.shape, sides, settings.block_size)):
+                for side in sides:  # [G] algorithm 2: H^i ← H^i + G^(i)
+                    key, x = (name, number, side), along(side, whole[place])
+                    factors[key] = beta2 * factors.get(key, 0.0) + weight * x @ x.T
+    since = step - settings.start_preconditioning
     blocks = sorted({(name, number) for name, number, _ in factors})
-    due = set(blocks) if since >= 0 and since % inverse_interval == 0 else set()
-    if stagger and since > 0:  # dealt out over the interval like cards
-        due = {block for turn, block in enumerate(blocks) if (since - 1 - turn) % inverse_interval == 0}
-    sides = {block: sum(key[:2] == block for key in factors) for block in due}  # k, how many have a factor
-    pending[step + lag] = {
-        key: inverse_root(factor, epsilon, exponent or 2 * sides[key[:2]])  # [G] algorithm 2: exponent -1 / (2 k)
+    due = set(blocks) if since >= 0 and since % interval == 0 else set()
+    if settings.stagger and since > 0:  # one after another, over the interval
+        due = {block for turn, block in enumerate(blocks) if (since - 1 - turn) % interval == 0}
+    pending[step + lag] = {  # then the roots that are due; [G] algorithm 2: the exponent is -1 / (2 k) with k factors
+        key: inverse_root(factor, settings.epsilon, settings.exponent or 2 * len(factored[key[0]]))
         for key, factor in factors.items()
         if key[:2] in due
     }
     roots |= {key: root for key, root in pending.pop(step, {}).items() if root is not None}
-    weight = 1.0 - beta2 if beta2 < 1 else 1.0
     mass = beta2 * state["mass"] + weight  # 1 - β₂ᵗ
     new, velocity, square = {}, {}, {}
     for name, w in params.items():
-        g = grads[name] + (weight_decay * w if w.ndim > 1 else 0.0)
-        old = state["square"][name]
+        g, old = gradients[name], state["square"][name]
         square[name] = old + g**2 if graft == "adagrad" else beta2 * old + weight * g**2
         corrected = square[name] / mass if graft == "adam" else square[name]
         d = s = g if graft == "sgd" else g / (np.sqrt(corrected) + 1e-8)
-        whole = reshaped(g, reshape, merge_size)
-        factored = [side for side, length in enumerate(whole.shape) if length <= (max_size or np.inf)]
-        skipped = (large == "skip" and len(factored) < whole.ndim) or (name in tables and not embeddings)
-        if whole.ndim > 1 and factored and not skipped:
+        if name in tensors:
+            whole = tensors[name]
             p = np.zeros_like(whole)
-            for number, place in enumerate(cut(whole.shape, factored, block_size)):
-                block = turned = whole[place]
-                for side in factored:  # [G] algorithm 2: H^i ← H^i + G^(i), then G ×_i (H^i)^(-1 / 2k)
-                    key, x = (name, number, side), along(side, block)
-                    factors[key] = beta2 * factors.get(key, 0.0) + weight * x @ x.T
-                    root = roots.get(key, np.eye(len(x)))
+            for number, place in enumerate(cut(whole.shape, factored[name], settings.block_size)):
+                turned = whole[place]
+                for side in factored[name]:  # [G] algorithm 2: G ×_i (H^i)^(-1 / 2k)
+                    root = roots.get((name, number, side), np.eye(turned.shape[side]))
                     turned = np.moveaxis(np.tensordot(root, turned, (1, side)), 0, side)
                 p[place] = turned
             norm = np.linalg.norm(p)
             if since >= lag and norm > 0:
                 d = (np.linalg.norm(s) / norm * p).reshape(w.shape)  # [A] algorithm 2, layer by layer
-        velocity[name] = v = momentum * state["velocity"][name] + d
-        new[name] = w - lr * (d + momentum * v if nesterov else v)
+        velocity[name] = v = settings.momentum * state["velocity"][name] + d
+        new[name] = w - settings.lr * (d + settings.momentum * v if settings.nesterov else v)
     return new, {
         "factors": factors,
         "roots": roots,

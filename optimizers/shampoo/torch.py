@@ -6,209 +6,235 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import by_name, decayed
+from suite.contract import Reduce
+from suite.declared import described
+from suite.optimizers._base import ALONE
+from suite.optimizers._base.torch import Optimizer, decayed, dense, names, one_rank, present, weights, wide, zeros
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.torch import finite, inverse_root
-from suite.optimizers.shampoo.plan import GRAFT_EPSILON, ShampooPlan, split_name
+from suite.optimizers.shampoo.plan import ShampooPlan, split_name
+from suite.optimizers.shampoo.settings import Settings
 from suite.optimizers.shampoo.torch_blocks import along, cut, join, touched, turned
+from suite.optimizers.shampoo.torch_graft import grafted, shares
 
 Tree = dict[str, Tensor]
+Index = slice | Tensor  # some rows of a stack
 
 
-class Shampoo(torch.optim.Optimizer):
-    """Blocked Shampoo with grafting; the rule stands in the package's docstring.
+@described(Settings)
+class Shampoo(Optimizer):
+    """Blocked Shampoo with grafting; the rule is in the package's docstring.
 
-    Before a step call `host` if there is a lag, after the gradient `program` for each of `plan.programs(step)`, then
-    `step`. `state["shampoo"]["kept"]` counts the roots that could not be refreshed, so that the previous one was kept.
+    `step()` does everything that is due. The suite's engine shares the roots among ranks instead: it calls `host`
+    before a step, `collect` after the gradient, `program` for each of `plan.programs(step)`, and passes `reduce` to
+    `step`. `state["shampoo"]["kept"]` counts the roots that could not be refreshed and stayed as they were.
+
+    Each group of parameters has its own statistics, roots and plan, and counts its own steps.
 
     Args:
-        parameters: `model.named_parameters()`.
-        tables: names of the embeddings; asked where `embeddings` is false.
-        world: ranks that share the roots.
-        lr: learning rate η.
-        momentum: μ, of the grafted step.
-        nesterov: look ahead by one momentum step.
-        weight_decay: λ of the L2 term, added to the gradients of matrices and filters.
-        beta2: of the statistics' exponential average, and of the graft's; 1 sums instead.
-        epsilon: ridge, relative to a statistic's largest eigenvalue.
-        block_size: longest side of a block.
-        reshape: the tensor whose sides have statistics: matrix | merge | none.
-        merge_size: longest merged side.
-        exponent: p of the roots A^(-1/p); None: twice the number of factors.
-        max_size: a side longer than this has no factor; None: each has.
-        large: what becomes of a parameter with such a side: one_sided (the other sides have factors) | skip.
-        embeddings: precondition them too.
-        inverse_interval: steps between refreshes.
-        start_preconditioning: first step with roots, at least 1; before it the graft's own step is taken.
-        lag: steps after which a host thread's roots are installed; 0: no thread.
-        stagger: spread a refresh over the steps of an interval.
-        graft: whose magnitude each parameter's step has: sgd | adagrad | rmsprop | adam.
-        root: eigh | eigh32 | newton | auto, which is eigh on a CPU and newton elsewhere.
+        parameters: `model.named_parameters()`, tensors without names, or groups of either.
+        tables: names of the embeddings; read if `embeddings` is false.
+        shapes: not read.
+        world: ranks that share the roots; more than one requires the suite's engine.
+        settings: by name, as listed below.
     """
-
-    state: dict[Any, Any]  # under the key "shampoo": what belongs to no single parameter
 
     def __init__(
         self,
-        parameters: Iterable[tuple[str, Tensor]],
+        parameters: Iterable[Any],
         *,
         tables: Collection[str] = (),
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         world: int = 1,
-        lr: float = 0.1,
-        momentum: float = 0.9,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-        beta2: float = 0.99,
-        epsilon: float = 1e-6,
-        graft: str = "sgd",
-        root: str = "auto",
-        **options: Any,
+        **settings: Any,
     ):
-        values = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        super().__init__(parameters, values | {"beta2": beta2, "epsilon": epsilon})
-        self.named = by_name(self)
-        self.graft, self.root = graft, root
-        sides = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
-        self.plan = plan = ShampooPlan(sides, tables, world=world, graft=graft, root=root, **options)
+        self.settings, self.tables, self.world = Settings.given(settings), tuple(tables), world
         self.roots = HostRoots()
-        like = next(iter(self.named.values())).detach()
+        self.plans: list[ShampooPlan] = []  # one for each group
+        super().__init__(parameters, self.settings.scheduled() | {"nesterov": self.settings.nesterov})
+
+    def _begin(self, group: dict[str, Any]) -> None:
+        self.names = names(self)
+        shapes = {self.names[parameter]: tuple(parameter.shape) for parameter in group["params"]}
+        plan = ShampooPlan(shapes, self.settings, tables=self.tables, world=self.world)
+        first, graft = group["params"][0], self.settings.graft
+        like = first.detach().new_empty(0, dtype=wide(first.dtype))
 
         def stacks(rows: Callable[[str], int]) -> Tree:
-            return {at: like.new_zeros(rows(at), plan.size(at), plan.size(at)) for at in plan.counts}
+            return {stack: like.new_zeros(rows(stack), plan.size(stack), plan.size(stack)) for stack in plan.counts}
 
-        self.state["shampoo"] = {
+        eyes = {stack: torch.eye(plan.size(stack)).to(like) for stack in plan.counts}
+        state = self.state[_place(len(self.plans))] = {
             "factor": stacks(plan.counts.__getitem__),
-            "root": {at: torch.eye(plan.size(at)).to(like).repeat(count, 1, 1) for at, count in plan.counts.items()},
+            "root": {stack: eyes[stack].repeat(count, 1, 1) for stack, count in plan.counts.items()},
             "refreshed": False,
             "kept": like.new_zeros((), dtype=torch.int64),
-            "mass": like.new_zeros(()),
+            "steps": 0,
         }
         if plan.stagger:
-            self.state["shampoo"]["turn"] = dict.fromkeys(plan.counts, 0)
-        if plan.lag:  # each rank's own slices: statistics on their way to the host, then the roots that come back
-            owned = stacks(plan.share)
-            self.state["shampoo"]["pending"] = {"owned": owned, "epsilon": epsilon}
-        for parameter in self.named.values():
-            self.state[parameter]["velocity"] = torch.zeros_like(parameter)
+            state["turn"] = dict.fromkeys(plan.counts, 0)
+        if plan.lag:  # slices of each rank: statistics that the host reads, then the roots that it computed
+            state["pending"] = {"owned": stacks(plan.share), "epsilon": group["epsilon"]}
+        for parameter in group["params"]:
+            self.state[parameter]["velocity"] = zeros(parameter)
             if graft != "sgd":
-                self.state[parameter]["square"] = torch.zeros_like(parameter)
+                self.state[parameter]["square"] = zeros(parameter)
+            if graft == "adam":
+                self.state[parameter]["mass"] = like.new_zeros(())
+        self.plans.append(plan)
 
+    @property
+    def plan(self) -> ShampooPlan:
+        """The plan of the first group, which is the only one in a run of the suite."""
+        return self.plans[0]
+
+    # --------------------------------------------------------------------------------------------------- refreshes
     @torch.no_grad()
-    def host(self, step: int) -> None:
-        """Let a thread work at the statistics that were handed in, and take the roots that are due before `step`."""
-        for stack in self.plan.flying(step):
-            if stack not in self.roots.jobs:
-                self.roots.begin(stack, *self._handed_in(stack))
-        for stack in self.plan.landing(step):
-            found = torch.from_numpy(self.roots.finish(stack, *self._handed_in(stack)))
-            self.state["shampoo"]["pending"]["owned"][stack].copy_(found)
+    def host(self, step: int, group: int = 0) -> None:
+        """Start the host's thread on the statistics that wait for it, and take the roots that are due before `step`."""
+        plan, owned = self.plans[group], self.state[_place(group)].get("pending", {}).get("owned", {})
+        self._begin_roots(step, group)
+        for stack in plan.landing(step):
+            roots = self.roots.finish(f"{group}/{stack}", *self._pending(stack, group))
+            owned[stack].copy_(torch.from_numpy(roots))
+
+    def _begin_roots(self, step: int, group: int) -> None:
+        """Start the host's thread on the statistics that wait for it before `step`."""
+        for stack in self.plans[group].flying(step):
+            if f"{group}/{stack}" not in self.roots.jobs:
+                self.roots.begin(f"{group}/{stack}", *self._pending(stack, group))
 
     def drain(self) -> None:
         """Wait for the thread."""
         self.roots.drain()
 
-    def _handed_in(self, stack: str) -> tuple[Any, int, float]:
-        pending = self.state["shampoo"]["pending"]
-        return pending["owned"][stack].cpu().numpy().copy(), self.plan.order(stack), pending["epsilon"]
+    def _pending(self, stack: str, group: int) -> tuple[Any, int, float]:
+        """The host's arguments for one stack: statistics, order of the root and ridge."""
+        pending = self.state[_place(group)]["pending"]
+        return pending["owned"][stack].cpu().numpy().copy(), self.plans[group].order(stack), pending["epsilon"]
 
     @torch.no_grad()
-    def program(self, name: str, *, reduce: Any) -> None:
-        """Refresh a stack of roots or some of them, each rank those of its slice; a failed one stays as it was."""
-        state, plan, (stack, what) = self.state["shampoo"], self.plan, split_name(name)
-        if what == "take":
-            owned = reduce.mine(state["factor"][stack], plan.owners(plan.counts[stack]))
+    def collect(self, group: int = 0) -> None:
+        """Add the gradients to the statistics."""
+        plan, factor = self.plans[group], self.state[_place(group)]["factor"]
+        past, gain = shares(self.param_groups[group]["beta2"])
+        grads = self._gradients(self.param_groups[group])
+        for key in plan.stacked:
+            if not (members := [name for name in plan.stacked[key] if name in grads]):
+                continue
+            stack, _ = _blocks(plan, members, grads)
+            few = touched(stack) if plan.factored[key] == [1] else None
+            stack = stack if few is None else stack[:, few]
+            for side in plan.factored[key]:
+                (name, rows), x = _rows(plan, key, side, members), along(stack, side)
+                if isinstance(rows, slice):
+                    factor[name][rows].baddbmm_(x, x.mT, beta=past, alpha=gain)
+                else:
+                    factor[name][rows] = torch.baddbmm(factor[name][rows], x, x.mT, beta=past, alpha=gain)
+
+    @torch.no_grad()
+    def program(self, name: str, *, reduce: Reduce[Tensor], group: int = 0) -> None:
+        """Do one of `plan.programs(step)`: refresh roots, each rank those of its slice; one that fails stays."""
+        state, (stack, action) = self.state[_place(group)], split_name(name)
+        if action == "take":
+            owned = reduce.mine(state["factor"][stack], self.plans[group].owners(len(state["factor"][stack])))
             state["pending"]["owned"][stack].copy_(owned)
-            state["pending"]["epsilon"] = self.param_groups[0]["epsilon"]
-            return
-        rows: Any = slice(None)
-        if what == "turn":
-            turns = plan.rows(stack)
-            rows = torch.tensor(turns[state["turn"][stack] % len(turns)], device=state["root"][stack].device)
-            state["turn"][stack] = (state["turn"][stack] + 1) % len(turns)
-        old = state["root"][stack][rows]
-        owners = plan.owners(len(old))
-        if what == "install":
-            mine = state["pending"]["owned"][stack]
+            state["pending"]["epsilon"] = self.param_groups[group]["epsilon"]
+        elif action == "turn":
+            self._refresh_in_turn(stack, reduce, group)
         else:
-            share = reduce.mine(state["factor"][stack][rows], owners)
-            epsilon = self.param_groups[0]["epsilon"]
-            mine = inverse_root(share, plan.order(stack), epsilon=epsilon, method=self.root)
-        fresh = reduce.gather(f"root/{stack}", mine, owners, symmetric=True)
+            state["root"][stack] = self._fresh(stack, slice(None), reduce, group, installed=action == "install")
+
+    def _refresh_in_turn(self, stack: str, reduce: Reduce[Tensor], group: int) -> None:
+        """Refresh those roots of a stack whose turn it is."""
+        state, turns = self.state[_place(group)], self.plans[group].rows(stack)
+        turn, roots = state["turn"][stack], state["root"][stack]
+        rows = torch.tensor(turns[turn % len(turns)], device=roots.device)
+        state["turn"][stack] = (turn + 1) % len(turns)
+        state["root"][stack] = roots.index_put((rows,), self._fresh(stack, rows, reduce, group))
+
+    def _fresh(self, stack: str, rows: Index, reduce: Reduce[Tensor], group: int, *, installed: bool = False) -> Tensor:
+        """New roots of some rows of a stack, from all ranks. One that is not finite stays as it was, and is counted.
+
+        Args:
+            stack: of statistics.
+            rows: that are refreshed.
+            reduce: over ranks.
+            group: of parameters.
+            installed: take the roots that the host computed.
+        """
+        state, plan = self.state[_place(group)], self.plans[group]
+        factor = state["factor"][stack][rows]
+        owners = plan.owners(len(factor))
+        if installed:
+            share = state["pending"]["owned"][stack]
+        else:
+            epsilon, method = self.param_groups[group]["epsilon"], self.settings.root
+            share = inverse_root(reduce.mine(factor, owners), plan.order(stack), epsilon=epsilon, method=method)
+        fresh = reduce.gather(f"root/{stack}", share, owners, symmetric=True)
         usable = finite(fresh)
-        chosen = torch.where(usable, fresh, old)
-        state["root"][stack] = state["root"][stack].index_put((rows,), chosen) if what == "turn" else chosen
         state["kept"] += (~usable).sum()
         state["refreshed"] = True
+        return torch.where(usable, fresh, state["root"][stack][rows])
 
     def facts(self) -> dict[str, float]:
-        """How often the previous one was kept, for the result."""
-        return {"kept": int(self.state["shampoo"]["kept"])}
+        """How often a root could not be refreshed, for the result."""
+        return {"kept": sum(int(self.state[_place(number)]["kept"]) for number in range(len(self.plans)))}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Update the parameters from their gradients."""
-        grads: Tree = {}
-        for group in self.param_groups:
-            found = [parameter.grad for parameter in group["params"]]
-            grads |= zip(group["param_names"], decayed(found, group["params"], group["weight_decay"]), strict=True)
-        steps = self._graft(grads)
-        direction = steps | self._precondition(grads, steps)
-        for group in self.param_groups:
-            params, momentum = group["params"], group["momentum"]
-            chosen = [direction[name] for name in group["param_names"]]
-            velocity = [self.state[parameter]["velocity"] for parameter in params]
-            torch._foreach_mul_(velocity, momentum)
-            torch._foreach_add_(velocity, chosen)
-            ahead = torch._foreach_add(chosen, velocity, alpha=momentum) if group["nesterov"] else velocity
-            torch._foreach_add_(params, ahead, alpha=-group["lr"])
+    # ------------------------------------------------------------------------------------------------------ update
+    def _update(self, *, reduce: Reduce[Tensor] | None = None) -> None:
+        for number, group in enumerate(self.param_groups):
+            if not (params := present(group["params"])):
+                continue
+            state, plan = self.state[_place(number)], self.plans[number]
+            if reduce is None:  # no engine has called host, collect and program
+                one_rank(self, self.world)
+                self.host(state["steps"], number)
+                self.collect(number)
+                for name in plan.programs(state["steps"]):
+                    self.program(name, reduce=ALONE, group=number)
+            self._move(params, number)
+            state["steps"] += 1
+            if reduce is None:
+                self._begin_roots(state["steps"], number)
 
-    def _weights(self) -> tuple[float, float]:
-        """What the past and the present count in an average, or in a sum."""
-        beta2 = self.param_groups[0]["beta2"]
-        return beta2, 1.0 - beta2 if beta2 < 1 else 1.0
+    def _move(self, params: list[Tensor], number: int) -> None:
+        """Update the parameters of a group that have a gradient."""
+        group = self.param_groups[number]
+        grads = self._gradients(group)
+        states = [self.state[parameter] for parameter in params]
+        steps = grafted(self.settings.graft, grads, states, group["beta2"])
+        chosen = list((steps | self._precondition(grads, steps, number)).values())
+        velocity = [state["velocity"] for state in states]
+        torch._foreach_mul_(velocity, group["momentum"])
+        torch._foreach_add_(velocity, chosen)
+        ahead = torch._foreach_add(chosen, velocity, alpha=group["momentum"]) if group["nesterov"] else velocity
+        with weights(params) as values:
+            torch._foreach_add_(values, ahead, alpha=-group["lr"])
 
-    def _graft(self, grads: Tree) -> Tree:
-        """The grafted method's own steps, without learning rate and momentum."""
-        past, present = self._weights()
-        mass = self.state["shampoo"]["mass"].mul_(past).add_(present)
-        if self.graft == "sgd":
-            return grads
-        values = list(grads.values())
-        square = [self.state[self.named[name]]["square"] for name in grads]
-        if self.graft == "adagrad":
-            past, present = 1.0, 1.0
-        torch._foreach_mul_(square, past)
-        torch._foreach_addcmul_(square, values, values, present)
-        scale = torch._foreach_sqrt(torch._foreach_div(square, mass) if self.graft == "adam" else square)
-        torch._foreach_add_(scale, GRAFT_EPSILON)
-        return dict(zip(grads, torch._foreach_div(values, scale), strict=True))
+    def _gradients(self, group: dict[str, Any]) -> Tree:
+        """The gradients of the parameters that have one, with decay, by name."""
+        params = present(group["params"])
+        grads = decayed(dense(params), params, group["weight_decay"])
+        return {self.names[parameter]: grad for parameter, grad in zip(params, grads, strict=True)}
 
-    def _precondition(self, grads: Tree, steps: Tree) -> Tree:
-        """Add the gradients to the statistics; returns the steps in Shampoo's direction, once there are roots."""
-        state, plan = self.state["shampoo"], self.plan
-        past, present = self._weights()
+    def _precondition(self, grads: Tree, steps: Tree, number: int) -> Tree:
+        """The steps in Shampoo's direction, by name; {} before the first refresh."""
+        state, plan = self.state[_place(number)], self.plans[number]
         done: Tree = {}
-        for key, names in plan.stacked.items():
-            grids = [plan.grids[name] for name in names]
-            counts = [grid.blocks for grid in grids]
-            stack = grads[names[0]].new_empty(sum(counts), *grids[0].lengths)
-            for name, grid, part in zip(names, grids, stack.split(counts), strict=True):
-                cut(grads[name], grid, part)
+        for key in plan.stacked if state["refreshed"] else ():
+            if not (members := [name for name in plan.stacked[key] if name in grads]):
+                continue
+            stack, counts = _blocks(plan, members, grads)
             few = touched(stack) if plan.factored[key] == [1] else None
             whole, stack = stack, stack if few is None else stack[:, few]
             for side in plan.factored[key]:
-                (where, rows), x = plan.place[key, side], along(stack, side)
-                state["factor"][where][rows].baddbmm_(x, x.mT, beta=past, alpha=present)
-            if not state["refreshed"]:
-                continue
-            for side in plan.factored[key]:
-                where, rows = plan.place[key, side]
-                stack = turned(stack, state["root"][where][rows], side)
+                name, rows = _rows(plan, key, side, members)
+                stack = turned(stack, state["root"][name][rows], side)
             if few is not None:
                 stack = torch.zeros_like(whole).index_copy_(1, few, stack)
-            for name, grid, part in zip(names, grids, stack.split(counts), strict=True):
-                done[name] = join(part, grid)
+            for name, part in zip(members, stack.split(counts), strict=True):
+                done[name] = join(part, plan.grids[name])
         if not done:
             return {}
         norm = torch.stack(torch._foreach_norm(list(done.values())))
@@ -216,6 +242,30 @@ class Shampoo(torch.optim.Optimizer):
         done = {name: value.reshape_as(steps[name]) for name, value in done.items()}
         torch._foreach_mul_(list(done.values()), (goal / torch.where(norm > 0, norm, 1.0)).unbind())
         return done
+
+
+def _place(group: int) -> str:
+    """The key of a group's statistics in the state."""
+    return f"shampoo/{group}" if group else "shampoo"
+
+
+def _blocks(plan: ShampooPlan, members: list[str], grads: Tree) -> tuple[Tensor, list[int]]:
+    """The blocks of some parameters of one bucket, in one stack, and the number of blocks of each."""
+    grids = [plan.grids[name] for name in members]
+    counts = [grid.blocks for grid in grids]
+    stack = grads[members[0]].new_empty(sum(counts), *grids[0].lengths)
+    for name, grid, part in zip(members, grids, stack.split(counts), strict=True):
+        cut(grads[name], grid, part)
+    return stack, counts
+
+
+def _rows(plan: ShampooPlan, key: str, side: int, members: list[str]) -> tuple[str, Index]:
+    """The stack of statistics of one side of some parameters of a bucket, and their rows there."""
+    stack, rows = plan.place[key, side]
+    if members == plan.stacked[key]:
+        return stack, rows
+    chosen = [rows.start + row for row, (name, _) in enumerate(plan.buckets.members[key]) if name in members]
+    return stack, torch.tensor(chosen)
 
 
 make = Shampoo

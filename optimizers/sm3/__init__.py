@@ -1,4 +1,4 @@
-"""SM3: AdaGrad from one number for each slice of a tensor, instead of one for each element.
+"""SM3: AdaGrad with one accumulator for each slice of a tensor instead of one for each element.
 
 A tensor's elements are covered by its slices: rows and columns of a matrix, and so on along every axis. Each slice
 holds μ, and the least μ of an element's slices stands for the sum of its squared gradients:
@@ -15,20 +15,7 @@ must not depend on a table's placement, so the suite does not split tables for i
 A gradient that is not finite is not hidden: it spoils its slices for good, and through them the tensor.
 """
 
-from suite.contract import UserError
-
-SUMMARY = "SM3 (Anil et al. 2019), AdaGrad in sublinear memory; SM3-I and SM3-II"
+SUMMARY = "SM3-I and SM3-II (Anil et al. 2019): AdaGrad in sublinear memory"
 CITATION = "Anil, Gupta, Koren, Singer: Memory-Efficient Adaptive Optimization, NeurIPS 2019, arXiv:1901.11150"
 NEEDS = ()
 EPSILON = 1e-30  # 0/√(0 + ε) = 0; google-research/sm3's constant
-VARIANTS = ("I", "II")
-
-
-def check(variant: str) -> None:
-    """Refuse an unknown variant.
-
-    Raises:
-        UserError: naming the known ones.
-    """
-    if variant not in VARIANTS:
-        raise UserError(f"optimizer.variant={variant}: must be one of {', '.join(VARIANTS)}")

@@ -8,57 +8,84 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.contract import Rows
-from suite.optimizers._base.jax import Optimizer, decayed, dense, hyper, merged, still
-from suite.optimizers.sm3 import EPSILON, check
+from suite.declared import described
+from suite.optimizers._base.jax import Optimizer, decayed, dense, live, merged, schedulable, settled, still
+from suite.optimizers.sm3 import EPSILON
+from suite.optimizers.sm3.settings import Settings
 
 Tree = dict[str, Array]
+State = dict[str, Any]
 
 
-def sm3(*, lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 0.0, variant: str = "II") -> Optimizer:
-    """AdaGrad from one number for each slice; arguments as in `suite.optimizers.sm3.torch.SM3`.
+@described(Settings)
+def sm3(**settings: Any) -> Optimizer:
+    """AdaGrad with one number for each slice; the rule is in the package's docstring.
 
-    A momentum that is 0 here stays 0, as no average is held for it: none is in `state["hyper"]`, and one put there is
-    refused.
+    A momentum that is 0 here stays 0, because the state then holds no average: `state["hyper"]` has no momentum, and
+    one that is put there is rejected.
+
+    Args:
+        settings: by name, as listed below.
     """
-    check(variant)
-    plain = not momentum and not weight_decay  # the others reach every row of a table
+    rule = SM3(settled(Settings, "sm3", settings))
+    return Optimizer(rule.init, rule.update, settings=schedulable(rule.settings))
 
-    def init(params: Tree) -> dict[str, Any]:
+
+class SM3:
+    """The functions of the optimizer, for these settings."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.moving = live(settings.momentum)
+
+    def init(self, params: Tree) -> State:
+        """μ = 0 for every slice; a zero average of scaled gradients, if there is momentum."""
         return {
-            "hyper": hyper(lr=lr, weight_decay=weight_decay) | (hyper(momentum=momentum) if momentum else {}),
             "covers": {name: _covers(value) for name, value in params.items()},
-            "velocity": jax.tree.map(jnp.zeros_like, params) if momentum else {},
+            "velocity": jax.tree.map(jnp.zeros_like, params) if self.moving else {},
         }
 
-    def update(grads: Tree, state: dict[str, Any], params: Tree) -> tuple[Tree, dict[str, Any]]:
-        at, covers = state["hyper"], state["covers"]
-        rows = {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)} if plain else {}
+    def update(self, grads: dict[str, Any], state: State, params: Tree) -> tuple[dict[str, Any], State]:
+        """The changes of the parameters, and the next state."""
+        hyper, covers = state["hyper"], dict(state["covers"])
+        rows = self._rows(grads)
         grads = dense({name: grad for name, grad in grads.items() if name not in rows}, params)
-        grads = decayed(grads, params, at["weight_decay"])
-        direction, after, velocity = {}, {}, {}
+        grads = decayed(grads, params, hyper["weight_decay"])
+        direction, velocity = {}, {}
         for name, grad in grads.items():
-            bound, after[name] = _bound(covers[name], grad, variant)
+            bound, covers[name] = _bound(covers[name], grad, self.settings.variant)
             direction[name] = grad * lax.rsqrt(bound + EPSILON)
-        if momentum:
-            beta = at["momentum"]
-            average = lambda v, d: beta * v + (1.0 - beta) * d  # noqa: E731
-            velocity = direction = jax.tree.map(average, state["velocity"], direction)
+        if self.moving:
+            velocity = direction = self._average(state["velocity"], direction, hyper["momentum"])
         else:
-            still(at)
-        updates: dict[str, Any] = jax.tree.map(lambda d: -at["lr"] * d, direction)
-        for name, (ids, values) in rows.items():  # which are the only slices
-            before, square = covers[name][0], values * values
-            row = before.at[ids].add(_largest(square)[0])  # in SM3-II too: max(μ + g²) = μ + max g²
-            after[name] = [row, *covers[name][1:]]
-            bound = before[ids] + square if variant == "II" else row[ids]
-            updates[name] = Rows(ids, -at["lr"] * values * lax.rsqrt(bound + EPSILON))
-        return updates, state | {"covers": after, "velocity": velocity}
+            still(hyper)
+        changes: dict[str, Any] = jax.tree.map(lambda d: -hyper["lr"] * d, direction)
+        for name, (ids, values) in rows.items():
+            bound, covers[name] = self._bound_by_rows(covers[name], ids, values)
+            changes[name] = Rows(ids, -hyper["lr"] * values * lax.rsqrt(bound + EPSILON))
+        return changes, state | {"covers": covers, "velocity": velocity}
 
-    return Optimizer(init, update)
+    def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
+        """The gradients given by rows that change only these rows; momentum and decay change every row of a table."""
+        if self.moving or live(self.settings.weight_decay):
+            return {}
+        return {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)}
+
+    @staticmethod
+    def _average(velocity: Tree, direction: Tree, momentum: Array) -> Tree:
+        """The next average of scaled gradients."""
+        return jax.tree.map(lambda v, d: momentum * v + (1.0 - momentum) * d, velocity, direction)
+
+    def _bound_by_rows(self, covers: list[Array], ids: Array, values: Array) -> tuple[Array, list[Array]]:
+        """ν of the elements of some rows, which are the only slices, and the new μ."""
+        before, square = covers[0], values * values
+        row = before.at[ids].add(_largest(square)[0])  # in SM3-II too: max(μ + g²) = μ + max g²
+        bound = before[ids] + square if self.settings.variant == "II" else row[ids]
+        return bound, [row, *covers[1:]]
 
 
 def _covers(value: Array) -> list[Array]:
-    """μ = 0 for every slice along each axis, of the value's length there and 1 elsewhere."""
+    """μ = 0, one array for each axis, with the value's length along this axis and 1 along the others."""
     shapes = [[n if i == axis else 1 for i, n in enumerate(value.shape)] for axis in range(max(value.ndim, 1))]
     return [jnp.zeros(shape, value.dtype) for shape in shapes]
 
@@ -73,12 +100,12 @@ def _bound(covers: list[Array], grad: Array, variant: str) -> tuple[Array, list[
 
 
 def _largest(value: Array) -> list[Array]:
-    """The largest element of every slice, axis by axis; an axis is gone before the next, so the whole is read twice."""
-    found, rest = [], value
+    """The largest element of every slice, by axis. Each axis is reduced before the next: two passes over the whole."""
+    maxima, rest = [], value
     for axis in range(value.ndim - 1):
-        found.append(rest.max(tuple(range(axis + 1, value.ndim)), keepdims=True))
+        maxima.append(rest.max(tuple(range(axis + 1, value.ndim)), keepdims=True))
         rest = rest.max(axis, keepdims=True)
-    return [*found, rest]
+    return [*maxima, rest]
 
 
 make = sm3

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from suite.optimizers.sm3 import EPSILON
+from suite.optimizers.sm3.settings import Settings
 
 Tree = dict[str, np.ndarray]
 
@@ -21,20 +22,13 @@ def init(params: Tree) -> dict[str, Any]:
 
 
 def update(
-    params: Tree,
-    grads: Tree,
-    state: dict[str, Any],
-    *,
-    lr: float = 0.1,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    variant: str = "II",
-    **_: Any,
+    params: Tree, grads: Tree, state: dict[str, Any], settings: Settings, **_: Any
 ) -> tuple[Tree, dict[str, Any]]:
     """One step; returns new parameters and state."""
     new, covers, velocity = {}, {}, {}
+    momentum, variant = settings.momentum, settings.variant
     for name, w in params.items():
-        g = np.atleast_1d(grads[name] + (weight_decay * w if w.ndim > 1 else 0.0))
+        g = np.atleast_1d(grads[name] + (settings.weight_decay * w if w.ndim > 1 else 0.0))
         mu, nu = state["covers"][name], np.zeros(g.shape)
         after = [value.copy() if variant == "I" else np.zeros_like(value) for value in mu]
         places = list(product(*map(range, g.shape)))
@@ -51,5 +45,5 @@ def update(
                     value[i[axis]] = max(value[i[axis]], nu[i])
         scaled = (g / np.sqrt(nu + EPSILON)).reshape(w.shape)  # 0/0 = 0
         velocity[name] = momentum * state["velocity"][name] + (1.0 - momentum) * scaled
-        new[name], covers[name] = w - lr * velocity[name], after
+        new[name], covers[name] = w - settings.lr * velocity[name], after
     return new, {"covers": covers, "velocity": velocity}

@@ -1,52 +1,44 @@
 """SM3 in torch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import decayed, dense, velocities
-from suite.optimizers.sm3 import EPSILON, check
+from suite.declared import described
+from suite.optimizers._base.torch import Optimizer, decayed, dense, present, velocities, weights, wide
+from suite.optimizers.sm3 import EPSILON
+from suite.optimizers.sm3.settings import Settings
 
 
-class SM3(torch.optim.Optimizer):
-    """AdaGrad from one number for each slice; the rule stands in the package's docstring.
+@described(Settings)
+class SM3(Optimizer):
+    """AdaGrad with one number for each slice; the rule is in the package's docstring.
 
-    `state[parameter]["covers"]` holds μ, one tensor for each axis, of the parameter's length there and 1 elsewhere.
+    `state[parameter]["covers"]` holds μ: one tensor for each axis, with the parameter's length along this axis and 1
+    along the others.
 
     Args:
-        parameters: `model.named_parameters()`.
-        lr: learning rate η.
-        momentum: β, of the scaled gradients' average; at 0 none is held.
-        weight_decay: λ of the L2 term, added to the gradients of matrices and filters.
-        variant: I | II.
+        parameters: tensors, `model.named_parameters()`, or groups of either.
+        settings: by name, as listed below.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[tuple[str, Tensor]],
-        *,
-        lr: float = 0.1,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        variant: str = "II",
-    ):
-        check(variant)
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        self.second = variant == "II"
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                axes = range(max(parameter.ndim, 1))
-                self.state[parameter]["covers"] = [parameter.new_zeros(_slices(parameter, axis)) for axis in axes]
-            velocities(self, group)
+    def __init__(self, parameters: Iterable[Any], **settings: Any):
+        self.settings = Settings.given(settings)
+        super().__init__(parameters, self.settings.scheduled())
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Update the parameters from their gradients."""
+    def _begin(self, group: dict[str, Any]) -> None:
+        for parameter in group["params"]:
+            sizes = [_slices(parameter, axis) for axis in range(max(parameter.ndim, 1))]
+            kind = wide(parameter.dtype)
+            self.state[parameter]["covers"] = [parameter.new_zeros(size, dtype=kind) for size in sizes]
+        velocities(self, group["params"], group["momentum"])
+
+    def _update(self) -> None:
         for group in self.param_groups:
-            params, momentum = group["params"], group["momentum"]
-            if not momentum and not group["weight_decay"]:  # which reach every row of a table
+            params, momentum = present(group["params"]), group["momentum"]
+            if not momentum and not group["weight_decay"]:  # these two change every row of a table
                 params = [parameter for parameter in params if not self._by_rows(parameter, group["lr"])]
             if not params:
                 continue
@@ -57,14 +49,15 @@ class SM3(torch.optim.Optimizer):
             torch._foreach_rsqrt_(direction)
             torch._foreach_mul_(direction, grads)
             if momentum:
-                velocity = velocities(self, group)
+                velocity = velocities(self, params, momentum)
                 torch._foreach_lerp_(velocity, direction, 1.0 - momentum)
                 direction = velocity
-            torch._foreach_add_(params, direction, alpha=-group["lr"])
+            with weights(params) as values:
+                torch._foreach_add_(values, direction, alpha=-group["lr"])
 
     def _bound(self, covers: list[Tensor], grad: Tensor) -> Tensor:
-        """ν of every element, as a new tensor; μ is brought up to date."""
-        if self.second:
+        """ν of every element, as a new tensor; updates μ."""
+        if self.settings.variant == "II":
             nu = torch.addcmul(_least(covers), grad, grad)
             for cover, largest in zip(covers, _largest(nu), strict=True):
                 cover.copy_(largest)
@@ -74,7 +67,11 @@ class SM3(torch.optim.Optimizer):
         return _least(covers).expand_as(grad).clone()
 
     def _by_rows(self, table: Tensor, lr: float) -> bool:
-        """Update the rows that a sparse gradient names, which are its only slices; whether it was one."""
+        """Update the rows that a sparse gradient names; its slices are these rows only.
+
+        Returns:
+            False for a gradient that is not sparse.
+        """
         if table.grad is None or not table.grad.is_sparse:
             return False
         grad, cover = table.grad.coalesce(), self.state[table]["covers"][0]
@@ -82,18 +79,18 @@ class SM3(torch.optim.Optimizer):
         before, square = cover[ids], values * values
         after = before + _largest(square)[0]
         cover.index_copy_(0, ids, after)  # in SM3-II too: max(μ + g²) = μ + max g²
-        scale = before + square if self.second else after
+        scale = before + square if self.settings.variant == "II" else after
         table.index_add_(0, ids, values / (scale + EPSILON).sqrt(), alpha=-lr)
         return True
 
 
 def _slices(value: Tensor, axis: int) -> list[int]:
-    """Shape of what holds one number for each slice along an axis."""
+    """The shape of μ along an axis: one number for each slice."""
     return [length if place == axis else 1 for place, length in enumerate(value.shape)]
 
 
 def _least(covers: list[Tensor]) -> Tensor:
-    """The least μ of each element's slices; the last axes first, so that only the last minimum is of full size."""
+    """The least μ of each element's slices. Starts with the last axes, so that only the last minimum has full size."""
     least = covers[-1]
     for cover in reversed(covers[:-1]):
         least = torch.minimum(cover, least)
@@ -101,12 +98,12 @@ def _least(covers: list[Tensor]) -> Tensor:
 
 
 def _largest(value: Tensor) -> list[Tensor]:
-    """The largest element of every slice, axis by axis; an axis is gone before the next, so the whole is read twice."""
-    found, rest = [], value
+    """The largest element of every slice, by axis. Each axis is reduced before the next: two passes over the whole."""
+    maxima, rest = [], value
     for axis in range(value.ndim - 1):
-        found.append(rest.amax(list(range(axis + 1, value.ndim)), keepdim=True))
+        maxima.append(rest.amax(list(range(axis + 1, value.ndim)), keepdim=True))
         rest = rest.amax(axis, keepdim=True)
-    return [*found, rest]
+    return [*maxima, rest]
 
 
 make = SM3

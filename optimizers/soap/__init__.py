@@ -1,4 +1,4 @@
-"""SOAP: Adam in the eigenvectors of Shampoo's statistics.
+"""SOAP: Adam in the eigenbasis of Shampoo's statistics.
 
 A parameter of shape (O, I, k, k) is seen as the matrix (O, I·k·k). Its reduced gradient G follows
 
@@ -26,4 +26,4 @@ CITATION = (
     "Vyas, Morwani, Zhao, Kwun, Shapira, Brandfonbrener, Janson, Kakade: SOAP: Improving and Stabilizing Shampoo using "
     "Adam, arXiv:2409.11321"
 )
-NEEDS = ("shapes", "world", "program", "facts")
+NEEDS = ("shapes", "world", "program", "reduce", "facts")

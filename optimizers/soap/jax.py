@@ -1,5 +1,6 @@
 """SOAP in jax."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,78 +8,128 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from suite.optimizers._base.jax import Optimizer, hyper
+from suite.contract import Reduce
+from suite.declared import described
+from suite.optimizers._base import ALONE
+from suite.optimizers._base.jax import Optimizer, after_programs, one_rank, settled, shaped
 from suite.optimizers._linalg.jax import decomposable, finite
 from suite.optimizers.soap.plan import SOAPPlan
+from suite.optimizers.soap.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-def soap(
-    *,
-    shapes: Mapping[str, tuple[int, ...]],
-    world: int = 1,
-    lr: float = 3e-3,
-    beta1: float = 0.95,
-    beta2: float = 0.95,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.01,
-    precondition_frequency: int = 10,
-    start_preconditioning: int = 1,
-    max_size: int = 512,
-    one_sided: bool = False,
-) -> Optimizer:
-    """Adam in Shampoo's eigenbasis; arguments as in `suite.optimizers.soap.torch.SOAP`.
+@described(Settings)
+def soap(*, shapes: Mapping[str, tuple[int, ...]] | None = None, world: int = 1, **settings: Any) -> Optimizer:
+    """Adam in Shampoo's eigenbasis; the rule is in the package's docstring.
 
-    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan` and `program`; call them
-    as the torch class says.
+    `update` does everything that is due, also inside `jax.jit`. With `shapes`, the optimizer also offers `plan` and
+    `program`, which the suite's engine calls as the docstring of the torch class says.
+
+    Args:
+        shapes: the parameters' shapes, by name; None: those of the parameters that `init` and `update` receive.
+        world: ranks that share the bases; more than one requires the suite's engine.
+        settings: by name, as listed below.
     """
-    plan = SOAPPlan(
-        shapes,
-        world=world,
-        max_size=max_size,
-        one_sided=one_sided,
-        precondition_frequency=precondition_frequency,
-        start_preconditioning=start_preconditioning,
-    )
-    members = plan.members
+    chosen = settled(Settings, "soap", settings, world=world)
 
-    def init(params: Tree) -> State:
-        kind, sizes = next(iter(params.values())).dtype, plan.sizes
+    def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
+        rule = SOAP(SOAPPlan(shapes, chosen, world=int(world)))
+        offers = {"plan": rule.plan, "program": rule.program, "facts": rule.facts}
+        return Optimizer(rule.init, rule.update, settings=chosen.scheduled(), **offers)
 
-        def moments() -> Tree:
-            stacks = {key: jnp.zeros((len(names), *map(int, key.split("x"))), kind) for key, names in members.items()}
-            return stacks | {name: jnp.zeros_like(params[name]) for name in plan.rest}
+    return shaped(build, shapes)
 
+
+class SOAP:
+    """The functions of the optimizer, for this plan."""
+
+    def __init__(self, plan: SOAPPlan):
+        self.plan = plan
+
+    def init(self, params: Tree) -> State:
+        """Statistics and moments zero, bases the identity."""
+        kind, plan = next(iter(params.values())).dtype, self.plan
+        sizes = plan.sizes.items()
         return {
-            "hyper": hyper(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay),
             "steps": jnp.zeros((), jnp.int32),
             "kept": jnp.zeros((), jnp.int32),
-            "factor": {at: jnp.zeros((plan.count(at), size, size), kind) for at, size in sizes.items()},
-            "basis": {at: jnp.tile(jnp.eye(size, dtype=kind), (plan.count(at), 1, 1)) for at, size in sizes.items()},
-            "first": moments(),
-            "second": moments(),
+            "factor": {stack: jnp.zeros((plan.count(stack), size, size), kind) for stack, size in sizes},
+            "basis": {stack: jnp.tile(jnp.eye(size, dtype=kind), (plan.count(stack), 1, 1)) for stack, size in sizes},
+            "first": self._moments(params, kind),
+            "second": self._moments(params, kind),
         }
 
-    def program(name: str, state: State, *, reduce: Any) -> State:
+    def _moments(self, params: Tree, kind: Any) -> Tree:
+        """Zeros for each stack of matrices, and for each parameter without a basis."""
+        shapes = {key: (len(names), *map(int, key.split("x"))) for key, names in self.plan.members.items()}
+        stacks = {key: jnp.zeros(shape, kind) for key, shape in shapes.items()}
+        return stacks | {name: jnp.zeros_like(params[name]) for name in self.plan.rest}
+
+    def program(self, name: str, state: State, *, reduce: Reduce[Array]) -> State:
+        """The state after a refresh of all bases of one size; a basis that fails stays as it was, and is counted."""
+        plan = self.plan
         stacks, owners = plan.equal[name], plan.owners(name)
-        together = [jnp.concatenate([state[kind][at] for at in stacks]) for kind in ("factor", "basis")]
-        mine = [reduce.mine(stack, owners) for stack in together]
-        fresh = reduce.gather(f"basis/{name}", refreshed(*mine, start=state["steps"] == plan.start), owners)
+        factors, bases = (jnp.concatenate([state[kind][stack] for stack in stacks]) for kind in ("factor", "basis"))
+        share = (reduce.mine(factors, owners), reduce.mine(bases, owners))
+        fresh = reduce.gather(f"basis/{name}", refreshed(*share, start=state["steps"] == plan.start), owners)
         usable = finite(fresh)
-        fresh = jnp.where(usable, fresh, together[1])
+        fresh = jnp.where(usable, fresh, bases)
         basis, first, begin = dict(state["basis"]), dict(state["first"]), 0
-        for at in stacks:
-            key, side = at.split("/")
-            new, begin = fresh[begin : begin + plan.count(at)], begin + plan.count(at)
-            turn, basis[at] = new.mT @ basis[at], new
-            first[key] = turn @ first[key] if side == "left" else first[key] @ turn.mT
+        for stack in stacks:
+            key, side = stack.split("/")
+            new, begin = fresh[begin : begin + plan.count(stack)], begin + plan.count(stack)
+            rotation, basis[stack] = new.mT @ basis[stack], new
+            first[key] = rotation @ first[key] if side == "left" else first[key] @ rotation.mT
         kept = state["kept"] + (~usable).sum(dtype=state["kept"].dtype)
         return state | {"basis": basis, "first": first, "kept": kept}
 
-    def turn(state: State, key: str, stack: Array, *, back: bool = False) -> Array:
-        """Q_Lᵀ X Q_R, or `back` from there."""
+    def update(
+        self, grads: Tree, state: State, params: Tree, *, reduce: Reduce[Array] | None = None
+    ) -> tuple[Tree, State]:
+        """The changes of the parameters, and the next state; without `reduce` also the refreshes that are due."""
+        if reduce is None:  # no engine has called `program`
+            state = self._refreshed_alone(state)
+        state = state | {"steps": state["steps"] + 1}
+        stacks = {key: self._stacked(key, grads) for key in self.plan.members}
+        turned = {name: grads[name] for name in self.plan.rest}
+        turned |= {key: self._turned(state, key, stack) for key, stack in stacks.items()}
+        direction, moments = _adam(turned, state)
+        for key, names in self.plan.members.items():
+            stack = self._turned(state, key, direction[key], back=True)
+            direction |= {name: stack[row].reshape(params[name].shape) for row, name in enumerate(names)}
+        hyper = state["hyper"]
+
+        def change(name: str, w: Array) -> Array:
+            return -hyper["lr"] * (direction[name] + hyper["weight_decay"] * w if w.ndim > 1 else direction[name])
+
+        changes = {name: change(name, w) for name, w in params.items()}
+        return changes, state | moments | {"factor": self._absorbed(stacks, state)}
+
+    def _refreshed_alone(self, state: State) -> State:
+        """The state after the refreshes that are due, without an engine."""
+        one_rank("soap", self.plan.world)
+        alone = functools.partial(self.program, reduce=ALONE)
+        return after_programs(self.plan.programs, self.plan.cycle, state, state["steps"], alone)
+
+    def _stacked(self, key: str, grads: Tree) -> Array:
+        """The gradients of one stack as matrices (count, rows, columns)."""
+        rows, columns = map(int, key.split("x"))
+        return jnp.stack([grads[name].reshape(rows, columns) for name in self.plan.members[key]])
+
+    def _absorbed(self, stacks: Tree, state: State) -> Tree:
+        """The statistics, with the gradients in these stacks added."""
+        beta2, factor = state["hyper"]["beta2"], dict(state["factor"])
+        for key, stack in stacks.items():
+            for side, one, other in (("left", stack, stack.mT), ("right", stack.mT, stack)):
+                if (name := f"{key}/{side}") in factor:
+                    factor[name] = beta2 * factor[name] + (1.0 - beta2) * (one @ other)
+        return factor
+
+    @staticmethod
+    def _turned(state: State, key: str, stack: Array, *, back: bool = False) -> Array:
+        """Matrices in the coordinates of their bases, Q_Lᵀ X Q_R, or `back` from there."""
         left, right = (state["basis"].get(f"{key}/{side}") for side in ("left", "right"))
         if left is not None:
             stack = (left if back else left.mT) @ stack
@@ -86,44 +137,30 @@ def soap(
             stack = stack @ (right.mT if back else right)
         return stack
 
-    def update(grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
-        at, steps = state["hyper"], state["steps"] + 1
-        beta1, beta2 = at["beta1"], at["beta2"]
-        factor, turned = dict(state["factor"]), {name: grads[name] for name in plan.rest}
-        for key, names in members.items():
-            rows, columns = map(int, key.split("x"))
-            stack = jnp.stack([grads[name].reshape(rows, columns) for name in names])
-            for side, product in (("left", lambda s: s @ s.mT), ("right", lambda s: s.mT @ s)):
-                if (where := f"{key}/{side}") in factor:
-                    factor[where] = beta2 * factor[where] + (1.0 - beta2) * product(stack)
-            turned[key] = turn(state, key, stack)
-        first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], turned)
-        second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], turned)
+    @staticmethod
+    def facts(state: State) -> dict[str, float]:
+        """How often a basis could not be refreshed, for the result."""
+        return {"kept": int(state["kept"])}
 
-        def adam(m: Array, v: Array) -> Array:
-            held1, held2 = (-jnp.expm1(steps * jnp.log(beta)) for beta in (beta1, beta2))  # 1 - βᵗ uncancelled
-            return m / held1 / (jnp.sqrt(v / held2) + at["epsilon"])
 
-        direction = jax.tree.map(adam, first, second)
-        for key, names in members.items():
-            stack = turn(state, key, direction[key], back=True)
-            direction |= {name: stack[row].reshape(params[name].shape) for row, name in enumerate(names)}
-
-        def change(name: str, w: Array) -> Array:
-            return -at["lr"] * (direction[name] + at["weight_decay"] * w if w.ndim > 1 else direction[name])
-
-        state = state | {"steps": steps, "factor": factor, "first": first, "second": second}
-        return {name: change(name, w) for name, w in params.items()}, state
-
-    return Optimizer(init, update, plan=plan, program=program, facts=lambda state: {"kept": int(state["kept"])})
+def _adam(grads: Tree, state: State) -> tuple[Tree, State]:
+    """Adam's directions m̂ / (√v̂ + ε), and the next moments; `state` counts this step."""
+    hyper = state["hyper"]
+    beta1, beta2 = hyper["beta1"], hyper["beta2"]
+    first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], grads)
+    second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], grads)
+    # what the weights in each average sum to: 1 - βᵗ, computed without cancellation
+    weight1, weight2 = (-jnp.expm1(state["steps"] * jnp.log(beta)) for beta in (beta1, beta2))
+    direction = jax.tree.map(lambda m, v: m / weight1 / (jnp.sqrt(v / weight2) + hyper["epsilon"]), first, second)
+    return direction, {"first": first, "second": second}
 
 
 def refreshed(factor: Array, basis: Array, *, start: Array | bool) -> Array:
-    """Bases of eigenvectors (count, n, n), not finite where there is none; see the torch twin."""
+    """Bases of eigenvectors (count, n, n), not finite where there is none; as `refreshed` in torch.py."""
     margin = factor.shape[-1] * jnp.finfo(factor.dtype).eps
     usable, safe, _ = decomposable(factor)
 
-    # one by one: with several CPU devices in a process, jaxlib 0.10.2 hangs in batched factorisations now and then
+    # one by one: with several CPU devices in a process, jaxlib 0.10.2 sometimes hangs in batched factorisations
     def decomposed() -> Array:
         return lax.map(lambda matrix: lax.linalg.eigh(matrix, symmetrize_input=False)[0], safe)
 
@@ -132,10 +169,10 @@ def refreshed(factor: Array, basis: Array, *, start: Array | bool) -> Array:
         estimate = (basis * power).sum(-2, keepdims=True)
         power = power + margin * estimate.max(-1, keepdims=True) * basis
         order = jnp.argsort(-estimate, axis=-1, stable=True)
-        found = lax.map(lambda matrix: jnp.linalg.qr(matrix)[0], jnp.take_along_axis(power, order, -1, mode="clip"))
-        return jnp.take_along_axis(found, jnp.argsort(order, axis=-1), -1, mode="clip")  # columns back in their places
+        columns = lax.map(lambda matrix: jnp.linalg.qr(matrix)[0], jnp.take_along_axis(power, order, -1, mode="clip"))
+        return jnp.take_along_axis(columns, jnp.argsort(order, axis=-1), -1, mode="clip")  # in their old places
 
-    # in one program, or each would compile what stands around
+    # in one program: two programs would each compile the code around it
     return jnp.where(usable, lax.cond(start, decomposed, iterated), jnp.nan)
 
 

@@ -2,36 +2,33 @@
 
 from collections.abc import Mapping
 
-from suite.contract import Plan, UserError
+from suite.contract import Plan
 from suite.optimizers._plan import dealt, merge
+from suite.optimizers.soap.settings import Settings
 
 
 class SOAPPlan(Plan):
-    """Matrices of equal shape in one stack, bases of equal size owned slice by slice; refreshes every so many steps.
+    """Matrices of equal shape are in one stack, and bases are refreshed at fixed intervals.
+
+    The bases of one size are refreshed together; each rank owns a slice of them.
+
+    Args:
+        shapes: of the parameters, by name.
+        settings: of the optimizer; the plan reads those that do not change while training.
+        world: ranks that share the bases.
 
     Attributes:
-        precondition_frequency: steps between refreshes; may be edited while training, and counts at once.
-        start: the first step with a refresh.
+        precondition_frequency: steps between refreshes; may be edited while training, with immediate effect.
+        start: the first step with a refresh. Before the first update there are no statistics to decompose.
         members: names of the matrices in each stack, keyed by `<rows>x<columns>`.
         sizes: rows of each stack of bases, by `<rows>x<columns>/left` (Q_L) and `…/right` (Q_R).
         equal: the stacks of bases of each size; they are refreshed together.
         rest: names of the parameters without any basis.
     """
 
-    def __init__(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        *,
-        world: int,
-        max_size: int,
-        one_sided: bool,
-        precondition_frequency: int,
-        start_preconditioning: int,
-    ):
-        if precondition_frequency < 1:
-            raise UserError(f"optimizer.precondition_frequency={precondition_frequency}: steps; type 1 or more")
-        self.precondition_frequency = precondition_frequency
-        self.start = max(start_preconditioning, 1)  # before the first update there is nothing to decompose
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], settings: Settings, *, world: int = 1):
+        self.precondition_frequency = settings.precondition_frequency
+        self.start = settings.start_preconditioning
         self.world = world
         self.members: dict[str, list[str]] = {}
         self.sizes: dict[str, int] = {}
@@ -39,9 +36,10 @@ class SOAPPlan(Plan):
             sides = merge(shape)
             if len(sides) < 2:
                 continue
-            limit = min(max_size, *sides) if one_sided else max_size
+            limit = min(settings.max_size, *sides) if settings.one_sided else settings.max_size
             key = "x".join(map(str, sides))
-            bases = {f"{key}/{at}": side for at, side in zip(("left", "right"), sides, strict=True) if side <= limit}
+            sizes = dict(zip((f"{key}/left", f"{key}/right"), sides, strict=True))
+            bases = {basis: size for basis, size in sizes.items() if size <= limit}
             self.sizes |= bases
             if bases:
                 self.members.setdefault(key, []).append(name)
@@ -56,10 +54,18 @@ class SOAPPlan(Plan):
         return len(self.members[stack.partition("/")[0]])
 
     def owners(self, size: str) -> tuple[int, ...]:
-        """The rank that owns each matrix of a size, a slice each."""
+        """The rank that owns each matrix of a size; each rank owns a slice."""
         return dealt(sum(map(self.count, self.equal[size])), self.world)
 
+    @property
+    def cycle(self) -> tuple[int, int]:
+        """(begin, period): from step `begin` on, `programs` repeats every `period` steps."""
+        return self.start, self.precondition_frequency
+
     def programs(self, step: int) -> tuple[str, ...]:
-        """The refreshes of this step, one for each size; those after `start` updates are the first."""
+        """The refreshes of this step, one for each size; the first ones are in step `start`."""
         since = step - self.start
         return tuple(self.equal) if since >= 0 and since % self.precondition_frequency == 0 else ()
+
+
+make = SOAPPlan

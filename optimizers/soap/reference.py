@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from suite.optimizers.soap.settings import Settings
+
 Tree = dict[str, np.ndarray]
 
 
@@ -33,32 +35,19 @@ def eigenvectors(p: np.ndarray, q: np.ndarray | None) -> np.ndarray | None:
 
 
 def update(
-    params: Tree,
-    grads: Tree,
-    state: dict[str, Any],
-    *,
-    step: int,
-    lr: float = 3e-3,
-    beta1: float = 0.95,
-    beta2: float = 0.95,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.01,
-    precondition_frequency: int = 10,
-    start_preconditioning: int = 1,
-    max_size: int = 512,
-    one_sided: bool = False,
-    **_: Any,
+    params: Tree, grads: Tree, state: dict[str, Any], settings: Settings, *, step: int, **_: Any
 ) -> tuple[Tree, dict[str, Any]]:
-    """One step; returns new parameters and state."""
-    factors, bases, since = dict(state["factors"]), dict(state["bases"]), step - max(start_preconditioning, 1)
-    if since >= 0 and since % precondition_frequency == 0:  # line 14, before the next step instead of after the last
+    """One step, counted from 0; returns new parameters and state."""
+    beta1, beta2, max_size = settings.beta1, settings.beta2, settings.max_size
+    factors, bases, since = dict(state["factors"]), dict(state["bases"]), step - settings.start_preconditioning
+    if since >= 0 and since % settings.precondition_frequency == 0:  # line 14, before this step, not after the last
         for side, factor in factors.items():
-            found = eigenvectors(factor, bases.get(side, np.eye(len(factor))) if since else None)
-            bases |= {} if found is None else {side: found}  # lines 15 and 16
+            q = eigenvectors(factor, bases.get(side, np.eye(len(factor))) if since else None)
+            bases |= {} if q is None else {side: q}  # lines 15 and 16
     new, first, second = {}, {}, {}
     for name, w in params.items():
         g = matrix(grads[name])
-        limit = min(max_size, *g.shape) if one_sided and g.ndim > 1 else max_size
+        limit = min(max_size, *g.shape) if settings.one_sided and g.ndim > 1 else max_size
         kept = [g.ndim > 1 and side <= limit for side in g.shape]
         q_left, q_right = (bases.get((name, side), None) for side in ("left", "right"))
 
@@ -70,10 +59,12 @@ def update(
         first[name] = beta1 * state["first"][name] + (1.0 - beta1) * g  # line 5
         m = turn(first[name], q_left, q_right) / (1.0 - beta1 ** (step + 1))  # line 6
         second[name] = beta2 * state["second"][name] + (1.0 - beta2) * turned**2  # line 7
-        n = m / (np.sqrt(second[name] / (1.0 - beta2 ** (step + 1))) + epsilon)  # line 8, with ε outside the root
+        n = m / (
+            np.sqrt(second[name] / (1.0 - beta2 ** (step + 1))) + settings.epsilon
+        )  # line 8, with ε outside the root
         n = turn(n, None if q_left is None else q_left.T, None if q_right is None else q_right.T)  # line 9
-        decay = weight_decay * w if w.ndim > 1 else 0.0
-        new[name] = w - lr * (n.reshape(w.shape) + decay)  # line 10, and decay as in AdamW
+        decay = settings.weight_decay * w if w.ndim > 1 else 0.0
+        new[name] = w - settings.lr * (n.reshape(w.shape) + decay)  # line 10, and decay as in AdamW
         if kept[0]:
             factors[name, "left"] = beta2 * factors.get((name, "left"), 0.0) + (1.0 - beta2) * g @ g.T  # line 12
         if kept[-1]:

@@ -1,69 +1,60 @@
 """SOAP in torch."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.optimizers._base.torch import by_name, dense
+from suite.contract import Reduce
+from suite.declared import described
+from suite.optimizers._base import ALONE
+from suite.optimizers._base.torch import Optimizer, dense, names, one_rank, present, weights, wide, zeros
 from suite.optimizers.soap.plan import SOAPPlan
+from suite.optimizers.soap.settings import Settings
 
 Tree = dict[str, Tensor]
+Index = slice | Tensor  # some rows of a stack
 
 
-class SOAP(torch.optim.Optimizer):
-    """Adam in Shampoo's eigenbasis; the rule stands in the package's docstring.
+@described(Settings)
+class SOAP(Optimizer):
+    """Adam in Shampoo's eigenbasis; the rule is in the package's docstring.
 
-    Call `program` for each of `plan.programs(step)`, then `step`. `state["soap"]["kept"]` counts the bases that could
-    not be refreshed, so that the previous one was kept. `plan.precondition_frequency` may be edited at any time.
+    `step()` does everything that is due. The suite's engine shares the bases among ranks instead: it calls `program`
+    for each of `plan.programs(step)`, and passes `reduce` to `step`. `state["soap"]["kept"]` counts the bases that
+    could not be refreshed and stayed as they were. `plan.precondition_frequency` may be edited at any time.
+
+    Each group of parameters has its own statistics, bases and plan, and counts its own steps.
 
     Args:
-        parameters: `model.named_parameters()`.
-        world: ranks that share the bases.
-        lr: learning rate η.
-        beta1: of the gradient's average.
-        beta2: of the averages of the squared gradient and of the statistics.
-        epsilon: added to the root of the second moment.
-        weight_decay: λ; each step takes η λ w from matrices and filters.
-        precondition_frequency: steps between refreshes.
-        start_preconditioning: first step with bases, at least 1; before it the step is AdamW's.
-        max_size: longest side that has a basis.
-        one_sided: the longer of two unequal sides has none.
+        parameters: `model.named_parameters()`, tensors without names, or groups of either.
+        shapes: not read.
+        world: ranks that share the bases; more than one requires the suite's engine.
+        settings: by name, as listed below.
     """
-
-    state: dict[Any, Any]  # under the key "soap": what belongs to no single parameter
 
     def __init__(
         self,
-        parameters: Iterable[tuple[str, Tensor]],
+        parameters: Iterable[Any],
         *,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         world: int = 1,
-        lr: float = 3e-3,
-        beta1: float = 0.95,
-        beta2: float = 0.95,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.01,
-        precondition_frequency: int = 10,
-        start_preconditioning: int = 1,
-        max_size: int = 512,
-        one_sided: bool = False,
+        **settings: Any,
     ):
-        values = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
-        super().__init__(parameters, values)
-        self.named = by_name(self)
-        self.plan = SOAPPlan(
-            {name: tuple(parameter.shape) for name, parameter in self.named.items()},
-            world=world,
-            max_size=max_size,
-            one_sided=one_sided,
-            precondition_frequency=precondition_frequency,
-            start_preconditioning=start_preconditioning,
-        )
-        like, sizes, count = next(iter(self.named.values())).detach(), self.plan.sizes, self.plan.count
-        stacks = {key: (len(names), *map(int, key.split("x"))) for key, names in self.plan.members.items()}
-        self.state["soap"] = {
+        self.settings, self.world = Settings.given(settings), world
+        self.plans: list[SOAPPlan] = []  # one for each group
+        super().__init__(parameters, self.settings.scheduled())
+
+    def _begin(self, group: dict[str, Any]) -> None:
+        self.names = names(self)
+        named = {self.names[parameter]: parameter for parameter in group["params"]}
+        shapes = {name: tuple(parameter.shape) for name, parameter in named.items()}
+        plan = SOAPPlan(shapes, self.settings, world=self.world)
+        first, sizes, count = group["params"][0], plan.sizes, plan.count
+        like = first.detach().new_empty(0, dtype=wide(first.dtype))
+        stacks = {key: (len(members), *map(int, key.split("x"))) for key, members in plan.members.items()}
+        self.state[_place(len(self.plans))] = {
             "factor": {basis: like.new_zeros(count(basis), size, size) for basis, size in sizes.items()},
             "basis": {basis: torch.eye(size).to(like).repeat(count(basis), 1, 1) for basis, size in sizes.items()},
             "first": {key: like.new_zeros(shape) for key, shape in stacks.items()},
@@ -71,75 +62,142 @@ class SOAP(torch.optim.Optimizer):
             "kept": like.new_zeros((), dtype=torch.int64),
             "steps": like.new_zeros((), dtype=torch.float64),
         }
-        for name in self.plan.rest:
+        for name in plan.rest:
             for moment in ("first", "second"):
-                self.state[self.named[name]][moment] = torch.zeros_like(self.named[name])
+                self.state[named[name]][moment] = zeros(named[name])
+        self.plans.append(plan)
+
+    @property
+    def plan(self) -> SOAPPlan:
+        """The plan of the first group, which is the only one in a run of the suite."""
+        return self.plans[0]
 
     @torch.no_grad()
-    def program(self, name: str, *, reduce: Any) -> None:
-        """Refresh the bases of one size; each rank takes those of its slice, and a failed one stays as it was."""
-        state, stacks, owners = self.state["soap"], self.plan.equal[name], self.plan.owners(name)
-        start = bool(state["steps"] == self.plan.start)
-        together = [torch.cat([state[kind][at] for at in stacks]) for kind in ("factor", "basis")]
-        mine = [reduce.mine(stack, owners) for stack in together]
-        fresh = reduce.gather(f"basis/{name}", refreshed(*mine, start=start), owners)
+    def program(self, name: str, *, reduce: Reduce[Tensor], group: int = 0) -> None:
+        """Refresh the bases of one size, each rank those of its slice; a basis that fails stays as it was."""
+        state, plan = self.state[_place(group)], self.plans[group]
+        stacks, owners = plan.equal[name], plan.owners(name)
+        start = bool(state["steps"] == plan.start)
+        factors, bases = (torch.cat([state[kind][stack] for stack in stacks]) for kind in ("factor", "basis"))
+        share = (reduce.mine(factors, owners), reduce.mine(bases, owners))
+        fresh = reduce.gather(f"basis/{name}", refreshed(*share, start=start), owners)
         usable = fresh.isfinite().all(-1).all(-1)
-        fresh = torch.where(usable[:, None, None], fresh, together[1])
-        for at, new in zip(stacks, fresh.split([self.plan.count(at) for at in stacks]), strict=True):
-            key, side = at.split("/")
-            turn, first = new.mT @ state["basis"][at], state["first"][key]
-            state["first"][key] = turn @ first if side == "left" else first @ turn.mT
-            state["basis"][at].copy_(new)
+        fresh = torch.where(usable[:, None, None], fresh, bases)
+        for stack, new in zip(stacks, fresh.split([plan.count(stack) for stack in stacks]), strict=True):
+            key, side = stack.split("/")
+            rotation, first = new.mT @ state["basis"][stack], state["first"][key]
+            state["first"][key] = rotation @ first if side == "left" else first @ rotation.mT
+            state["basis"][stack].copy_(new)
         state["kept"] += (~usable).sum()
 
     def facts(self) -> dict[str, float]:
-        """How often the previous one was kept, for the result."""
-        return {"kept": int(self.state["soap"]["kept"])}
+        """How often a basis could not be refreshed, for the result."""
+        return {"kept": sum(int(self.state[_place(number)]["kept"]) for number in range(len(self.plans)))}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Update the parameters from their gradients."""
-        shared, plan, at = self.state["soap"], self.plan, self.param_groups[0]
-        steps = shared["steps"].add_(1.0)
-        grads: Tree = dict(zip(self.named, dense(list(self.named.values())), strict=True))
-        moments = [self.state[self.named[name]] for name in plan.rest]
-        turned = [self._absorb(key, [grads[name] for name in names]) for key, names in plan.members.items()]
-        turned += [grads[name] for name in plan.rest]
-        first = [*shared["first"].values(), *(moment["first"] for moment in moments)]
-        second = [*shared["second"].values(), *(moment["second"] for moment in moments)]
-        torch._foreach_lerp_(first, turned, 1.0 - at["beta1"])
-        torch._foreach_mul_(second, at["beta2"])
-        torch._foreach_addcmul_(second, turned, turned, 1.0 - at["beta2"])
-        scale = torch._foreach_sqrt(second)
-        torch._foreach_mul_(scale, (1.0 / (1.0 - at["beta2"] ** steps).sqrt()).to(first[0].dtype))
-        torch._foreach_add_(scale, at["epsilon"])
-        torch._foreach_mul_(scale, (1.0 - at["beta1"] ** steps).to(first[0].dtype))
-        done = torch._foreach_div(first, scale)
-        direction = dict(zip(plan.rest, done[len(plan.members) :], strict=True))
-        for (key, names), stack in zip(plan.members.items(), done, strict=False):
-            direction |= zip(names, self._turn(key, stack, back=True).unbind(), strict=True)
-        for group in self.param_groups:
-            params = group["params"]
-            chosen = [direction[name].view_as(self.named[name]) for name in group["param_names"]]
-            matrices = [parameter for parameter in params if parameter.ndim > 1]
+    def _update(self, *, reduce: Reduce[Tensor] | None = None) -> None:
+        for number, group in enumerate(self.param_groups):
+            if not present(group["params"]):
+                continue
+            if reduce is None:  # no engine has called `program`
+                one_rank(self, self.world)
+                for name in self.plans[number].programs(int(self.state[_place(number)]["steps"])):
+                    self.program(name, reduce=ALONE, group=number)
+            self._move(number)
+
+    def _move(self, number: int) -> None:
+        """Update the parameters of a group that have a gradient."""
+        group = self.param_groups[number]
+        named = {self.names[parameter]: parameter for parameter in present(group["params"])}
+        self.state[_place(number)]["steps"].add_(1.0)
+        direction = self._direction(number, named)
+        with weights(list(named.values())) as values:
+            matrices = [value for value in values if value.ndim > 1]
             if matrices and group["weight_decay"]:
                 torch._foreach_mul_(matrices, 1.0 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(params, chosen, alpha=-group["lr"])
+            steps = [direction[name].view_as(parameter) for name, parameter in named.items()]
+            torch._foreach_add_(values, steps, alpha=-group["lr"])
 
-    def _absorb(self, key: str, grads: list[Tensor]) -> Tensor:
-        """Add one bucket's gradients to the statistics; returns their stack in the bases' coordinates."""
-        factor, beta2 = self.state["soap"]["factor"], self.param_groups[0]["beta2"]
-        rows, columns = map(int, key.split("x"))
-        stack = torch.stack([grad.reshape(rows, columns) for grad in grads])
-        if f"{key}/left" in factor:
-            factor[f"{key}/left"].baddbmm_(stack, stack.mT, beta=beta2, alpha=1.0 - beta2)
-        if f"{key}/right" in factor:
-            factor[f"{key}/right"].baddbmm_(stack.mT, stack, beta=beta2, alpha=1.0 - beta2)
-        return self._turn(key, stack)
+    def _direction(self, number: int, named: Tree) -> Tree:
+        """Adam's directions of these parameters, in their own coordinates; updates statistics and moments."""
+        plan, grads = self.plans[number], dict(zip(named, dense(list(named.values())), strict=True))
+        members = {key: [name for name in every if name in grads] for key, every in plan.members.items()}
+        members = {key: chosen for key, chosen in members.items() if chosen}
+        rows = {key: _rows(plan.members[key], chosen) for key, chosen in members.items()}
+        rest = {name: named[name] for name in plan.rest if name in grads}
+        turned = [self._absorb(number, key, [grads[n] for n in chosen], rows[key]) for key, chosen in members.items()]
+        turned += [grads[name] for name in rest]
+        counts = self._counts(number, list(members.values()), list(rest))
+        adam = self._adam(number, turned, rows, list(rest.values()), counts)
+        direction = dict(zip(rest, adam[len(members) :], strict=True))
+        for (key, chosen), stack in zip(members.items(), adam, strict=False):
+            direction |= zip(chosen, self._turn(number, key, stack, rows[key], back=True).unbind(), strict=True)
+        return direction
 
-    def _turn(self, key: str, stack: Tensor, *, back: bool = False) -> Tensor:
-        """Q_Lᵀ X Q_R, or `back` from there."""
-        left, right = (self.state["soap"]["basis"].get(f"{key}/{side}") for side in ("left", "right"))
+    def _adam(
+        self, number: int, turned: list[Tensor], rows: dict[str, Index], rest: list[Tensor], counts: list[Tensor]
+    ) -> list[Tensor]:
+        """Adam's directions m̂ / (√v̂ + ε), of each stack, then of each of the rest; updates the moments.
+
+        Args:
+            number: of the group.
+            turned: gradients of the stacks in the coordinates of their bases, then of the rest.
+            rows: which rows of each stack these are.
+            rest: parameters without a basis.
+            counts: as `_counts` returns them.
+        """
+        group, state = self.param_groups[number], self.state[_place(number)]
+        first, second = (
+            [state[moment][key][chosen] for key, chosen in rows.items()]
+            + [self.state[parameter][moment] for parameter in rest]
+            for moment in ("first", "second")
+        )
+        torch._foreach_lerp_(first, turned, 1.0 - group["beta1"])
+        torch._foreach_mul_(second, group["beta2"])
+        torch._foreach_addcmul_(second, turned, turned, 1.0 - group["beta2"])
+        for moment, values in ("first", first), ("second", second):
+            for (key, chosen), value in zip(rows.items(), values, strict=False):
+                if not isinstance(chosen, slice):  # a slice is a view of the state
+                    state[moment][key][chosen] = value
+        scale: Any = torch._foreach_sqrt(second)
+        _multiply(scale, [1.0 / (1.0 - group["beta2"] ** count).sqrt() for count in counts])
+        torch._foreach_add_(scale, group["epsilon"])
+        _multiply(scale, [1.0 - group["beta1"] ** count for count in counts])
+        return list(torch._foreach_div(first, scale))
+
+    def _counts(self, number: int, stacks: list[list[str]], rest: list[str]) -> list[Tensor]:
+        """How many gradients the averages hold: of each stack, then of each of the rest; one count if all are equal.
+
+        Only the steps that a parameter missed are counted for it, in its state.
+        """
+        params, steps = self.param_groups[number]["params"], self.state[_place(number)]["steps"]
+        missed = {self.names[parameter]: self.state[parameter].get("missed", 0) for parameter in params}
+        for parameter in params:
+            if parameter.grad is None:
+                self.state[parameter]["missed"] = missed[self.names[parameter]] + 1
+        if not any(missed.values()):
+            return [steps]
+        counts = [(steps - steps.new_tensor([missed[name] for name in stack])).view(-1, 1, 1) for stack in stacks]
+        return counts + [steps - missed[name] for name in rest]
+
+    def _absorb(self, number: int, key: str, grads: list[Tensor], rows: Index) -> Tensor:
+        """Add the gradients of one stack to its statistics; returns them in the coordinates of their bases."""
+        factors, beta2 = self.state[_place(number)]["factor"], self.param_groups[number]["beta2"]
+        height, width = map(int, key.split("x"))
+        stack = torch.stack([grad.reshape(height, width) for grad in grads])
+        for side, one, other in ("left", stack, stack.mT), ("right", stack.mT, stack):
+            if (factor := factors.get(f"{key}/{side}")) is None:
+                continue
+            if isinstance(rows, slice):
+                factor.baddbmm_(one, other, beta=beta2, alpha=1.0 - beta2)
+            else:
+                factor[rows] = torch.baddbmm(factor[rows], one, other, beta=beta2, alpha=1.0 - beta2)
+        return self._turn(number, key, stack, rows)
+
+    def _turn(self, number: int, key: str, stack: Tensor, rows: Index, *, back: bool = False) -> Tensor:
+        """Matrices in the coordinates of their bases, Q_Lᵀ X Q_R, or `back` from there."""
+        bases = self.state[_place(number)]["basis"]
+        sides = (f"{key}/left", f"{key}/right")
+        left, right = (bases[side][rows] if side in bases else None for side in sides)
         if left is not None:
             stack = (left if back else left.mT) @ stack
         if right is not None:
@@ -147,13 +205,29 @@ class SOAP(torch.optim.Optimizer):
         return stack
 
 
+def _place(group: int) -> str:
+    """The key of a group's statistics in the state."""
+    return f"soap/{group}" if group else "soap"
+
+
+def _rows(every: list[str], chosen: list[str]) -> Index:
+    """The rows of a stack that belong to some of its members."""
+    return slice(None) if chosen == every else torch.tensor([every.index(name) for name in chosen])
+
+
+def _multiply(values: list[Tensor], factors: list[Tensor]) -> None:
+    """Multiply all values by one factor, or each by its own; the factors are in float64."""
+    rounded = [factor.to(values[0].dtype) for factor in factors]
+    torch._foreach_mul_(values, rounded if len(rounded) > 1 or rounded[0].ndim else rounded[0])
+
+
 def refreshed(factor: Tensor, basis: Tensor, *, start: bool) -> Tensor:
     """Bases of eigenvectors (count, n, n), not finite where there is none.
 
     Args:
         factor: statistics (count, n, n).
-        basis: what they are refreshed from, by one power iteration.
-        start: decompose the statistics instead.
+        basis: the previous bases (count, n, n), from which one power iteration starts.
+        start: decompose the statistics instead of iterating.
     """
     size, limits = factor.shape[-1], torch.finfo(factor.dtype)
     mean = factor.diagonal(dim1=-2, dim2=-1).mean(-1)
@@ -161,7 +235,7 @@ def refreshed(factor: Tensor, basis: Tensor, *, start: bool) -> Tensor:
     safe = torch.where(usable, factor, torch.eye(size, dtype=factor.dtype, device=factor.device))
     if start:
         try:
-            found = torch.linalg.eigh(safe)[1].contiguous()
+            columns = torch.linalg.eigh(safe)[1].contiguous()
         except torch.linalg.LinAlgError:  # one matrix that does not converge fails the whole call
             return torch.full_like(factor, torch.nan)
     else:
@@ -169,9 +243,9 @@ def refreshed(factor: Tensor, basis: Tensor, *, start: bool) -> Tensor:
         estimate = (basis * power).sum(-2, keepdim=True)
         power = power + size * limits.eps * estimate.amax(-1, keepdim=True) * basis
         order = estimate.argsort(dim=-1, descending=True, stable=True)
-        found = torch.linalg.qr(power.take_along_dim(order, -1))[0]
-        found = found.take_along_dim(order.argsort(-1), -1)  # columns back in their places
-    return torch.where(usable, found, torch.nan)
+        columns = torch.linalg.qr(power.take_along_dim(order, -1))[0]
+        columns = columns.take_along_dim(order.argsort(-1), -1)  # in their old places
+    return torch.where(usable, columns, torch.nan)
 
 
 make = SOAP

@@ -8,149 +8,220 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite import stream
-from suite.contract import Layer
-from suite.optimizers._base.jax import Optimizer, hyper
+from suite.contract import Layer, Reduce, UserError
+from suite.declared import described
+from suite.optimizers._base import ALONE
+from suite.optimizers._base.jax import Optimizer, settled, traced, unseen
 from suite.optimizers.vogn.jax_squares import rows, squares
-from suite.optimizers.vogn.plan import VOGNPlan
+from suite.optimizers.vogn.plan import VOGNPlan, check
+from suite.optimizers.vogn.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]
+Taps = Mapping[tuple[str, int], tuple[Array, Array]]
 
 
+@described(Settings)
 def vogn(
-    *,
-    layers: Mapping[str, Layer],
-    shapes: Mapping[str, tuple[int, ...]],
-    samples: int,
-    lr: float = 1e-3,
-    momentum: float = 0.9,
-    beta2: float = 0.999,
-    prior_precision: float = 1.0,
-    damping: float = 0.0,
-    tempering: float = 1.0,
-    tempering_start: float = 1.0,
-    tempering_warmup: int = 0,
-    augmentation: float = 1.0,
-    draws: int = 1,
-    fallback_ratio: float = 1.0,
-    fallback_beta1: float = 0.9,
-    fallback_beta2: float = 0.999,
-    fallback_epsilon: float = 1e-8,
+    *, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], samples: int, **settings: Any
 ) -> Optimizer:
-    """A Gaussian over the weights; arguments as in `suite.optimizers.vogn.torch.VOGN`.
+    """A Gaussian over the weights; the package's docstring describes the rule.
 
-    `shapes` are the parameters' shapes by name. Beside optax's two functions it offers `plan`, `observe`, `absorb`,
-    `forward_params` and `facts`; call them as the torch class says.
+    In a training loop of one's own, `suite.engine.jax_alone.observing` draws the weights and makes the statistics that
+    `update` asks for. Beside optax's two functions the optimizer offers `plan`, `observe`, `absorb`, `forward_params`
+    and `facts`, which the suite's engine calls as it calls those of `suite.optimizers.vogn.torch.VOGN`.
+
+    Args:
+        layers: the layers whose per-sample gradients are taken, by name.
+        shapes: of the parameters, by name.
+        samples: of the training split.
+        settings: by name, as listed below.
+
+    Raises:
+        UserError: for a setting that is unknown, out of range, traced although the step is compiled for its value, or
+            does not go with another.
     """
-    plan = VOGNPlan(
-        layers,
-        shapes,
-        beta2=beta2,
-        prior_precision=prior_precision,
-        damping=damping,
-        tempering=tempering,
-        tempering_start=tempering_start,
+    chosen = settled(Settings, "vogn", settings)
+    checked = chosen.beta2, chosen.prior_precision, chosen.damping, chosen.tempering, chosen.tempering_start
+    if not any(map(traced, checked)):  # a traced setting has no value yet
+        check(chosen)
+    rule = VOGN(VOGNPlan(layers, shapes), shapes, samples, chosen.draws)
+    return Optimizer(
+        rule.init,
+        rule.update,
+        settings=chosen.scheduled(),
+        plan=rule.plan,
+        layers=rule.plan.layers,
+        facts=rule.facts,
+        observe=rule.observe,
+        absorb=rule.absorb,
+        forward_params=rule.forward_params,
     )
 
-    def init(params: Tree) -> State:
-        values = hyper(
-            lr=lr,
-            momentum=momentum,
-            beta2=beta2,
-            prior_precision=prior_precision,
-            damping=damping,
-            tempering=tempering,
-            tempering_start=tempering_start,
-            tempering_warmup=tempering_warmup,
-            augmentation=augmentation,
-            fallback_ratio=fallback_ratio,
-            fallback_beta1=fallback_beta1,
-            fallback_beta2=fallback_beta2,
-            fallback_epsilon=fallback_epsilon,
-        )
-        kinds = dict.fromkeys(("momentum", "curvature"), plan.covered) | dict.fromkeys(("first", "second"), plan.rest)
-        moments = {k: {n: jnp.zeros_like(params[n]) for n in names} for k, names in kinds.items()}
-        return {"hyper": values, "kept": jnp.zeros((), jnp.int32)} | moments
 
-    def constants(at: Tree, step: Array) -> tuple[Array, Array, Array]:
-        """N, τ and δ̃."""
-        n, start, warmup = at["augmentation"] * samples, at["tempering_start"], at["tempering_warmup"]
-        risen = jnp.where(warmup > 0, jnp.minimum(1.0, step / jnp.maximum(warmup, 1.0)), 1.0)
-        tau = start + (at["tempering"] - start) * risen
-        return n, tau, tau * at["prior_precision"] / n
+class VOGN:
+    """The functions of the optimizer.
 
-    def forward_params(params: Tree, state: State, key: Array, draw: int = 0) -> Tree:
-        """Weights drawn for (seed, step); the first step keeps the mean, as nothing is known of its variance."""
-        n, _, delta = constants(state["hyper"], key[1])
-        made = dict(params)
-        for name in plan.drawn:
-            value = params[name]
-            noise = stream.normal(jnp, key, f"{name}/{draw}", jnp.arange(value.size), kind=value.dtype)
+    Args:
+        plan: which parameters have a variance.
+        shapes: of the parameters, by name.
+        samples: of the training split.
+        draws: passes over a batch, each with newly drawn weights.
+    """
+
+    def __init__(self, plan: VOGNPlan, shapes: Mapping[str, tuple[int, ...]], samples: int, draws: int):
+        self.plan, self.shapes, self.samples, self.draws = plan, shapes, samples, draws
+
+    def init(self, params: Tree) -> State:
+        """Momentum and s of zero for parameters that a layer describes, Adam's moments of zero for the others."""
+        covered, rest = self.plan.covered, self.plan.rest
+        names = dict.fromkeys(("momentum", "curvature"), covered) | dict.fromkeys(("first", "second"), rest)
+        zeros = {kind: {name: jnp.zeros_like(params[name]) for name in chosen} for kind, chosen in names.items()}
+        return {"kept": jnp.zeros((), jnp.int32), "steps": jnp.zeros((), jnp.int32)} | zeros
+
+    def facts(self, state: State) -> dict[str, float]:
+        """Number of elements of s that stayed as they were because their new square was not finite."""
+        return {"kept": int(state["kept"])}
+
+    def forward_params(self, params: Tree, state: State, key: Array, draw: int = 0) -> Tree:
+        """Weights drawn for (seed, step).
+
+        The first step keeps the mean, because the variance is not known before it.
+
+        Args:
+            params: the means, by name.
+            state: of the optimizer.
+            key: (seed, step).
+            draw: number of the pass over the batch.
+        """
+        n, _, delta = self._constants(state["hyper"], key[1])
+        drawn = dict(params)
+        for name in self.plan.drawn:
+            mean = params[name]
+            noise = stream.normal(jnp, key, f"{name}/{draw}", jnp.arange(mean.size), kind=mean.dtype)
             precision = n * (state["curvature"][name] + delta + state["hyper"]["damping"])
             known = jnp.where(key[1] == 0, 1.0, precision)
-            made[name] = jnp.where(key[1] == 0, value, value + noise.reshape(value.shape) * jax.lax.rsqrt(known))
-        return made
+            drawn[name] = jnp.where(key[1] == 0, mean, mean + noise.reshape(mean.shape) * jax.lax.rsqrt(known))
+        return drawn
 
-    def observe(taps: Mapping[tuple[str, int], tuple[Array, Array]], weight: Array) -> Tree:
+    def _constants(self, hyper: Tree, step: Array) -> tuple[Array, Array, Array]:
+        """N, τ and δ̃."""
+        n, start, warmup = hyper["augmentation"] * self.samples, hyper["tempering_start"], hyper["tempering_warmup"]
+        risen = jnp.where(warmup > 0, jnp.minimum(1.0, step / jnp.maximum(warmup, 1.0)), 1.0)
+        tau = start + (hyper["tempering"] - start) * risen
+        return n, tau, tau * hyper["prior_precision"] / n
+
+    def observe(self, taps: Taps, weight: Array) -> Tree:
+        """Sums over samples of squared gradients, by parameter, from the taps of one backward pass; weight is (N,)."""
         inverse_root = jnp.where(weight > 0, jax.lax.rsqrt(jnp.where(weight > 0, weight, 1.0)), 0.0)
         calls: dict[str, list[tuple[Array, Array]]] = {}
         for name, call in sorted(taps):
             x, dy = taps[name, call]
             dy = dy.astype(weight.dtype) * inverse_root.reshape(-1, *[1] * (dy.ndim - 1))  # its square needs √w
-            calls.setdefault(name, []).append(rows(layers[name], x, dy))
+            calls.setdefault(name, []).append(rows(self.plan.layers[name], x, dy))
         sums: Tree = {}
-        for name, found in calls.items():
-            layer = layers[name]
-            x, dy = found[0] if len(found) == 1 else (jnp.concatenate([pair[i] for pair in found], 1) for i in (0, 1))
-            sums.update(zip(layer.parameters, squares(layer, x, dy, shapes[layer.parameters[0]]), strict=False))
+        for name, pairs in calls.items():
+            layer = self.plan.layers[name]
+            x, dy = pairs[0] if len(pairs) == 1 else (jnp.concatenate([pair[i] for pair in pairs], 1) for i in (0, 1))
+            squared = squares(layer, x, dy, self.shapes[layer.parameters[0]])
+            sums.update(zip(layer.parameters, squared, strict=False))  # a layer may have no bias
         return sums
 
-    def absorb(statistics: Tree, state: State, *, reduce: Any) -> State:
-        return state | {"squared": reduce.exact(statistics)}  # only until the update
-
-    def further(grads: Tree, state: State, params: Tree, key: Array, evaluate: Any, reduce: Any) -> tuple[Tree, Tree]:
-        """Gradients and squares, averaged over all draws."""
-        found = grads, state["squared"]
-        for draw in range(1, draws):
-            _, more, statistics = evaluate(forward_params(params, state, key, draw))
-            new = reduce.mean(f"gradients/{draw}", more), reduce.exact(statistics)
-            found = jax.tree.map(jnp.add, found, new)
-        return jax.tree.map(lambda value: value / draws, found)
+    def absorb(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
+        """The state with the mean over ranks of the first draw's squares, which the update takes out again."""
+        return state | {"squared": reduce.exact(statistics)}
 
     def update(
-        grads: Tree, state: State, params: Tree, *, key: Array, evaluate: Any = None, reduce: Any = None
+        self,
+        grads: Tree,
+        state: State,
+        params: Tree,
+        *,
+        key: Array | None = None,
+        evaluate: Any = None,
+        reduce: Reduce[Array] | None = None,
+        statistics: Tree | None = None,
     ) -> tuple[Tree, State]:
-        at, step, squared = state["hyper"], key[1].astype(state["hyper"]["lr"].dtype), state["squared"]
-        if draws > 1:
-            grads, squared = further(grads, state, params, key, evaluate, reduce)
-        _, tau, delta = constants(at, step)
-        keep, gain = (
-            jnp.where(step == 0, first, then) for first, then in ((0.0, 1 - tau * at["beta2"]), (1.0, at["beta2"]))
-        )
-        momentum, curvature, updates, kept = {}, {}, {}, state["kept"]
-        for name in plan.covered:
-            grad = grads[name] + (delta * params[name] if name in plan.drawn else 0.0)
-            momentum[name] = m = at["momentum"] * state["momentum"][name] + grad
+        """The changes of the means, and the next state.
+
+        Args:
+            grads: by parameter, at the first draw.
+            state: of the optimizer.
+            params: the means, by name.
+            key: (seed, step), given by the suite's engine, which has called `absorb` before.
+            evaluate: parameters to (loss, gradients, statistics) on the same batch; given by the engine.
+            reduce: given by the engine.
+            statistics: without an engine, what `observing` made.
+
+        Raises:
+            UserError: without an engine, for missing statistics or several draws.
+        """
+        if key is None:
+            key, state = self._alone(statistics, state)
+        squared = state["squared"]
+        if self.draws > 1:
+            assert reduce is not None  # without an engine, several draws are rejected
+            grads, squared = self._all_draws(grads, state, params, key, evaluate, reduce)
+        hyper = state["hyper"]
+        step = key[1].astype(hyper["lr"].dtype)
+        changes, covered = self._vogn(grads, squared, state, params, step)
+        changes_of_rest, rest = self._adam(grads, state, step)
+        kept = {name: value for name, value in state.items() if name != "squared"}
+        return changes | changes_of_rest, kept | covered | rest | {"steps": state["steps"] + 1}
+
+    def _all_draws(
+        self, grads: Tree, state: State, params: Tree, key: Array, evaluate: Any, reduce: Reduce[Array]
+    ) -> tuple[Tree, Tree]:
+        """Gradients and squares, averaged over all draws."""
+        total = grads, state["squared"]
+        for draw in range(1, self.draws):
+            _, more, statistics = evaluate(self.forward_params(params, state, key, draw))
+            new = reduce.mean(f"gradients/{draw}", more, gradients=True), reduce.exact(statistics)
+            total = jax.tree.map(jnp.add, total, new)
+        return jax.tree.map(lambda value: value / self.draws, total)
+
+    def _vogn(self, grads: Tree, squared: Tree, state: State, params: Tree, step: Array) -> tuple[Tree, State]:
+        """The changes of parameters that a layer describes, and their next state."""
+        hyper, kept = state["hyper"], state["kept"]
+        _, tau, delta = self._constants(hyper, step)
+        keep = jnp.where(step == 0, 0.0, 1 - tau * hyper["beta2"])  # the first step starts s with its squares
+        gain = jnp.where(step == 0, 1.0, hyper["beta2"])
+        momentum, curvature, changes = {}, {}, {}
+        for name in self.plan.covered:
+            grad = grads[name] + (delta * params[name] if name in self.plan.drawn else 0.0)
+            momentum[name] = m = hyper["momentum"] * state["momentum"][name] + grad
             old, new = state["curvature"][name], squared[name]
-            sound = jnp.isfinite(new)
-            curvature[name] = s = jnp.where(sound, keep * old + gain * new, old)
-            kept = kept + (~sound).sum(dtype=kept.dtype)
-            updates[name] = -at["lr"] * m / (s + (delta + at["damping"]))
-        first, second = {}, {}
-        for name in plan.rest:  # Adam
-            b1, b2, grad = at["fallback_beta1"], at["fallback_beta2"], grads[name]
-            first[name] = m = b1 * state["first"][name] + (1.0 - b1) * grad
-            second[name] = s = b2 * state["second"][name] + (1.0 - b2) * grad * grad
-            scale = jnp.sqrt(s / (1.0 - b2 ** (step + 1.0))) + at["fallback_epsilon"]
-            updates[name] = -at["fallback_ratio"] * at["lr"] / (1.0 - b1 ** (step + 1.0)) * m / scale
-        moved = {"momentum": momentum, "curvature": curvature, "first": first, "second": second, "kept": kept}
-        return updates, {name: value for name, value in state.items() if name != "squared"} | moved
+            finite = jnp.isfinite(new)
+            curvature[name] = s = jnp.where(finite, keep * old + gain * new, old)
+            kept = kept + (~finite).sum(dtype=kept.dtype)
+            changes[name] = -hyper["lr"] * m / (s + (delta + hyper["damping"]))
+        return changes, {"momentum": momentum, "curvature": curvature, "kept": kept}
 
-    def facts(state: State) -> dict[str, float]:
-        return {"kept": int(state["kept"])}
+    def _adam(self, grads: Tree, state: State, step: Array) -> tuple[Tree, State]:
+        """The changes of parameters that no layer describes, and their next state."""
+        hyper = state["hyper"]
+        beta1, beta2 = hyper["fallback_beta1"], hyper["fallback_beta2"]
+        first, second, changes = {}, {}, {}
+        for name in self.plan.rest:
+            grad = grads[name]
+            first[name] = m = beta1 * state["first"][name] + (1.0 - beta1) * grad
+            second[name] = v = beta2 * state["second"][name] + (1.0 - beta2) * grad * grad
+            scale = jnp.sqrt(v / (1.0 - beta2 ** (step + 1.0))) + hyper["fallback_epsilon"]
+            changes[name] = -hyper["fallback_ratio"] * hyper["lr"] / (1.0 - beta1 ** (step + 1.0)) * m / scale
+        return changes, {"first": first, "second": second}
 
-    offers = {"observe": observe, "absorb": absorb, "forward_params": forward_params}
-    return Optimizer(init, update, plan=plan, facts=facts, **offers)
+    def _alone(self, statistics: Tree | None, state: State) -> tuple[Array, State]:
+        """The key (0, step) and the state after what an engine would have done before the update.
+
+        Raises:
+            UserError: for missing statistics or several draws.
+        """
+        if self.draws > 1:
+            raise UserError(f"vogn(draws={self.draws}): needs the suite's engine; leave it out")
+        if statistics is None:
+            raise unseen("vogn")
+        key = jnp.stack([jnp.zeros_like(state["steps"]), state["steps"]]).astype(jnp.uint32)
+        return key, self.absorb(statistics, state, reduce=ALONE)
 
 
 make = vogn

@@ -62,7 +62,10 @@ def _products(total: Array, x: Array, dy: Array) -> Array:
 
 
 def _shares(total: Array, ids: Array, dy: Array) -> Array:
-    """Squares of each embedding row's gradient; see the torch twin."""
+    """Squares of each embedding row's gradient: places of a sample that name the same row are summed first.
+
+    Each of c such places adds the square of the sum, divided by c, so that no array (N, rows, width) is made.
+    """
     same = (ids[:, :, None] == ids[:, None, :]).astype(dy.dtype)  # (N, P, P)
     shares = jnp.square(same @ dy) / same.sum(2, keepdims=True)
     return total.at[ids.reshape(-1)].add(shares.reshape(-1, dy.shape[-1]))

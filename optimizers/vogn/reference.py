@@ -11,6 +11,7 @@ import numpy as np
 
 from suite import stream
 from suite.contract import Layer
+from suite.optimizers.vogn.settings import Settings
 
 Tree = dict[str, np.ndarray]
 Tap = tuple[np.ndarray, np.ndarray]
@@ -23,28 +24,36 @@ def init(params: Tree) -> dict[str, Any]:
     return {state: {name: np.zeros_like(value) for name, value in params.items()} for state in names}
 
 
-def constants(step: int, samples: int, at: dict[str, Any]) -> tuple[float, float, float]:
+def constants(step: int, samples: int, settings: Settings) -> tuple[float, float, float]:
     """N, τ and δ̃ (line 2); τ warms up as section 3 describes."""
-    n = at.get("augmentation", 1.0) * samples
-    tau, start, warmup = at.get("tempering", 1.0), at.get("tempering_start", 1.0), at.get("tempering_warmup", 0)
+    n = settings.augmentation * samples
+    tau, start, warmup = settings.tempering, settings.tempering_start, settings.tempering_warmup
     tau = start + (tau - start) * min(1.0, step / warmup) if warmup else tau
-    return n, tau, tau * at.get("prior_precision", 1.0) / n
+    return n, tau, tau * settings.prior_precision / n
 
 
 def forward_params(
-    params: Tree, state: dict[str, Any], *, key: tuple[int, int], draw: int = 0, samples: int, layers: Any, **at: Any
+    params: Tree,
+    state: dict[str, Any],
+    settings: Settings,
+    *,
+    key: tuple[int, int],
+    samples: int,
+    layers: dict[str, Layer],
+    draw: int = 0,
+    **_: Any,
 ) -> Tree:
     """Lines 8-9: the weights of one draw; the first step is made at the mean."""
     if key[1] == 0:
         return params
-    n, _, delta = constants(key[1], samples, at)
-    drawn = {name for layer in layers.values() if layer.kind != "batchnorm" for name in layer.parameters}
-    made = dict(params)
-    for name in drawn:
+    n, _tau, delta = constants(key[1], samples, settings)
+    names = {name for layer in layers.values() if layer.kind != "batchnorm" for name in layer.parameters}
+    drawn = dict(params)
+    for name in names:
         index = np.arange(params[name].size)
         noise = stream.normal(np, key, f"{name}/{draw}", index, kind=np.float64).reshape(params[name].shape)
-        made[name] = params[name] + noise / np.sqrt(n * (state["curvature"][name] + delta + at.get("damping", 0.0)))
-    return made
+        drawn[name] = params[name] + noise / np.sqrt(n * (state["curvature"][name] + delta + settings.damping))
+    return drawn
 
 
 def gradients(layer: Layer, x: np.ndarray, dy: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:
@@ -68,21 +77,22 @@ def gradients(layer: Layer, x: np.ndarray, dy: np.ndarray, shape: tuple[int, ...
 
 def squares(taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params: Tree) -> Tree:
     """ĥ, lines 10 and 12: the weighted mean over samples of the squares of each one's own gradient."""
-    found = {name: np.zeros_like(value) for name, value in params.items()}
+    means = {name: np.zeros_like(value) for name, value in params.items()}
     for name, tap in taps.items():
         layer, calls = layers[name], tap if isinstance(tap, list) else [tap]
         shape = params[layer.parameters[0]].shape
         for n in np.flatnonzero(weight):
-            each = zip(*(gradients(layer, x[n], dy[n] / weight[n], shape) for x, dy in calls), strict=True)
-            for parameter, parts in zip(layer.parameters, each, strict=False):  # a layer may have no bias
-                found[parameter] += weight[n] / weight.sum() * np.sum(parts, 0) ** 2
-    return found
+            of_calls = zip(*(gradients(layer, x[n], dy[n] / weight[n], shape) for x, dy in calls), strict=True)
+            for parameter, parts in zip(layer.parameters, of_calls, strict=False):  # a layer may have no bias
+                means[parameter] += weight[n] / weight.sum() * np.sum(parts, 0) ** 2
+    return means
 
 
 def update(
     params: Tree,
     grads: Tree,
     state: dict[str, Any],
+    settings: Settings,
     *,
     step: int,
     taps: Taps,
@@ -92,33 +102,35 @@ def update(
     seed: int = 0,
     evaluate: Callable[[Tree], Tree] | None = None,
     tapped: Callable[[Tree], Taps] | None = None,
-    lr: float = 1e-3,
-    **at: Any,
+    **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
     """One step from the gradients and taps of the first draw; returns new parameters and state."""
-    new = {name: dict(tree) for name, tree in state.items()} | {"params": dict(params)}
-    _, tau, delta = constants(step, samples, at)
-    g, h, k = dict(grads), squares(taps, weight, layers, params), at.get("draws", 1)
+    _n, tau, delta = constants(step, samples, settings)
+    g, h, k, beta2 = dict(grads), squares(taps, weight, layers, params), settings.draws, settings.beta2
     for draw in range(1, k):
         assert evaluate and tapped
-        there = forward_params(params, state, key=(seed, step), draw=draw, samples=samples, layers=layers, **at)
-        more, squared = evaluate(there), squares(tapped(there), weight, layers, params)
+        drawn = forward_params(params, state, settings, key=(seed, step), draw=draw, samples=samples, layers=layers)
+        more, squared = evaluate(drawn), squares(tapped(drawn), weight, layers, params)
         g, h = {n: g[n] + more[n] for n in g}, {n: h[n] + squared[n] for n in h}
     g, h = {n: value / k for n, value in g.items()}, {n: value / k for n, value in h.items()}  # line 14
     normal = {name for layer in layers.values() if layer.kind == "batchnorm" for name in layer.parameters}
     covered = {name for layer in layers.values() for name in layer.parameters}
-    for name, mu in params.items():
-        if name not in covered:
-            b1, b2 = at.get("fallback_beta1", 0.9), at.get("fallback_beta2", 0.999)
-            new["first"][name] = first = b1 * state["first"][name] + (1 - b1) * g[name]
-            new["second"][name] = second = b2 * state["second"][name] + (1 - b2) * g[name] ** 2
-            scale = np.sqrt(second / (1 - b2 ** (step + 1))) + at.get("fallback_epsilon", 1e-8)
-            new["params"][name] = mu - at.get("fallback_ratio", 1.0) * lr * first / (1 - b1 ** (step + 1)) / scale
-            continue
+    new, new_params = {name: dict(tree) for name, tree in state.items()}, dict(params)
+    for name in covered & params.keys():
         prior = 0.0 if name in normal else delta
-        m = at.get("momentum", 0.9) * state["momentum"][name] + g[name] + prior * mu  # 17
-        beta2 = at.get("beta2", 0.999)
+        m = settings.momentum * state["momentum"][name] + g[name] + prior * params[name]  # 17
         s = h[name] if step == 0 else (1 - tau * beta2) * state["curvature"][name] + beta2 * h[name]  # 18
         new["momentum"][name], new["curvature"][name] = m, s
-        new["params"][name] = mu - lr * m / (s + delta + at.get("damping", 0.0))  # 19
-    return new.pop("params"), new
+        new_params[name] = params[name] - settings.lr * m / (s + delta + settings.damping)  # 19
+    for name in params.keys() - covered:
+        adam(name, g[name], new_params, new, settings, step)
+    return new_params, new
+
+
+def adam(name: str, g: np.ndarray, params: Tree, state: dict[str, Any], settings: Settings, step: int) -> None:
+    """Adam's step of a parameter that no layer describes; changes `params` and `state`."""
+    beta1, beta2, eta = settings.fallback_beta1, settings.fallback_beta2, settings.fallback_ratio * settings.lr
+    state["first"][name] = first = beta1 * state["first"][name] + (1 - beta1) * g
+    state["second"][name] = second = beta2 * state["second"][name] + (1 - beta2) * g**2
+    scale = np.sqrt(second / (1 - beta2 ** (step + 1))) + settings.fallback_epsilon
+    params[name] = params[name] - eta * first / (1 - beta1 ** (step + 1)) / scale

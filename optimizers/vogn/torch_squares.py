@@ -36,15 +36,15 @@ def squares(layer: Layer, x: Tensor, dy: Tensor, shape: torch.Size) -> list[Tens
         weight = dy[:, 0].square().mT @ x[:, 0].square()
     else:
         count = parts(len(x), dy.shape[-1] * x.shape[-1], dy.device.type)
-        each = [(g.mT @ a).square_().sum(0) for a, g in zip(x.chunk(count), dy.chunk(count), strict=True)]
-        weight = torch.stack(each).sum(0)
+        sums = [(g.mT @ a).square_().sum(0) for a, g in zip(x.chunk(count), dy.chunk(count), strict=True)]
+        weight = torch.stack(sums).sum(0)
     return [weight.view(shape), dy.sum(1).square().sum(0)][: len(layer.parameters)]
 
 
 def _embedding(ids: Tensor, dy: Tensor, shape: torch.Size) -> Tensor:
     """Squares of each row's gradient: places of a sample that name the same row are summed first.
 
-    Each of c such places adds the square of the sum, divided by c; no (N, rows, width) is ever held.
+    Each of c such places adds the square of the sum, divided by c, so that no array (N, rows, width) is made.
     """
     total = dy.new_zeros(shape)
     count = parts(len(ids), ids.shape[1] ** 2, dy.device.type)

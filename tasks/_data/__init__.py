@@ -1,9 +1,12 @@
-"""Where samples come from, in NumPy. One module per source; a task chooses one and never asks which it is.
+"""Sources of samples, in NumPy. There is one module per source; a task works with any of them.
 
 `digits` (real, bundled with scikit-learn), `shapes` (generated) and `folder` (real, ImageNet's layout) are `Images`.
 `order` says which sample stands where in a run, `augment` how one is distorted.
 """
 
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -11,12 +14,21 @@ import numpy as np
 from suite.contract import Data
 
 
+def stamp(paths: Iterable[Path]) -> str:
+    """A hash of path, size and modification time of some files, for `Data.stamp`; missing files are included."""
+    digest = hashlib.sha256()
+    for path in paths:
+        status = path.stat() if path.exists() else None
+        digest.update(f"{path}\t{status and (status.st_size, status.st_mtime_ns)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
 class Images(Protocol):
-    """Labelled square images in a training and a validation split. Opening one makes no random choice."""
+    """Labelled square images in a training and a validation split. Opening a source draws no random numbers."""
 
     @property
     def classes(self) -> int:
-        """Number of labels; they run from 0."""
+        """The number of labels, which begin at 0."""
         ...
 
     @property
@@ -26,7 +38,7 @@ class Images(Protocol):
 
     @property
     def data(self) -> Data:
-        """What this is, with its checksum or version, and `samples` for the splits `train` and `valid`."""
+        """Describes the data: checksum or version, and `samples` for the splits `train` and `valid`."""
         ...
 
     def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

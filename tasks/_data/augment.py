@@ -1,4 +1,4 @@
-"""Distortions of a training image, each a pure function of a generator that belongs to one sample.
+"""Augmentations of a training image; each is a pure function of one sample's generator.
 
 Only `Generator.random` is drawn from: it is the plainest step from the bits to a number, and the least likely to change
 between NumPy versions.
@@ -8,12 +8,12 @@ import math
 
 import numpy as np
 
-AUGMENT = int.from_bytes(b"augment")  # high word of the counter: keeps these draws apart from others under the same key
-ATTEMPTS = 10  # boxes tried before the fallback (torchvision's RandomResizedCrop)
+AUGMENT = int.from_bytes(b"augment")  # high word of the counter: separates these draws from others with the same key
+ATTEMPTS = 10  # boxes that are tried before the fallback (torchvision's RandomResizedCrop)
 
 
 def generator(seed: int, number: int) -> np.random.Generator:
-    """The generator of sample `number` of a run: whoever asks, whenever, gets the same draws."""
+    """The generator of sample `number` of a run; it always gives the same draws."""
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, AUGMENT]))
 
 
@@ -58,7 +58,7 @@ def centre(width: int, height: int, wide: int, tall: int) -> tuple[int, int, int
 
 
 def flip(draws: np.random.Generator) -> bool:
-    """Whether to mirror left and right; even odds."""
+    """Whether to mirror left and right, with probability ½."""
     return draws.random() < 0.5
 
 

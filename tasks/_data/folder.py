@@ -1,4 +1,4 @@
-"""Photographs in ImageNet's directory layout, read and augmented as they are asked for."""
+"""Reads and augments photographs in ImageNet's directory layout."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +20,10 @@ STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 
 class Folder:
-    """Training images as random resized crops, mirrored at even odds; validation images resized and cut centrally.
+    """Training images as random resized crops, mirrored with probability ½; validation images as central crops.
 
-    Every resize is Pillow's bilinear filter with its antialiasing (the filter widens with the reduction), which
-    OpenCV and TensorFlow do not do by default; accuracies move by tenths of a point between them.
+    Images are resized with Pillow's bilinear filter and its antialiasing (the filter widens with the reduction). OpenCV
+    and TensorFlow do not antialias by default, which changes accuracies by tenths of a point.
 
     Attributes:
         names: class names; a label is an index into them.
@@ -49,38 +49,44 @@ class Folder:
         classes: list[str] | None = None,
         workers: int = 4,
     ):
-        """List the files; no image is opened, and none is ever kept.
+        """List the files; no image is opened, and none is cached.
 
         Args:
             data_dir: the directory with `train/` and `val/`; see `layout.scan`.
-            size: height and width the network sees.
-            resize: shorter side of a validation image before its central cut; by default size × 256 / 224, rounded.
-            warp: squeeze every image to warp × warp first, whatever its shape, and cut a square of `size` from that: at
-                random in training, centrally in validation. Caffe's way; crop_area, aspect and resize are then unused.
+            size: height and width of the network's input.
+            resize: shorter side of a validation image before its central crop; by default size × 256 / 224, rounded.
+            warp: resize every image to warp × warp first, whatever its shape, and crop a square of `size`: at random in
+                training, centrally in validation. Caffe does this; crop_area, aspect and resize are then unused.
             crop_area: share of the image that a training crop covers (MLPerf: from 0.05).
             aspect: width / height of a training crop.
-            flip: whether to mirror training images at even odds.
+            flip: whether to mirror training images with probability ½.
             mean: subtracted from red, green, blue, in units of 0…255.
-            std: then divided by, in the same units. MLPerf divides by nothing: mean (123.68, 116.78, 103.94), std
+            std: the divisor after that, in the same units. MLPerf does not divide: mean (123.68, 116.78, 103.94), std
                 (1, 1, 1).
             erase: probability of random erasing; SP-NGD: 0.5, with the area and aspect below.
             erase_area: share of the image that is erased.
-            erase_aspect: height / width of the erased rectangle, or width / height at even odds.
+            erase_aspect: height / width of the erased rectangle, or width / height, with probability ½ each.
             on_error: `stop` at an unreadable file, or `skip` it: the next readable file of its split, in the order
-                of rows, takes its place, label included, and its name joins `skipped`.
+                of rows, replaces it and its label, and its name is added to `skipped`.
             classes: class directories to use; all by default.
             workers: threads that decode.
 
         Raises:
-            UserError: the directory or an option is not as described.
+            UserError: if the directory or an option is not as described.
         """
         resize = round(size * 256 / 224) if resize is None else resize
         if warp and warp < size:
-            raise UserError(f"warp={warp} leaves too little for a cut of size={size}; type warp={size} or more")
+            raise UserError(
+                f"warp={warp}: too small for a crop of size={size}; "
+                f"type +task.sources.folder.options.warp={size} or more"
+            )
         if resize < size:
-            raise UserError(f"resize={resize} leaves too little for a cut of size={size}; type resize={size} or more")
+            raise UserError(
+                f"resize={resize}: too small for a crop of size={size}; "
+                f"type +task.sources.folder.options.resize={size} or more"
+            )
         if on_error not in ("stop", "skip"):
-            raise UserError(f"on_error={on_error} is not known; type task.on_error=stop or task.on_error=skip")
+            raise UserError(f"on_error={on_error}: unknown; type task.on_error=stop or task.on_error=skip")
         layout = scan(data_dir, classes=classes)
         self.names, self._root = layout.classes, layout.root
         self.classes, self.size = len(self.names), size
@@ -95,16 +101,17 @@ class Folder:
         self._labels = {
             split: np.array([labels[file.label] for file in files], np.int32) for split, files in layout.splits.items()
         }
-        digest = hashlib.sha256()
+        digest, stamped = hashlib.sha256(), hashlib.sha256()
         for file in (file for files in layout.splits.values() for file in files):
             digest.update(f"{file.path}\t{file.bytes}\t{file.label}\n".encode())
-        self._identity = digest.hexdigest()
+            stamped.update(f"{file.modified}\n".encode())
+        self._identity, self._stamp = digest.hexdigest(), stamped.hexdigest()[:16]
 
     @property
     def data(self) -> Data:
-        """What was found. The identity is a sha256 over path, size in bytes and class of every file, in order of rows.
+        """Describes the files. The identity is a sha256 over path, size and class of every file, in order of rows.
 
-        Contents are not read for it: that would take hours. `verify` reads them.
+        It does not cover the contents, because reading them takes hours. `verify` reads them.
         """
         return Data(
             kind="real",
@@ -114,27 +121,28 @@ class Folder:
             unit="images",
             note="the identity covers names, sizes and classes of the files, not their contents",
             skipped=tuple(self.skipped),
+            stamp=self._stamp,
         )
 
     def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Decoded images and labels of some rows; see `Images`.
 
         Raises:
-            UserError: a file cannot be read and on_error is `stop`, or no file of the split can be read.
+            UserError: if a file cannot be read and on_error is `stop`, or no file of the split can be read.
         """
 
-        def one(row: int, number: int) -> tuple[np.ndarray, int, list[str]]:
-            image, found, unreadable = self._open(split, int(row))
-            shown = self._distort(image, seed, int(number)) if split == "train" else self._cut(image)
-            return shown, self._labels[split][found], unreadable
+        def read_one(row: int, number: int) -> tuple[np.ndarray, int, list[str]]:
+            image, readable_row, unreadable = self._open(split, int(row))
+            pixels = self._distort(image, seed, int(number)) if split == "train" else self._cut(image)
+            return pixels, self._labels[split][readable_row], unreadable
 
-        with ThreadPoolExecutor(self._workers) as pool:  # Pillow decodes and resizes without holding Python's lock
-            images, labels, unreadable = zip(*pool.map(one, rows, numbers), strict=True)
+        with ThreadPoolExecutor(self._workers) as pool:  # Pillow releases Python's lock while it decodes and resizes
+            images, labels, unreadable = zip(*pool.map(read_one, rows, numbers), strict=True)
         self.skipped = sorted({*self.skipped, *(path for paths in unreadable for path in paths)})
         return np.stack(images), np.array(labels, np.int32)
 
     def _open(self, split: str, row: int) -> tuple[Image.Image, int, list[str]]:
-        """The first readable image from `row` on, its row, and the paths that had to be passed over."""
+        """The first readable image from `row` on, its row, and the paths of unreadable files before it."""
         paths, unreadable = self._paths[split], []
         for candidate in (*range(row, len(paths)), *range(row)):
             try:
@@ -142,11 +150,11 @@ class Folder:
             except UNREADABLE as error:
                 if self._on_error == "stop":
                     raise UserError(
-                        f"cannot read {self._root / paths[candidate]}: {error}. Mend it, or leave such files out, "
-                        "each one named in the result: type task.on_error=skip"
+                        f"cannot read {self._root / paths[candidate]}: {error}. Repair it, or type "
+                        "task.on_error=skip to leave such files out; the result will list them"
                     ) from error
                 unreadable.append(paths[candidate])
-        raise UserError(f"not one image of the {split} split in {self._root} can be read. Type data_dir=DIRECTORY")
+        raise UserError(f"no image of the {split} split in {self._root} can be read. Type data_dir=DIRECTORY")
 
     def _distort(self, image: Image.Image, seed: int, number: int) -> np.ndarray:
         draws = augment.generator(seed, number)

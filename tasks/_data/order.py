@@ -1,4 +1,4 @@
-"""Which row of a split stands where in a run: random access for training, one padded pass for evaluation."""
+"""The order of rows in a run: random for training, sequential and padded for evaluation; any batch can be computed."""
 
 import functools
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from suite import stream
 
-EPOCH = int.from_bytes(b"epoch")  # high word of the counter: keeps these draws apart from others under the same key
+EPOCH = int.from_bytes(b"epoch")  # high word of the counter: separates these draws from others with the same key
 
 
-@functools.lru_cache(maxsize=2)  # a batch may hold the end of one epoch and the start of the next
+@functools.lru_cache(maxsize=2)  # a batch may contain the end of one epoch and the start of the next
 def permutation(samples: int, *, seed: int, epoch: int) -> np.ndarray:
     """A random order of the rows 0…samples-1 for one epoch, (samples,) int64, read-only.
 
-    It sorts raw Philox words (Salmon et al. 2011), whose stream NumPy guarantees between versions, which it does not
-    for `Generator.permutation`.
+    It sorts raw Philox words (Salmon et al. 2011). NumPy guarantees their stream between versions, but not that of
+    `Generator.permutation`.
     """
     words = np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, EPOCH]).random_raw(samples)
     rows = np.argsort(words, kind="stable")
@@ -23,7 +23,7 @@ def permutation(samples: int, *, seed: int, epoch: int) -> np.ndarray:
 
 
 def take(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """The training batch `index`: epochs follow one another without a gap, so no row is dropped or padded.
+    """The rows of training batch `index`; epochs follow each other without a gap, so no row is dropped or padded.
 
     Args:
         samples: rows in the split.
@@ -38,13 +38,13 @@ def take(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.nd
     epochs, places = np.divmod(numbers, samples)
     rows = np.empty_like(numbers)
     for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-        here = epochs == epoch
-        rows[here] = permutation(samples, seed=seed, epoch=epoch)[places[here]]
+        in_epoch = epochs == epoch
+        rows[in_epoch] = permutation(samples, seed=seed, epoch=epoch)[places[in_epoch]]
     return rows, numbers
 
 
 def sweep(samples: int, *, batch_size: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """The evaluation batch `index`: rows in order, the last batch padded with row 0 at weight 0.
+    """The rows of evaluation batch `index`, in order; the last batch is padded with row 0 at weight 0.
 
     Returns:
         Rows (batch_size,) int64 and weights (batch_size,) float32, 1 or 0.
@@ -60,8 +60,8 @@ ROUNDS = 6  # of the Feistel network in `scatter`; Luby and Rackoff (1988) need 
 def scatter(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
     """The training batch `index` of a split too large for `permutation`: like `take`, in memory of one batch.
 
-    A row is its place in the epoch, sent through a Feistel network keyed by (seed, epoch) on the next power of 4, and
-    again until it falls below `samples` (Black and Rogaway 2002, §3: cycle walking); so each epoch has each row once.
+    A Feistel network keyed by (seed, epoch), on the next power of 4, maps a place in the epoch to a row. It is applied
+    again until the row is below `samples` (Black and Rogaway 2002, §3: cycle walking), so each epoch has each row once.
 
     Returns:
         Rows (batch_size,) int64 and the samples' numbers in the run, (batch_size,) int64.

@@ -1,4 +1,4 @@
-"""Generated images in 16 classes: four shapes, each filled with one of four textures. Learnable, but not at once.
+"""Generated images in 16 classes: four shapes, each filled with one of four textures. Learning takes many steps.
 
 An image is a function of (world version, split, row) alone: counter-based draws, one stream per image. How many images
 are made, in which order and in which chunks changes nothing.
@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from suite.contract import Data
+from suite.contract import Data, sized
 
-WORLD = 1  # the version: raise it when any formula or constant below changes
+WORLD = 1  # version: increase it when a formula or constant below changes
 SPLITS = {"train": 0, "valid": 1}
-STREAM = int.from_bytes(b"shapes")  # high word of the counter: keeps these draws apart from others under the same key
-MEAN, DEVIATION = 0.5, 0.35  # normalisation of values that lie mostly in 0…1
-CHUNK = 128  # rows painted together: temporary arrays that stay in the cache
+STREAM = int.from_bytes(b"shapes")  # high word of the counter: separates these draws from others with the same key
+MEAN, DEVIATION = 0.5, 0.35  # normalisation of values that are mostly in 0…1
+CHUNK = 128  # rows painted together, so that temporary arrays fit into the cache
 
 # Inside of each shape in its own coordinates, where the radius is 1.
 SHAPES = {
@@ -66,7 +66,7 @@ def paint(
     y, x = np.mgrid[:size, :size].astype(np.float32)
 
     x0, y0, reach = (size * between(draw, *limits) for draw, limits in enumerate([(0.35, 0.65), (0.35, 0.65), radius]))
-    turn = between(3, 0, 2 * np.pi) * (shape != 0)[:, None, None]  # turning a disc shows nothing
+    turn = between(3, 0, 2 * np.pi) * (shape != 0)[:, None, None]  # a rotated disc looks the same
     turn_cos, turn_sin = np.cos(turn) / reach, np.sin(turn) / reach
     u = turn_cos * (x - x0) + turn_sin * (y - y0)
     v = turn_cos * (y - y0) - turn_sin * (x - x0)
@@ -85,7 +85,7 @@ def paint(
     return images, labels
 
 
-@functools.lru_cache(maxsize=2)  # the two splits of one source, shared by all who open it in this process
+@functools.lru_cache(maxsize=2)  # the two splits of one source, shared within the process
 def _split(
     split: str, samples: int, size: int, radius: tuple[float, float], noise: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +101,7 @@ def _split(
 
 
 class Shapes:
-    """Sixteen classes of generated images, no augmentation. A split is painted when it is first read, then kept."""
+    """Sixteen classes of generated images, no augmentation. A split is painted when it is first read, and stored."""
 
     classes = 16
 
@@ -114,7 +114,7 @@ class Shapes:
         train: int = 8192,
         valid: int = 1024,
     ):
-        """Choose the world; see `paint` for size, radius and noise.
+        """Set the generator's options; see `paint` for size, radius and noise.
 
         Args:
             size: height and width in pixels.
@@ -124,11 +124,12 @@ class Shapes:
             valid: number of validation images.
         """
         self.size, self._radius, self._noise = size, (radius[0], radius[1]), noise
+        samples = {"train": train, "valid": valid}
         self.data = Data(
             kind="generated",
             name="shapes",
-            identity=f"shapes-{WORLD}/{size}px/r{radius[0]:g}-{radius[1]:g}/noise{noise:g}",
-            samples={"train": train, "valid": valid},
+            identity=sized(f"shapes-{WORLD}/{size}px/r{radius[0]:g}-{radius[1]:g}/noise{noise:g}", samples),
+            samples=samples,
             unit="images",
             note="generated images: a stand-in that shows patterns, not a photograph's accuracy",
         )

@@ -1,6 +1,6 @@
-"""What the tasks that classify images share: batches, metric and training targets. Each brings its own network.
+"""Shared code of the tasks that classify images: batches, metric and training targets. Each task adds its network.
 
-`Classification` is NumPy; torch.py and jax.py hold `Classifier`, the part of a model around its network.
+`Classification` is NumPy; torch.py and jax.py contain `Classifier`, the part of a model around its network.
 """
 
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.contract import Data, Layer, Spec, Target, UserError, quotient
 from suite.tasks import _nn
 from suite.tasks._data import Images, order
 
@@ -21,12 +21,12 @@ class Architecture(Protocol):
 
     @property
     def classes(self) -> int:
-        """Labels it tells apart."""
+        """The number of labels."""
         ...
 
     @property
     def group(self) -> int:
-        """Consecutive samples that must lie on one device; 1 without batch normalisation."""
+        """Number of consecutive samples that must be on one device; 1 without batch normalisation."""
         ...
 
     def shapes(self) -> dict[str, Spec]:
@@ -34,14 +34,14 @@ class Architecture(Protocol):
         ...
 
     def layers(self) -> dict[str, Layer]:
-        """The layers a curvature method can treat."""
+        """The layers that a curvature method can precondition."""
         ...
 
 
 class Classification:
-    """Image classification: top-1 accuracy in percent on the validation split.
+    """Image classification; the metric is top-1 accuracy in percent on the validation split.
 
-    A task's own class adds its `name` and `version`.
+    A task's class adds `name` and `version`.
 
     Args:
         images: where the samples come from.
@@ -72,7 +72,7 @@ class Classification:
 
     @property
     def data(self) -> Data:
-        """Where the images come from."""
+        """The data of the images."""
         return self.images.data
 
     def shapes(self) -> dict[str, Spec]:
@@ -80,7 +80,7 @@ class Classification:
         return self.architecture.shapes()
 
     def layers(self) -> dict[str, Layer]:
-        """The layers a curvature method can treat."""
+        """The layers that a curvature method can precondition."""
         return self.architecture.layers()
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
@@ -96,8 +96,8 @@ class Classification:
             rows, weight = order.sweep(self.data.samples[split], batch_size=self.eval_batch_size, index=index)
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
-        mine = slice(rank * share, (rank + 1) * share)
-        rows, numbers, weight = rows[mine], numbers[mine], weight[mine]
+        local = slice(rank * share, (rank + 1) * share)
+        rows, numbers, weight = rows[local], numbers[local], weight[local]
         image, label = self.images.read(split, rows, seed=seed, numbers=numbers)
         batch = {"image": image, "label": label, "weight": weight, "index": numbers.astype(np.int64)}
         if self.mixup and split == "train":
@@ -105,7 +105,7 @@ class Classification:
         return batch
 
     def _mix(self, seed: int, index: int, numbers: np.ndarray) -> np.ndarray:
-        """λ of running mixup, one for each sample; 1 in the first batch, which has nothing to be mixed with."""
+        """λ of running mixup, one for each sample; 1 in the first batch, which has no previous batch to mix with."""
         draws = [np.random.default_rng([seed, 0x3A1C, int(n)]).beta(self.mixup, self.mixup) for n in numbers]
         return np.asarray(draws, np.float32) if index else np.ones(len(numbers), np.float32)
 
@@ -114,7 +114,7 @@ class Classification:
         return -(-self.data.samples[split] // self.eval_batch_size)
 
     def carry(self, samples: int) -> Batch:
-        """Running mixup's blend of the previous step; nothing otherwise."""
+        """The previous step's images and targets for running mixup; {} without mixup."""
         if not self.mixup:
             return {}
         size, classes = self.images.size, self.architecture.classes
@@ -123,7 +123,7 @@ class Classification:
             "target": np.zeros((samples, classes), np.float32),
         }
 
-    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
         """Top-1 accuracy in percent and mean cross-entropy, over the whole split."""
         right = loss = total = 0.0
         for part in parts:
@@ -133,17 +133,17 @@ class Classification:
             loss += float(weight @ (np.log(np.exp(shifted).sum(1)) - picked))
             right += float(weight @ (logits.argmax(1) == label))
             total += float(weight.sum())
-        return {"top1": 100.0 * right / total, "loss": loss / total}
+        return {"top1": quotient(right, total, 100.0), "loss": quotient(loss, total)}
 
 
 class AbsentImages:
-    """A data set's sizes without its images: enough to say what a run would be."""
+    """A data set's sizes without its images, which is enough for a plan."""
 
     def __init__(self, data: Data, *, classes: int, size: int):
         self.data, self.classes, self.size = data, classes, size
 
     def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Nothing can be read."""
+        """Raise `UserError`, because the data is absent."""
         raise UserError(f"{self.data.name}'s images are not here; type data_dir=DIRECTORY")
 
 
@@ -151,15 +151,15 @@ class AbsentImages:
 IMAGENET = Data("real", "ImageNet-1k", "not here", {"train": 1_281_167, "valid": 50_000}, unit="images")
 
 
-def check(data_dir: str) -> list[str]:
-    """One line for each image file of a directory that cannot be read; decodes them all."""
+def check(data_dir: str, **_: Any) -> list[str]:
+    """Decode all image files of a directory; return one line for each that cannot be read."""
     from suite.tasks._data import folder
 
     return folder.verify(data_dir)
 
 
-def census(data_dir: str) -> dict[str, dict[str, int]]:
-    """Images of each class in each split of a directory; opens none."""
+def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+    """The number of images of each class in each split of a directory; no image is opened."""
     from suite.tasks._data import layout
 
     splits = layout.scan(data_dir).splits
@@ -167,11 +167,14 @@ def census(data_dir: str) -> dict[str, dict[str, int]]:
 
 
 def known(**options: tuple[Any, Sequence[Any]]) -> None:
-    """Refuse a value of `task.<name>` that is not among those it may have, given as name=(value, choices).
+    """Check settings of the task.
+
+    Args:
+        options: (value, allowed values) of each setting `task.<name>`.
 
     Raises:
-        UserError: naming the choices.
+        UserError: for a value that is not allowed; names the allowed ones.
     """
     for name, (value, choices) in options.items():
         if value not in choices:
-            raise UserError(f"task.{name}={value}: unknown; one of {', '.join(map(str, choices))}")
+            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(map(str, choices))}")

@@ -14,7 +14,7 @@ from suite.tasks._nn.jax import Tap, Tree, cross_entropy
 
 @dataclass(frozen=True)
 class Classifier(ABC):
-    """Images to class logits; a subclass gives `logits`. The twin of `suite.tasks._images.torch.Classifier`."""
+    """Images to class logits; a subclass defines `logits`. The twin of `suite.tasks._images.torch.Classifier`."""
 
     architecture: Any
     smoothing: float = 0.0
@@ -41,7 +41,7 @@ class Classifier(ABC):
                 carry = {"image": x, "target": target}
             outputs["target"] = target
         else:
-            outputs |= {"label": batch["label"], "weight": batch["weight"]}  # what the score needs
+            outputs |= {"label": batch["label"], "weight": batch["weight"]}  # inputs of the score
         x = x.transpose(0, 2, 3, 1)  # NCHW to NHWC
         outputs["logits"], new = self.logits(params, buffers, x, train=train, key=key, index=batch["index"], tap=tap)
         return outputs, buffers | new, carry

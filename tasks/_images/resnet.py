@@ -68,7 +68,7 @@ class Architecture:
 
     @property
     def features(self) -> int:
-        """Channels that reach the classifier."""
+        """The number of channels of the classifier's input."""
         return self.width * 2 ** (len(self.blocks) - 1) * self.expansion
 
     def residuals(self) -> Iterator[Block]:
@@ -105,23 +105,36 @@ class Architecture:
 
     def shapes(self) -> dict[str, Spec]:
         """Every parameter and buffer by name."""
-        found: dict[str, Spec] = {}
+        specs: dict[str, Spec] = {}
         last = {block.body[-1].norm for block in self.residuals()} if self.zero_gamma else set()
         for conv in self.convolutions():
-            found[f"{conv.name}.weight"] = Spec((conv.outputs, conv.inputs, conv.kernel, conv.kernel), "fan_out_normal")
-            found[f"{conv.norm}.weight"] = Spec((conv.outputs,), "zeros" if conv.norm in last else "ones")
-            found[f"{conv.norm}.bias"] = Spec((conv.outputs,), "zeros")
-            found[f"{conv.norm}.running_mean"] = Spec((conv.outputs,), "zeros", kind="buffer")
-            found[f"{conv.norm}.running_var"] = Spec((conv.outputs,), "ones", kind="buffer")
-        found["fc.weight"] = Spec((self.classes, self.features), "normal(0.01)")  # Goyal et al. 2017, §5.1
-        found["fc.bias"] = Spec((self.classes,), "zeros")
-        return found
+            specs[f"{conv.name}.weight"] = Spec((conv.outputs, conv.inputs, conv.kernel, conv.kernel), "fan_out_normal")
+            specs[f"{conv.norm}.weight"] = Spec((conv.outputs,), "zeros" if conv.norm in last else "ones")
+            specs[f"{conv.norm}.bias"] = Spec((conv.outputs,), "zeros")
+            specs[f"{conv.norm}.running_mean"] = Spec((conv.outputs,), "zeros", kind="buffer")
+            specs[f"{conv.norm}.running_var"] = Spec((conv.outputs,), "ones", kind="buffer")
+        specs["fc.weight"] = Spec((self.classes, self.features), "normal(0.01)")  # Goyal et al. 2017, §5.1
+        specs["fc.bias"] = Spec((self.classes,), "zeros")
+        return specs
 
     def layers(self) -> dict[str, Layer]:
         """Convolutions, batch normalisations and the classifier: 53 + 53 + 1 in ResNet-50."""
-        found: dict[str, Layer] = {}
+        layers: dict[str, Layer] = {}
         for conv in self.convolutions():
-            found[conv.name] = Layer("conv2d", (f"{conv.name}.weight",), conv.kernel, conv.stride, conv.padding)
-            found[conv.norm] = Layer("batchnorm", (f"{conv.norm}.weight", f"{conv.norm}.bias"))
-        found["fc"] = Layer("linear", ("fc.weight", "fc.bias"))
-        return found
+            layers[conv.name] = Layer("conv2d", (f"{conv.name}.weight",), conv.kernel, conv.stride, conv.padding)
+            layers[conv.norm] = Layer("batchnorm", (f"{conv.norm}.weight", f"{conv.norm}.bias"))
+        layers["fc"] = Layer("linear", ("fc.weight", "fc.bias"))
+        return layers
+
+    def kept(self, size: int) -> float:
+        """Numbers that an image of `size` pixels a side leaves for the backward pass; see `suite.contract.Keeps`."""
+        side = (size + 2 * self.stem.padding - self.stem.kernel) // self.stem.stride + 1
+        total = 3.0 * size**2 + 2 * self.stem.outputs * side**2  # outputs of a convolution and of ReLU
+        if not self.small:
+            side = (side - 1) // 2 + 1
+            total += 3 * self.stem.outputs * side**2  # the maxima, and their indices as 64-bit integers
+        for block in self.residuals():
+            for conv in (*block.body, *([block.shortcut] if block.shortcut else [])):
+                side = side if conv is block.shortcut else (side - 1) // conv.stride + 1
+                total += (1 if conv is block.shortcut else 2) * conv.outputs * side**2
+        return total

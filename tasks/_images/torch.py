@@ -13,7 +13,7 @@ Tree = dict[str, Tensor]
 
 
 class Classifier(nn.Module, ABC):
-    """Images to class logits; a subclass gives `logits`.
+    """Images to class logits; a subclass defines `logits`.
 
     Args:
         classes: number of labels.
@@ -29,10 +29,10 @@ class Classifier(nn.Module, ABC):
         """(N, 3, S, S) images to (N, classes) logits; `key` and `index` are the randomness of the step's samples."""
 
     def forward(self, batch: Tree, carry: Tree | None = None, key: tuple[int, int] | None = None) -> tuple[Tree, Tree]:
-        """Logits (N, classes), and in training the target probabilities (N, classes) they are held to.
+        """Logits (N, classes), and in training the target probabilities (N, classes) of the loss.
 
-        With running mixup (`mix` in the batch) image and target are blended with the previous step's blend, which is
-        the carry: x̃ᵗ = λ xᵗ + (1 - λ) x̃ᵗ⁻¹ (SP-NGD, Osawa et al. 2020, eq. 18-19).
+        With running mixup (`mix` in the batch), image and target are mixed with the previous step's mix, which is the
+        carry: x̃ᵗ = λ xᵗ + (1 - λ) x̃ᵗ⁻¹ (SP-NGD, Osawa et al. 2020, eq. 18-19).
         """
         x, outputs, carry = batch["image"], {}, carry or {}
         if self.training:
@@ -45,7 +45,7 @@ class Classifier(nn.Module, ABC):
                 carry = {"image": x, "target": target}
             outputs["target"] = target
         else:
-            outputs |= {"label": batch["label"], "weight": batch["weight"]}  # what the score needs
+            outputs |= {"label": batch["label"], "weight": batch["weight"]}  # inputs of the score
         outputs["logits"] = self.logits(x, key=key, index=batch["index"])
         return outputs, carry
 

@@ -1,4 +1,4 @@
-"""What several models share: initial values in NumPy here, layers in torch.py and jax.py."""
+"""Shared code of the models: initial values (NumPy, here) and layers (torch.py and jax.py)."""
 
 import functools
 import math
@@ -9,17 +9,17 @@ import numpy as np
 
 from suite.contract import Spec
 
-CHUNK = 4096  # rows drawn together: any slice of a large table can be made without the rest
+CHUNK = 4096  # rows drawn together, so that a slice of a large table can be drawn without the rest
 Shape = tuple[int, ...]
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """Inputs and outputs that one unit of a torch-shaped weight (out, in, …) sees."""
+    """Fan-in and fan-out of a weight in torch's shape (out, in, …)."""
     receptive = math.prod(shape[2:])
     return shape[1] * receptive, shape[0] * receptive
 
 
-# Of each initializer: the distribution's scale from the weight's shape and the number in brackets.
+# For each initializer, the distribution's scale from the weight's shape and the number in brackets.
 NORMAL: dict[str, Callable[[Shape, float], float]] = {
     "normal": lambda shape, deviation: deviation,
     "fan_in_normal": lambda shape, _: math.sqrt(2.0 / fans(shape)[0]),  # He et al. 2015, eq. 10
@@ -38,14 +38,14 @@ def draw(spec: Spec, seed: int, name: str, rows: slice | None = None) -> np.ndar
     """The initial value of one parameter or buffer, or some rows of it.
 
     Args:
-        spec: its `initializer` is `zeros`, `ones`, `constant(c)`, a key of NORMAL or UNIFORM with its number in
-            brackets where it takes one, or `truncated_normal(σ)`.
+        spec: its `initializer` is `zeros`, `ones`, `constant(c)`, a key of NORMAL or UNIFORM, with its number in
+            brackets if it has one, or `truncated_normal(σ)`.
         seed: the run's seed.
         name: the parameter's name; each has a stream of its own.
-        rows: a slice of the leading axis; all of it by default.
+        rows: a slice of the leading axis; None draws all rows.
 
     Returns:
-        float32, of `spec.shape` with the leading axis cut to `rows`.
+        float32, of `spec.shape` with the leading axis reduced to `rows`.
     """
     start, stop, _ = (rows or slice(None)).indices(spec.shape[0])
     kind, _, argument = spec.initializer.rstrip(")").partition("(")

@@ -13,10 +13,13 @@ Tap = Callable[[str, Array, Array], Array]
 
 
 def conv2d(x: Array, weight: Array, *, stride: int = 1, padding: int = 0, groups: int = 1) -> Array:
-    """Convolution of (N, H, W, C) with a torch-shaped (out, in / groups, k, k) weight and symmetric padding."""
+    """Convolution of (N, H, W, C) with a torch-shaped (out, in / groups, k, k) weight and symmetric padding.
+
+    It computes in the weight's type.
+    """
     pads, layout = ((padding, padding), (padding, padding)), ("NHWC", "OIHW", "NHWC")
     return lax.conv_general_dilated(
-        x, weight, (stride, stride), pads, dimension_numbers=layout, feature_group_count=groups
+        x.astype(weight.dtype), weight, (stride, stride), pads, dimension_numbers=layout, feature_group_count=groups
     )
 
 
@@ -52,14 +55,19 @@ def batch_norm(
     return (centred * lax.rsqrt(var + eps)).astype(x.dtype).reshape(x.shape), new
 
 
+def wide(x: Array) -> Array:
+    """Return x in at least float32."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 def cross_entropy(logits: Array, target: Array) -> Array:
     """Per-sample cross-entropy of (N, C) logits against (N, C) target probabilities, in at least float32."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    return -(target * jax.nn.log_softmax(wide)).sum(1)
+    return -(target * jax.nn.log_softmax(wide(logits))).sum(1)
 
 
 def linear(params: Tree, name: str, x: Array, tap: Tap) -> Array:
-    """Return x Wᵀ + b of (…, in) with a torch-shaped (out, in) weight; the bias may be absent."""
+    """Return x Wᵀ + b of (…, in) with a torch-shaped (out, in) weight, in the weight's type; the bias may be absent."""
+    x = x.astype(params[f"{name}.weight"].dtype)
     y = x @ params[f"{name}.weight"].T
     return tap(name, x, y + params[f"{name}.bias"] if f"{name}.bias" in params else y)
 
@@ -75,7 +83,7 @@ def layer_norm(params: Tree, name: str, x: Array, *, eps: float) -> Array:
 def dropout(x: Array, rate: float, *, key: Array | None, name: str, index: Array) -> Array:
     """Set each element of (N, …) to 0 with probability `rate`, and divide the others by 1 - rate.
 
-    The draw belongs to (seed, step, name, sample, element): see `suite.stream`; `index` (N,) is the samples' numbers.
+    The draw is a function of (seed, step, name, sample, element): see `suite.stream`; `index` (N,) numbers the samples.
     """
     if not rate or key is None:
         return x
@@ -94,7 +102,7 @@ def attention(
         query: (N, heads, T, d).
         key: (N, heads, S, d).
         value: (N, heads, S, d).
-        allowed: booleans that broadcast to (N, heads, T, S): which positions may be seen; at least one of them.
+        allowed: booleans that broadcast to (N, heads, T, S): the positions that a query may attend to; at least one.
         drop: dropout on the attention's probabilities.
 
     Returns:

@@ -13,9 +13,9 @@ Key = tuple[int, int]  # (seed, step)
 class BatchNorm2d(nn.Module):
     """Batch normalisation over fixed groups of consecutive samples (Ioffe and Szegedy 2015).
 
-    Each group of `group` samples is normalised by its own statistics and lies whole on one device, so that a run does
-    not depend on the number of devices. Running statistics are the mean over groups, the variance unbiased (torch's
-    convention), mixed in with weight `momentum`.
+    Each group of `group` samples is normalised by its own statistics and is on one device, so that a run does not
+    depend on the number of devices. Running statistics are updated with the mean over groups, with unbiased variance
+    (torch's convention) and weight `momentum`.
 
     Args:
         channels: C of inputs (N, C, H, W).
@@ -41,7 +41,7 @@ class BatchNorm2d(nn.Module):
         groups = x.split(self.group) if len(x) > self.group else (x,)
         share, parts = self.momentum / len(groups), []
         for left, part in zip(reversed(range(len(groups))), groups, strict=True):
-            # one after the other, each so that in the end all have moved the running statistics by their share
+            # one after another, with weights such that every group contributes its share to the running statistics
             weight = share / (1.0 - share * left)
             statistics = self.running_mean, self.running_var
             parts.append(
@@ -52,10 +52,15 @@ class BatchNorm2d(nn.Module):
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def normalize(self, x: Tensor) -> Tensor:
-        """The normalised input before scale and shift: what curvature methods see as this layer's x."""
+        """The normalised input before scale and shift: which curvature methods use as this layer's input."""
         return torch.cat(
             [functional.batch_norm(part, None, None, training=True, eps=self.eps) for part in x.split(self.group)]
         )
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return x in at least float32."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _mix(word: Tensor) -> Tensor:
@@ -65,7 +70,7 @@ def _mix(word: Tensor) -> Tensor:
 
 
 def uniform(key: Key, name: str, index: Tensor) -> Tensor:
-    """`suite.stream.uniform` on the device: 32-bit words held in int64, because torch shifts no unsigned ones."""
+    """`suite.stream.uniform` on the device: 32-bit words in int64, because torch cannot shift unsigned integers."""
     word = index.long() & 0xFFFFFFFF
     for part in (zlib.crc32(name.encode()), *key):
         word = (_mix(word ^ (int(part) & 0xFFFFFFFF)) + 0x9E3779B9) & 0xFFFFFFFF
@@ -75,7 +80,7 @@ def uniform(key: Key, name: str, index: Tensor) -> Tensor:
 def dropout(x: Tensor, rate: float, *, key: Key | None, name: str, index: Tensor) -> Tensor:
     """Set each element of (N, …) to 0 with probability `rate`, and divide the others by 1 - rate.
 
-    The draw belongs to (seed, step, name, sample, element): see `suite.stream`; `index` (N,) is the samples' numbers.
+    The draw is a function of (seed, step, name, sample, element): see `suite.stream`; `index` (N,) numbers the samples.
     """
     if not rate or key is None:
         return x
@@ -94,8 +99,8 @@ def attention(
         query: (N, heads, T, d).
         key: (N, heads, S, d).
         value: (N, heads, S, d).
-        allowed: booleans that broadcast to (N, heads, T, S): which positions may be seen; at least one of them.
-        drop: dropout on the attention's probabilities; torch's fused kernel where there is none.
+        allowed: booleans that broadcast to (N, heads, T, S): the positions that a query may attend to; at least one.
+        drop: dropout on the attention's probabilities; None uses torch's fused kernel.
 
     Returns:
         (N, heads, T, d).

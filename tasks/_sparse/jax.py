@@ -14,18 +14,19 @@ from suite.tasks._sparse import WORTHWHILE, Shape
 def linear(params: Tree, buffers: Tree, name: str, x: Array, tap: Tap, *, shape: Shape, execution: str) -> Array:
     """Return x Wᵀ + b of (…, inputs), in the place of `_nn.jax.linear`; the twin of torch's `BlockLinear`."""
     weight, pattern = params[f"{name}.weight"], buffers[f"{name}.pattern"]
+    x = x.astype(weight.dtype)
     auto = "blocks" if jax.default_backend() == "cpu" and weight.shape[1] >= WORTHWHILE else "dense"
     if (auto if execution == "auto" else execution) == "dense":
         y = x @ whole(weight, pattern, shape).T
     else:
-        wide = jnp.promote_types(x.dtype, jnp.float32)  # sums are kept wide
+        wide = jnp.promote_types(x.dtype, jnp.float32)  # sums in at least float32
         flat = x.reshape(-1, x.shape[-1]).astype(wide)
         y = jnp.asarray(product(flat, weight.astype(wide), pattern, shape[0]), x.dtype).reshape(*x.shape[:-1], -1)
     return tap(name, x, y + params[f"{name}.bias"])
 
 
 def whole(weight: Array, pattern: Array, shape: Shape) -> Array:
-    """The matrix (O, I) that blocks (n, b, b) at `pattern` (n,) make."""
+    """Assemble the dense matrix (O, I) from blocks (n, b, b) at the places `pattern` (n,)."""
     block = weight.shape[1]
     rows, columns = (size // block for size in shape)
     empty = jnp.zeros((rows * columns, block, block), weight.dtype)
@@ -35,7 +36,7 @@ def whole(weight: Array, pattern: Array, shape: Shape) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def product(x: Array, weight: Array, pattern: Array, outputs: int) -> Array:
-    """X Wᵀ of (N, I), W (O, I) being the blocks (n, b, b) at `pattern` (n,); costs n of its blocks' products."""
+    """X Wᵀ of (N, I), where W (O, I) has the blocks (n, b, b) at `pattern` (n,); costs n block products."""
     return _forward(x, weight, pattern, outputs)[0]
 
 

@@ -10,13 +10,13 @@ from suite.tasks._sparse import WORTHWHILE, Shape
 
 
 class BlockLinear(nn.Module):
-    """x Wᵀ + b, of whose W only some blocks are stored; takes the place of `torch.nn.Linear`.
+    """x Wᵀ + b with a block-sparse W; replaces `torch.nn.Linear`.
 
     Args:
         shape: of W, (outputs, inputs).
         count: blocks that are stored, n.
         block: rows and columns of one, b.
-        explores: keep `visited`: where a block has ever stood.
+        explores: whether to store `visited`, the places where a block has ever been.
         execution: how to multiply, as in `Sparsity`.
     """
 
@@ -41,7 +41,7 @@ class BlockLinear(nn.Module):
 
 
 def whole(weight: Tensor, pattern: Tensor, shape: Shape) -> Tensor:
-    """The matrix (O, I) that blocks (n, b, b) at `pattern` (n,) make."""
+    """Assemble the dense matrix (O, I) from blocks (n, b, b) at the places `pattern` (n,)."""
     block = weight.shape[1]
     rows, columns = (size // block for size in shape)
     empty = torch.zeros(rows * columns, block, block, dtype=weight.dtype, device=weight.device)
@@ -49,11 +49,11 @@ def whole(weight: Tensor, pattern: Tensor, shape: Shape) -> Tensor:
     return matrix.view(rows, columns, block, block).transpose(1, 2).reshape(shape)
 
 
-@torch.compiler.disable()  # a compiler would write out the loop over blocks
+@torch.compiler.disable()  # a compiler would unroll the loop over blocks
 def product(x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) -> Tensor:
-    """X Wᵀ of (…, I), W (O, I) being the blocks (n, b, b) at `pattern` (n,); costs n of its blocks' products.
+    """X Wᵀ of (…, I), where W (O, I) has the blocks (n, b, b) at `pattern` (n,); costs n block products.
 
-    Under autocast inputs and result are rounded to its type; sums are kept wide.
+    Under autocast, inputs and result are rounded to its type; sums are computed in at least float32.
     """
     flat, narrow = x.reshape(-1, x.shape[-1]), None
     if torch.is_autocast_enabled(x.device.type):
@@ -64,7 +64,7 @@ def product(x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """Samples stand in columns: the rows that a block reads and writes are then contiguous."""
+    """The product with samples in columns, so that the rows that a block reads and writes are contiguous."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) -> Tensor:
@@ -93,7 +93,7 @@ class _Product(torch.autograd.Function):
 
 
 def _blocks(weight: Tensor, pattern: Tensor, columns: int) -> list[tuple[Tensor, int, int]]:
-    """Each block with its row and column in the grid, row by row: neighbours share what they read or write."""
+    """Each block with its row and column in the grid, row by row, so that neighbours read or write the same rows."""
     stored = weight.unbind()
     return [(stored[at], place // columns, place % columns) for place, at in _ordered(pattern)]
 

@@ -1,7 +1,7 @@
-"""Deep autoencoders (Hinton and Salakhutdinov 2006), as Goldfarb, Ren and Bahamou 2020 train them, at full size.
+"""Deep autoencoders (Hinton and Salakhutdinov 2006), at full size, trained as by Goldfarb, Ren and Bahamou 2020.
 
-The networks are described in architecture.py; images are generated (curves.py, faces.py) or read (files.py); see
-CARD.md for sources, licences and targets.
+architecture.py describes the networks; curves.py and faces.py generate images, files.py reads them. See CARD.md for
+sources, licences and targets.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.contract import Data, Layer, Spec, Target, UserError, quotient
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.autoencoder import curves, faces, files
 from suite.tasks.autoencoder.architecture import Architecture
 from suite.tasks.autoencoder.files import census, check
 
-__all__ = ["CITATION", "SUMMARY", "VERSION", "Autoencoder", "census", "check", "make"]
+__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "Autoencoder", "census", "check", "make"]
 
 CITATION = (
     "Hinton, Salakhutdinov: Reducing the Dimensionality of Data with Neural Networks, Science 2006; Goldfarb, Ren, "
@@ -25,12 +25,13 @@ CITATION = (
 )
 SUMMARY = "deep autoencoders of MNIST, CURVES and FACES"
 VERSION = "1"
+PARTS = "classes"  # what `census` counts samples of
 
 Batch = dict[str, np.ndarray]
 
 
 class Images(Protocol):
-    """Where images come from."""
+    """A source of images."""
 
     data: Data
     pixels: int
@@ -41,7 +42,7 @@ class Images(Protocol):
 
 
 class Autoencoder:
-    """Images through a narrow code and back: the reconstruction's loss per image on the validation split.
+    """Compress images to a short code and reconstruct them; the metric is the loss per image on the validation split.
 
     Args:
         images: where the samples come from.
@@ -49,8 +50,8 @@ class Autoencoder:
         batch_size: global batch.
         eval_batch_size: batch of a validation pass.
         targets: the ladder, easiest first.
-        metric: what the ladder is of: `loss`, or `objective`, which has the penalty in it.
-        evaluate_on: the images that a validation pass is made over: valid | train.
+        metric: the ladder's metric: `loss`, or `objective`, which includes the penalty.
+        evaluate_on: the split of a validation pass: valid | train.
 
     Raises:
         UserError: for an unknown metric or split.
@@ -79,7 +80,7 @@ class Autoencoder:
 
     @property
     def data(self) -> Data:
-        """Where the images come from."""
+        """The data of the images."""
         data = self.images.data
         if self.evaluate_on == "valid":
             return data
@@ -97,6 +98,10 @@ class Autoencoder:
         """Every layer of the network."""
         return self.architecture.layers()
 
+    def kept(self) -> float:
+        """Numbers that one image leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.kept()
+
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """The initial value of one parameter."""
         return _nn.draw(self.shapes()[name], seed, name, rows)
@@ -111,20 +116,20 @@ class Autoencoder:
             rows, weight = order.sweep(samples, batch_size=self.eval_batch_size, index=index)
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
-        mine = slice(rank * share, (rank + 1) * share)
-        image = self.images.read(self._split(split), rows[mine])
-        return {"image": image, "weight": weight[mine], "index": numbers[mine].astype(np.int64)}
+        local = slice(rank * share, (rank + 1) * share)
+        image = self.images.read(self._split(split), rows[local])
+        return {"image": image, "weight": weight[local], "index": numbers[local].astype(np.int64)}
 
     def batches(self, split: str) -> int:
-        """Batches in one validation pass; the ragged last one is padded, where the published code drops it."""
+        """Batches in one validation pass; the last one is padded, whereas the published code drops it."""
         return -(-self.data.samples[self._split(split)] // self.eval_batch_size)
 
     def carry(self, samples: int) -> Batch:
-        """Nothing lives from batch to batch."""
+        """{}: nothing is carried from batch to batch."""
         return {}
 
-    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
-        """Over the whole split: an image's mean loss, without and with the penalty; a pixel's mean squared error."""
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+        """Over the whole split: mean loss per image, without and with the penalty, and mean squared error per pixel."""
         loss = error = penalty = total = 0.0
         for part in parts:
             weight = part["weight"].astype(np.float64)
@@ -132,18 +137,19 @@ class Autoencoder:
             error += float(weight @ part["error"].astype(np.float64))
             penalty += float(weight @ part["penalty"].astype(np.float64))
             total += float(weight.sum())
-        return {"loss": loss / total, "objective": (loss + penalty) / total, "squared_error": error / total}
+        sums = {"loss": loss, "objective": loss + penalty, "squared_error": error}
+        return {name: quotient(value, total) for name, value in sums.items()}
 
 
 class AbsentImages:
-    """Sizes without images: enough to say what a run would be."""
+    """The sizes of a data set without its images, which is enough for a plan."""
 
     def __init__(self, name: str, pixels: int, samples: Mapping[str, int]):
         self.pixels = pixels
         self.data = Data("real", name, "not here", samples, unit="images")
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
-        """Nothing can be read."""
+        """Raise `UserError`, because the data is absent."""
         raise UserError(f"{self.data.name} is not here; type data_dir=DIRECTORY")
 
 
@@ -169,28 +175,28 @@ def make(
     on_error: str = "stop",
     **options: Any,
 ) -> Autoencoder:
-    """The task from its configuration (conf/task/autoencoder.yaml).
+    """Make the task from its configuration (conf/task/autoencoder.yaml).
 
     Args:
         data: where the images come from, one of SOURCES.
-        source: what that source takes.
-        variant: mnist, curves or faces; the YAML file says what follows from it.
-        widths: from the pixels down to the code.
+        source: options of the source.
+        variant: mnist, curves or faces; the YAML file sets the other options accordingly.
+        widths: of the layers, from the pixels to the code.
         loss: bernoulli | squared.
         penalty: τ of ½ τ ‖θ‖².
         samples: of the published set, for a task without its data.
         absent: describe the task without its files.
-        on_error: stop; a damaged file of images cannot be skipped.
+        on_error: stop; damaged files cannot be skipped.
         options: of `Autoencoder`.
 
     Raises:
         UserError: for an unknown source, or images that do not fit the network.
     """
     if data not in SOURCES:
-        raise UserError(f"task.data={data}: unknown; one of {', '.join(SOURCES)}")
+        raise UserError(f"task.data={data}: unknown; choose one of {', '.join(SOURCES)}")
     images = AbsentImages(data, widths[0], samples) if absent else SOURCES[data](**source)
     if images.pixels != widths[0]:
         raise UserError(
-            f"task.data={data}: images of {images.pixels} pixels, where task.variant={variant} takes {widths[0]}"
+            f"task.data={data}: its images have {images.pixels} pixels, but task.variant={variant} needs {widths[0]}"
         )
     return Autoencoder(images, architecture=Architecture(tuple(widths), loss, penalty), **options)

@@ -13,7 +13,7 @@ class Architecture:
     ReLU follows every layer but the code's and the last one (Goldfarb et al. 2020, §5).
 
     Attributes:
-        widths: from the pixels down to the code.
+        widths: of the layers, from the pixels to the code.
         loss: `bernoulli`, cross-entropy of the pixels, or `squared`, half their squared error; summed over an image.
         penalty: τ of ½ τ ‖θ‖², over weights and biases.
     """
@@ -24,7 +24,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         if self.loss not in ("bernoulli", "squared"):
-            raise UserError(f"task.loss={self.loss}: unknown; one of bernoulli, squared")
+            raise UserError(f"task.loss={self.loss}: unknown; choose one of bernoulli, squared")
 
     @property
     def sequence(self) -> list[tuple[str, int, int, bool]]:
@@ -35,13 +35,17 @@ class Architecture:
         return [(f"layers.{number}", inputs, outputs, number not in linear) for number, (inputs, outputs) in pairs]
 
     def shapes(self) -> dict[str, Spec]:
-        """Every parameter, within ±1/√inputs: torch's default, which the published code leaves as it is."""
-        found = {}
+        """Every parameter, drawn within ±1/√inputs: torch's default, which the published code uses."""
+        specs = {}
         for name, inputs, outputs, _ in self.sequence:
-            found[f"{name}.weight"] = Spec((outputs, inputs), "fan_in_uniform")
-            found[f"{name}.bias"] = Spec((outputs,), f"uniform({inputs**-0.5!r})")
-        return found
+            specs[f"{name}.weight"] = Spec((outputs, inputs), "fan_in_uniform")
+            specs[f"{name}.bias"] = Spec((outputs,), f"uniform({inputs**-0.5!r})")
+        return specs
 
     def layers(self) -> dict[str, Layer]:
-        """Every layer: all are linear."""
+        """Every layer; all are linear."""
         return {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name, *_ in self.sequence}
+
+    def kept(self) -> float:
+        """Numbers that an image leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.widths[0] * 2.0 + sum(outputs for _, _, outputs, _ in self.sequence[:-1])

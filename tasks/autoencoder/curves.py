@@ -1,4 +1,4 @@
-"""Generated strokes: what Hinton and Salakhutdinov's CURVES set holds, made anew.
+"""Generated strokes, like those in Hinton and Salakhutdinov's CURVES.
 
 A stroke is the quadratic through three random points, drawn with a round pen of Gaussian profile on 28 × 28 pixels.
 """
@@ -7,15 +7,15 @@ import functools
 
 import numpy as np
 
-from suite.contract import Data
+from suite.contract import Data, sized
 
-WORLD = 1  # the version: raise it when any formula or constant below changes
+WORLD = 1  # version: increase it when a formula or constant below changes
 SPLITS = {"train": 0, "valid": 1}
 STREAM = int.from_bytes(b"curves")
 SIDE = 28
-POINTS = 40  # places along the stroke where the pen is set down
+POINTS = 40  # points of the pen along the stroke
 REACH = (0.15, 0.85)  # of the three points, in units of the side
-CHUNK = 125  # strokes drawn together: temporary arrays that stay in the cache
+CHUNK = 125  # strokes drawn together, so that temporary arrays fit into the cache
 
 
 def paint(split: str, start: int, stop: int) -> np.ndarray:
@@ -30,20 +30,22 @@ def paint(split: str, start: int, stop: int) -> np.ndarray:
     ink = np.zeros((stop - start, SIDE, SIDE), np.float32)
     for point in range(POINTS):
         np.maximum(ink, y[:, point, :, None] * x[:, point, None, :], out=ink)
-    ink[ink < np.finfo(np.float32).tiny] = 0.0  # no sum can tell, but CPUs multiply subnormal numbers 50 times slower
+    ink[ink < np.finfo(np.float32).tiny] = (
+        0.0  # sums do not change, but CPUs multiply subnormal numbers 50 times slower
+    )
     return ink.reshape(stop - start, -1)
 
 
-@functools.lru_cache(maxsize=2)  # the two splits, shared by all who open them in this process
+@functools.lru_cache(maxsize=2)  # the two splits, shared within the process
 def _split(split: str, samples: int) -> np.ndarray:
     return np.concatenate([paint(split, start, min(start + CHUNK, samples)) for start in range(0, samples, CHUNK)])
 
 
 class Curves:
-    """Strokes; a split is drawn when it is first read, then kept."""
+    """Strokes; a split is drawn when it is first read, and stored."""
 
     def __init__(self, train: int = 20_000, valid: int = 10_000):
-        """Choose how many; 20,000 and 10,000 are the published set's.
+        """Set the numbers of images; the published set has 20,000 and 10,000.
 
         Args:
             train: training strokes.
@@ -51,7 +53,7 @@ class Curves:
         """
         samples = {"train": train, "valid": valid}
         note = "generated strokes: same kind and number as CURVES, not the same images"
-        self.data = Data("generated", "curves", f"curves-{WORLD}", samples, unit="images", note=note)
+        self.data = Data("generated", "curves", sized(f"curves-{WORLD}", samples), samples, unit="images", note=note)
         self.pixels = SIDE * SIDE
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:

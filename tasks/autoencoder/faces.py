@@ -1,4 +1,4 @@
-"""Generated faces of 25 × 25 grey pixels: head, eyes, brows, nose and mouth, lit from some side and turned a little.
+"""Generated faces of 25 × 25 grey pixels: head, eyes, brows, nose and mouth, with random light and rotation.
 
 They stand for the Olivetti patches of Hinton and Salakhutdinov's FACES set, whose photographs may not be passed on.
 """
@@ -9,13 +9,13 @@ import numpy as np
 
 from suite.contract import Data
 
-WORLD = 1  # the version: raise it when any formula or constant below changes
+WORLD = 1  # version: increase it when a formula or constant below changes
 SPLITS = {"train": 0, "valid": 1}
 STREAM = int.from_bytes(b"faces")
 SIDE = 25
 CHUNK = 1000
 DRAWS = 12  # uniform numbers that make one face
-# centre, radii and shade of each feature, in units of the head, whose own ellipse is (0.75, 1)
+# centre, radii and shade of each feature, in units of the head, whose ellipse is (0.75, 1)
 FEATURES = (
     ((-0.3, -0.2), (0.16, 0.09), -0.5),
     ((0.3, -0.2), (0.16, 0.09), -0.5),
@@ -52,16 +52,16 @@ def paint(split: str, start: int, stop: int) -> np.ndarray:
     return (head * shade * light * (1.0 + face) + (1.0 - head) * 0.1).reshape(stop - start, -1).astype(np.float32)
 
 
-@functools.lru_cache(maxsize=2)  # the two splits, shared by all who open them in this process
+@functools.lru_cache(maxsize=2)  # the two splits, shared within the process
 def _split(split: str, samples: int) -> np.ndarray:
     return np.concatenate([paint(split, start, min(start + CHUNK, samples)) for start in range(0, samples, CHUNK)])
 
 
 class Faces:
-    """Faces; a split is painted when it is first read, then kept."""
+    """Faces; a split is painted when it is first read, and stored."""
 
     def __init__(self, train: int = 20_000, valid: int = 5_000):
-        """Choose how many; the published set has 103,500 and 41,400.
+        """Set the numbers of images; the published set has 103,500 and 41,400.
 
         Args:
             train: training images.

@@ -1,24 +1,26 @@
-"""Images that lie in files: MNIST's idx format, and the MATLAB files of CURVES and FACES."""
+"""Reads images from files: MNIST's idx format, and the MATLAB files of CURVES and FACES."""
 
 import gzip
 import hashlib
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from suite.contract import Data, UserError
 
 IMAGES = {"train": "train-images-idx3-ubyte", "valid": "t10k-images-idx3-ubyte"}
-# md5 of the uncompressed files, as they have been since LeCun put them up
+# md5 of the uncompressed files that LeCun published
 MNIST = {"train": "6bbc9ace898e44ae57da46a324031adb", "valid": "2646ac647ad5339dbf082846283269ea"}
-MAGIC = 2051  # of an idx file that holds bytes in three dimensions
+MAGIC = 2051  # of an idx file of bytes in three dimensions
 CURVES, FACES = "digs3pts_1.mat", "newfaces_rot_single.mat"
 FACES_SPLIT = (103_500, 41_400)  # first for training, last for testing (renyiryry/kbfgs_neurips2020_public)
 
 
 class Images:
-    """Images held in memory: at most 400 MB, of which bytes are widened when they are read.
+    """Images in memory, at most 400 MB; bytes are converted to float32 when they are read.
 
     Attributes:
         pixels: of one image.
@@ -36,29 +38,29 @@ class Images:
 
 
 def _bytes(folder: Path, name: str) -> tuple[Path, bytes]:
-    """A file, plain or compressed, uncompressed."""
+    """The path and the uncompressed contents of a file, which may be compressed."""
     plain, packed = folder / name, folder / f"{name}.gz"
     path = plain if plain.exists() else packed
     try:
         return path, plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
     except FileNotFoundError as error:
-        raise UserError(f"{packed}: not there; put MNIST's four idx files into {folder}, plain or .gz") from error
+        raise UserError(f"{packed}: missing; put MNIST's four idx files into {folder}, plain or .gz") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{packed}: damaged: {error}; fetch it again") from error
+        raise UserError(f"{packed}: damaged: {error}; download it again") from error
 
 
 def idx(folder: Path, split: str) -> tuple[np.ndarray, str]:
     """One split's images as bytes (n, 784), and the md5 of the uncompressed file.
 
     Raises:
-        UserError: where the file is missing, damaged, or not what its first numbers say.
+        UserError: if the file is missing, damaged, or not an idx file.
     """
     path, content = _bytes(folder, IMAGES[split])
     magic, count, height, width = np.frombuffer(content[:16].ljust(16, b"\0"), ">u4").tolist()
     if magic != MAGIC:
-        raise UserError(f"{path}: begins with {magic}, not with {MAGIC}: not idx images")
+        raise UserError(f"{path}: not a file of idx images: it begins with {magic} instead of {MAGIC}")
     if len(content) != 16 + count * height * width:
-        raise UserError(f"{path}: {len(content):,} bytes where {16 + count * height * width:,} are expected")
+        raise UserError(f"{path}: {len(content):,} bytes instead of {16 + count * height * width:,}; download it again")
     pixels = np.frombuffer(content, np.uint8, offset=16).reshape(count, height * width)
     return pixels, hashlib.md5(content).hexdigest()
 
@@ -80,14 +82,16 @@ def _mat(folder: Path, name: str, *keys: str) -> tuple[list[np.ndarray], str]:
 
     path = folder / name
     if not path.exists():
-        raise UserError(f"{path}: not there; it is handed on with the code of Hinton and Martens, not by us")
+        raise UserError(
+            f"{path}: missing; the suite cannot distribute it: download it with the code of Hinton and Martens"
+        )
     try:
         content = loadmat(path)
     except Exception as error:
         raise UserError(f"{path}: not a readable MATLAB file: {error}") from error
     missing = [key for key in keys if key not in content]
     if missing:
-        raise UserError(f"{path}: holds no {' and no '.join(missing)}")
+        raise UserError(f"{path}: contains no {' and no '.join(missing)}")
     return [np.asarray(content[key], np.float32) for key in keys], hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -109,26 +113,50 @@ def faces_mat(*, data_dir: str | None) -> Images:
     return Images("FACES", identity, splits, 1.0, "")
 
 
-def check(data_dir: str) -> list[str]:
-    """One line for each file of MNIST that cannot be read or is not the canonical one.
+def check(data_dir: str, *, data: str = "mnist", **_: Any) -> list[str]:
+    """Read the files of one source; return one line for each that is damaged or, for MNIST, not the canonical file.
+
+    Args:
+        data_dir: the directory.
+        data: mnist | curves_mat | faces_mat.
+        _: unused.
 
     Raises:
-        UserError: where none of them is there.
+        UserError: if the directory contains none of the files.
     """
-    if not any(Path(data_dir).glob("*-images-idx3-ubyte*")):
-        raise UserError(f"{data_dir}: holds none of MNIST's idx files; put all four there, plain or .gz")
-    found = []
+    return _damaged_mnist(Path(data_dir)) if data == "mnist" else _damaged_mat(data, data_dir)
+
+
+def census(data_dir: str, *, data: str = "mnist", **_: Any) -> dict[str, dict[str, int]]:
+    """The number of images in each split; there are no classes."""
+    images = SOURCES[data](data_dir=data_dir)
+    return {split: {"images": count} for split, count in images.data.samples.items()}
+
+
+def _damaged_mnist(folder: Path) -> list[str]:
+    if not any(folder.glob("*-images-idx3-ubyte*")):
+        raise UserError(f"{folder}: contains none of MNIST's idx files; put all four there, plain or .gz")
+    faults = []
     for split, expected in MNIST.items():
         try:
-            _, md5 = idx(Path(data_dir), split)
+            _, md5 = idx(folder, split)
         except UserError as error:
-            found.append(str(error))
+            faults.append(str(error))
             continue
         if md5 != expected:
-            found.append(f"{Path(data_dir) / IMAGES[split]}: md5 {md5} where MNIST's is {expected}")
-    return found
+            faults.append(f"{folder / IMAGES[split]}: its md5 is {md5} instead of {expected}, MNIST's")
+    return faults
 
 
-def census(data_dir: str) -> dict[str, dict[str, int]]:
-    """Images in each split; autoencoders know no classes."""
-    return {split: {"images": len(idx(Path(data_dir), split)[0])} for split in IMAGES}
+def _damaged_mat(data: str, data_dir: str) -> list[str]:
+    if not (Path(data_dir) / MATLAB[data]).exists():
+        raise UserError(f"{data_dir}: contains no {MATLAB[data]}")
+    try:
+        SOURCES[data](data_dir=data_dir)
+    except UserError as error:
+        return [str(error)]
+    return []
+
+
+SOURCES: dict[str, Callable[..., Images]] = {"mnist": mnist, "curves_mat": curves_mat, "faces_mat": faces_mat}
+MATLAB = {"curves_mat": CURVES, "faces_mat": FACES}

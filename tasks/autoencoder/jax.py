@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite import stream
-from suite.tasks._nn.jax import Tap, Tree, linear
+from suite.tasks._nn.jax import Tap, Tree, linear, wide
 from suite.tasks.autoencoder import Autoencoder
 from suite.tasks.autoencoder.architecture import Architecture
 
@@ -26,9 +26,10 @@ class Model:
         for name, _, _, relu in at.sequence:
             x = linear(params, name, x, tap)
             x = jax.nn.relu(x) if relu else x
-        penalty = 0.5 * at.penalty * jnp.stack([jnp.vdot(v, v) for v in params.values()]).sum()
+        penalty = 0.5 * at.penalty * jnp.stack([jnp.vdot(v, v) for v in map(wide, params.values())]).sum()
         if train:
             return {"output": x, "image": batch["image"], "penalty": penalty}, buffers, carry
+        x = wide(x)
         pixels = jax.nn.sigmoid(x) if at.loss == "bernoulli" else x
         error = ((pixels - batch["image"]) ** 2).mean(1)
         outputs = {"loss": self._losses(x, batch["image"]), "error": error, "weight": batch["weight"]}
@@ -36,10 +37,9 @@ class Model:
 
     def _losses(self, output: Array, image: Array) -> Array:
         """Summed over the pixels of each image, (N,)."""
-        wide = output.astype(jnp.promote_types(output.dtype, jnp.float32))
         if self.architecture.loss == "bernoulli":
-            return (jnp.logaddexp(0.0, wide) - image * wide).sum(1)
-        return 0.5 * ((wide - image) ** 2).sum(1)
+            return (jnp.logaddexp(0.0, output) - image * output).sum(1)
+        return 0.5 * ((output - image) ** 2).sum(1)
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Array, Array]:
         """Weighted sum of the images' losses, each with the penalty, and the summed weight."""
@@ -48,7 +48,7 @@ class Model:
         return total + outputs["penalty"] * weight, weight
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
-        """The outputs with images drawn from the model: Bernoulli pixels, or normal ones of deviation 1."""
+        """The outputs with images drawn from the model: Bernoulli pixels, or normal pixels of deviation 1."""
         output = outputs["output"]
         size = output.shape[1]
         place = batch["index"].astype(jnp.uint32)[:, None] * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
@@ -60,5 +60,5 @@ class Model:
 
 
 def make(task: Autoencoder) -> Model:
-    """The task's model."""
+    """Make the task's model."""
     return Model(task.architecture)

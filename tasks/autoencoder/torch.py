@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
+from suite.tasks._nn.torch import wide
 from suite.tasks.autoencoder import Autoencoder
 from suite.tasks.autoencoder.architecture import Architecture
 
@@ -22,13 +23,14 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(inputs, outputs) for _, inputs, outputs, _ in architecture.sequence)
 
     def forward(self, batch: Tree, carry: Tree | None = None, key: object = None) -> tuple[Tree, Tree]:
-        """`output` (N, pixels): logits, or pixels where the loss is squared; in evaluation each image's losses."""
+        """`output` (N, pixels): logits, or pixels if the loss is squared; in evaluation each image's losses."""
         x = batch["image"]
         for layer, relu in zip(self.layers, self.relu, strict=True):
             x = torch.relu(layer(x)) if relu else layer(x)
         penalty = 0.5 * self.at.penalty * torch.stack([value.square().sum() for value in self.parameters()]).sum()
         if self.training:
             return {"output": x, "image": batch["image"], "penalty": penalty}, carry or {}
+        x = wide(x)
         pixels = x.sigmoid() if self.at.loss == "bernoulli" else x
         error = (pixels - batch["image"]).square().mean(1)
         outputs = {"loss": self._losses(x, batch["image"]), "error": error, "penalty": penalty.expand(len(x))}
@@ -47,7 +49,7 @@ class Model(nn.Module):
         return total + outputs["penalty"] * weight, weight
 
     def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
-        """The outputs with images drawn from the model: Bernoulli pixels, or normal ones of deviation 1."""
+        """The outputs with images drawn from the model: Bernoulli pixels, or normal pixels of deviation 1."""
         output = outputs["output"]
         size = output.shape[1]
         place = batch["index"].cpu().numpy()[:, None] * size + np.arange(size)
@@ -60,5 +62,5 @@ class Model(nn.Module):
 
 
 def make(task: Autoencoder) -> Model:
-    """The task's model, its weights not yet set."""
+    """Make the task's model; its weights are set later."""
     return Model(task.architecture)

@@ -1,17 +1,18 @@
-"""BERT pre-training (Devlin et al. 2019): hidden words, and optionally whether a second segment belongs to the first.
+"""BERT pre-training (Devlin et al. 2019): masked words, and optionally next-sentence prediction.
 
-One description makes all networks; what differs is the configuration in conf/task/bert.yaml. Data, initial weights and
+One description covers all networks, which differ in the configuration, conf/task/bert.yaml. Data, initial weights and
 the metric are NumPy; see CARD.md for sources, licences and targets.
 """
 
 import importlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.contract import Data, Layer, Spec, Target, UserError, quotient
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks._sparse import KINDS, Sparsity
@@ -31,7 +32,7 @@ class Source(Protocol):
 
     @property
     def data(self) -> Data:
-        """What this is, with its checksum or version, and `samples` for the splits `train` and `valid`."""
+        """Describes the data: checksum or version, and `samples` for the splits `train` and `valid`."""
         ...
 
     @property
@@ -41,7 +42,7 @@ class Source(Protocol):
 
     @property
     def hidden_each(self) -> float:
-        """Mean number of hidden words in a training record."""
+        """Mean number of masked words in a training record."""
         ...
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
@@ -50,7 +51,7 @@ class Source(Protocol):
 
 
 class Bert:
-    """Masked-word accuracy in percent, over all hidden words of the validation split.
+    """BERT pre-training; the metric is the accuracy in percent over all masked words of the validation split.
 
     Args:
         source: where the records come from.
@@ -61,9 +62,9 @@ class Bert:
         targets: the ladder of masked-word accuracies, easiest first.
 
     Attributes:
-        hidden_each: mean number of hidden words in a record: the weight of one next-sentence loss, so that the loss
-            over hidden words is BERT's, mean masked-word loss plus mean next-sentence loss. Exact where every record
-            hides as many, else up to the batch's deviation from that mean.
+        hidden_each: mean number of masked words in a record, which is the weight of one next-sentence loss. The loss
+            per masked word then equals BERT's: mean masked-word loss plus mean next-sentence loss. It is exact if every
+            record has the same number of masked words, and otherwise up to the batch's deviation from the mean.
     """
 
     name, version, group = "bert", VERSION, 1
@@ -85,23 +86,23 @@ class Bert:
 
     @property
     def data(self) -> Data:
-        """Where the records come from."""
+        """The data of the records."""
         return self.source.data
 
     @property
     def rate(self) -> float:
-        """What learning rates are multiplied by: 1 where all matrices are dense."""
+        """The factor of learning rates; 1 if all matrices are dense."""
         return self.architecture.sparsity.rate if self.architecture.sparsity else 1.0
 
     @property
     def form(self) -> str:
-        """Kind, share of zeros and block of the sparse matrices, and what they do to the learning rate."""
+        """The sparse matrices in words: kind, share of zeros, block, and the factor of the learning rate."""
         sparsity = self.architecture.sparsity
         return f"{sparsity} · learning rate × {self.rate:.3g}" if sparsity else ""
 
     @property
     def by_gradient(self) -> bool:
-        """Whether blocks that move go where the gradient is largest."""
+        """Whether moving blocks go to the places with the largest gradient."""
         return self.architecture.sparsity is not None and self.architecture.sparsity.growth == "gradient"
 
     def matrices(self) -> dict[str, Layer]:
@@ -115,13 +116,13 @@ class Bert:
     def move(
         self, seed: int, step: int, name: str, weight: np.ndarray, pattern: np.ndarray, gradient: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where the blocks of one matrix stand next, and which of them moved."""
+        """The next places of one matrix's blocks, and which blocks moved."""
         assert self.architecture.sparsity
         shape = self.architecture.sparse()[name]
         return self.architecture.sparsity.move(seed, step, name, shape, weight, pattern, gradient)
 
     def flops(self) -> float:
-        """Of the encoder on one sequence, forward and backward."""
+        """FLOPs of the encoder on one sequence, forward and backward."""
         return self.architecture.flops(self.sequence)
 
     def shapes(self) -> dict[str, Spec]:
@@ -132,8 +133,12 @@ class Bert:
         """Dense fully connected layers, and the tables of positions and segments."""
         return self.architecture.curvature()
 
+    def kept(self) -> float:
+        """Numbers that one sequence leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.kept(self.sequence, math.ceil(self.hidden_each))
+
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        """The initial value of one parameter; of a pattern, where blocks stand."""
+        """The initial value of one parameter; for a pattern, the places of the blocks."""
         spec, sparsity = self.shapes()[name], self.architecture.sparsity
         if spec.kind != "pattern" or not sparsity:
             return _nn.draw(spec, seed, name, rows)
@@ -146,7 +151,7 @@ class Bert:
         return pattern[rows or slice(None)]
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
-        """Rank's share of a batch: what `sample.expand` returns, `weight` and `index`."""
+        """Rank's share of a batch: the arrays of `sample.expand`, `weight` and `index`."""
         count = self.data.samples[split]
         if split == "train":
             rows, numbers = order.scatter(count, batch_size=self.batch_size, seed=seed, index=index)
@@ -155,62 +160,62 @@ class Bert:
             rows, weight = order.sweep(count, batch_size=self.eval_batch_size, index=index)
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
-        mine = slice(rank * share, (rank + 1) * share)
-        batch = expand(self.source.read(split, rows[mine]))
-        return batch | {"weight": weight[mine], "index": numbers[mine].astype(np.int64)}
+        local = slice(rank * share, (rank + 1) * share)
+        batch = expand(self.source.read(split, rows[local]))
+        return batch | {"weight": weight[local], "index": numbers[local].astype(np.int64)}
 
     def batches(self, split: str) -> int:
         """Batches in one validation pass."""
         return -(-self.data.samples[split] // self.eval_batch_size)
 
     def carry(self, samples: int) -> Batch:
-        """Nothing lives from batch to batch."""
+        """{}: nothing is carried from batch to batch."""
         return {}
 
-    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
-        """Accuracies in percent and mean losses: of hidden words, each counting once, and of pairs."""
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+        """Accuracy in percent and mean loss over masked words, and over sentence pairs."""
         totals: dict[str, float] = {}
         for part in parts:
             weight = part["weight"].astype(np.float64)
             sums = {name: float(weight @ value) for name, value in part.items() if name != "weight"}
             sums["samples"] = float(weight.sum())
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
-        found = {}
+        metrics: dict[str, float | None] = {}
         for kind, count in (("mlm", "masks"), ("nsp", "samples")):
             if f"{kind}_hits" in totals:
-                found[f"{kind}_accuracy"] = 100.0 * totals[f"{kind}_hits"] / totals[count]
-                found[f"{kind}_loss"] = totals[f"{kind}_loss"] / totals[count]
-        return found
+                metrics[f"{kind}_accuracy"] = quotient(totals[f"{kind}_hits"], totals[count], 100.0)
+                metrics[f"{kind}_loss"] = quotient(totals[f"{kind}_loss"], totals[count])
+        return metrics
 
 
 SOURCES = ("hmm", "records")
-PARTS = "shards"  # what `census` counts
+PARTS = "shards"  # what `census` counts samples of
 
 
 class AbsentText:
-    """Wikipedia's and BookCorpus's place without their text: enough to say what a run would be.
+    """The sizes of Wikipedia and BookCorpus without their text, which is enough for a plan.
 
-    BERT's published vocabulary. 1,000,000 steps of 256 sequences of 512 are 40 epochs (Devlin et al. 2019, A.2), which
-    makes 25.6 million sequences of 128; 10,000 are held out, as MLPerf does.
+    The vocabulary is BERT's. 1,000,000 steps of 256 sequences of 512 are 40 epochs (Devlin et al. 2019, A.2), which
+    gives 25.6 million sequences of 128; 10,000 are held out, as in MLPerf.
     """
 
     vocabulary, hidden_each = 30_522, 0.0
     data = Data("real", "Wikipedia+BookCorpus", "not here", {"train": 25_600_000, "valid": 10_000}, unit="sequences")
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
-        """Nothing can be read."""
+        """Raise `UserError`, because the data is absent."""
         raise UserError("no pre-training records are here; type data_dir=DIRECTORY")
 
 
-def check(data_dir: str) -> list[str]:
-    """One line for each damaged file of a directory of records; reads them all."""
+def check(data_dir: str, **_: Any) -> list[str]:
+    """Read all files of a directory of records; return one line for each damaged file."""
     from suite.tasks.bert import records
 
     return records.verify(data_dir)
 
 
-def census(data_dir: str) -> dict[str, dict[str, int]]:
-    """Records of each shard in each split of a directory."""
+def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+    """The number of records of each shard in each split of a directory."""
     from suite.tasks.bert import records
 
     splits = records.open_manifest(data_dir)[1]["splits"]
@@ -218,7 +223,7 @@ def census(data_dir: str) -> dict[str, dict[str, int]]:
 
 
 def prepare(source: Path, target: Path, **options: Any) -> None:
-    """Make a directory of records from text; options as under `prepare` in conf/task/bert.yaml."""
+    """Prepare records from text; the options are those below `prepare` in conf/task/bert.yaml."""
     from suite.tasks.bert import preparation
 
     preparation.prepare(source, target, **options)
@@ -243,45 +248,45 @@ def make(
     absent: bool = False,
     **sizes: Any,
 ) -> Bert:
-    """The task from its configuration (conf/task/bert.yaml).
+    """Make the task from its configuration (conf/task/bert.yaml).
 
     Args:
         data: where the records come from, one of SOURCES.
-        source: what that source's `make` takes; `on_error` reaches it through the YAML file.
-        variant: the architecture's name; what it means stands in `sizes`.
+        source: options of the source's `make`; the YAML file passes `on_error` to it.
+        variant: the architecture's name; `sizes` contains its values.
         sequence: tokens of a record.
-        predictions: length of a record's list of hidden words.
-        probability: share of tokens that are hidden.
-        whole_word: hide words with all their pieces.
-        next_sentence: two segments a record, and the head that tells whether they belong together.
+        predictions: length of a record's list of masked words.
+        probability: share of tokens that are masked.
+        whole_word: mask all pieces of a word together.
+        next_sentence: use two segments per record, and a head that predicts whether they belong together.
         batch_size: global batch, in sequences.
         eval_batch_size: batch of a validation pass.
         targets: the ladder of masked-word accuracies, easiest first.
         sparsity: of the encoder's matrices: dense, static or dynamic.
-        sparse: of `Sparsity`, where they are not dense.
+        sparse: options of `Sparsity`, unless the matrices are dense.
         on_error: what to do with a damaged shard, stop or skip.
         absent: describe the task without its directory of records.
-        sizes: of `Architecture`; the vocabulary comes with the source.
+        sizes: options of `Architecture`, without the vocabulary, which the source gives.
 
     Raises:
-        UserError: for an unknown source or way to treat errors, or sequences longer than the table of positions.
+        UserError: for an unknown source or value, or sequences longer than the table of positions.
     """
-    words = (
+    settings = (
         ("data", data, SOURCES),
         ("on_error", on_error, ("stop", "skip")),
         ("sparsity", sparsity, ("dense", *KINDS)),
     )
-    for name, value, known in words:
+    for name, value, known in settings:
         if value not in known:
-            raise UserError(f"task.{name}={value}: unknown; one of {', '.join(known)}")
+            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
     if sequence > sizes["positions"]:
-        raise UserError(f"task.sequence={sequence}: longer than task.positions={sizes['positions']}")
+        raise UserError(f"task.sequence={sequence}: must be at most task.positions={sizes['positions']}")
     module = importlib.import_module(f"suite.tasks.bert.{data}")
     hiding = Hiding(probability, predictions, whole_word)
     form = {"sequence": sequence, "next_sentence": next_sentence}
-    found = AbsentText() if absent else module.make(hiding, **form, **source)
+    records = AbsentText() if absent else module.make(hiding, **form, **source)
     blocks = Sparsity(sparsity, **(sparse or {})) if sparsity != "dense" else None
-    heads = {"vocabulary": found.vocabulary, "next_sentence": next_sentence}
+    heads = {"vocabulary": records.vocabulary, "next_sentence": next_sentence}
     architecture = Architecture(**heads, **sizes, sparsity=blocks)
     batches = {"sequence": sequence, "batch_size": batch_size, "eval_batch_size": eval_batch_size}
-    return Bert(found, architecture=architecture, targets=targets, **batches)
+    return Bert(records, architecture=architecture, targets=targets, **batches)

@@ -28,11 +28,11 @@ class Architecture:
         positions: rows of the position table; the longest sequence.
         pre_norm: normalise the input of each sublayer, and the encoder's output, instead of each sum and the
             embeddings (Xiong et al. 2020). The number of parameters is the same.
-        deep_init: start the two matrices that write into the residual stream at σ / √(2 · layers), as deep networks
-            want it (Shoeybi et al. 2019, §4.1: Megatron-LM).
+        deep_init: initialise the two matrices that write into the residual stream with σ / √(2 · layers), for deep
+            networks (Shoeybi et al. 2019, §4.1: Megatron-LM).
         next_sentence: add the pooler and the next-sentence head.
         dropout: probability at embeddings, attention probabilities and both sublayers' outputs.
-        sparsity: of the encoder's matrices; None where they are dense.
+        sparsity: of the encoder's matrices; None if they are dense.
     """
 
     vocabulary: int
@@ -52,21 +52,21 @@ class Architecture:
             raise UserError(f"task.heads={self.heads}: must divide task.hidden={self.hidden}")
 
     def matrices(self, layer: int) -> dict[str, tuple[int, int]]:
-        """The fully connected weights (outputs, inputs) of one encoder layer, by module name: what may be sparse."""
+        """The fully connected weights (outputs, inputs) of one encoder layer, by module name; these may be sparse."""
         square, up = (self.hidden, self.hidden), (self.intermediate, self.hidden)
         names = {"query": square, "key": square, "value": square, "out": square, "up": up, "down": up[::-1]}
         return {f"encoder.{layer}.{name}": shape for name, shape in names.items()}
 
     def linear(self) -> dict[str, tuple[int, int]]:
         """Every fully connected layer, (outputs, inputs), in the order of the forward pass."""
-        found = {name: shape for layer in range(self.layers) for name, shape in self.matrices(layer).items()}
-        found["mlm.transform"] = (self.hidden, self.hidden)
+        layers = {name: shape for layer in range(self.layers) for name, shape in self.matrices(layer).items()}
+        layers["mlm.transform"] = (self.hidden, self.hidden)
         if self.next_sentence:
-            found |= {"pooler": (self.hidden, self.hidden), "next_sentence": (2, self.hidden)}
-        return found
+            layers |= {"pooler": (self.hidden, self.hidden), "next_sentence": (2, self.hidden)}
+        return layers
 
     def sparse(self) -> dict[str, tuple[int, int]]:
-        """The matrices that are stored as blocks, all those of the encoder or none."""
+        """The matrices that are stored as blocks: all of the encoder, or none."""
         if not self.sparsity:
             return {}
         return {name: shape for layer in range(self.layers) for name, shape in self.matrices(layer).items()}
@@ -74,9 +74,9 @@ class Architecture:
     def flops(self, tokens: int) -> float:
         """Operations of the encoder on one sequence, forward and backward, as Dietrich et al. 2021 count them.
 
-        Each weight that is stored takes part in one multiplication and one addition a token, three times over (the
-        result, and its gradients by input and by weight), and attention in two such products of (tokens, tokens) a
-        layer. Heads, embeddings and normalisation are left out. Table 1's figures follow.
+        Each stored weight takes part in one multiplication and one addition per token, three times (for the result and
+        its gradients by input and by weight); attention has two such products of (tokens, tokens) per layer. Heads,
+        embeddings and normalisation are not counted. This gives the figures of table 1.
         """
         shapes = self.shapes()
         weights = sum(
@@ -128,14 +128,27 @@ class Architecture:
             yield from dense("next_sentence")
 
     def curvature(self) -> dict[str, Layer]:
-        """Every fully connected layer that is dense, and the two tables that are only looked up.
+        """Every dense fully connected layer, and the two tables that are only looked up.
 
-        The word table is left out: its gradient is the sum of the embedding's and the decoder's, and no single pair of
-        factors describes that.
+        The word table is left out, because its gradient is the sum of the embedding's and the decoder's, which no
+        single pair of factors describes.
         """
-        found = {table: Layer("embedding", (f"{table}.weight",)) for table in ("position", "segment")}
-        return found | {
+        layers = {table: Layer("embedding", (f"{table}.weight",)) for table in ("position", "segment")}
+        return layers | {
             name: Layer("linear", (f"{name}.weight", f"{name}.bias"))
             for name in self.linear()
             if name not in self.sparse()
         }
+
+    def kept(self, sequence: int, predictions: int) -> float:
+        """Numbers that a sequence leaves for the backward pass; see `suite.contract.Keeps`.
+
+        Args:
+            sequence: positions of a sequence.
+            predictions: masked words of a sequence.
+        """
+        layer, ends = 8 * self.hidden + 2 * self.intermediate, 2 * self.hidden
+        if self.dropout:  # without dropout, attention probabilities are not kept
+            layer, ends = layer + 2 * self.hidden + self.heads * sequence, ends + self.hidden
+        words = predictions * (2 * self.vocabulary + 4 * self.hidden)
+        return float(sequence * (self.layers * layer + ends) + words)

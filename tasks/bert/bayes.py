@@ -1,8 +1,8 @@
-"""What no model can beat on the generated language: exact posteriors of its hidden words, by forward-backward passes.
+"""The best possible score on the generated language: exact posteriors of masked words, by forward-backward passes.
 
-Any position is as likely to be chosen as any other, but a record has a fixed number of chosen ones; so the passes run
-over (state, how many are chosen). The corruption is part of the model: a chosen word is seen as [MASK] with 0.8, as
-itself with 0.1, as any piece of the vocabulary with 0.1. Whether a second segment goes on from the first is not known.
+All positions are equally likely to be chosen, but a record has a fixed number of chosen words; the passes therefore run
+over (state, number of chosen words). The corruption is part of the model: a chosen word appears as [MASK] with 0.8, as
+itself with 0.1, as any piece of the vocabulary with 0.1. Whether the second segment continues the first is unknown.
 """
 
 import numpy as np
@@ -10,14 +10,14 @@ import numpy as np
 from suite.tasks.bert.hmm import RANDOM_NEXT, TOPICS, language, wordpiece
 from suite.tasks.bert.sample import KEPT, MASKED
 
-BATCH = 128  # records whose passes are held in memory together
+BATCH = 128  # records that are processed together
 
 
 def best(rows: np.ndarray) -> dict[str, float]:
     """Loss and accuracy of the Bayes-optimal prediction, over generated records of one kind.
 
     Returns:
-        `mlm_loss` in nats and `mlm_accuracy` in percent over all hidden words, and `nsp_accuracy` in percent where
+        `mlm_loss` in nats and `mlm_accuracy` in percent over all masked words, and `nsp_accuracy` in percent if
         records have two segments.
     """
     likelihood, hits, guesses = [], [], []
@@ -43,10 +43,10 @@ def _first() -> int:
 
 
 def posteriors(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Posterior of every hidden word (n, M, V), and of the second segment not going on from the first (n,).
+    """Posterior of every masked word (n, M, V), and of the second segment not continuing the first (n,).
 
     Args:
-        rows: (n,) records with the same length, number of segments and number of hidden words M.
+        rows: (n,) records with the same length, number of segments and number of masked words M.
     """
     world, pieces, count = language(), wordpiece().pieces, len(rows)
     hidden, each = int(rows["count"][0]), np.arange(count)
@@ -60,19 +60,19 @@ def posteriors(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     restart = np.tile(world.stationary, (TOPICS, 1))
     mixed = (1.0 - RANDOM_NEXT) * world.transition + RANDOM_NEXT * restart
-    cut = (place < rows["second"][:, None]).sum(1)  # words in the first segment; T where there is no second
+    cut = (place < rows["second"][:, None]).sum(1)  # words in the first segment; T without a second one
     into = [np.where((cut == t)[:, None, None], mixed, world.transition) for t in range(place.shape[1])]  # (n, K, K)
 
     def absorb(belief: np.ndarray, t: int) -> np.ndarray:
-        """(n, K, M + 1) over state and number of chosen words, with one more word seen; scaled to a sum of 1."""
+        """(n, K, M + 1) over state and number of chosen words, after one more word; scaled to a sum of 1."""
         more = belief * emitted[:, t, :, None]
         more[:, :, 1:] += belief[:, :, :-1] * if_chosen[:, t, :, None]
         return more / more.sum((1, 2), keepdims=True)
 
     steps = range(place.shape[1])
-    before = np.zeros((len(steps), count, TOPICS, hidden + 1))  # of all words in front of t
+    before = np.zeros((len(steps), count, TOPICS, hidden + 1))  # of all words before t
     behind = np.zeros_like(before)  # of all words after t, in the state at t
-    past, future = np.zeros_like(before), np.zeros_like(before)  # the same with t's own word seen
+    past, future = np.zeros_like(before), np.zeros_like(before)  # the same, including the word at t
     before[0, :, :, 0], behind[-1, :, :, 0] = world.stationary, 1.0
     for t in steps:
         if t:
@@ -84,7 +84,7 @@ def posteriors(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         future[t] = absorb(behind[t], t)
 
     asked = (place[:, None] < rows["position"][:, :hidden, None]).sum(2)  # (n, M): which word each position holds
-    # itself chosen, so the others come to M - 1
+    # this word is chosen, so M - 1 others are
     front, back = (side[asked, each[:, None], :, :hidden] for side in (before, behind))
     state = np.einsum("nmkc,nmkc->nmk", front, back[..., ::-1])
     same = np.arange(len(world.words)) == np.take_along_axis(word, asked, 1)[..., None]  # (n, M, V)
@@ -92,7 +92,7 @@ def posteriors(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     posterior = (state @ world.emission) * channel
 
     at = cut.clip(max=steps[-1])
-    left, right = past[at - 1, each], future[at, each][..., ::-1]  # together M chosen
+    left, right = past[at - 1, each], future[at, each][..., ::-1]  # M are chosen in total
     goes_on = np.einsum("nkc,kl,nlc->n", left, world.transition, right)
     begins = np.einsum("nkc,kl,nlc->n", left, restart, right)
     random_next = RANDOM_NEXT * begins / (RANDOM_NEXT * begins + (1.0 - RANDOM_NEXT) * goes_on)
@@ -100,7 +100,7 @@ def posteriors(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _places(rows: np.ndarray) -> np.ndarray:
-    """Where the words stand, (n, T): everywhere but at [CLS] and behind each segment."""
+    """Whether a position has a word, (n, T): all except [CLS] and the end of each segment."""
     place = np.arange(1, int(rows["length"][0]) - 1)[None].repeat(len(rows), 0)
     between = place == rows["second"][:, None].astype(np.int64) - 1
     return place[~between].reshape(len(rows), -1)

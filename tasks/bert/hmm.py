@@ -1,7 +1,8 @@
-"""A generated language: words from a persistent hidden Markov model, whose best possible prediction is computed.
+"""A generated language: words from a persistent hidden Markov model, whose best possible prediction is known.
 
-A topic (the hidden state) tends to last, and each topic has words of its own: a masked word can be guessed from its
-neighbours, and better from far ones. Words are strings of syllables, so that text, vocabulary and WordPiece are real.
+A topic (the hidden state) tends to persist, and each topic has its own words. A masked word can therefore be guessed
+from its neighbours, and better with distant ones. Words are strings of syllables, so that text, vocabulary and
+WordPiece are real.
 """
 
 import functools
@@ -10,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from suite.contract import Data
+from suite.contract import Data, sized
 from suite.tasks.bert.sample import Hiding, fill, record
 from suite.tasks.bert.wordpiece import SPECIAL, WordPiece
 
-WORLD = 1  # the version: raise it when any formula or constant below changes
+WORLD = 1  # version: increase it when a formula or constant below changes
 SPLITS = {"train": 0, "valid": 1}
-STREAM = int.from_bytes(b"chains")  # high word of the counter: keeps these draws apart from others under the same key
-TOPICS, WORDS, EACH = 12, 500, 60  # hidden states, words in all, words of each state
-STAY, CONCENTRATION = 0.85, 0.06  # A = 0.85 I + 0.15 Dirichlet(0.06); without persistence nothing is learnt for long
-RANDOM_NEXT = 0.5  # probability that the second segment does not go on from the first
+STREAM = int.from_bytes(b"chains")  # high word of the counter: separates these draws from others with the same key
+TOPICS, WORDS, EACH = 12, 500, 60  # numbers of hidden states, of words, and of words of each state
+STAY, CONCENTRATION = 0.85, 0.06  # A = 0.85 I + 0.15 Dirichlet(0.06); without persistence, learning takes long to begin
+RANDOM_NEXT = 0.5  # probability that the second segment does not continue the first
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
@@ -29,7 +30,7 @@ class Language:
 
     Attributes:
         transition: A (K, K), rows sum to 1.
-        stationary: π (K,) with π A = π: where chains begin.
+        stationary: π (K,) with π A = π: the distribution of first states.
         emission: B (K, V).
         ranked: (K, EACH) each state's words, the most frequent first.
         words: the V words.
@@ -42,7 +43,7 @@ class Language:
     words: list[str]
 
     def chains(self, draws: np.ndarray, restart: np.ndarray) -> np.ndarray:
-        """Words (n, T) from uniform draws (2, n, T); where `restart` (n, T) the state is drawn afresh from π."""
+        """Words (n, T) from uniform draws (2, n, T); where `restart` (n, T), the state is drawn from π."""
         steps, begin = self.transition.cumsum(1), self.stationary.cumsum()
         zipf = np.cumsum(1.0 / np.arange(1, EACH + 1))
         state = np.zeros(draws.shape[1], np.int64)
@@ -57,7 +58,7 @@ class Language:
 
 @functools.cache
 def language() -> Language:
-    """The one language of this world."""
+    """The language of version WORLD."""
     draws = np.random.default_rng(WORLD)
     transition = STAY * np.eye(TOPICS) + (1 - STAY) * draws.dirichlet(np.full(TOPICS, CONCENTRATION), TOPICS)
     stationary = np.linalg.matrix_power(transition, 1 << 16)[0]  # every row of the power is π
@@ -72,7 +73,7 @@ def language() -> Language:
 
 @functools.cache
 def wordpiece() -> WordPiece:
-    """A vocabulary that holds every word whole, and letters for words of no language."""
+    """A vocabulary with every word as one piece, and letters for other words."""
     letters = sorted(CONSONANTS + VOWELS)
     return WordPiece([*SPECIAL, ".", *letters, *(f"##{letter}" for letter in letters), *language().words])
 
@@ -84,7 +85,7 @@ def _uniform(split: str, row: int, count: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def generate(split: str, samples: int, sequence: int, hiding: Hiding, next_sentence: bool) -> np.ndarray:
-    """The first samples of a split as records; a row does not depend on how many are made."""
+    """The first samples of a split as records; a row does not depend on their number."""
     length = sequence - (3 if next_sentence else 2)
     draws = np.stack([_uniform(split, row, 2 * length + 2) for row in range(samples)])
     cut = length // 4 + (draws[:, 0] * (length // 2)).astype(np.int64) if next_sentence else np.full(samples, length)
@@ -117,15 +118,15 @@ def documents(count: int, *, sentences: int = 12) -> list[list[str]]:
 
 
 class Source:
-    """The generated language as records in memory; made when first read, once in a process."""
+    """The generated language as records in memory; generated at the first read, once per process."""
 
     def __init__(self, hiding: Hiding, *, sequence: int, next_sentence: bool, train: int = 16_384, valid: int = 1_024):
-        """Choose the world.
+        """Set the generator's options.
 
         Args:
-            hiding: which tokens are to be predicted.
+            hiding: the rule by which tokens are masked.
             sequence: tokens of a sample, all of them used.
-            next_sentence: whether a sample has two segments, of which half do not belong together.
+            next_sentence: whether a sample has two segments; in half of the samples they do not belong together.
             train: number of training samples.
             valid: number of validation samples.
         """
@@ -133,11 +134,13 @@ class Source:
         self.vocabulary = wordpiece().pieces.size
         self.predictions, self.hidden_each = hiding.predictions, float(hiding.count(sequence))
         options = f"{sequence}/p{hiding.probability:g}-{hiding.predictions}{'/pairs' if next_sentence else ''}"
+        options += "/whole words" if hiding.whole_word else ""
+        samples = {"train": train, "valid": valid}
         self.data = Data(
             kind="generated",
             name="hmm",
-            identity=f"hmm-{WORLD}/{options}",
-            samples={"train": train, "valid": valid},
+            identity=sized(f"hmm-{WORLD}/{options}", samples),
+            samples=samples,
             unit="sequences",
             note="a generated language with a known best accuracy; it shows patterns, not a natural language's",
         )

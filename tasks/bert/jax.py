@@ -88,7 +88,7 @@ class Network:
         return losses
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Array, Array]:
-        """Weighted sum of the losses, and the number of hidden words: Σ/Σ is BERT's loss, both means added."""
+        """Weighted sum of the losses, and the number of masked words; the quotient is BERT's loss."""
         losses, weight = self._losses(outputs), batch["weight"]
         hidden = batch["masked"] * weight[:, None]
         total = (losses["mlm"] * hidden).sum()
@@ -97,15 +97,15 @@ class Network:
         return total, hidden.sum()
 
     def _sums(self, outputs: Tree, batch: Tree) -> Tree:
-        """What the score needs of each sample, (N,) each."""
+        """The inputs of the score for each sample, (N,) each."""
         losses, masked = self._losses(outputs), batch["masked"]
         hits = (outputs["logits"].argmax(2) == outputs["label"]) * masked
-        found = {"weight": batch["weight"], "masks": masked.sum(1)}
-        found |= {"mlm_loss": (losses["mlm"] * masked).sum(1), "mlm_hits": hits.sum(1)}
+        sums = {"weight": batch["weight"], "masks": masked.sum(1)}
+        sums |= {"mlm_loss": (losses["mlm"] * masked).sum(1), "mlm_hits": hits.sum(1)}
         if "nsp" in losses:
-            found["nsp_loss"] = losses["nsp"]
-            found["nsp_hits"] = (outputs["next_logits"].argmax(1) == outputs["next_label"]).astype(masked.dtype)
-        return found
+            sums["nsp_loss"] = losses["nsp"]
+            sums["nsp_hits"] = (outputs["next_logits"].argmax(1) == outputs["next_label"]).astype(masked.dtype)
+        return sums
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
         """The outputs with both labels drawn from the model's own distributions."""
@@ -131,5 +131,5 @@ def _draw(logits: Array, draws: Array) -> Array:
 
 
 def make(task: Bert) -> Network:
-    """The task's model."""
+    """Make the task's model."""
     return Network(task.architecture, task.hidden_each)

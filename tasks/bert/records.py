@@ -1,4 +1,4 @@
-"""Pre-training records that `suite data bert --from TEXT --to DIR` made, read through memory maps."""
+"""Reads the pre-training records that `suite data bert --from TEXT --to DIR` has written, memory-mapped."""
 
 import functools
 import hashlib
@@ -9,46 +9,47 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Data, UserError
+from suite.tasks._data import stamp
 from suite.tasks.bert.preparation import FORMAT, MANIFEST, SPLITS, VOCABULARY
 from suite.tasks.bert.sample import Hiding, record
 
 HOW = "Make them from text: suite data bert --from TEXT --to DIR, then type data_dir=DIR"
-MAPS = 64  # shards open at once; each holds a file descriptor
+MAPS = 64  # shards that are open at once; each uses a file descriptor
 
 
 class Source:
-    """Records in shards; nothing is kept in memory but the system's cache of pages."""
+    """Records in shards, memory-mapped."""
 
     def __init__(
         self, hiding: Hiding, *, sequence: int, next_sentence: bool, data_dir: str | None, on_error: str = "stop"
     ):
-        """Read the manifest and look at every shard's size; none is opened.
+        """Read the manifest and check the size of every shard; no shard is opened.
 
         Args:
-            hiding: as the records were made with.
+            hiding: must equal the setting that the records were made with.
             sequence: likewise.
             next_sentence: likewise.
             data_dir: the directory.
-            on_error: at a shard that is missing or cut short `stop`, or `skip` it: its name joins `data.skipped`.
+            on_error: `stop` at a shard that is missing or truncated, or `skip` it: its name is added to `data.skipped`.
 
         Raises:
-            UserError: no manifest, records of another form, or a damaged shard.
+            UserError: if the manifest is missing, the records were made with other settings, or a shard is damaged.
         """
         self.root, manifest = open_manifest(data_dir)
         self.type = record(sequence, hiding.predictions)
-        made, asked = manifest["made"], {"sequence": sequence, "next_sentence": next_sentence, **vars(hiding)}
+        made, required = manifest["made"], {"sequence": sequence, "next_sentence": next_sentence, **vars(hiding)}
         for name, value in ({**made["packing"], **made["hiding"]}).items():
-            if name in asked and asked[name] != value:
+            if name in required and required[name] != value:
                 raise UserError(
-                    f"{self.root}: made with {name}={value}, and the run asks for {asked[name]}; "
-                    f"type task.{name}={str(value).lower()}, or prepare others"
+                    f"{self.root}: the records were made with {name}={value}, but the run has {required[name]}; "
+                    f"type task.{name}={str(value).lower()}, or prepare other records"
                 )
         faults = {shard["file"]: fault for shard in _shards(manifest) if (fault := _size(self.root, shard))}
         if faults and on_error != "skip":
-            raise UserError(f"{next(iter(faults.values()))}. To leave such shards out: type task.on_error=skip")
+            raise UserError(f"{next(iter(faults.values()))}. To skip such shards, type task.on_error=skip")
         whole = {split: [s for s in manifest["splits"][split] if s["file"] not in faults] for split in SPLITS}
         if empty := [split for split in SPLITS if not whole[split]]:
-            raise UserError(f"{self.root}: no whole shard of {empty[0]} is left. {HOW}")
+            raise UserError(f"{self.root}: no complete shard of {empty[0]} is left. {HOW}")
         self.paths = {split: [str(self.root / s["file"]) for s in shards] for split, shards in whole.items()}
         self.ends = {split: np.cumsum([s["records"] for s in shards]) for split, shards in whole.items()}
         self.vocabulary = manifest["vocabulary"]["pieces"]
@@ -61,17 +62,21 @@ class Source:
             unit="sequences",
             note="the identity covers the checksums of the text, the vocabulary and every shard",
             skipped=(*faults, *manifest["skipped"]),
+            dropped=manifest.get("dropped", {}),  # older records lack it
+            dropped_unit="word pieces" if manifest.get("dropped") else "",
+            dropped_of=manifest["tokens"] if manifest.get("dropped") else 0,
+            stamp=stamp(Path(path) for split in SPLITS for path in self.paths[split]),
         )
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Records of some rows, in any order, repetition allowed."""
         shards = np.searchsorted(self.ends[split], rows, side="right")
-        found = np.empty(len(rows), self.type)
+        records = np.empty(len(rows), self.type)
         for shard in np.unique(shards):
-            here = shards == shard
+            in_shard = shards == shard
             begin = int(self.ends[split][shard - 1]) if shard else 0
-            found[here] = _mapped(self.paths[split][shard])[rows[here] - begin]
-        return found
+            records[in_shard] = _mapped(self.paths[split][shard])[rows[in_shard] - begin]
+        return records
 
 
 make = Source
@@ -83,13 +88,13 @@ def _mapped(path: str) -> np.ndarray:
 
 
 def open_manifest(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
-    """The directory of records and what its manifest says.
+    """The directory of records and its manifest.
 
     Raises:
-        UserError: there is none, or it cannot be read.
+        UserError: if there is no manifest, or it cannot be read.
     """
     if data_dir is None:
-        raise UserError(f"pre-training records are a directory, and none is given. {HOW}")
+        raise UserError(f"no directory of pre-training records is given. {HOW}")
     root = Path(data_dir).expanduser()
     path = root / MANIFEST
     if not path.is_file():
@@ -99,12 +104,12 @@ def open_manifest(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}). {HOW}") from error
     if manifest.get("format") != FORMAT:
-        raise UserError(f"{path}: format {manifest.get('format')}, and this version reads {FORMAT}. {HOW}")
+        raise UserError(f"{path}: its format is {manifest.get('format')}, but this version reads {FORMAT}. {HOW}")
     return root, manifest
 
 
 def verify(data_dir: str | Path) -> list[str]:
-    """Read everything: one line for each file whose contents are not what the manifest says."""
+    """Read all files; return one line for each file whose contents differ from the manifest."""
     root, manifest = open_manifest(data_dir)
     faults = []
     for shard in _shards(manifest):
@@ -123,19 +128,21 @@ def _size(root: Path, shard: dict[str, Any]) -> str:
     if not path.is_file():
         return f"{path}: missing"
     size = path.stat().st_size
-    return "" if size == shard["bytes"] else f"{path}: {size:,} bytes, and the manifest says {shard['bytes']:,}"
+    return "" if size == shard["bytes"] else f"{path}: {size:,} bytes instead of {shard['bytes']:,}, as in the manifest"
 
 
 def _contents(path: Path, expected: str) -> str:
     if not path.is_file():
         return f"{path}: missing"
     with path.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    return "" if found == expected else f"{path}: sha256 {found[:12]}…, and the manifest says {expected[:12]}…"
+        checksum = hashlib.file_digest(opened, "sha256").hexdigest()
+    return "" if checksum == expected else f"{path}: its sha256 is {checksum[:12]}… instead of {expected[:12]}…"
 
 
 def _tokens(path: Path, pieces: int) -> list[str]:
-    """A record whose token is no piece of the vocabulary would make the loss NaN, or another word of it."""
+    """Find tokens outside the vocabulary, which would make the loss NaN or be read as another word."""
     rows = np.load(path, mmap_mode="r")
     largest = int(max(rows["tokens"].max(), rows["label"].max()))
-    return [f"{path}: holds piece {largest:,} of a vocabulary of {pieces:,}"] if largest >= pieces else []
+    return (
+        [f"{path}: contains piece {largest:,}, but the vocabulary has {pieces:,} pieces"] if largest >= pieces else []
+    )

@@ -1,7 +1,7 @@
-"""One pre-training sample: how its words are hidden, how it lies on disk and in memory, and as part of a batch.
+"""Pre-training samples: masking words, the format of a record, and batches of records.
 
-The record holds what BERT's own pre-training files hold (input_ids, input_mask, segment_ids, masked_lm_positions,
-masked_lm_ids, masked_lm_weights, next_sentence_labels), the masks and segments as the three lengths that they are.
+A record has the contents of BERT's pre-training files (input_ids, input_mask, segment_ids, masked_lm_positions,
+masked_lm_ids, masked_lm_weights, next_sentence_labels); the masks and segments are stored as three lengths.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 MASKED, KEPT = 0.8, 0.9  # of the chosen tokens 80 % become [MASK], 10 % stay, 10 % are redrawn (Devlin et al., §3.1)
-STREAM = int.from_bytes(b"masks")  # high word of the counter: keeps these draws apart from others under the same key
-LARGEST = 1 << 16  # word pieces that a record can number
+STREAM = int.from_bytes(b"masks")  # high word of the counter: separates these draws from others with the same key
+LARGEST = 1 << 16  # number of word pieces that a record can represent
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What hiding needs to know of a vocabulary: its size, its special pieces, which pieces continue a word."""
+    """A vocabulary's size, its special pieces, and which pieces continue a word."""
 
     size: int
     pad: int
@@ -28,12 +28,12 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Hiding:
-    """How many tokens are hidden, and which.
+    """The rule by which tokens are masked.
 
     Attributes:
-        probability: share of a sequence's tokens, special ones counted in.
-        predictions: at most so many; also the fixed length of a record's list.
-        whole_word: choose words with all their pieces (BERT's later models), not pieces.
+        probability: share of a sequence's tokens that are masked; special tokens are counted.
+        predictions: largest number of masked tokens, and the fixed length of a record's list.
+        whole_word: mask all pieces of a word together, as in BERT's later models.
     """
 
     probability: float
@@ -41,11 +41,11 @@ class Hiding:
     whole_word: bool = False
 
     def count(self, length: int) -> int:
-        """Tokens to be hidden in a sequence of `length`, as create_pretraining_data.py rounds it."""
+        """The number of tokens to mask in a sequence of `length`, rounded as in create_pretraining_data.py."""
         return min(self.predictions, max(1, round(length * self.probability)))
 
     def apply(self, tokens: np.ndarray, pieces: Pieces, *, seed: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Hide some of a sequence's tokens: a pure function of the sequence, the seed and the record's number.
+        """Mask some of a sequence's tokens: a pure function of the sequence, the seed and the record's number.
 
         Args:
             tokens: (T,) integers, with [CLS] and [SEP], without padding.
@@ -73,7 +73,7 @@ class Hiding:
         return corrupted, chosen
 
     def _words(self, free: np.ndarray, rank: np.ndarray, starts: np.ndarray, budget: int) -> np.ndarray:
-        """Whole words in random order; one that no longer fits is passed over for a shorter one."""
+        """Choose whole words in random order; a word that does not fit any more is skipped."""
         words = np.split(free, np.flatnonzero(starts)[1:]) if len(free) else []
         chosen: list[int] = []
         for word in sorted(words, key=lambda word: rank[word[0]]):
@@ -88,11 +88,11 @@ def record(sequence: int, predictions: int) -> np.dtype:
         [
             ("tokens", "<u2", (sequence,)),  # corrupted, padded
             ("length", "<u2"),  # tokens before the padding
-            ("second", "<u2"),  # where the second segment begins; the length where there is none
+            ("second", "<u2"),  # start of the second segment; `length` without one
             ("random_next", "?"),  # whether the second segment was taken from elsewhere: BERT's label 1
-            ("count", "<u2"),  # hidden tokens
-            ("position", "<u2", (predictions,)),  # where they stand, 0 after the last
-            ("label", "<u2", (predictions,)),  # what they were, 0 after the last
+            ("count", "<u2"),  # number of masked tokens
+            ("position", "<u2", (predictions,)),  # their positions, 0 after the last
+            ("label", "<u2", (predictions,)),  # their original values, 0 after the last
         ]
     )
 
@@ -100,7 +100,7 @@ def record(sequence: int, predictions: int) -> np.dtype:
 def fill(
     row: Any, first: np.ndarray, second: np.ndarray, pieces: Pieces, hiding: Hiding, *, seed: int, number: int
 ) -> None:
-    """Write [CLS] first [SEP] (second [SEP]) into a zeroed record, some of its tokens hidden; see `Hiding.apply`."""
+    """Write [CLS] first [SEP] (second [SEP]) into a zeroed record, with some tokens masked; see `Hiding.apply`."""
     parts = [[pieces.cls], first, [pieces.sep], *([second, [pieces.sep]] if len(second) else [])]
     tokens = np.concatenate(parts).astype(np.int64)
     corrupted, position = hiding.apply(tokens, pieces, seed=seed, number=number)
@@ -113,7 +113,7 @@ def fill(
 
 
 def expand(rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Records (n,) as a batch.
+    """Convert records (n,) to a batch.
 
     Returns:
         `tokens` and `segment` (n, T) int32, `visible` (n, T) bool, `position` and `label` (n, P) int32, `masked`

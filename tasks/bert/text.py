@@ -1,10 +1,10 @@
-"""Documents and sentences from files of text: WikiExtractor's output, WikiText, or plain text, as a stream of lines.
+"""Reads documents and sentences from text files, as a stream: WikiExtractor's output, WikiText, or plain text.
 
-- WikiExtractor (`<doc id=… title=…>` to `</doc>`): one document a block, its first line, the title, left out.
-- WikiText: begins with a heading ` = Title = `; every such heading begins a document, those below it are left out.
-- plain: documents are separated by blank lines.
+- WikiExtractor (`<doc id=… title=…>` to `</doc>`): each block is a document; its first line, the title, is removed.
+- WikiText: begins with a heading ` = Title = `. Each such heading begins a document; lower headings are removed.
+- plain: blank lines separate documents.
 
-A line is a paragraph of one or more sentences. `.gz` and `.bz2` files are unpacked on the way.
+A line is a paragraph of one or more sentences. `.gz` and `.bz2` files are decompressed.
 """
 
 import bz2
@@ -29,17 +29,19 @@ HEADING = re.compile(r"\s*= (?!=)(.*\S) =\s*")
 SUBHEADING = re.compile(r"\s*= =.*= =\s*")
 # A full stop, its closing quotes or brackets, then a space and the beginning of a sentence.
 SENTENCE = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]?\s?[A-Z0-9])""")
+# A full stop that no space follows, as in Chinese and Japanese, and its closing quotes or brackets.
+FULL_WIDTH = re.compile(r"""(?<=[。！？｡])([」』）】〉》”’]*)(?=[^」』）】〉》”’\s])""")
 
 Document = list[str]
 
 
 class Damaged(Exception):
-    """A file that cannot be read to its end; the message names it and the line."""
+    """A file that cannot be read to its end; the message names the file and the line."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file that was read to its end once: its path from the root, size, checksum and number of documents."""
+    """A file that can be read: its path from the root, size in bytes, checksum and number of documents."""
 
     path: str
     bytes: int
@@ -48,22 +50,22 @@ class File:
 
 
 def files(root: Path) -> list[Path]:
-    """The files of text below a directory, sorted, or the one file.
+    """The text files below a directory, sorted; or the file itself.
 
     Raises:
-        UserError: there are none.
+        UserError: if there are none.
     """
     if root.is_file():
         return [root]
-    found = {path for pattern in PATTERNS for path in root.rglob(pattern) if path.is_file()}
-    found = {path for path in found if path.name not in NOT_TEXT}
-    if not found:
+    matches = {path for pattern in PATTERNS for path in root.rglob(pattern) if path.is_file()}
+    matches = {path for path in matches if path.name not in NOT_TEXT}
+    if not matches:
         raise UserError(f"no text in {root}. {EXPECTED}. Type --from DIRECTORY")
-    return sorted(found)
+    return sorted(matches)
 
 
 def survey(root: Path) -> tuple[list[File], list[str]]:
-    """Read every file to its end once: those that are whole, and one line for each that is not."""
+    """Read every file to its end; return the complete files, and one line for each damaged file."""
     whole, faults = [], []
     for path in files(root):
         name = str(path.relative_to(root)) if path != root else path.name
@@ -82,14 +84,14 @@ def lines(path: Path) -> Iterator[str]:
     """The lines of a file, decoded one by one.
 
     Raises:
-        Damaged: it is not UTF-8, or its compressed stream is cut short or broken.
+        Damaged: if it is not UTF-8, or its compressed stream is truncated or corrupt.
     """
     number = 0
     try:
         with OPEN.get(path.suffix, open)(path, "rb") as opened:
             for raw in opened:
                 number += 1
-                yield raw.decode("utf-8")
+                yield raw.decode("utf-8-sig" if number == 1 else "utf-8")  # without a byte-order mark
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         where = f"byte {byte:#04x} at {error.start + 1}"
@@ -99,10 +101,10 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def documents(path: Path) -> Iterator[Document]:
-    """The documents of one file as lists of sentences; those without a sentence are left out.
+    """The documents of one file as lists of sentences; empty documents are left out.
 
     Raises:
-        Damaged: the file cannot be read, or a block of WikiExtractor's is not closed.
+        Damaged: if the file cannot be read, or a block of WikiExtractor is not closed.
     """
     stream = lines(path)
     head: list[str] = []
@@ -124,8 +126,9 @@ def documents(path: Path) -> Iterator[Document]:
 
 
 def split(paragraph: str) -> list[str]:
-    """The sentences of a paragraph, by punctuation alone: without a list of abbreviations `Dr. Who` is cut in two."""
-    return [sentence for sentence in SENTENCE.sub("\\1\n", paragraph.strip()).split("\n") if sentence.strip()]
+    """The sentences of a paragraph, split by punctuation only; without a list of abbreviations, `Dr. Who` is split."""
+    apart = FULL_WIDTH.sub("\\1\n", SENTENCE.sub("\\1\n", paragraph.strip()))
+    return [sentence for sentence in apart.split("\n") if sentence.strip()]
 
 
 def _blocks(path: Path, stream: Iterable[str]) -> Iterator[Document]:
@@ -154,7 +157,7 @@ def _attribute(line: str, name: str) -> str:
 
 
 def _headed(stream: Iterable[str]) -> Iterator[Document]:
-    """A heading stands between blank lines, which tells it from a formula that WikiText's tokeniser has broken up."""
+    """Documents of WikiText. A heading stands between blank lines, unlike formulas that the tokeniser has broken up."""
     document: Document = []
     around = itertools.chain([""], stream, [""])
     for before, line, after in _windows(around):
@@ -187,10 +190,10 @@ def _separated(stream: Iterable[str]) -> Iterator[Document]:
     yield document
 
 
-def write(path: Path, found: Iterable[Document]) -> None:
-    """Write documents as WikiExtractor would, a sentence a line, packed where the name ends in `.gz` or `.bz2`."""
+def write(path: Path, documents: Iterable[Document]) -> None:
+    """Write documents in WikiExtractor's format, one sentence per line; compressed if the name ends in .gz or .bz2."""
     with OPEN.get(path.suffix, open)(path, "wt", encoding="utf-8") as opened:
-        for number, document in enumerate(found):
+        for number, document in enumerate(documents):
             title = f"Article {number}"
             body = "\n".join([title, "", *document])
             opened.write(f'<doc id="{number}" url="?curid={number}" title="{title}">\n{body}\n\n</doc>\n')

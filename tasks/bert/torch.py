@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite.tasks._nn.torch import Key, attention, dropout, heads, merge, uniform
+from suite.tasks._nn.torch import Key, attention, dropout, heads, merge, uniform, wide
 from suite.tasks._sparse import Shape
 from suite.tasks._sparse.torch import BlockLinear
 from suite.tasks.bert import EPSILON, Bert
@@ -54,7 +54,7 @@ class EncoderLayer(nn.Module):
         return drop(self.down(_gelu(self.up(x))), "down")
 
     def forward(self, x: Tensor, visible: Tensor, drop: Drop) -> Tensor:
-        """(N, T, width) to the same."""
+        """(N, T, width) to the same shape."""
         if self.pre_norm:
             x = x + self.attend(self.norm1(x), visible, drop)
             return x + self.feed(self.norm2(x), drop)
@@ -63,7 +63,7 @@ class EncoderLayer(nn.Module):
 
 
 class MaskedWords(nn.Module):
-    """The head that names hidden words; its decoder is the word embeddings' matrix."""
+    """The head that predicts masked words; its decoder is the matrix of word embeddings."""
 
     def __init__(self, sizes: Architecture):
         super().__init__()
@@ -76,11 +76,11 @@ class MaskedWords(nn.Module):
 
 
 class Network(nn.Module):
-    """Corrupted sequences to logits of hidden words and of the second segment's origin.
+    """Corrupted sequences to logits of masked words and of the second segment's origin.
 
     Args:
         sizes: the network's sizes.
-        next_weight: of a next-sentence loss beside that of one hidden word; see `Bert`.
+        next_weight: weight of a next-sentence loss relative to that of one masked word; see `Bert`.
     """
 
     def __init__(self, sizes: Architecture, *, next_weight: float):
@@ -121,14 +121,16 @@ class Network(nn.Module):
 
     def _losses(self, outputs: Tree) -> Tree:
         """Cross-entropies: `mlm` (N, P), and `nsp` (N,) for pairs."""
-        logits, label = outputs["logits"], outputs["label"]
+        logits, label = wide(outputs["logits"]), outputs["label"]
         losses = {"mlm": functional.cross_entropy(logits.transpose(1, 2), label, reduction="none")}
         if "next_logits" in outputs:
-            losses["nsp"] = functional.cross_entropy(outputs["next_logits"], outputs["next_label"], reduction="none")
+            losses["nsp"] = functional.cross_entropy(
+                wide(outputs["next_logits"]), outputs["next_label"], reduction="none"
+            )
         return losses
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Tensor, Tensor]:
-        """Weighted sum of the losses, and the number of hidden words: Σ/Σ is BERT's loss, both means added."""
+        """Weighted sum of the losses, and the number of masked words; the quotient is BERT's loss."""
         losses, weight = self._losses(outputs), batch["weight"]
         hidden = batch["masked"] * weight[:, None]
         total = (losses["mlm"] * hidden).sum()
@@ -137,15 +139,15 @@ class Network(nn.Module):
         return total, hidden.sum()
 
     def _sums(self, outputs: Tree, batch: Tree) -> Tree:
-        """What the score needs of each sample, (N,) each."""
+        """The inputs of the score for each sample, (N,) each."""
         losses, masked = self._losses(outputs), batch["masked"]
         hits = (outputs["logits"].argmax(2) == outputs["label"]) * masked
-        found = {"weight": batch["weight"], "masks": masked.sum(1)}
-        found |= {"mlm_loss": (losses["mlm"] * masked).sum(1), "mlm_hits": hits.sum(1)}
+        sums = {"weight": batch["weight"], "masks": masked.sum(1)}
+        sums |= {"mlm_loss": (losses["mlm"] * masked).sum(1), "mlm_hits": hits.sum(1)}
         if "nsp" in losses:
-            found["nsp_loss"] = losses["nsp"]
-            found["nsp_hits"] = (outputs["next_logits"].argmax(1) == outputs["next_label"]).to(masked.dtype)
-        return found
+            sums["nsp_loss"] = losses["nsp"]
+            sums["nsp_hits"] = (outputs["next_logits"].argmax(1) == outputs["next_label"]).to(masked.dtype)
+        return sums
 
     def sample(self, outputs: Tree, key: Key, batch: Tree) -> Tree:
         """The outputs with both labels drawn from the model's own distributions."""
@@ -164,5 +166,5 @@ def _draw(logits: Tensor, draws: Tensor) -> Tensor:
 
 
 def make(task: Bert) -> Network:
-    """The task's model, its weights not yet set."""
+    """Make the task's model; its weights are set later."""
     return Network(task.architecture, next_weight=task.hidden_each)

@@ -11,33 +11,38 @@ from suite.contract import UserError
 from suite.tasks.bert.sample import LARGEST, Pieces
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-ALPHABET = 1000  # characters that a trained vocabulary knows by themselves; rarer ones make a word [UNK]
-LONGEST = 200  # characters of a word that is cut into pieces at all (BERT's max_input_chars_per_word)
+ALPHABET = 1000  # characters in a trained vocabulary; a word with a rarer character becomes [UNK]
+LONGEST = 200  # most characters of a word that is split into pieces (BERT's max_input_chars_per_word)
 
 
 class WordPiece:
-    """A vocabulary and what it makes of text: lower case, accents stripped, punctuation apart, as in BERT uncased.
+    """Splits text into the pieces of a vocabulary, as BERT uncased does: lower case, no accents, separate punctuation.
 
     Args:
-        vocabulary: the pieces; a piece's number is its place. Those that continue a word begin with `##`.
-        path: where it was read from, for messages.
+        vocabulary: the pieces; a piece's number is its index. Pieces that continue a word begin with `##`.
+        path: of the vocabulary, for messages.
+
+    Attributes:
+        unknown: the number of [UNK], which replaces words that the pieces cannot spell.
 
     Raises:
-        UserError: a special piece is missing, a piece stands there twice, or there are more than a record can number.
+        UserError: if a special piece is missing, a piece is repeated, or there are more pieces than records can number.
     """
 
     def __init__(self, vocabulary: Sequence[str], path: str | Path = "vocabulary"):
         self.vocabulary = list(vocabulary)
         numbers = {piece: number for number, piece in enumerate(vocabulary)}
         if absent := [piece for piece in SPECIAL if piece not in numbers]:
-            raise UserError(f"{path}: {absent[0]} is missing; it must hold {' '.join(SPECIAL)}, a piece a line")
+            raise UserError(
+                f"{path}: {absent[0]} is missing; the file must contain {' '.join(SPECIAL)}, one piece per line"
+            )
         if len(numbers) < len(vocabulary):
             line = next(i for i, piece in enumerate(vocabulary) if numbers[piece] != i)
-            again = numbers[vocabulary[line]]
-            raise UserError(f"{path}, line {again + 1}: {vocabulary[line]!r} stands in line {line + 1} already")
+            repeated = numbers[vocabulary[line]]
+            raise UserError(f"{path}, line {repeated + 1}: {vocabulary[line]!r} is in line {line + 1} already")
         if len(vocabulary) > LARGEST:
-            raise UserError(f"{path}: {len(vocabulary):,} pieces; a record numbers at most {LARGEST:,}")
-        pad, _, cls, sep, mask = (numbers[piece] for piece in SPECIAL)
+            raise UserError(f"{path}: {len(vocabulary):,} pieces; records can number at most {LARGEST:,}")
+        pad, self.unknown, cls, sep, mask = (numbers[piece] for piece in SPECIAL)
         continues = np.array([piece.startswith("##") for piece in vocabulary])
         self.pieces = Pieces(len(vocabulary), pad, cls, sep, mask, continues)
         from tokenizers import models
@@ -46,11 +51,11 @@ class WordPiece:
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The pieces' numbers of each text, uint16, without special pieces."""
-        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(one.ids, np.uint16) for one in found]
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint16) for encoding in encodings]
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """The pieces as text; words are lower case and a space apart."""
+        """The pieces as text, in lower case with one space between words."""
         return " ".join(self.vocabulary[number] for number in numbers).replace(" ##", "")
 
 
@@ -60,11 +65,11 @@ def read(path: Path) -> WordPiece:
 
 
 def train(texts: Callable[[], Iterable[str]], size: int) -> WordPiece:
-    """A vocabulary for a text that is read as a stream, twice: only distinct characters and words are held.
+    """Learn a vocabulary from text that is read twice as a stream; only distinct characters and words are stored.
 
     Args:
-        texts: called for each reading; pieces of text in any cut.
-        size: of the vocabulary, special pieces included; less where the text has no more to offer.
+        texts: returns the text in parts; called for each reading.
+        size: of the vocabulary with special pieces; the result is smaller if the text has fewer pieces.
     """
     from tokenizers import models, trainers
 
@@ -74,7 +79,7 @@ def train(texts: Callable[[], Iterable[str]], size: int) -> WordPiece:
         counts.update(tokenizer.normalizer.normalize_str(text))
     seen = sorted((character for character in counts if not character.isspace()), key=lambda c: (-counts[c], c))
     alphabet = sorted(seen[:ALPHABET])
-    # the trainer numbers `##x` in the order of a hash table, which differs from run to run, and ties go by number
+    # the trainer would number `##x` in the order of a hash table, which differs between runs; ties go by number
     first = [*SPECIAL, *(f"##{character}" for character in alphabet)]
     options = {"special_tokens": first, "initial_alphabet": alphabet, "limit_alphabet": len(alphabet)}
     trainer = trainers.WordPieceTrainer(vocab_size=size, show_progress=False, **options)

@@ -1,6 +1,6 @@
 """CaffeNet (Jia et al. 2014) on ImageNet or some of its classes, and the same network small enough for a laptop.
 
-Batches and metric are those of every task that classifies images; see CARD.md for sources, licences and targets.
+Batches and metric are those of `tasks/_images`; see CARD.md for sources, licences and targets.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from suite.contract import UserError
 from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, known
 from suite.tasks.caffenet.architecture import Architecture
 
-__all__ = ["CITATION", "SUMMARY", "VERSION", "CaffeNet", "census", "check", "make"]
+__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "CaffeNet", "census", "check", "make"]
 
 CITATION = (
     "Jia et al.: Caffe: Convolutional Architecture for Fast Feature Embedding, 2014, arXiv:1408.5093; Krizhevsky, "
@@ -19,6 +19,7 @@ CITATION = (
 )
 SUMMARY = "ImageNet classification, or 16 classes of it, with CaffeNet"
 VERSION = "1"
+PARTS = "classes"  # what `census` counts samples of
 SOURCES = ("shapes", "folder")
 
 
@@ -26,11 +27,15 @@ class CaffeNet(Classification):
     """Image classification with CaffeNet.
 
     Attributes:
-        dropout: of fc6's and fc7's outputs.
+        dropout: rate, on the outputs of fc6 and fc7.
     """
 
     name, version = "caffenet", VERSION
     dropout: float
+
+    def kept(self) -> float:
+        """Numbers that one image leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.kept()
 
 
 def make(
@@ -44,37 +49,47 @@ def make(
     dropout: float,
     image_size: int,
     published_classes: int,
+    head: int = 0,
     classes: Sequence[str] | None = None,
     on_error: str = "stop",
     absent: bool = False,
     **options: Any,
 ) -> CaffeNet:
-    """The task from its configuration (conf/task/caffenet.yaml).
+    """Make the task from its configuration (conf/task/caffenet.yaml).
 
     Args:
         data: where the images come from, one of SOURCES.
-        source: what that source's `make` takes.
+        source: options of the source's `make`.
         variant: of the model; bvlc is the only one.
         width: channels of the first convolution.
         hidden: width of fc6 and fc7.
-        init: how weights start, gaussian | fan_in.
-        dropout: of their outputs.
+        init: initializer of the weights, gaussian | fan_in.
+        dropout: rate, on the outputs of fc6 and fc7.
         image_size: height and width.
         published_classes: of the network, for a task without its data.
-        classes: names of the class directories to use, for example 16 of ImageNet's WNIDs; all by default.
+        head: outputs of the last layer; 0 uses the number of classes. Further outputs belong to no image.
+        classes: names of the class directories to use, for example 16 of ImageNet's WNIDs; None uses all.
         on_error: what to do with an unreadable image, stop or skip.
         absent: describe the task without its directory of images, as ImageNet's.
         options: of `Classification`.
 
     Raises:
-        UserError: for an unknown source, variant or way to treat errors.
+        UserError: for an unknown source, variant or value, or a head with fewer outputs than classes.
     """
     known(data=(data, SOURCES), variant=(variant, ("bvlc",)), on_error=(on_error, ("stop", "skip")))
     known(init=(init, ("gaussian", "fan_in")))
     if classes and data != "folder":
-        raise UserError(f"task.classes: chosen from directories; task.data={data} has none")
+        raise UserError(
+            f"task.classes: selects class directories, but task.data={data} has none; type task.data=folder"
+        )
     absent_images = AbsentImages(IMAGENET, classes=len(classes or ()) or published_classes, size=image_size)
     images = absent_images if absent else importlib.import_module(f"suite.tasks._data.{data}").make(**source)
-    made = CaffeNet(images, architecture=Architecture(width, hidden, images.classes, image_size, init), **options)
-    made.dropout = dropout
-    return made
+    outputs = head or images.classes
+    if outputs < images.classes:
+        raise UserError(
+            f"task.head={head}: fewer outputs than the {images.classes} classes of the data; type task.head=0 "
+            "to use the number of classes"
+        )
+    task = CaffeNet(images, architecture=Architecture(width, hidden, outputs, image_size, init), **options)
+    task.dropout = dropout
+    return task

@@ -16,7 +16,7 @@ DROPOUT = 0.5
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution with bias and ReLU, and what follows it."""
+    """A convolution with bias and ReLU, and the layers that follow it."""
 
     name: str
     inputs: int
@@ -25,7 +25,7 @@ class Convolution:
     stride: int
     padding: int
     groups: int
-    bias: float  # where the biases start
+    bias: float  # initial value of the biases
     pool: bool
     norm: bool
 
@@ -48,16 +48,16 @@ class Architecture:
     classes: int
     size: int
     init: str = "gaussian"
-    group: int = 1  # no batch normalisation: any sample may lie anywhere
+    group: int = 1  # without batch normalisation, samples need not be on one device
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
         """The five convolutions, in order."""
-        one = self.width
-        two, three, five = one * 8 // 3, one * 4, one * 8 // 3  # 96, 256, 384, 384, 256
+        first = self.width
+        two, three, five = first * 8 // 3, first * 4, first * 8 // 3  # 96, 256, 384, 384, 256
         return (
-            Convolution("conv1", 3, one, 11, 4, 0, 1, 0.0, True, True),
-            Convolution("conv2", one, two, 5, 1, 2, 2, 1.0, True, True),
+            Convolution("conv1", 3, first, 11, 4, 0, 1, 0.0, True, True),
+            Convolution("conv2", first, two, 5, 1, 2, 2, 1.0, True, True),
             Convolution("conv3", two, three, 3, 1, 1, 1, 0.0, False, False),
             Convolution("conv4", three, three, 3, 1, 1, 2, 1.0, False, False),
             Convolution("conv5", three, five, 3, 1, 1, 2, 1.0, True, False),
@@ -77,18 +77,26 @@ class Architecture:
             "fc8": (self.hidden, self.classes),
         }
 
+    def kept(self) -> float:
+        """Numbers that an image leaves for the backward pass; see `suite.contract.Keeps`."""
+        total, side = 3.0 * self.size**2, self.size
+        for conv in self.convolutions:
+            kept, side = _kept_after(conv, side)
+            total += kept
+        return total + 3 * 2 * self.hidden  # ReLU, dropout's mask and its output, of fc6 and fc7
+
     def shapes(self) -> dict[str, Spec]:
         """Every parameter by name; there are no buffers."""
-        found = {}
+        specs = {}
         for conv in self.convolutions:
             shape = (conv.outputs, conv.inputs // conv.groups, conv.kernel, conv.kernel)
-            found[f"{conv.name}.weight"] = Spec(shape, self._start("0.01"))
-            found[f"{conv.name}.bias"] = Spec((conv.outputs,), self._bias(conv.bias))
+            specs[f"{conv.name}.weight"] = Spec(shape, self._start("0.01"))
+            specs[f"{conv.name}.bias"] = Spec((conv.outputs,), self._bias(conv.bias))
         for name, (inputs, outputs) in self.linears.items():
             last = name == "fc8"
-            found[f"{name}.weight"] = Spec((outputs, inputs), self._start("0.01" if last else "0.005"))
-            found[f"{name}.bias"] = Spec((outputs,), self._bias(0.0 if last else 1.0))
-        return found
+            specs[f"{name}.weight"] = Spec((outputs, inputs), self._start("0.01" if last else "0.005"))
+            specs[f"{name}.bias"] = Spec((outputs,), self._bias(0.0 if last else 1.0))
+        return specs
 
     def _start(self, deviation: str) -> str:
         return f"normal({deviation})" if self.init == "gaussian" else "fan_in_normal"
@@ -97,17 +105,28 @@ class Architecture:
         return f"constant({value})" if self.init == "gaussian" else "zeros"
 
     def layers(self) -> dict[str, Layer]:
-        """What a curvature method can treat: convolutions without groups, and the linear layers."""
-        found = {
+        """The layers that a curvature method can precondition: linear layers, and convolutions without groups."""
+        layers = {
             conv.name: Layer(
                 "conv2d", (f"{conv.name}.weight", f"{conv.name}.bias"), conv.kernel, conv.stride, conv.padding
             )
             for conv in self.convolutions
             if conv.groups == 1
         }
-        return found | {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in self.linears}
+        return layers | {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in self.linears}
 
 
 def pooled(side: int) -> int:
-    """The side after a 3×3 pool of stride 2 in Caffe's way, which rounds up: the last window may lack a part."""
+    """The side after a 3×3 pool of stride 2 in Caffe, which rounds up: the last window may be incomplete."""
     return -(-(side - POOL) // POOL_STRIDE) + 1
+
+
+def _kept_after(conv: Convolution, side: int) -> tuple[float, int]:
+    """Numbers that a convolution and the layers after it keep, and the side of their output; `side` is the input's."""
+    side = (side + 2 * conv.padding - conv.kernel) // conv.stride + 1
+    total, after = conv.outputs * side**2, pooled(side) if conv.pool else side
+    if conv.pool:
+        total += 3 * conv.outputs * after**2  # the maxima, and their indices as 64-bit integers
+    if conv.norm:
+        total += 4 * conv.outputs * after**2
+    return float(total), after

@@ -47,7 +47,7 @@ class Model(Classifier):
 
 
 def _max_pool(x: Array) -> Array:
-    """Maximum over 3×3 windows of (N, H, W, C), the last of which may reach over the edge."""
+    """Maximum over 3×3 windows of (N, H, W, C). The last window may extend beyond the edge."""
     pads = [(0, 0), *(((pooled(s) - 1) * POOL_STRIDE + POOL - s) for s in x.shape[1:3]), (0, 0)]
     whole = [pad if isinstance(pad, tuple) else (0, max(0, pad)) for pad in pads]
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, POOL, POOL, 1), (1, POOL_STRIDE, POOL_STRIDE, 1), whole)
@@ -62,5 +62,5 @@ def _local_response_norm(x: Array) -> Array:
 
 
 def make(task: CaffeNet) -> Model:
-    """The task's model."""
+    """Make the task's model."""
     return Model(task.architecture, task.smoothing, task.dropout)

@@ -54,5 +54,5 @@ class Model(Classifier):
 
 
 def make(task: CaffeNet) -> Model:
-    """The task's model, its weights not yet set."""
+    """Make the task's model; its weights are set later."""
     return Model(task.architecture, dropout=task.dropout, smoothing=task.smoothing)

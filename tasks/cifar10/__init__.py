@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009) with the ResNet-18 that its papers train, and the same narrowed for a laptop.
+"""CIFAR-10 (Krizhevsky 2009) with the ResNet-18 of its papers, and a narrow version for a laptop.
 
 The network is a ResNet of two 3×3 convolutions a block; batches and metric are those of every task that classifies
 images. See CARD.md for sources, licences and targets.
@@ -15,6 +15,7 @@ from suite.tasks._images.resnet import Architecture
 CITATION = "Krizhevsky: Learning Multiple Layers of Features from Tiny Images, technical report, 2009"
 SUMMARY = "CIFAR-10 classification with ResNet-18"
 VERSION = "1"
+PARTS = "classes"  # what `census` counts samples of
 SOURCES = {"shapes": "suite.tasks.cifar10.shapes", "cifar10": "suite.tasks.cifar10.binary"}
 PUBLISHED = Data("real", "CIFAR-10", "not here", {"train": 50_000, "valid": 10_000}, unit="images")
 
@@ -24,16 +25,20 @@ class Cifar10(Classification):
 
     name, version = "cifar10", VERSION
 
+    def kept(self) -> float:
+        """Numbers that one image leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.kept(self.images.size)
 
-def check(data_dir: str) -> list[str]:
+
+def check(data_dir: str, **_: Any) -> list[str]:
     """One line for each damaged batch."""
     from suite.tasks.cifar10 import binary
 
     return binary.check(data_dir)
 
 
-def census(data_dir: str) -> dict[str, dict[str, int]]:
-    """Images of each class in each split."""
+def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+    """The number of images of each class in each split."""
     from suite.tasks.cifar10 import binary
 
     return binary.census(data_dir)
@@ -51,7 +56,7 @@ def make(
     on_error: str = "stop",
     **options: Any,
 ) -> Cifar10:
-    """The task from its configuration (conf/task/cifar10.yaml).
+    """Make the task from its configuration (conf/task/cifar10.yaml).
 
     Args:
         data: `shapes`, generated, or `cifar10`, batches of a directory.
@@ -65,7 +70,7 @@ def make(
         options: of `Classification`.
 
     Raises:
-        UserError: for an unknown source, variant or way to treat errors.
+        UserError: for an unknown source, variant or value.
     """
     known(data=(data, list(SOURCES)), variant=(variant, ("resnet18",)), on_error=(on_error, ("stop",)))
     images = (

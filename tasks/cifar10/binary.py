@@ -1,7 +1,7 @@
-"""CIFAR-10's two formats: the binary batches and the Python ones, read into memory as bytes.
+"""Reads CIFAR-10's two formats, binary batches and Python batches, into memory as bytes.
 
-A binary record is a label and 3 × 32 × 32 bytes, red first; a Python batch is a pickled dictionary with `data`
-(n, 3072) and `labels`. Pickles can run anything, so only NumPy's own building blocks are let through.
+A binary record is a label and 3 × 32 × 32 bytes, red first. A Python batch is a pickled dictionary with `data`
+(n, 3072) and `labels`. Pickles can execute code, so only the classes in `ALLOWED` are unpickled.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ ALLOWED |= {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
 
 
 class _Arrays(pickle.Unpickler):
-    """Unpickles arrays, and nothing that could run."""
+    """Unpickles arrays only, and nothing that can execute code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
         return super().find_class(module, name)
 
 
@@ -46,50 +46,50 @@ def _records(path: Path) -> np.ndarray:
     """Records (n, RECORD) of one file.
 
     Raises:
-        UserError: where it is damaged.
+        UserError: if it is damaged.
     """
     content = path.read_bytes()
     if path.suffix == ".bin":
         if not content or len(content) % RECORD:
             raise UserError(
-                f"{path}: {len(content):,} bytes are no whole number of records of {RECORD:,}; fetch it again"
+                f"{path}: {len(content):,} bytes are not a multiple of the record size, {RECORD:,}; download it again"
             )
         records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
     else:
         try:
             records = _python(content)
         except Exception as error:  # a damaged pickle raises anything
-            raise UserError(f"{path}: not a readable batch of CIFAR-10: {error}; fetch it again") from error
+            raise UserError(f"{path}: not a readable batch of CIFAR-10: {error}; download it again") from error
     if (wrong := np.flatnonzero(records[:, 0] >= CLASSES)).size:
-        raise UserError(f"{path}, record {wrong[0] + 1}: label {records[wrong[0], 0]}, where 0 to 9 are expected")
+        raise UserError(f"{path}, record {wrong[0] + 1}: label {records[wrong[0], 0]} is not in 0 to 9")
     return records
 
 
 def find(data_dir: str | Path | None) -> dict[str, list[Path]]:
-    """The batch files of each split: in the directory itself or in the folder that the archive makes in it.
+    """The batch files of each split, in the directory itself or in the folder that the archive creates.
 
     Raises:
-        UserError: where they are not all there.
+        UserError: if a file is missing.
     """
     if data_dir is None:
-        raise UserError("CIFAR-10 may not be passed on; fetch it from its authors and type data_dir=DIRECTORY")
+        raise UserError("CIFAR-10 may not be redistributed; download it from its authors and type data_dir=DIRECTORY")
     root = Path(data_dir).expanduser()
     for suffix, folder in FOLDERS.items():
         for place in (root, root / folder):
             if (place / f"data_batch_1{suffix}").is_file():
-                found = {split: [place / f"{name}{suffix}" for name in names] for split, names in BATCHES.items()}
-                missing = [path for paths in found.values() for path in paths if not path.is_file()]
+                files = {split: [place / f"{name}{suffix}" for name in names] for split, names in BATCHES.items()}
+                missing = [path for paths in files.values() for path in paths if not path.is_file()]
                 if missing:
-                    raise UserError(f"{missing[0]}: not there; all six batches of CIFAR-10 are needed")
-                return found
-    raise UserError(f"{root}: holds neither {' nor '.join(FOLDERS.values())}; type data_dir=DIRECTORY")
+                    raise UserError(f"{missing[0]}: missing; all six batches of CIFAR-10 are needed")
+                return files
+    raise UserError(f"{root}: contains neither {' nor '.join(FOLDERS.values())}; type data_dir=DIRECTORY")
 
 
 class Cifar:
     """CIFAR-10's images, or others in its format.
 
-    Training images are cut at random from a frame of PAD black pixels and mirrored at even odds; validation images are
-    as they are.
+    Training images are padded with PAD black pixels, cropped at random, and mirrored with probability ½; validation
+    images are not changed.
     """
 
     classes, size = CLASSES, SIDE
@@ -98,12 +98,12 @@ class Cifar:
         """Read all batches, 180 MB at most.
 
         Args:
-            data_dir: where they lie.
-            augmented: whether training images are cut and mirrored.
-            data: what this is, where it is not CIFAR-10.
+            data_dir: the directory of the files.
+            augmented: whether training images are cropped and mirrored.
+            data: describes other data in this format; None for CIFAR-10.
 
         Raises:
-            UserError: where a file is missing or damaged.
+            UserError: if a file is missing or damaged.
         """
         read = {split: np.concatenate([_records(path) for path in paths]) for split, paths in find(data_dir).items()}
         digest = hashlib.sha256(b"".join(records.tobytes() for records in read.values())).hexdigest()
@@ -131,8 +131,8 @@ def write(folder: Path, split: str, images: np.ndarray, labels: np.ndarray) -> N
     """Write a split as binary batches.
 
     Args:
-        folder: where to.
-        split: train, cut into five files, or valid.
+        folder: the directory to write to.
+        split: train, written as five files, or valid.
         images: (n, 3, 32, 32) uint8.
         labels: (n,) below 10.
     """
@@ -142,27 +142,27 @@ def write(folder: Path, split: str, images: np.ndarray, labels: np.ndarray) -> N
 
 
 def make(*, data_dir: str | None, augmented: bool = True) -> Cifar:
-    """CIFAR-10 from a directory."""
+    """Open CIFAR-10 in a directory."""
     return Cifar(data_dir, augmented=augmented)
 
 
 def check(data_dir: str) -> list[str]:
     """One line for each damaged batch."""
-    found = []
+    faults = []
     for path in (path for paths in find(data_dir).values() for path in paths):
         try:
             _records(path)
         except UserError as error:
-            found.append(str(error))
-    return found
+            faults.append(str(error))
+    return faults
 
 
 def census(data_dir: str) -> dict[str, dict[str, int]]:
-    """Images of each class in each split."""
-    found = {}
+    """The number of images of each class in each split."""
+    counts = {}
     for split, paths in find(data_dir).items():
         labels = np.concatenate([_records(path)[:, 0] for path in paths])
-        found[split] = {
+        counts[split] = {
             str(label): int(count) for label, count in zip(*np.unique(labels, return_counts=True), strict=True)
         }
-    return found
+    return counts

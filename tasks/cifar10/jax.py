@@ -5,5 +5,5 @@ from suite.tasks.cifar10 import Cifar10
 
 
 def make(task: Cifar10) -> ResNet:
-    """The task's model."""
+    """Make the task's model."""
     return ResNet(task.architecture, smoothing=task.smoothing)

@@ -1,4 +1,4 @@
-"""Generated images in CIFAR-10's binary format, so that its reader is what runs by default.
+"""Generated images in CIFAR-10's binary format, so that its reader runs by default.
 
 The first 10 of the 16 classes of `suite.tasks._data.shapes` at 32 pixels: four textures on a disc and on a square, two
 on a triangle. Written once into the user's cache.
@@ -19,17 +19,17 @@ ALL = 16  # classes of the generator; a row's class is the row modulo this
 
 
 def write(folder: Path, *, train: int, valid: int) -> None:
-    """Write six binary batches, values clipped and rounded to bytes."""
+    """Write six binary batches, with values clipped and rounded to bytes."""
     for split, samples in (("train", train), ("valid", valid)):
         rows = np.arange(-(-samples * ALL // binary.CLASSES) + ALL)
         rows = rows[rows % ALL < binary.CLASSES][:samples]
-        parts = [shapes.paint(split, rows[at : at + 128], size=binary.SIDE) for at in range(0, samples, 128)]
+        parts = [shapes.paint(split, rows[start : start + 128], size=binary.SIDE) for start in range(0, samples, 128)]
         images, labels = (np.concatenate(values) for values in zip(*parts, strict=True))
         binary.write(folder, split, np.rint(255 * images.clip(0, 1)).astype(np.uint8), labels)
 
 
 def make(*, train: int = 8000, valid: int = 1000) -> binary.Cifar:
-    """Training and validation images, without augmentation: a mirrored texture would be another class's.
+    """Training and validation images, without augmentation, because a mirrored texture belongs to another class.
 
     Args:
         train: training images, in five batches.
@@ -44,7 +44,7 @@ def make(*, train: int = 8000, valid: int = 1000) -> binary.Cifar:
         write(scratch, train=train, valid=valid)
         try:
             scratch.rename(folder)
-        except OSError:  # another process was first
+        except OSError:  # another process has created it first
             shutil.rmtree(scratch)
     note = "generated images: a stand-in that shows patterns, not CIFAR-10's accuracy"
     samples = {"train": train, "valid": valid}

@@ -5,5 +5,5 @@ from suite.tasks.cifar10 import Cifar10
 
 
 def make(task: Cifar10) -> ResNet:
-    """The task's model, its weights not yet set."""
+    """Make the task's model; its weights are set later."""
     return ResNet(task.architecture, smoothing=task.smoothing)

@@ -1,7 +1,7 @@
 """Click prediction with DLRM (Naumov et al. 2019) and its second version with a cross network, on Criteo's click logs.
 
-The network is described in architecture.py, real rows are read by criteo.py, generated ones made by clicks.py; see
-CARD.md for sources, licences and targets.
+architecture.py describes the network, criteo.py reads real rows, and clicks.py generates rows; see CARD.md for sources,
+licences and targets.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from suite import stream
-from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.contract import Data, Layer, Spec, Target, UserError, quotient
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.dlrm import clicks, criteo
 from suite.tasks.dlrm.architecture import Architecture, sizes
 from suite.tasks.dlrm.criteo import census, check, prepare
 
-__all__ = ["CITATION", "DLRM", "SUMMARY", "VERSION", "census", "check", "make", "prepare"]
+__all__ = ["CITATION", "DLRM", "PARTS", "SUMMARY", "VERSION", "census", "check", "make", "prepare"]
 
 CITATION = (
     "Naumov et al.: Deep Learning Recommendation Model for Personalization and Recommendation Systems, 2019, "
@@ -25,13 +25,26 @@ CITATION = (
 )
 SUMMARY = "Criteo click prediction with DLRM and DLRM-DCNv2"
 VERSION = "1"
-LARGE = 2**22  # rows from which the order is computed row by row instead of being kept
+PARTS = "classes"  # what `census` counts samples of
+LARGE = 2**22  # for more rows than this, the order is computed row by row instead of stored
 
 Batch = dict[str, np.ndarray]
 
+# The 1 TB logs: MLPerf's rows (mlcommons/training, recommendation_v2). The Kaggle file has 45,840,617 rows;
+# facebookresearch/dlrm trains on six sevenths (39,291,954 in hpcaitech/CacheEmbedding) and halves the rest
+PUBLISHED = {
+    "terabyte": Data(
+        "real", "Criteo 1TB click logs", "not here", {"train": 4_195_197_692, "valid": 89_137_319}, unit="rows"
+    ),
+    "kaggle": Data("real", "Criteo Kaggle logs", "not here", {"train": 39_291_954, "valid": 3_274_331}, unit="rows"),
+}
+
+
+UNDEFINED = {"auc": "only one class in the validation rows"}
+
 
 class DLRM:
-    """Whether a shown advertisement is clicked: area under the ROC curve on the validation split.
+    """Predict whether an advertisement is clicked; the metric is the area under the ROC curve on the validation split.
 
     Args:
         records: where the rows come from.
@@ -42,6 +55,8 @@ class DLRM:
     """
 
     name, version, group = "dlrm", VERSION, 1
+
+    undefined = UNDEFINED
 
     def __init__(
         self,
@@ -58,7 +73,7 @@ class DLRM:
 
     @property
     def data(self) -> Data:
-        """Where the rows come from."""
+        """The data of the rows."""
         return self.records.data
 
     def shapes(self) -> dict[str, Spec]:
@@ -68,6 +83,10 @@ class DLRM:
     def layers(self) -> dict[str, Layer]:
         """The linear layers and the tables."""
         return self.architecture.layers()
+
+    def kept(self) -> float:
+        """Numbers that one row leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.kept()
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """The initial value of one parameter; a table's rows within ±1/√(rows of the table)."""
@@ -85,52 +104,64 @@ class DLRM:
             rows, weight = order.sweep(samples, batch_size=self.eval_batch_size, index=index)
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
-        mine = slice(rank * share, (rank + 1) * share)
-        read = self.records.read(split, rows[mine])
-        return read | {"ids": self.places(read["ids"]), "weight": weight[mine], "index": numbers[mine].astype(np.int64)}
+        local = slice(rank * share, (rank + 1) * share)
+        read = self.records.read(split, rows[local])
+        return read | {
+            "ids": self.places(read["ids"]),
+            "weight": weight[local],
+            "index": numbers[local].astype(np.int64),
+        }
 
     def places(self, ids: np.ndarray) -> np.ndarray:
         """Rows of the common table, (n, sum of hots) int32, for one id of each feature, (n, 26).
 
-        A feature with several ids has its own first and others derived from it: the public logs hold one each, and
-        MLPerf's second benchmark makes up the rest likewise.
+        The public logs have one id for each feature. Further ids of a feature (`hots`) are derived from it, as in
+        MLPerf's second benchmark.
         """
-        at, rows = self.architecture, np.asarray(self.architecture.rows)
-        slots = np.concatenate([np.arange(count) for count in at.hots])
-        repeated = ids[:, at.segments].astype(np.int64)
+        network, rows = self.architecture, np.asarray(self.architecture.rows)
+        slots = np.concatenate([np.arange(count) for count in network.hots])
+        repeated = ids[:, network.segments].astype(np.int64)
         if slots.any():
-            further = stream.bits(np, (0, 0), "hots", repeated * 131 + slots) % rows[at.segments]
+            further = stream.bits(np, (0, 0), "hots", repeated * 131 + slots) % rows[network.segments]
             repeated = np.where(slots > 0, further, repeated)
-        return (repeated % rows[at.segments] + at.offsets[at.segments]).astype(np.int32)
+        return (repeated % rows[network.segments] + network.offsets[network.segments]).astype(np.int32)
 
     def batches(self, split: str) -> int:
         """Batches in one validation pass."""
         return -(-self.data.samples[split] // self.eval_batch_size)
 
     def carry(self, samples: int) -> Batch:
-        """Nothing lives from batch to batch."""
+        """{}: nothing is carried from batch to batch."""
         return {}
 
-    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
-        """AUC with ties counted half, over the whole split at once, and mean log-loss."""
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+        """AUC with ties counted half, over the whole split at once, and mean log-loss.
+
+        The AUC of rows that are all positive or all negative is undefined.
+        """
         from sklearn.metrics import roc_auc_score
 
-        kept = [(part["logit"][part["weight"] > 0], part["label"][part["weight"] > 0]) for part in parts]
-        logit, label = (np.concatenate(values).astype(np.float64) for values in zip(*kept, strict=True))
+        rows = [(part["logit"][part["weight"] > 0], part["label"][part["weight"] > 0]) for part in parts]
+        logit, label = (np.concatenate(values).astype(np.float64) for values in zip(*rows, strict=True))
         losses = np.logaddexp(0.0, logit) - label * logit
-        return {"auc": float(roc_auc_score(label, logit)), "loss": float(losses.mean())}
+        both = len(np.unique(label)) == 2
+        auc = float(roc_auc_score(label, logit)) if both else None
+        return {"auc": auc, "loss": quotient(float(losses.sum()), len(losses))}
 
 
 class AbsentCriteo:
-    """The click logs' sizes without the logs: enough to say what a run would be."""
+    """The sizes of the click logs without the logs, which is enough for a plan.
 
-    data = Data("real", "Criteo 1TB click logs", "not here", {"train": 4_195_197_692, "valid": 89_137_319}, unit="rows")
+    Args:
+        rows: of each table.
+        logs: which logs, `kaggle` or `terabyte`.
+    """
 
-    def __init__(self, rows: Sequence[int]):
-        self.rows = tuple(rows)
+    def __init__(self, rows: Sequence[int], logs: str):
+        self.rows, self.data = tuple(rows), PUBLISHED[logs]
 
     def read(self, split: str, rows: np.ndarray) -> Batch:
-        """Nothing can be read."""
+        """Raise `UserError`, because the data is absent."""
         raise UserError("Criteo's click logs are not here; type data_dir=DIRECTORY")
 
 
@@ -153,14 +184,14 @@ def make(
     absent: bool = False,
     **options: Any,
 ) -> DLRM:
-    """The task from its configuration (conf/task/dlrm.yaml).
+    """Make the task from its configuration (conf/task/dlrm.yaml).
 
     Args:
         data: `clicks`, generated, or `criteo`, prepared rows of a directory.
-        source: what that source's `make` takes.
-        variant: v1 or v2; the YAML file says what follows from it.
+        source: options of the source's `make`.
+        variant: v1 or v2; the YAML file sets the other options accordingly.
         published_rows: of each table in the published benchmark, for a task without its data.
-        hots: ids of each feature in a sample; one number for all of them will do.
+        hots: ids of each feature in a sample; one number applies to all features.
         width: of the tables' rows.
         bottom: widths of the bottom network's hidden layers.
         top: widths of the top network's hidden layers.
@@ -178,11 +209,11 @@ def make(
     """
     sources = {"clicks": clicks, "criteo": criteo}
     if data not in sources:
-        raise UserError(f"task.data={data}: unknown; one of {', '.join(sources)}")
-    records: Any = AbsentCriteo(published_rows) if absent else sources[data].make(**source)
+        raise UserError(f"task.data={data}: unknown; choose one of {', '.join(sources)}")
+    records: Any = AbsentCriteo(published_rows, source["logs"]) if absent else sources[data].make(**source)
     rows = sizes(records.rows, limit)
-    each = tuple(hots) * len(rows) if len(hots) == 1 else tuple(hots)
+    ids_per_feature = tuple(hots) * len(rows) if len(hots) == 1 else tuple(hots)
     architecture = Architecture(
-        rows, each, width, tuple(bottom), tuple(top), interaction, cross_layers, cross_rank, placement
+        rows, ids_per_feature, width, tuple(bottom), tuple(top), interaction, cross_layers, cross_rank, placement
     )
     return DLRM(records, architecture=architecture, **options)

@@ -1,7 +1,7 @@
 """DLRM as numbers: one description from which shapes, layers and both models are made.
 
 Naumov et al. 2019: a bottom network for the dense features, a row of an embedding table for each categorical one, the
-products of all pairs, and a top network. The tables of all features stand below one another in one, `tables`, so that
+products of all pairs, and a top network. The tables of all features are stacked in one table, `tables`, so that
 a step looks them up, and devices share them, at once. `interaction=cross` is DCNv2 (Wang et al. 2021), as in MLPerf's
 second DLRM benchmark.
 """
@@ -15,8 +15,8 @@ import numpy as np
 
 from suite.contract import Layer, Spec, UserError
 
-DENSE = 13  # numeric features of Criteo's data
-FEATURES = 26  # categorical ones
+DENSE = 13  # number of numeric features in Criteo's data
+FEATURES = 26  # number of categorical features
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Architecture:
 
     Attributes:
         rows: of each feature's table.
-        hots: ids that each feature has in a sample; their rows are summed.
+        hots: number of ids of each feature in a sample; the rows of its ids are summed.
         width: of a row, and of the bottom network's output.
         bottom: widths of the bottom network's hidden layers.
         top: widths of the top network's hidden layers.
@@ -51,9 +51,12 @@ class Architecture:
             ("placement", self.placement, ("replicated", "rows")),
         ):
             if value not in known:
-                raise UserError(f"task.{name}={value}: unknown; one of {', '.join(known)}")
+                raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
         if len(self.hots) != len(self.rows):
-            raise UserError(f"task.hots: {len(self.hots)} numbers for {len(self.rows)} categorical features")
+            raise UserError(
+                f"task.hots: {len(self.hots)} numbers, but there are {len(self.rows)} categorical features; type one "
+                "for each"
+            )
 
     @cached_property
     def offsets(self) -> np.ndarray:
@@ -74,7 +77,7 @@ class Architecture:
 
     @property
     def crossed(self) -> int:
-        """Numbers that enter the cross network."""
+        """The number of inputs of the cross network."""
         return (len(self.rows) + 1) * self.width
 
     @property
@@ -85,25 +88,25 @@ class Architecture:
 
     def _linears(self) -> dict[str, tuple[int, int, bool]]:
         """Inputs, outputs and bias of every linear layer, in the model's order."""
-        found = {}
+        sizes = {}
         for name, widths in self.networks.items():
             if name == "top" and self.interaction == "cross":
                 for layer in range(self.cross_layers):
-                    found[f"cross.{layer}.down"] = self.crossed, self.cross_rank, False
-                    found[f"cross.{layer}.up"] = self.cross_rank, self.crossed, True
+                    sizes[f"cross.{layer}.down"] = self.crossed, self.cross_rank, False
+                    sizes[f"cross.{layer}.up"] = self.cross_rank, self.crossed, True
             for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-                found[f"{name}.{layer}"] = inputs, outputs, True
-        return found
+                sizes[f"{name}.{layer}"] = inputs, outputs, True
+        return sizes
 
     def shapes(self) -> dict[str, Spec]:
         """Every parameter by name. A table's rows start within ±1/√(its rows), see `bounds`."""
-        found = {"tables.weight": Spec((sum(self.rows), self.width), "uniform(1)", placement=self.placement)}
+        specs = {"tables.weight": Spec((sum(self.rows), self.width), "uniform(1)", placement=self.placement)}
         for name, (inputs, outputs, bias) in self._linears().items():
-            found[f"{name}.weight"] = Spec((outputs, inputs), "glorot_normal")
+            specs[f"{name}.weight"] = Spec((outputs, inputs), "glorot_normal")
             if bias:
                 cross = name.startswith("cross")
-                found[f"{name}.bias"] = Spec((outputs,), "zeros" if cross else f"normal({outputs**-0.5!r})")
-        return found
+                specs[f"{name}.bias"] = Spec((outputs,), "zeros" if cross else f"normal({outputs**-0.5!r})")
+        return specs
 
     def bounds(self, rows: slice) -> np.ndarray:
         """1/√n of the table each row belongs to, (rows, 1) float32."""
@@ -113,12 +116,18 @@ class Architecture:
 
     def layers(self) -> dict[str, Layer]:
         """The linear layers, and the tables as one embedding."""
-        found = {"tables": Layer("embedding", ("tables.weight",))}
+        layers = {"tables": Layer("embedding", ("tables.weight",))}
         for name, (_, _, bias) in self._linears().items():
-            found[name] = Layer("linear", (f"{name}.weight", *([f"{name}.bias"] if bias else [])))
-        return found
+            layers[name] = Layer("linear", (f"{name}.weight", *([f"{name}.bias"] if bias else [])))
+        return layers
+
+    def kept(self) -> float:
+        """Numbers that a row leaves for the backward pass; see `suite.contract.Keeps`."""
+        joined = (len(self.rows) + 1) * self.width
+        crossed = self.cross_layers * (2 * joined + self.cross_rank) if self.interaction == "cross" else len(self.pairs)
+        return float(DENSE + sum(self.bottom) + 2 * self.width + sum(self.hots) + joined + crossed + sum(self.top))
 
 
 def sizes(rows: Sequence[int], limit: int | None) -> tuple[int, ...]:
-    """Tables cut to at most `limit` rows, as hashing with that range makes them."""
+    """The tables' sizes with at most `limit` rows each, as after hashing to this range."""
     return tuple(min(count, limit) for count in rows) if limit else tuple(rows)

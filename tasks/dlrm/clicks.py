@@ -2,7 +2,7 @@
 
 A click's logit is a constant, a linear part in the logarithms of 13 counts, a bias for each of 26 categories, and the
 inner products of 12 pairs of latent vectors: what an interaction of embeddings can learn and a linear model cannot.
-Rows are drawn in chunks with a counter-based stream each, so that any row can be made alone.
+Rows are drawn in chunks, each with its own counter-based stream, so that any row can be made without the others.
 """
 
 import functools
@@ -19,7 +19,7 @@ from suite.contract import Data
 from suite.tasks.dlrm import criteo
 from suite.tasks.dlrm.architecture import DENSE, FEATURES
 
-WORLD = 1  # the version: raise it when any formula or constant below changes
+WORLD = 1  # version: increase it when a formula or constant below changes
 SPLITS = {"train": 0, "valid": 1}
 STREAM = int.from_bytes(b"clicks")
 CHUNK = 8192
@@ -28,12 +28,12 @@ ROWS = (8, 12, 20, 30, 40, 60, 80, 100, 150, 200, 250, 300, 400, 500, 600, 800, 
 ROWS += (4000, 5000, 8000, 10000)
 ZIPF = 1.1  # of the categories' frequencies
 LATENT, PAIRS, STRENGTH = 4, 12, 1.05
-BASE = -1.6  # with it about a quarter of the rows are clicks
+BASE = -1.6  # chosen so that about a quarter of the rows are clicks
 
 
 @dataclass(frozen=True)
 class World:
-    """What is fixed for all rows: frequencies and hexadecimal names of the categories, and the formula of the logit."""
+    """The constants of all rows: frequencies and hexadecimal names of the categories, and the formula of the logit."""
 
     cumulative: list[np.ndarray]
     names: list[list[str]]
@@ -55,7 +55,7 @@ def world() -> World:
     for field, rows in enumerate(ROWS):
         codes = np.unique(draws.integers(1, 2**32, 2 * rows + 16))
         chosen = draws.permutation(codes)[:rows]
-        # every third field leaves its rarest category empty, which Criteo's files do for what is not known
+        # every third field leaves its rarest category empty, as Criteo's files do for unknown values
         names.append([f"{code:08x}" for code in chosen[:-1]] + (["" if field % 3 == 0 else f"{chosen[-1]:08x}"]))
         share = np.arange(1, rows + 1) ** -ZIPF
         cumulative.append(np.cumsum(share / share.sum()))
@@ -92,7 +92,7 @@ def probabilities(split: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lines(split: str, samples: int) -> Iterator[str]:
-    """Rows as Criteo writes them: label, 13 integers, 26 hexadecimal words, tabs between; unknown ones are empty."""
+    """Rows as Criteo writes them: label, 13 integers, 26 hexadecimal words, with tabs between; empty if unknown."""
     names = world().names
     for chunk in range(-(-samples // CHUNK)):
         dense, ids, _, click = draw(split, chunk)
@@ -111,7 +111,7 @@ def write(folder: Path, *, train: int, valid: int) -> None:
 
 
 def make(*, train: int = 400_000, valid: int = 30_000) -> criteo.Records:
-    """The generated rows, prepared once into the user's cache and mapped from there.
+    """The generated rows, prepared once in the user's cache and memory-mapped.
 
     Args:
         train: training rows.

@@ -1,10 +1,11 @@
-"""Criteo's click logs: 40 columns of text, prepared once into arrays that are mapped, never loaded.
+"""Criteo's click logs: 40 columns of text, prepared once into arrays that are memory-mapped.
 
-A line is label, 13 integers, 26 hexadecimal words, with tabs between; an empty field is unknown. As the script of
-facebookresearch/dlrm prepares them: an unknown or negative integer is 0, an integer x becomes log(1 + x), an unknown
-word is a word like any other. Ids count words in the order of their first appearance in the *training* rows; 0 is a
-word that these do not hold. (The published script counts the test rows in as well, so that it never meets a new word;
-an honest split does.) With `hash_rows`, ids are 1 + word mod hash_rows and no dictionary is kept.
+A line contains a label, 13 integers and 26 hexadecimal words, separated by tabs; an empty field is unknown. The
+preparation follows the script of facebookresearch/dlrm: an unknown or negative integer is 0, an integer x becomes
+log(1 + x), and an unknown word is treated like any other word. Ids number the words in the order of their first
+appearance in the *training* rows; 0 is a word that does not appear there. (The published script also numbers the words
+of the test rows, so that its test rows have no new words.) With `hash_rows`, ids are 1 + word mod hash_rows, and no
+dictionary is stored.
 """
 
 import gzip
@@ -19,17 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from suite.contract import Data, UserError
+from suite.contract import DAMAGED, Data, UserError
+from suite.tasks._data import stamp
 from suite.tasks.dlrm.architecture import DENSE, FEATURES
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+SPLITS = ("train", "valid")
 COLUMNS = {"dense": (np.float32, DENSE), "ids": (np.int32, FEATURES), "label": (np.uint8, 1)}
 LABEL, INTEGER, WORD = rb"[01]", rb"-?\d+|", rb"[0-9a-fA-F]{0,8}"
 LINE = re.compile(LABEL + DENSE * (rb"\t(?:" + INTEGER + rb")") + FEATURES * (rb"\t" + WORD))
 RAW = re.compile(r"(train|valid|test|day_\d+)(?:\.txt|\.tsv)?(?:\.gz)?")
 CHUNK = 65_536  # lines encoded together
-SHARES = 14  # a single file is cut as 7 days, of whose last the second half is for validation (facebookresearch/dlrm)
+HELD_BACK = "Criteo's test rows"  # half a day before the validation rows
+SHARES = 14  # a single file counts as 7 days; the second half of the last is for validation (facebookresearch/dlrm)
 
 
 @dataclass
@@ -40,17 +44,19 @@ class Part:
     split: str
     start: int = 0
     stop: int | None = None
+    held_back: int = 0  # lines before `start` that no split reads
 
 
 def find(folder: Path) -> list[Part]:
-    """Which lines of a raw directory belong to which split.
+    """Assign the lines of a raw directory to the splits.
 
-    `train` beside `valid` or `test` (all labelled), `day_0` … `day_23` (the second half of the last day is for
-    validation), or a single `train` (the second half of its last seventh); each `.txt`, `.tsv` or nothing, and `.gz`
-    where compressed. The halves before the validation rows are Criteo's test rows and are left out.
+    The directory contains `train` and `valid` or `test` (all labelled), or `day_0` … `day_23` (the second half of the
+    last day is for validation), or a single `train` (the second half of its last seventh is for validation). File names
+    end in `.txt`, `.tsv` or nothing, and in `.gz` if compressed. The halves before the validation rows are Criteo's
+    test rows and are left out.
 
     Raises:
-        UserError: where nothing of this lies there.
+        UserError: if the directory contains none of these.
     """
     named = {path: RAW.fullmatch(path.name) for path in sorted(folder.iterdir()) if path.is_file()}
     files = {match[1]: path for path, match in named.items() if match}
@@ -58,36 +64,38 @@ def find(folder: Path) -> list[Part]:
     held_out = next((files[name] for name in ("valid", "test") if name in files), None)
     if days:
         lines = sum(1 for _ in _lines(files[days[-1]]))
-        return [Part(files[day], "train") for day in days[:-1]] + [Part(files[days[-1]], "valid", lines // 2)]
+        return [Part(files[day], "train") for day in days[:-1]] + [
+            Part(files[days[-1]], "valid", lines // 2, held_back=lines // 2)
+        ]
     if "train" in files and held_out and _labelled(held_out):
         return [Part(files["train"], "train"), Part(held_out, "valid")]
     if "train" in files:
         lines = sum(1 for _ in _lines(files["train"]))
-        cut = lines - lines // SHARES
-        return [Part(files["train"], "train", 0, cut - lines // SHARES), Part(files["train"], "valid", cut)]
-    raise UserError(f"{folder}: holds neither train.txt nor day_0 …; put Criteo's files there, plain or .gz")
+        half = lines // SHARES
+        cut = lines - half
+        return [Part(files["train"], "train", 0, cut - half), Part(files["train"], "valid", cut, held_back=half)]
+    raise UserError(f"{folder}: contains neither train.txt nor day_0 …; put Criteo's files there, plain or .gz")
 
 
 def prepare(folder: str | Path, target: str | Path, *, hash_rows: int = 0, on_error: str = "stop", **_: Any) -> None:
-    """Encode the raw files of one directory into another: three arrays a split, and a manifest with their checksums.
+    """Encode the raw files of one directory into another: three arrays for each split, and a manifest with checksums.
 
     Args:
-        folder: holds the raw files; see `find`.
-        target: is made, and must be new or empty.
-        hash_rows: rows of each table without a dictionary; 0 keeps one.
+        folder: the directory of the raw files; see `find`.
+        target: a new or empty directory; files of an unfinished preparation are replaced.
+        hash_rows: rows of each table without a dictionary; 0 uses a dictionary.
         on_error: what to do with a line that cannot be read, stop or skip.
 
     Raises:
-        UserError: naming the file and the line that cannot be read.
+        UserError: for a line that cannot be read, which is named.
     """
     target = Path(target)
-    if target.exists() and any(target.iterdir()):
-        raise UserError(f"{target}: is not empty; choose another --to")
-    target.mkdir(parents=True, exist_ok=True)
+    _emptied(target)
     words: list[dict[str, int]] = [{} for _ in range(FEATURES)]
     skipped: list[str] = []
-    samples = {"train": 0, "valid": 0}
-    for part in sorted(find(Path(folder)), key=lambda part: part.split):  # training rows first: they make the words
+    samples: dict[str, int] = dict.fromkeys(SPLITS, 0)
+    parts = sorted(find(Path(folder)), key=lambda part: part.split)
+    for part in parts:  # training rows first, because they define the words
         for rows in _chunks(part, skipped if on_error == "skip" else None):
             arrays = _encoded(rows, words, hash_rows, learn=part.split == "train")
             samples[part.split] += len(rows)
@@ -96,11 +104,26 @@ def prepare(folder: str | Path, target: str | Path, *, hash_rows: int = 0, on_er
                     array.tofile(file)
     if not all(samples.values()):
         counts = " and ".join(f"{count:,} {split}" for split, count in samples.items())
-        raise UserError(f"{folder}: {counts} rows; both are needed")
+        raise UserError(f"{folder}: {counts} rows; each split needs some")
     files = {path.name: _checksum(path) for path in sorted(target.glob("*.bin"))}
     rows_of = [hash_rows + 1 if hash_rows else len(known) + 1 for known in words]
     manifest = {"format": FORMAT, "samples": samples, "rows": rows_of, "files": files, "skipped": skipped}
-    (target / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    manifest["held_back"] = sum(part.held_back for part in parts)
+    (target / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False))
+
+
+def _emptied(target: Path) -> None:
+    """Create the directory, or delete the arrays that an unfinished preparation has left in it.
+
+    Raises:
+        UserError: if it contains anything else.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    leftovers = [target / f"{split}.{name}.bin" for split in SPLITS for name in COLUMNS]
+    if set(target.iterdir()) - set(leftovers):
+        raise UserError(f"{target}: is not empty; type another directory, --to DIR")
+    for path in leftovers:
+        path.unlink(missing_ok=True)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -111,7 +134,7 @@ def _lines(path: Path) -> Iterator[bytes]:
                 number += 1
                 yield line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: damaged after line {number}: {error}; fetch it again") from error
+        raise UserError(f"{path}: damaged after line {number}: {error}; download it again") from error
 
 
 def _labelled(path: Path) -> bool:
@@ -119,7 +142,7 @@ def _labelled(path: Path) -> bool:
 
 
 def _chunks(part: Part, skipped: list[str] | None) -> Iterator[list[list[str]]]:
-    """Rows of fields, CHUNK at a time; an unreadable line is put into `skipped`, or raised where that is None."""
+    """Rows of fields, CHUNK at a time; an unreadable line is added to `skipped`, or raises if that is None."""
     rows: list[list[str]] = []
     for number, line in enumerate(_lines(part.path)):
         if number < part.start or (part.stop is not None and number >= part.stop):
@@ -129,7 +152,7 @@ def _chunks(part: Part, skipped: list[str] | None) -> Iterator[list[list[str]]]:
         except ValueError as error:
             fault = f"{part.path}, line {number + 1}: {error}"
             if skipped is None:
-                raise UserError(f"{fault}; mend it, or type task.on_error=skip") from error
+                raise UserError(f"{fault}; repair it, or skip such lines with task.on_error=skip") from error
             skipped.append(fault)
         if len(rows) == CHUNK:
             yield rows
@@ -139,26 +162,30 @@ def _chunks(part: Part, skipped: list[str] | None) -> Iterator[list[list[str]]]:
 
 
 def _fields(line: bytes) -> list[str]:
-    """The 40 fields of a line, known to be readable."""
+    """The 40 fields of a line, after checking them.
+
+    Raises:
+        ValueError: if a field is malformed.
+    """
     line = line.rstrip(b"\r\n")
     if LINE.fullmatch(line):
         return line.decode("ascii").split("\t")
     fields = line.split(b"\t")
     if len(fields) != 1 + DENSE + FEATURES:
-        raise ValueError(f"{len(fields)} columns where {1 + DENSE + FEATURES} are expected")
+        raise ValueError(f"{len(fields)} columns instead of {1 + DENSE + FEATURES}")
     kinds = (
         [(LABEL, "0 or 1")] + DENSE * [(INTEGER, "an integer")] + FEATURES * [(WORD, "a hexadecimal word of 32 bits")]
     )
     for place, (field, (pattern, kind)) in enumerate(zip(fields, kinds, strict=True)):
         if not re.fullmatch(pattern, field):
             raise ValueError(f"column {place + 1} is {ascii(field)[2:-1]!r}, not {kind}")
-    raise AssertionError("a line that is wrong has a field that is wrong")
+    raise AssertionError("a malformed line has a malformed field")
 
 
 def _encoded(
     rows: list[list[str]], words: list[dict[str, int]], hash_rows: int, *, learn: bool
 ) -> dict[str, np.ndarray]:
-    """The arrays of some rows; new words are added to the dictionaries while they `learn`."""
+    """The arrays of some rows; with `learn`, new words are added to the dictionaries."""
     label, *columns = zip(*rows, strict=True)
     counts = np.array([[int(field or 0) for field in column] for column in columns[:DENSE]], np.float64).T
     ids = np.empty((len(rows), FEATURES), np.int32)
@@ -182,46 +209,54 @@ def _checksum(path: Path) -> str:
 
 
 def manifest_of(folder: str | Path) -> dict[str, Any]:
-    """What a prepared directory holds, its files' sizes compared.
+    """Read the manifest of a prepared directory, and check the sizes of the files.
 
     Raises:
-        UserError: where it was not prepared, or a file is cut short.
+        UserError: if the directory was not prepared, or a file has another size.
     """
     folder = Path(folder)
     if not (folder / MANIFEST).exists():
         raise UserError(f"{folder}: not prepared; type suite data dlrm --from {folder} --to DIRECTORY")
     manifest = json.loads((folder / MANIFEST).read_text())
     if manifest.get("format") != FORMAT:
-        raise UserError(f"{folder}: prepared in format {manifest.get('format')}, {FORMAT} is read; prepare it again")
+        raise UserError(
+            f"{folder}: its format is {manifest.get('format')}, but this version reads {FORMAT}; prepare it again"
+        )
     for split, samples in manifest["samples"].items():
         for name, (kind, columns) in COLUMNS.items():
             path, expected = folder / f"{split}.{name}.bin", samples * columns * np.dtype(kind).itemsize
-            found = path.stat().st_size if path.exists() else 0
-            if found != expected:
-                raise UserError(f"{path}: {found:,} bytes where {expected:,} are expected; prepare it again")
+            size = path.stat().st_size if path.exists() else 0
+            if size != expected:
+                raise UserError(f"{path}: {size:,} bytes instead of {expected:,}; prepare it again")
     return manifest
 
 
-def check(data_dir: str) -> list[str]:
+def check(data_dir: str, **_: Any) -> list[str]:
     """One line for each prepared file whose bytes have changed."""
-    folder, found = Path(data_dir), []
+    folder, faults = Path(data_dir), []
     for name, expected in manifest_of(folder)["files"].items():
-        if (have := _checksum(folder / name)) != expected:
-            found.append(f"{folder / name}: sha256 {have[:12]}… where {expected[:12]}… is expected")
-    return found
+        if (checksum := _checksum(folder / name)) != expected:
+            faults.append(f"{folder / name}: its sha256 is {checksum[:12]}… instead of {expected[:12]}…")
+    return faults
 
 
-def census(data_dir: str) -> dict[str, dict[str, int]]:
-    """Rows with and without a click in each split."""
-    records, found = Records(data_dir), {}
+def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+    """The number of rows with and without a click in each split."""
+    records, counts = Records(data_dir), {}
     for split in records.data.samples:
         clicks = int(records.arrays[split]["label"].sum(dtype=np.int64))
-        found[split] = {"clicked": clicks, "not clicked": records.data.samples[split] - clicks}
-    return found
+        counts[split] = {"clicked": clicks, "not clicked": records.data.samples[split] - clicks}
+    return counts
+
+
+def _dropped(manifest: dict[str, Any]) -> dict[str, int]:
+    """The number of raw rows that no split contains, by reason; older manifests count only damaged rows."""
+    counts = {DAMAGED: len(manifest["skipped"]), HELD_BACK: manifest.get("held_back", 0)}
+    return {reason: count for reason, count in counts.items() if count}
 
 
 class Records:
-    """Prepared rows, mapped into memory: opening reads the manifest only, a batch reads its own rows.
+    """Prepared rows, memory-mapped: only the manifest is read at first, and each batch reads its rows.
 
     Attributes:
         rows: of each categorical feature's table.
@@ -234,7 +269,15 @@ class Records:
         samples = manifest["samples"]
         identity = hashlib.sha256(json.dumps(manifest["files"], sort_keys=True).encode()).hexdigest()
         self.data = data or Data(
-            "real", folder.name, identity, samples, note="", unit="rows", skipped=tuple(manifest["skipped"])
+            "real",
+            folder.name,
+            identity,
+            samples,
+            note="",
+            unit="rows",
+            skipped=tuple(manifest["skipped"]),
+            dropped=_dropped(manifest),
+            stamp=stamp(folder / name for name in sorted(manifest["files"])),
         )
         self.arrays = {
             split: {
@@ -251,11 +294,14 @@ class Records:
 
 
 def make(*, data_dir: str | None, **_: Any) -> Records:
-    """Prepared rows of a directory.
+    """Open a prepared directory.
 
     Raises:
-        UserError: without one.
+        UserError: if no directory is given, or it was not prepared.
     """
     if data_dir is None:
-        raise UserError("Criteo's click logs are not here. Type data_dir=DIRECTORY, as suite data dlrm --to makes it")
+        raise UserError(
+            "Criteo's click logs are not here. Prepare them with suite data dlrm --from LOGS --to DIR, then type "
+            "data_dir=DIR"
+        )
     return Records(data_dir)

@@ -20,13 +20,13 @@ class Model:
     architecture: Architecture
 
     def lookups(self, batch: Tree) -> Tree:
-        """The rows that a batch names."""
+        """The rows of the tables that a batch needs."""
         return {"tables.weight": batch["ids"]}
 
     def apply(
         self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, *, train: bool, key: Array | None, tap: Tap
     ) -> tuple[Tree, Tree, Tree]:
-        """Outputs (logits (N,) of a click), and buffers and carry as they were."""
+        """Outputs (logits (N,) of a click), and unchanged buffers and carry."""
         at, name = self.architecture, "tables.weight"
         rows = batch[f"{name}.rows"] if f"{name}.rows" in batch else params[name][batch["ids"]]
         rows = tap("tables", batch["ids"], rows)
@@ -55,7 +55,7 @@ class Model:
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Array, Array]:
         """Weighted sum of log-losses, and the summed weight."""
-        logit = outputs["logit"].astype(jnp.promote_types(outputs["logit"].dtype, jnp.float32))
+        logit = outputs["logit"]
         losses = jnp.logaddexp(0.0, logit) - outputs["label"] * logit
         return (losses * batch["weight"]).sum(), batch["weight"].sum()
 
@@ -66,5 +66,5 @@ class Model:
 
 
 def make(task: DLRM) -> Model:
-    """The task's model."""
+    """Make the task's model."""
     return Model(task.architecture)

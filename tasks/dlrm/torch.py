@@ -19,7 +19,7 @@ class Network(nn.ModuleList):
 
     Args:
         widths: of the input, each hidden layer and the output.
-        last: ReLU after the last layer as well, which facebookresearch/dlrm puts at the end of its bottom network.
+        last: whether ReLU follows the last layer, as in the bottom network of facebookresearch/dlrm.
     """
 
     def __init__(self, widths: tuple[int, ...], *, last: bool):
@@ -62,7 +62,7 @@ class Model(nn.Module):
         self.top = Network(architecture.networks["top"], last=False)
 
     def lookups(self, batch: Tree) -> Tree:
-        """The rows that a batch names."""
+        """The rows of the tables that a batch needs."""
         return {"tables.weight": batch["ids"]}
 
     def forward(self, batch: Tree, carry: Tree | None = None, key: object = None) -> tuple[Tree, Tree]:
@@ -95,5 +95,5 @@ class Model(nn.Module):
 
 
 def make(task: DLRM) -> Model:
-    """The task's model, its weights not yet set."""
+    """Make the task's model; its weights are set later."""
     return Model(task.architecture)

@@ -1,18 +1,19 @@
 """Disruption prediction in tokamaks with FRNN (Kates-Harbeck et al. 2019): profiles and signals to an alarm.
 
-A convolutional and recurrent network reads a shot as it happens, and puts out one number every time step. Training
-runs over parallel streams of shots cut into chunks, the recurrent state carried from batch to batch; the metric is
-the area under an ROC curve over whole shots. See CARD.md for sources, licences and targets.
+A convolutional and recurrent network reads a shot step by step, and outputs one number for each time step. Training
+uses parallel streams of shots, cut into chunks; the recurrent state is carried from batch to batch. The metric is the
+area under the ROC curve over whole shots. See CARD.md for sources, licences and targets.
 """
 
 import functools
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.contract import Data, Layer, Spec, Target, UserError, quotient, sized
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.frnn import metric, shots
@@ -27,16 +28,18 @@ CITATION = (
 )
 SUMMARY = "disruption prediction in tokamaks with FRNN"
 VERSION = "1"
+PARTS = "classes"  # what `census` counts samples of
 SOURCES = ("simulated", "archive")
-VARIANTS = {"0d": False, "1d": True}  # whether the profiles are read
+VARIANTS = {"0d": False, "1d": True}  # whether the network reads the profiles
 ACTIVATIONS = ("relu", "none")  # of the convolutions
 MONITORED = (0.07, 0.2, 0.5)  # further deadlines in seconds (plasma-python, monitor_times)
+SHARES = ("auc", *(f"auc_{1000 * time:.0f}ms" for time in MONITORED), "early", "missed", "false")
 
 Batch = dict[str, np.ndarray]
 
 
 class FRNN:
-    """Shot-level ROC AUC of a network that reads shots step by step.
+    """Disruption prediction; the metric is the ROC AUC over shots.
 
     Args:
         source: where the shots come from.
@@ -44,21 +47,23 @@ class FRNN:
         glimpse: shots of the second machine in training, under `glimpse`.
         architecture: the network's sizes.
         target: `hinge` or `ttd`; see `shots.target`.
-        warning: seconds before a disruption from which on the target is positive, and the early region's end.
-        deadline: seconds before a disruption from which on an alarm is too late; cut from the ends in training.
-        ignore: seconds at the start of a shot in which no alarm is raised.
+        warning: seconds before a disruption at which the target becomes positive and the early region ends.
+        deadline: seconds before a disruption at which an alarm becomes too late; training shots end there.
+        ignore: seconds at the start of a shot during which no alarm is raised.
         batch_size: streams of shots, global.
         eval_batch_size: shots of a validation batch.
-        length: steps a chunk.
+        length: steps of a chunk.
         targets: the ladder, easiest first.
-        activation: after each convolution. The published code has none but max-pooling unless batch normalisation is
-            on, which is off in its configuration.
+        activation: after each convolution. The published code has an activation only with batch normalisation, which is
+            off in its configuration.
         dropout: rate, on the input, the state and the output of every LSTM.
-        l2: penalty on the weights of dense layers and LSTMs, and on what the dense layers put out.
-        on_error: what to do about shots that cannot be used: `stop` before the first batch, or `skip` them.
+        l2: penalty on the weights of dense layers and LSTMs, and on the outputs of dense layers.
+        on_error: `stop` before the first batch if a shot cannot be used, or `skip` such shots.
     """
 
     name, version, group = "frnn", VERSION, 1
+
+    undefined = dict.fromkeys(SHARES, "the validation shots are all disruptive, or none of them is")
 
     def __init__(
         self,
@@ -90,13 +95,13 @@ class FRNN:
 
     @property
     def width(self) -> int:
-        """Numbers of a step that the variant reads: the 0D signals, which come first, and the profiles in `1d`."""
+        """How many numbers of a step the variant reads: the 0D signals, which come first, and in `1d` the profiles."""
         channels = self.source.channels
         return channels.width if self.architecture.profiles else len(channels.signals)
 
     @functools.cached_property
     def _divided(self) -> dict[str, Split]:
-        """Training and validation shots, whether or not some had to be left out."""
+        """Training and validation shots, without a check for unusable shots."""
         return shots.divide(self.source, self.protocol, glimpse=self.glimpse)
 
     @functools.cached_property
@@ -104,35 +109,41 @@ class FRNN:
         """Training and validation shots.
 
         Raises:
-            UserError: some cannot be used, and on_error is `stop`; or there are too few.
+            UserError: if some cannot be used and on_error is `stop`, or there are too few.
         """
         divided, faults = self._divided, self.source.data().skipped
         if faults and self.on_error == "stop":
             raise UserError(
-                f"{faults[0]}. Of the listed shots {len(faults)} cannot be used; mend them, or leave them out, each "
-                "one named in the result: type task.on_error=skip"
+                f"{faults[0]}. {len(faults)} of the listed shots cannot be used; repair them, or type "
+                "task.on_error=skip to leave them out; the result will list them"
             )
         shots.require(divided)
         return divided
 
     @functools.cached_property
     def steps(self) -> np.ndarray:
-        """Steps of each training shot that are trained on; a shot too short to be cut keeps its end."""
+        """The number of training steps of each training shot; a short shot keeps its steps after the deadline."""
         whole = self._divided["train"].steps
         return np.where(whole - self.deadline > self.length, whole - self.deadline, whole)
 
     @functools.cached_property
     def data(self) -> Data:
-        """Where the shots come from. A training sample is a chunk of a shot, a validation sample a whole one."""
-        found, samples = self.source.data(), {"train": int(self._chunks.sum()), "valid": len(self._divided["valid"])}
+        """The data of the shots. A training sample is a chunk of a shot, a validation sample is a whole shot."""
+        samples = {"train": int(self._chunks.sum()), "valid": len(self._divided["valid"])}
+        data = self.source.data()  # after reading the shots, because unusable ones are then known
         counts = f"{len(self._divided['train'])} training and {samples['valid']} test shots"
-        return Data(
-            found.kind, found.name, found.identity, samples, f"{counts}; {found.note}", "sequences", found.skipped
-        )
+        if data.kind == "generated":
+            data = replace(data, identity=sized(data.identity, samples))
+        return replace(data, samples=samples, note=f"{counts}; {data.note}", unit="sequences")
 
     @property
     def _chunks(self) -> np.ndarray:
         return -(-self.steps // self.length)
+
+    @property
+    def epoch_steps(self) -> float | None:
+        """Steps of one pass over the chunks of all training shots; None if the shots are absent."""
+        return None if isinstance(self.source, Absent) else self.data.samples["train"] / self.batch_size
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 the task lives as long as the run
     def _streams(self, seed: int) -> Streams:
@@ -143,8 +154,12 @@ class FRNN:
         return self.architecture.shapes()
 
     def layers(self) -> dict[str, Layer]:
-        """All linear layers but the recurrent ones."""
+        """All linear layers except the recurrent ones."""
         return self.architecture.layers()
+
+    def kept(self) -> float:
+        """Numbers that one chunk of a shot leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.length * self.architecture.kept()
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """The initial value of one parameter; the forget gates' bias is 1, as in Keras."""
@@ -159,7 +174,7 @@ class FRNN:
 
         Returns:
             `signals` (n, T, 0D), `profiles` (n, T, radii, 1D) in the variant `1d`, `target` (n, T), `mask` (n, T) 1
-            where a step counts, `begins` (n,) 1 where the carried state is reset, `steps` (n,) of the sequence,
+            for steps that count, `begins` (n,) 1 if the carried state is reset, `steps` (n,) of the sequence,
             `disrupted` (n,), `weight` (n,), `index` (n,).
         """
         if split == "train":
@@ -172,27 +187,27 @@ class FRNN:
             ends = self.splits[split].steps[chosen]
             firsts = np.zeros(len(chosen), np.int64)
         share = len(chosen) // world
-        here = slice(rank * share, (rank + 1) * share)
+        local = slice(rank * share, (rank + 1) * share)
         numbers = index * len(chosen) + np.arange(len(chosen))
-        return self._sequences(split, chosen[here], firsts[here], ends[here], size) | {
-            "begins": (firsts == 0)[here],
-            "steps": (ends - firsts)[here].astype(np.int32),
-            "disrupted": self.splits[split].disrupted[chosen[here]],
-            "weight": weight[here],
-            "index": numbers[here].astype(np.int64),
+        return self._sequences(split, chosen[local], firsts[local], ends[local], size) | {
+            "begins": (firsts == 0)[local],
+            "steps": (ends - firsts)[local].astype(np.int32),
+            "disrupted": self.splits[split].disrupted[chosen[local]],
+            "weight": weight[local],
+            "index": numbers[local].astype(np.int64),
         }
 
     def _sequences(self, split: str, chosen: np.ndarray, firsts: np.ndarray, ends: np.ndarray, size: int) -> Batch:
-        """Of each of n chosen shots the steps from its first to its end, padded with zeros to `size`."""
-        found, channels = self.splits[split], self.source.channels
+        """The steps of n chosen shots from `firsts` to `ends`, padded with zeros to `size` steps."""
+        available, channels = self.splits[split], self.source.channels
         values = np.zeros((len(chosen), size, channels.width), np.float32)
         goal, mask = np.zeros((2, len(chosen), size), np.float32)
         for row, (shot, first, end) in enumerate(zip(chosen, firsts, ends, strict=True)):
-            steps, whole = slice(first, end), (int(found.steps[shot]), bool(found.disrupted[shot]))
-            values[row, : end - first] = found.raw(shot, steps)
+            steps, whole = slice(first, end), (int(available.steps[shot]), bool(available.disrupted[shot]))
+            values[row, : end - first] = available.raw(shot, steps)
             goal[row, : end - first] = shots.target(self.target, *whole, dt=self.dt, warning=self.warning)[steps]
             mask[row, : end - first] = 1.0
-        found.rescale(values, chosen)
+        available.rescale(values, chosen)
         zero = len(channels.signals)
         sequences = {"signals": np.ascontiguousarray(values[..., :zero]), "target": goal, "mask": mask}
         if self.architecture.profiles:
@@ -209,8 +224,8 @@ class FRNN:
         size = samples, self.architecture.lstm_layers, self.architecture.hidden
         return {"hidden": np.zeros(size, np.float32), "cell": np.zeros(size, np.float32)}
 
-    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
-        """Area under the ROC curve over shots, at several deadlines; alarms at the best threshold; mean loss."""
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+        """Area under the ROC curve over shots for several deadlines, rates at the best threshold, and mean loss."""
         outputs, disrupted, loss, total = [], [], 0.0, 0
         for part in parts:
             real = part["weight"] > 0
@@ -220,17 +235,19 @@ class FRNN:
                 outputs.append(output[:steps].astype(np.float64))
                 disrupted.append(bool(ends))
             loss, total = loss + float(part["loss"][real].sum(dtype=np.float64)), total + int(part["steps"][real].sum())
-        return self.areas(outputs, disrupted) | {"loss": loss / total}
+        return self.areas(outputs, disrupted) | {"loss": quotient(loss, total)}
 
-    def areas(self, outputs: Sequence[np.ndarray], disrupted: Sequence[bool] | np.ndarray) -> dict[str, float]:
-        """The metrics of any alarm: of outputs (steps,) for each shot, larger towards a disruption."""
+    def areas(self, outputs: Sequence[np.ndarray], disrupted: Sequence[bool] | np.ndarray) -> dict[str, float | None]:
+        """The metrics of outputs (steps,) for each shot, which are larger if a disruption is more likely."""
+        if not 0 < np.count_nonzero(disrupted) < len(outputs):
+            return dict.fromkeys(self.undefined)  # rates need both disruptive and other shots
         warning = round(self.warning / self.dt)
         find = functools.partial(metric.peaks, outputs, disrupted, ignore=self.ignore)
-        found = find(deadline=self.deadline, warning=max(warning, self.deadline))
-        rates = found.rates(found.best())
+        regions = find(deadline=self.deadline, warning=max(warning, self.deadline))
+        rates = regions.rates(regions.best())
         areas = {f"auc_{1000 * time:.0f}ms": round(time / self.dt) for time in MONITORED}
         return {
-            "auc": found.area(),
+            "auc": regions.area(),
             **{key: find(deadline=steps, warning=max(warning, steps)).area() for key, steps in areas.items()},
             **{name: rates[name] for name in ("early", "missed", "false")},
         }
@@ -241,18 +258,18 @@ class Described(FRNN):
 
     @property
     def data(self) -> Data:  # type: ignore[override]
-        """What was published of them."""
+        """The published numbers of shots."""
         return self.source.data()
 
 
-def check(data_dir: str) -> list[str]:
-    """One line for each listed shot that cannot be used, by the published rules; reads them all."""
-    return Archive(data_dir).faults()
+def check(data_dir: str, *, data: str = "archive", **options: Any) -> list[str]:
+    """Read all listed shots; return one line for each that a run with these options cannot use."""
+    return Archive(data_dir, **options).faults()
 
 
-def census(data_dir: str) -> dict[str, dict[str, int]]:
-    """Disruptive and other shots of each list of a directory; opens none."""
-    return Archive(data_dir).census()
+def census(data_dir: str, *, data: str = "archive", **options: Any) -> dict[str, dict[str, int]]:
+    """The number of disruptive and other shots in each list of a directory; no shot is opened."""
+    return Archive(data_dir, **options).census()
 
 
 def make(
@@ -273,7 +290,11 @@ def make(
     absent: bool = False,
     **options: Any,
 ) -> FRNN:
-    """The task from its configuration (conf/task/frnn.yaml)."""
+    """Make the task from its configuration (conf/task/frnn.yaml), whose comments describe the options.
+
+    Raises:
+        UserError: for an unknown value.
+    """
     for name, value, known in (
         ("data", data, SOURCES),
         ("variant", variant, VARIANTS),
@@ -282,12 +303,14 @@ def make(
         ("on_error", on_error, ("stop", "skip")),
     ):
         if value not in known:
-            raise UserError(f"task.{name}={value}: unknown; one of {', '.join(known)}")
+            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
     if absent:
-        made: Source = Absent(**{name: source[name] for name in ("signals", "profiles", "variant", "radii", "dt")})
+        shots_source: Source = Absent(
+            **{name: source[name] for name in ("signals", "profiles", "variant", "radii", "dt")}
+        )
     else:
-        made = importlib.import_module(f"suite.tasks.frnn.{data}").make(**source)
-    channels = made.channels
+        shots_source = importlib.import_module(f"suite.tasks.frnn.{data}").make(**source)
+    channels = shots_source.channels
     architecture = Architecture(
         signals=len(channels.signals),
         profiles=len(channels.profiles) if VARIANTS[variant] else 0,
@@ -301,4 +324,6 @@ def make(
         lstm_layers=lstm_layers,
     )
     task = Described if absent else FRNN
-    return task(made, architecture=architecture, target=target, activation=activation, on_error=on_error, **options)
+    return task(
+        shots_source, architecture=architecture, target=target, activation=activation, on_error=on_error, **options
+    )

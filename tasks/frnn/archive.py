@@ -1,8 +1,8 @@
-"""Shots in a directory of files, in whichever of three formats lies there, resampled once and then mapped from disk.
+"""Reads shots from a directory in one of three formats, resamples them once, and memory-maps the result.
 
-`signal_data/` makes it plasma-python's text layout, `imas/` IMAS files, and `*.csv` long tables; see `text`, `imas`
-and `table`. Reading text is slow, so each list's shots are written once, as one array of float32, under `cache_dir`;
-memory does not grow with their number, neither then nor in a run.
+A directory with `signal_data/` has plasma-python's text layout, one with `imas/` IMAS files, and one with `*.csv` long
+tables; see `text`, `imas` and `table`. Reading text is slow, so each list's shots are written once to `cache_dir`, as
+one array of float32. Memory does not grow with the number of shots.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from suite.contract import Data, UserError
+from suite.contract import DAMAGED, Data, UserError
 from suite.tasks.frnn.imas import FOLDER, Imas
 from suite.tasks.frnn.raw import Entry, Reader, Unusable, resample
 from suite.tasks.frnn.shots import Channels, Shots
@@ -22,16 +22,16 @@ from suite.tasks.frnn.signals import ONE_D, RADII, ZERO_D
 from suite.tasks.frnn.table import Table
 from suite.tasks.frnn.text import SIGNALS, Text
 
-VERSION = 1  # of the arrays in the cache: raise it when any rule of `raw` changes
+VERSION = 1  # of the arrays in the cache: increase it when a rule of `raw` changes
 CACHE = Path.home() / ".cache" / "suite" / "frnn"
 COLUMNS = {"shot": "shot", "time": "time", "label": "label"}
 
 
 def reader(root: Path, columns: Mapping[str, str] = COLUMNS) -> Reader:
-    """The reader of the format that lies in a directory.
+    """The reader of a directory's format.
 
     Raises:
-        UserError: none does.
+        UserError: if the directory has none of the formats.
     """
     if (root / SIGNALS).is_dir():
         return Text(root)
@@ -39,7 +39,7 @@ def reader(root: Path, columns: Mapping[str, str] = COLUMNS) -> Reader:
         return Imas(root)
     if any(root.glob("*.csv")):
         return Table(root, columns)
-    raise UserError(f"{root}: no {SIGNALS}/, {FOLDER}/ or *.csv; type data_dir=DIRECTORY")
+    raise UserError(f"{root}: contains no {SIGNALS}/, {FOLDER}/ or *.csv; type data_dir=DIRECTORY")
 
 
 class Archive:
@@ -47,16 +47,16 @@ class Archive:
 
     Args:
         data_dir: the directory.
-        machines: names of shot lists, the training machine's first; all that are there, by name, if empty.
+        machines: names of shot lists, the training machine's first; if empty, all lists by name.
         signals: 0D signals to read; a shot without one of them is not used.
         profiles: radial profiles to read; likewise.
         variant: `0d` reads no profile.
-        radii: points a profile.
-        dt: seconds a step.
-        shortest: steps that a shot must exceed.
-        train_share: of the shots, where one list serves for both training and test.
+        radii: points of a profile.
+        dt: seconds per step.
+        shortest: a shot must have more steps than this.
+        train_share: share of training shots, if one list serves for both training and test.
         columns: of tables; see `table.Table`.
-        cache_dir: where resampled shots are kept; `~/.cache/suite/frnn` if not given.
+        cache_dir: the folder for resampled shots; None uses `~/.cache/suite/frnn`.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Archive:
         cache_dir: str | None = None,
     ):
         if data_dir is None or not Path(data_dir).is_dir():
-            where = f"there are no shots in {data_dir}" if data_dir else "the machines' shots are not here"
-            raise UserError(f"{where}. Type data_dir=DIRECTORY")
+            reason = f"there are no shots in {data_dir}" if data_dir else "the machines' shots are not here"
+            raise UserError(f"{reason}. Type data_dir=DIRECTORY")
         self._root, self.dt, self._shortest, self.train_share = Path(data_dir), dt, shortest, train_share
         self._cache = Path(cache_dir) if cache_dir else CACHE
         self.channels = Channels(tuple(signals), tuple(profiles) if variant == "1d" else (), radii)
@@ -85,7 +85,7 @@ class Archive:
         self.machines = tuple(machines) or tuple(self._lists)
         if unknown := [name for name in self.machines if name not in self._lists]:
             raise UserError(
-                f"{self._root}: no list of shots {unknown[0]}; there are {', '.join(self._lists) or 'none'}"
+                f"{self._root}: no list of shots is called {unknown[0]}; there are {', '.join(self._lists) or 'none'}"
             )
         self._opened: dict[str, tuple[Shots, list[str]]] = {}
 
@@ -96,17 +96,24 @@ class Archive:
         return self._opened[machine][0]
 
     def data(self) -> Data:
-        """What was found. The identity is a sha256 over list, path and size of every file, and how it is resampled."""
+        """Describes the shots. The identity is a sha256 over list, path and size of every file, and the resampling."""
+        identity, stamp = (
+            hashlib.sha256("".join(self._listing(name, times=times) for name in self.machines).encode()).hexdigest()
+            for times in (False, True)
+        )
+        faults = tuple(fault for _, list_faults in self._opened.values() for fault in list_faults)
         return Data(
             kind="real",
             name=self._root.resolve().name,
-            identity=hashlib.sha256(
-                "".join(self._listing(name, times=False) for name in self.machines).encode()
-            ).hexdigest(),
+            identity=identity,
             samples={name: len(self._lists[name]) for name in self.machines},
             unit="shots",
             note="the identity covers names and sizes of the files, not their contents",
-            skipped=tuple(fault for _, faults in self._opened.values() for fault in faults),
+            skipped=faults,
+            dropped={DAMAGED: len(faults)} if faults else {},
+            dropped_unit="shots" if faults else "",
+            dropped_of=sum(len(self._lists[name]) for name in self._opened) if faults else 0,
+            stamp=stamp,
         )
 
     def _listing(self, name: str, *, times: bool) -> str:
@@ -121,7 +128,7 @@ class Archive:
         return "\n".join(lines)
 
     def _open(self, name: str) -> tuple[Shots, list[str]]:
-        """A list's shots from the cache, where they are put first if they are not there; and why others are not."""
+        """The shots of a list from the cache, which is filled if necessary; and a line for each unusable shot."""
         folder = self._cache / hashlib.sha256(self._listing(name, times=True).encode()).hexdigest()[:32]
         if not folder.exists():
             self._write(folder, self._lists[name])
@@ -135,7 +142,7 @@ class Archive:
         return Shots(machine, values, starts, disrupted, numbers), index["faults"]
 
     def _write(self, folder: Path, entries: Sequence[Entry]) -> None:
-        """Resample every shot into a folder that appears when it is complete; several processes may do it at once."""
+        """Resample every shot. The folder appears when it is complete; several processes may do this at once."""
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
         partial.mkdir(parents=True, exist_ok=True)
         index: dict[str, list[object]] = {"steps": [], "numbers": [], "disrupted": [], "faults": []}
@@ -150,18 +157,18 @@ class Archive:
                 index["steps"].append(len(values))
                 index["numbers"].append(entry.number)
                 index["disrupted"].append(entry.disruption is not None)
-        (partial / "index.json").write_text(json.dumps(index))
+        (partial / "index.json").write_text(json.dumps(index, allow_nan=False))
         try:
             partial.rename(folder)
         except OSError:  # another process was faster
             shutil.rmtree(partial)
 
     def faults(self) -> list[str]:
-        """One line for each shot that cannot be used; reads them all."""
+        """Read all shots; return one line for each that cannot be used."""
         return [fault for name in self.machines for fault in self._open(name)[1]]
 
     def census(self) -> dict[str, dict[str, int]]:
-        """Disruptive and other shots of each list, as listed."""
+        """The number of disruptive and other shots in each list."""
         return {
             name: {
                 "disruptive": sum(entry.disruption is not None for entry in entries),
@@ -172,9 +179,9 @@ class Archive:
 
 
 class Absent:
-    """DIII-D's sizes without its shots: enough to say what a run would be.
+    """DIII-D's sizes without its shots, which is enough for a plan.
 
-    3,449 shots are those of the original 0D set (plasma-python, docs/A21-DL-Workload-README.md).
+    The 3,449 shots are those of the original 0D set (plasma-python, docs/A21-DL-Workload-README.md).
     """
 
     def __init__(self, *, signals: Sequence[str], profiles: Sequence[str], variant: str, radii: int, dt: float):
@@ -182,11 +189,11 @@ class Absent:
         self.machines, self.train_share, self.dt = ("d3d",), 0.75, dt
 
     def shots(self, machine: str) -> Shots:
-        """Nothing can be read."""
+        """Raise `UserError`, because the data is absent."""
         raise UserError("DIII-D's shots are not here; type data_dir=DIRECTORY")
 
     def data(self) -> Data:
-        """What was published; lengths were not, so the samples are shots, each of them many chunks."""
+        """The published sizes. Lengths were not published, so a sample is a shot instead of a chunk."""
         train = round(self.train_share * 3449)
         return Data("real", "DIII-D", "not here", {"train": train, "valid": 3449 - train}, unit="shots")
 

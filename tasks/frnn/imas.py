@@ -1,7 +1,7 @@
-"""IMAS files: `imas/<machine>/<shot>/<ids>.h5`, written by the access layer's HDF5 backend; shot lists as in `text`.
+"""Reads IMAS files: `imas/<machine>/<shot>/<ids>.h5`, written by the access layer's HDF5 backend.
 
-A signal is named by its path in the data dictionary, arrays of structures with an index, or [] where time is the
-array: `magnetics/flux_loop[5]/flux`, `core_profiles/profiles_1d[]/electrons/temperature`.
+Shot lists are as in `text`. The name of a signal is its path in the data dictionary. Arrays of structures have an
+index, or [] for an array over time: `magnetics/flux_loop[5]/flux`, `core_profiles/profiles_1d[]/electrons/temperature`.
 """
 
 import re
@@ -26,12 +26,12 @@ PATHS = {
     "etemp_profile": "core_profiles/profiles_1d[]/electrons/temperature",
     "edens_profile": "core_profiles/profiles_1d[]/electrons/density",
 }
-EMPTY = -9e40  # what the access layer writes where there is no number
+EMPTY = -9e40  # the access layer's value for missing numbers
 RADIUS = "profiles_1d[]&grid&rho_tor_norm"
 
 
 class Imas:
-    """Reader of the layout above."""
+    """Reads the layout described above."""
 
     shifted = False
 
@@ -46,7 +46,7 @@ class Imas:
         return self._root / FOLDER / entry.machine / str(entry.number) / f"{ids}.h5"
 
     def files(self, entry: Entry, channels: Channels) -> list[str]:
-        """A shot's files, whether they exist or not."""
+        """The files of a shot; they may be missing."""
         ids = {PATHS.get(name, name).partition("/")[0] for name in (*channels.signals, *channels.profiles)}
         return [str(self._file(entry, name).relative_to(self._root)) for name in sorted(ids)]
 
@@ -75,7 +75,7 @@ class Imas:
 
 
 def _first(group: object, names: tuple[str, ...], index: list[int]) -> np.ndarray:
-    """The first data set that exists, at an index where it has that many leading axes; missing numbers as nan."""
+    """The first data set that exists, at `index` if it has these leading axes; missing numbers become nan."""
     for name in names:
         if name in group:  # type: ignore[operator]
             values = np.asarray(group[name], np.float64)  # type: ignore[index]

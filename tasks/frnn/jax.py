@@ -1,4 +1,4 @@
-"""FRNN in jax: pure functions of a flat parameter dictionary; only an LSTM's recurrence lies inside a scan."""
+"""FRNN in jax: pure functions of a flat parameter dictionary; only an LSTM's recurrence is inside a scan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite import stream
-from suite.tasks._nn.jax import dropout, linear
+from suite.tasks._nn.jax import dropout, linear, wide
 from suite.tasks.frnn import FRNN
 from suite.tasks.frnn.architecture import Architecture
 
@@ -24,7 +24,7 @@ def lstm(gates: Array, weight: Array, hidden: Array, cell: Array, mask: Array | 
         weight: (4 · hidden, hidden) of the recurrence.
         hidden: (N, hidden) state before the first step.
         cell: (N, hidden) cell before it.
-        mask: (N, hidden) multiplies the state where it is fed back, as Keras's recurrent dropout does.
+        mask: (N, hidden) multiplies the recurrent state, as in Keras's recurrent dropout.
 
     Returns:
         Every step's hidden state (N, T, hidden), the last one and the last cell.
@@ -44,7 +44,7 @@ def lstm(gates: Array, weight: Array, hidden: Array, cell: Array, mask: Array | 
 
 @dataclass(frozen=True)
 class Network:
-    """Signals and profiles to one number a step; the twin of `suite.tasks.frnn.torch.Network`."""
+    """Signals and profiles to one number per step; the twin of `suite.tasks.frnn.torch.Network`."""
 
     architecture: Architecture
     target: str
@@ -76,7 +76,7 @@ class Network:
         }
         _, output = lax.scan(read, state, pieces)  # (pieces, N, length)
         output = output.swapaxes(0, 1).reshape(count, steps)
-        loss = (self._losses(output, batch["target"]) * batch["mask"]).sum(1)
+        loss = (self._losses(wide(output), batch["target"]) * batch["mask"]).sum(1)
         needed = {name: batch[name] for name in ("steps", "disrupted", "weight")}
         return {"output": output, "loss": loss} | needed, buffers, carry
 
@@ -90,7 +90,9 @@ class Network:
         after = []
         for layer in range(self.architecture.lstm_layers):
             name, mask = f"lstm.{layer}", None
-            hidden, cell = (state[part][:, layer].astype(x.dtype) for part in ("hidden", "cell"))
+            hidden, cell = (
+                state[part][:, layer].astype(params[f"{name}.recurrent.weight"].dtype) for part in ("hidden", "cell")
+            )
             if self.rate and key is not None:
                 x = x * self._mask(f"{name}/input", x[:, 0], key, index)[:, None]
                 mask = self._mask(f"{name}/state", hidden, key, index)
@@ -108,14 +110,14 @@ class Network:
         active = jax.nn.relu if self.activation == "relu" else lambda x: x
         for layer in range(0, 2 * self.architecture.conv_layers, 2):
             points = x.shape[2] - size + 1
-            x = jnp.concatenate([x[:, :, i : i + points] for i in range(size)], 3)  # neighbours side by side
+            x = jnp.concatenate([x[:, :, i : i + points] for i in range(size)], 3)  # neighbouring points adjacent
             for place in (layer, layer + 1):
                 x = active(linear(params, f"conv.{place}", x, tap))
             x = x[:, :, : points // pool * pool].reshape(*x.shape[:2], -1, pool, x.shape[3]).max(3)
-        x, activity = x.reshape(*x.shape[:2], -1), jnp.zeros(x.shape[:2], x.dtype)
+        x, activity = x.reshape(*x.shape[:2], -1), jnp.zeros_like(wide(x[:, :, 0, 0]))
         for name in ("dense.0", "dense.1"):
             x = linear(params, name, x, tap)
-            activity = activity + (x * x).sum(2)
+            activity = activity + jnp.square(wide(x)).sum(2)
             x = jax.nn.relu(x)
         return x, activity
 
@@ -125,7 +127,10 @@ class Network:
 
     def _penalty(self, params: Tree) -> Array:
         """Summed squares of the weights of the dense layers and the LSTMs."""
-        return sum(((p * p).sum() for name, p in params.items() if name.startswith(("dense", "lstm"))), jnp.zeros(()))
+        return sum(
+            (jnp.square(wide(p)).sum() for name, p in params.items() if name.startswith(("dense", "lstm"))),
+            jnp.zeros(()),
+        )
 
     def _losses(self, output: Array, target: Array) -> Array:
         if self.target == "hinge":
@@ -152,5 +157,5 @@ class Network:
 
 
 def make(task: FRNN) -> Network:
-    """The task's model."""
+    """Make the task's model."""
     return Network(task.architecture, task.target, task.activation, task.dropout, task.l2, task.length)

@@ -1,7 +1,7 @@
 """Shot-level metrics of alarms, in two protocols: FRNN's (Kates-Harbeck et al. 2019) and DisruptionBench's.
 
-An output is one number a time step, larger where a disruption is more likely. An alarm is raised at the first step at
-which it exceeds the threshold; what it is worth depends on how long before the end of a disruptive shot that is.
+An output is one number per time step, which is larger if a disruption is more likely. An alarm is raised at the first
+step whose output exceeds the threshold. Its outcome depends on the time until the end of a disruptive shot.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Peaks:
-    """The largest output in each region of each shot: all that a threshold has to be compared with.
+    """The largest output in each region of each shot; thresholds are compared with these.
 
     Attributes:
         early: (disruptive shots,) more than the warning time before the end; -inf where the region is empty.
-        correct: (disruptive shots,) in between.
+        correct: (disruptive shots,) between early and late.
         late: (disruptive shots,) in the last `deadline`.
-        quiet: (other shots,) anywhere.
+        quiet: (other shots,) in the whole shot.
     """
 
     early: np.ndarray
@@ -27,23 +27,24 @@ class Peaks:
     quiet: np.ndarray
 
     def rates(self, threshold: float) -> dict[str, float]:
-        """What an alarm above `threshold` does, as shares of the disruptive shots, and `false` of the other ones.
+        """The outcomes at a threshold, as shares of the disruptive shots; `false` as a share of the other shots.
 
-        A shot counts once, at its first alarm: `early`, `correct`, `late`, or `none`. Early alarms are counted apart:
-        they are neither correct nor missed. `missed` = `late` + `none`, and the true-positive rate is 1 - `missed`.
+        A shot counts once, by its first alarm: `early`, `correct`, `late`, or `none`. Early alarms are counted
+        separately: they are neither correct nor missed. `missed` = `late` + `none`; the true-positive rate is
+        1 - `missed`.
         """
         early = self.early > threshold
         correct = ~early & (self.correct > threshold)
         late = ~early & ~correct & (self.late > threshold)
         shares = {"early": early, "correct": correct, "late": late, "none": ~(early | correct | late)}
-        found = {name: float(share.mean()) for name, share in shares.items()}
-        return found | {"missed": found["late"] + found["none"], "false": float((self.quiet > threshold).mean())}
+        rates = {name: float(share.mean()) for name, share in shares.items()}
+        return rates | {"missed": rates["late"] + rates["none"], "false": float((self.quiet > threshold).mean())}
 
     def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """ROC curve: false-positive rates, true-positive rates and thresholds, from (0, 0) to (1, 1).
 
-        Thresholds are those that occur. The curve's two ends are added: the occurring thresholds alone need not reach
-        them, and an area under an unfinished curve is too small.
+        The thresholds are the values that occur. The two ends of the curve are added, because the thresholds may not
+        reach them, and the area under an incomplete curve is too small.
         """
         alarm = np.maximum(self.early, self.correct)
         occurring = np.unique(np.concatenate([alarm, self.late, self.quiet]))
@@ -85,21 +86,21 @@ def peaks(
     """
     regions: dict[str, list[float]] = {"early": [], "correct": [], "late": [], "quiet": []}
     for output, disruptive in zip(outputs, disrupted, strict=True):
-        heard = np.asarray(output, np.float64).copy()
-        heard[:ignore] = -np.inf
-        size = len(heard)
+        values = np.asarray(output, np.float64).copy()
+        values[:ignore] = -np.inf
+        size = len(values)
         if not disruptive:
-            regions["quiet"].append(heard.max())
+            regions["quiet"].append(values.max())
             continue
         last, first = max(size - deadline, 0), max(size - warning, 0)
-        for name, part in (("early", heard[:first]), ("correct", heard[first:last]), ("late", heard[last:])):
+        for name, part in (("early", values[:first]), ("correct", values[first:last]), ("late", values[last:])):
             regions[name].append(part.max(initial=-np.inf))
-    return Peaks(**{name: np.array(values) for name, values in regions.items()})
+    return Peaks(**{name: np.array(largest) for name, largest in regions.items()})
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """When a shot's alarm is raised: index of the step and seconds until the disruption; None and nan for no alarm."""
+    """A shot's alarm: index of the step and seconds until the disruption; None and nan without an alarm."""
 
     step: int | None
     warning: float = np.nan
@@ -110,18 +111,18 @@ def alarm(
 ) -> Alarm:
     """DisruptionBench's rule for one shot: two thresholds with hysteresis (Spangher et al. 2024).
 
-    A counter goes up at each step at or above `high` and back to 0 below `low`; the alarm is raised when it exceeds
-    `hysteresis`. Steps less than `useful` before the disruption are left out. The public code leaves out every step
-    of a shot without a disruption (it compares with nan) and divides the step by the hysteresis instead of the
-    contrary; here both do what its text says.
+    A counter increases at each step at or above `high`, and is reset to 0 below `low`; the alarm is raised when it
+    exceeds `hysteresis`. Steps less than `useful` seconds before the disruption are ignored. The public code ignores
+    every step of a shot without a disruption (it compares with nan) and divides the step by the hysteresis instead of
+    the inverse; this function follows the paper's text.
 
     Args:
         output: (steps,) scores.
-        until: (steps,) seconds until the disruption, nan where there is none.
+        until: (steps,) seconds until the disruption, nan without one.
         high: upper threshold.
         low: lower threshold, at most `high`.
         hysteresis: steps above the upper threshold before the alarm.
-        useful: seconds that an alarm must leave.
+        useful: least seconds between an alarm and the disruption.
     """
     count = 0
     for step in np.flatnonzero(~(until < useful)):
@@ -136,7 +137,7 @@ def alarm(
 
 def report(alarms: Sequence[Alarm], disrupted: Sequence[bool]) -> dict[str, float]:
     """True- and false-positive rate, precision, F1 and F2 over shots, from their alarms."""
-    raised, disruptive = np.array([one.step is not None for one in alarms]), np.asarray(disrupted, bool)
+    raised, disruptive = np.array([alarm.step is not None for alarm in alarms]), np.asarray(disrupted, bool)
     hits, misses, false = (raised & disruptive).sum(), (~raised & disruptive).sum(), (raised & ~disruptive).sum()
     scores = {
         f"f{beta}": (1 + beta**2) * hits / max((1 + beta**2) * hits + beta**2 * misses + false, 1) for beta in (1, 2)
@@ -150,13 +151,13 @@ def report(alarms: Sequence[Alarm], disrupted: Sequence[bool]) -> dict[str, floa
 
 
 def warning_curve(alarms: Sequence[Alarm], disrupted: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
-    """Warning times of the disruptions that were announced, longest first, and the share announced by then.
+    """Warning times of the predicted disruptions, longest first, and the share predicted by then.
 
     Returns:
         Seconds (hits,), and shares of all disruptive shots (hits,).
     """
     pairs = zip(alarms, disrupted, strict=True)
-    times = np.array([one.warning for one, disruptive in pairs if disruptive and one.step is not None])
+    times = np.array([alarm.warning for alarm, disruptive in pairs if disruptive and alarm.step is not None])
     return np.sort(times)[::-1], np.arange(1, len(times) + 1) / max(sum(map(bool, disrupted)), 1)
 
 
@@ -165,14 +166,14 @@ def first_crossing_area(
 ) -> float:
     """DisruptionBench's AUC (after Zhu et al. 2021): the first crossing must come more than `useful` seconds before.
 
-    The first crossing comes in time exactly if the largest output before that moment exceeds the threshold, so this
-    is FRNN's area with a deadline in seconds, no ignored steps and no early region.
+    The first crossing is in time if and only if the largest output before that moment exceeds the threshold. This is
+    therefore FRNN's area with a deadline in seconds, no ignored steps and no early region.
     """
     before = [
         np.asarray(output)[until > useful].max(initial=-np.inf) if disruptive else -np.inf
         for output, until, disruptive in zip(outputs, untils, disrupted, strict=True)
     ]
     peak = np.array([np.max(output) for output in outputs])
-    found, ends = np.asarray(before), np.asarray(disrupted, bool)
+    timely, ends = np.asarray(before), np.asarray(disrupted, bool)
     never = np.full(ends.sum(), -np.inf)
-    return Peaks(early=never, correct=found[ends], late=peak[ends], quiet=peak[~ends]).area()
+    return Peaks(early=never, correct=timely[ends], late=peak[ends], quiet=peak[~ends]).area()

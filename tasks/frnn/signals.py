@@ -1,4 +1,4 @@
-"""The signals that FRNN reads, and where each machine's archive keeps them.
+"""The signals that FRNN reads, and their paths in each machine's archive.
 
 Names, paths, shifts and tolerances are those of plasma-python (PPPLDeepLearning/plasma-python@b13dbed,
 data/signals.py).
@@ -22,10 +22,10 @@ class Machine:
     """A tokamak's archive.
 
     Attributes:
-        paths: of each signal's folder or channel in the archive; a signal that is not named lies under its own name.
-        current: smallest plasma current, in the archive's units, at which a shot has begun.
-        shifts: seconds by which a signal reaches the control system after the moment it describes (causal shift).
-        tolerances: seconds by which a signal may end before the disruption does; 0 where nothing is said.
+        paths: each signal's folder or channel in the archive; by default the signal's name.
+        current: the plasma current, in the archive's units, at which a shot begins.
+        shifts: delay in seconds with which a signal reaches the control system (causal shift).
+        tolerances: seconds by which a signal may end before the disruption; 0 by default.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -81,5 +81,5 @@ MACHINES = {"d3d": D3D, "jet": JET}
 
 
 def machine(name: str) -> Machine:
-    """A machine by name; one that is not known keeps each signal under the signal's own name."""
+    """A machine by name; an unknown machine has each signal under the signal's name."""
     return MACHINES.get(name, Machine())

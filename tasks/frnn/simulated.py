@@ -1,4 +1,4 @@
-"""The simulator as a source of shots."""
+"""A source of simulated shots."""
 
 from collections.abc import Sequence
 
@@ -14,17 +14,20 @@ class Simulated:
     """Shots of the simulated machines `near` and `far`; see `simulator`.
 
     Args:
-        machines: the first is trained on; the second is tested on across machines.
-        shots: of each machine.
-        radii: points a profile.
-        train_share: of the shots, where one machine serves for both training and test.
+        machines: the first is for training; the second is for the test across machines.
+        shots: number of shots of each machine.
+        radii: points of a profile.
+        train_share: share of training shots, if one machine serves for both training and test.
     """
 
     dt = simulator.DT
 
     def __init__(self, *, machines: Sequence[str], shots: int, radii: int, train_share: float):
         if unknown := set(machines) - set(simulator.DEVICES):
-            raise UserError(f"task.machines: no simulated machine {unknown.pop()}; {', '.join(simulator.DEVICES)}")
+            raise UserError(
+                f"task.machines: no simulated machine is called {unknown.pop()}; choose from "
+                f"{', '.join(simulator.DEVICES)}"
+            )
         self.machines, self.train_share = tuple(machines), train_share
         self.channels, self._shots = Channels(ZERO_D, ONE_D, radii), shots
 

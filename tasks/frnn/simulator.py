@@ -17,9 +17,9 @@ import numpy as np
 
 from suite.tasks.frnn.signals import ZERO_D
 
-WORLD = 1  # the version: raise it when any formula or constant below changes
-STREAM = int.from_bytes(b"plasma")  # high word of the counter: keeps these draws apart from others under the same key
-DT = 0.005  # seconds a step
+WORLD = 1  # version: increase it when a formula or constant below changes
+STREAM = int.from_bytes(b"plasma")  # high word of the counter: separates these draws from others with the same key
+DT = 0.005  # seconds per step
 STEPS = 360  # of the longest shot
 
 Range = tuple[float, float]
@@ -27,14 +27,14 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Device:
-    """What distinguishes one simulated tokamak from the other; a pair is the range of a uniform draw, once a shot.
+    """The constants of one simulated tokamak; a pair is the range of a uniform draw for each shot.
 
     Attributes:
         current: flat-top plasma current.
         field: toroidal field.
         power: of the main heating.
         density: target density as a share of the current.
-        ramp: its rise a second, as a share of the current.
+        ramp: its increase per second, as a share of the current.
         impurity: radiation's strength.
         error_field: seen by the locked-mode coil, and a cause of modes.
         growth: the island's growth rate, 1/s.
@@ -42,7 +42,7 @@ class Device:
         confinement: energy confinement time at unit current and power, s.
         place: the island's normalised radius.
         safety: q95 · current / field.
-        units: of the archive: what current, energy, power and temperature are multiplied by.
+        units: of the archive: the factors of current, energy, power and temperature.
     """
 
     current: Range
@@ -76,7 +76,7 @@ DEVICES = {
         safety=2.07,
         units=1.0,
     ),
-    # larger: slower, hotter, quieter, its island further in
+    # a larger machine: slower, hotter, less noise, island nearer the axis
     "far": Device(
         current=(1.0, 1.9),
         field=(2.0, 2.7),
@@ -142,9 +142,9 @@ def _draws(name: str, shots: int, radii: int) -> tuple[np.ndarray, np.ndarray, n
     return once, along, normal
 
 
-@functools.lru_cache(maxsize=8)  # shared by all who open it in this process
+@functools.lru_cache(maxsize=8)  # shared within the process
 def simulate(name: str, shots: int, radii: int) -> World:
-    """The first `shots` shots of one device, `near` or `far`, with `radii` points a profile."""
+    """The first `shots` shots of one device, `near` or `far`, with `radii` points per profile."""
     device = DEVICES[name]
     once, along, normal = _draws(name, shots, radii)
 

@@ -1,4 +1,4 @@
-"""Which piece of which shot stands where in a run: parallel streams of shots, read by random access."""
+"""Parallel streams of shots: which chunk of which shot is in a batch; any batch can be computed."""
 
 from bisect import bisect_right
 
@@ -8,16 +8,15 @@ from suite.tasks._data import order
 
 
 class Streams:
-    """Endless queues of whole shots, cut into chunks of equal length; FRNN's batches are a chunk of each.
+    """Endless queues of whole shots, cut into chunks of equal length; a batch contains one chunk of each stream.
 
-    Epoch after epoch, in an order of its own, each shot goes to the stream that is free first (the lowest one at a
-    tie) and occupies it for as many batches as it has chunks. No shot is dropped, cut or read twice in an epoch, and
-    no stream is ever idle. The timetable is a pure function of the arguments; it is made as far as it is asked for,
-    and kept.
+    In every epoch, in random order, each shot is assigned to the stream that is free first (the lowest one at a tie),
+    and occupies it for as many batches as it has chunks. No shot is dropped, shortened or read twice in an epoch, and
+    no stream is idle. The assignment is a pure function of the arguments; it is computed when needed, and stored.
 
     Args:
         chunks: (shots,) chunks of each shot.
-        streams: how many run side by side.
+        streams: number of parallel streams.
         seed: the run's seed.
     """
 

@@ -1,7 +1,7 @@
-"""Long tables: one CSV file a list, one line a time step, the lines of a shot together and in order of time.
+"""Reads long tables: one CSV file for each list, one line for each time step; a shot's lines are sorted by time.
 
-Columns are found by name: the shot's number, the time in seconds, a label that is not 0 where the shot ends in a
-disruption (the last such time is the disruption's), and one for each signal.
+Columns are identified by name: the shot's number, the time in seconds, a label, and one column for each signal. The
+label is not 0 if the shot ends in a disruption, which is at the last such time.
 """
 
 import csv
@@ -17,7 +17,7 @@ from suite.tasks.frnn.shots import Channels
 
 
 class Table:
-    """Reader of such files. A file is read once for the place of each shot, and then a shot at a time.
+    """Reads such files: once to locate the shots, then one shot at a time.
 
     Args:
         root: the directory.
@@ -35,16 +35,17 @@ class Table:
         """The shots of each file, by the file's name.
 
         Raises:
-            UserError: no such column, or a line that is not as the header says.
+            UserError: if a column is missing, or a line does not match the header.
         """
         return {path.stem: self._scan(path) for path in sorted(self._root.glob("*.csv"))}
 
     def _scan(self, path: Path) -> list[Entry]:
-        found: dict[int, Entry] = {}
+        entries: dict[int, Entry] = {}
         with path.open("rb") as file:
             header = next(csv.reader([_text(path, 1, file.readline())]), [])
             if missing := [name for name in self._columns.values() if name not in header]:
-                raise UserError(f"{path}:1: no column {missing[0]}; type task.sources.archive.columns.NAME=COLUMN")
+                advice = "type task.sources.archive.options.columns.NAME=COLUMN"
+                raise UserError(f"{path}:1: no column {missing[0]}; {advice}")
             shot, time, label = (header.index(self._columns[name]) for name in ("shot", "time", "label"))
             self._headers[path.stem] = header
             last, place, number = None, file.tell(), 1
@@ -52,25 +53,25 @@ class Table:
                 number += 1
                 words = _text(path, number, line).rstrip("\r\n").split(",")
                 if len(words) != len(header):
-                    raise UserError(f"{path}:{number}: {len(words)} columns, the header has {len(header)}")
+                    raise UserError(f"{path}:{number}: {len(words)} columns, but the header has {len(header)}")
                 try:
-                    current, at, positive = int(words[shot]), float(words[time]), float(words[label]) != 0
+                    current, moment, positive = int(words[shot]), float(words[time]), float(words[label]) != 0
                 except ValueError as error:
                     raise UserError(f"{path}:{number}: {error}") from error
                 if current != last:
-                    if current in found:
-                        raise UserError(f"{path}:{number}: shot {current} goes on here; sort the lines by shot")
-                    found[current] = Entry(path.stem, current, None, f"{path}:{number}")
+                    if current in entries:
+                        raise UserError(f"{path}:{number}: shot {current} continues here; sort the lines by shot")
+                    entries[current] = Entry(path.stem, current, None, f"{path}:{number}")
                     self._places[path.stem, current] = place, number, 0
                 if positive:
-                    found[current] = Entry(path.stem, current, at, found[current].where)
+                    entries[current] = Entry(path.stem, current, moment, entries[current].where)
                 start, first, count = self._places[path.stem, current]
                 self._places[path.stem, current] = start, first, count + 1
                 last, place = current, file.tell()
-        return list(found.values())
+        return list(entries.values())
 
     def files(self, entry: Entry, channels: Channels) -> list[str]:
-        """The table."""
+        """The table that contains the shot."""
         return [f"{entry.machine}.csv"]
 
     def read(self, entry: Entry, name: str, *, profile: bool) -> Series:
@@ -81,7 +82,7 @@ class Table:
         rows = self._rows(entry)
         return Series(rows[:, header.index(self._columns["time"])], rows[:, [header.index(name)]], None, entry.where)
 
-    @functools.lru_cache(maxsize=1)  # noqa: B019 all signals of one shot are read one after the other
+    @functools.lru_cache(maxsize=1)  # noqa: B019 all signals of one shot are read in sequence
     def _rows(self, entry: Entry) -> np.ndarray:
         """All columns of one shot, (lines, columns); an empty field is nan."""
         path = self._root / f"{entry.machine}.csv"

@@ -1,9 +1,9 @@
-"""plasma-python's layout: `signal_data/<machine>/<signal path>/<shot>.txt` and `shot_lists/<list>.txt`.
+"""Reads plasma-python's layout: `signal_data/<machine>/<signal path>/<shot>.txt` and `shot_lists/<list>.txt`.
 
-A 0D signal is one line a sample: time and value. A profile of T samples is
-2 T lines: T of time and radii, then T of time and values. A file that holds -1 alone says that there is no data. Times
-hold the causal shifts, which plasma-python adds when it fetches a signal. A shot list is one line a shot: its number
-and the time of its disruption, -1 for none.
+A 0D signal has one line for each sample: time and value. A profile of T samples has 2 T lines: T of time and radii,
+then T of time and values. A file that contains only -1 means that there is no data. Times include the causal shifts,
+which plasma-python adds when it downloads a signal. A shot list has one line for each shot: its number and the time of
+its disruption, or -1.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def lists(root: Path) -> dict[str, list[Entry]]:
     Raises:
         UserError: for a line that is not a number and a time.
     """
-    found: dict[str, list[Entry]] = {}
+    shot_lists: dict[str, list[Entry]] = {}
     for path in sorted((root / LISTS).glob("*.txt")):
         name = path.stem.rpartition("_")[0] or path.stem
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
@@ -39,15 +39,17 @@ def lists(root: Path) -> dict[str, list[Entry]]:
                 shot = time = None
             if shot is None or time is None or not np.isfinite(time):
                 if words:
-                    raise UserError(f"{path}:{number}: not a shot's number and the time of its disruption (-1: none)")
+                    raise UserError(
+                        f"{path}:{number}: must contain a shot's number and the time of its disruption (-1: none)"
+                    )
                 continue
             entry = Entry(name.partition("_")[0], shot, time if time >= 0 else None, f"{path}:{number}")
-            found.setdefault(name, []).append(entry)
-    return found
+            shot_lists.setdefault(name, []).append(entry)
+    return shot_lists
 
 
 class Text:
-    """Reader of the layout above."""
+    """Reads the layout described above."""
 
     shifted = True
 
@@ -63,7 +65,7 @@ class Text:
         return self._root / SIGNALS / entry.machine / path / f"{entry.number}.txt"
 
     def files(self, entry: Entry, channels: Channels) -> list[str]:
-        """A shot's files, whether they exist or not."""
+        """The files of a shot; they may be missing."""
         names = (*channels.signals, *channels.profiles)
         return [str(self._file(entry, name).relative_to(self._root)) for name in names]
 
@@ -73,19 +75,21 @@ class Text:
         rows = table(path)
         if not profile:
             if rows.shape[1] != 2:
-                raise Unusable(f"{path}:1: {rows.shape[1]} columns; time and one value are meant")
+                raise Unusable(f"{path}:1: {rows.shape[1]} columns instead of 2 (time and value)")
             return Series(rows[:, 0], rows[:, 1:], None, str(path))
         half, odd = divmod(len(rows), 2)
         if odd:
-            raise Unusable(f"{path}:{len(rows)}: a profile has as many lines of values as of radii")
+            raise Unusable(
+                f"{path}:{len(rows)}: an odd number of lines; a profile has as many lines of values as of radii"
+            )
         return Series(rows[:half, 0], rows[half:, 1:], rows[:half, 1:], str(path))
 
 
 def table(path: Path) -> np.ndarray:
-    """A file of numbers, (lines, columns).
+    """Read a file of numbers, (lines, columns).
 
     Raises:
-        Unusable: naming the first line that is damaged.
+        Unusable: if the file is damaged; names the first damaged line.
     """
     if not path.exists():
         raise Unusable(f"{path}: no such file")
@@ -103,24 +107,24 @@ def table(path: Path) -> np.ndarray:
 
 
 def _fault(path: Path) -> str:
-    """The first line that is not numbers, or not as many as the first has."""
+    """Describe the first line that is not numeric, or has another number of columns than the first line."""
     columns = 0
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         words = line.split()
         try:
-            found = len([float(word) for word in words])
+            count = len([float(word) for word in words])
         except ValueError:
             return f"{path}:{number}: not a number"
-        columns = columns or found
-        if words and found != columns:
-            return f"{path}:{number}: {found} columns, the lines before have {columns}"
+        columns = columns or count
+        if words and count != columns:
+            return f"{path}:{number}: {count} columns, but the lines before have {columns}"
     return f"{path}: cannot be read"
 
 
 def write(root: Path, name: str, shots: Shots, channels: Channels, *, dt: float) -> None:
-    """Write shots in this layout, as the list `name`; they are read back as the same numbers.
+    """Write shots in this layout, as the list `name`; reading them gives the same numbers.
 
-    Each signal is written once more at the end of the last step, where a disruptive shot has its disruption.
+    Each signal has a further sample at the end of the last step, which is the time of a disruption.
     """
     place = name.partition("_")[0]
     lines: Mapping[bool, list[str]] = {True: [], False: []}

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
-from suite.tasks._nn.torch import Key, dropout
+from suite.tasks._nn.torch import Key, dropout, wide
 from suite.tasks.frnn import FRNN
 from suite.tasks.frnn.architecture import Architecture
 
@@ -28,9 +28,9 @@ class LSTM(nn.Module):
     def forward(self, x: Tensor, hidden: Tensor, cell: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """(N, T, inputs) to (N, T, hidden), and the last hidden state and cell (N, hidden).
 
-        `mask` (N, hidden) multiplies the state where it is fed back, as Keras's recurrent dropout does.
+        `mask` (N, hidden) multiplies the recurrent state, as in Keras's recurrent dropout.
         """
-        if mask is None and not self.input._forward_hooks:  # nobody looks at the gates: torch's kernel, twice as fast
+        if mask is None and not self.input._forward_hooks:  # no hook needs the gates: torch's kernel is twice as fast
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
             outputs, last, cells = torch.lstm(
                 x, (hidden[None], cell[None]), weights, True, 1, 0.0, self.training, False, True
@@ -47,7 +47,7 @@ class LSTM(nn.Module):
 
 
 class Network(nn.Module):
-    """Signals and profiles to one number a step, larger towards a disruption.
+    """Signals and profiles to one number per step, larger towards a disruption.
 
     Args:
         architecture: the network's sizes.
@@ -55,7 +55,7 @@ class Network(nn.Module):
         activation: of the convolutions, `relu` or `none`.
         rate: of dropout.
         l2: penalty.
-        length: steps that are read at a time in evaluation.
+        length: number of steps read at a time in evaluation.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Network(nn.Module):
         self.output = nn.Linear(*sizes["output"])
 
     def forward(self, batch: Tree, carry: Tree | None = None, key: Key | None = None) -> tuple[Tree, Tree]:
-        """`output` (N, T); in training also the penalties, in evaluation what the score needs.
+        """`output` (N, T); in training also the penalties, in evaluation the inputs of the score.
 
-        The carry is (N, layers, hidden) each of `hidden` and `cell`. In training a sequence that begins a shot starts
-        from zeros. In evaluation every sequence does, and is read `length` steps at a time, as in training.
+        The carry is `hidden` and `cell`, (N, layers, hidden) each. In training, a sequence that begins a shot starts
+        from zeros. In evaluation, every sequence does, and is read `length` steps at a time, as in training.
         """
         if self.training:
             keep = (~batch["begins"]).to(batch["mask"].dtype)[:, None, None]
@@ -94,7 +94,7 @@ class Network(nn.Module):
             outputs, state = self._read(piece | {"index": batch["index"]}, state, None)
             pieces.append(outputs["output"])
         output = torch.cat(pieces, 1)
-        loss = (self._losses(output, batch["target"]) * batch["mask"]).sum(1)
+        loss = (self._losses(wide(output), batch["target"]) * batch["mask"]).sum(1)
         return {"output": output, "loss": loss} | {
             name: batch[name] for name in ("steps", "disrupted", "weight")
         }, state
@@ -124,13 +124,13 @@ class Network(nn.Module):
         size, pool = self.architecture.kernel_size, self.architecture.pool
         for layer in range(0, len(self.conv), 2):
             points = x.shape[2] - size + 1
-            x = torch.cat([x[:, :, i : i + points] for i in range(size)], 3)  # neighbours side by side
+            x = torch.cat([x[:, :, i : i + points] for i in range(size)], 3)  # neighbouring points adjacent
             x = self.activation(self.conv[layer + 1](self.activation(self.conv[layer](x))))
             x = x[:, :, : points // pool * pool].unflatten(2, (-1, pool)).amax(3)
         x, activity = x.flatten(2), torch.zeros_like(x[:, :, 0, 0])
         for dense in self.dense:
             x = dense(x)
-            activity = activity + (x * x).sum(2)
+            activity = activity + wide(x).square().sum(2)
             x = torch.relu(x)
         return x, activity
 
@@ -159,8 +159,8 @@ class Network(nn.Module):
     def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
         """The outputs with targets drawn from the model.
 
-        For `ttd` from the normal distribution whose negative logarithm the loss is; a hinge has none, so there ±1 with
-        log-odds of twice the output, where both losses have their unit of margin.
+        For `ttd`, they are drawn from the normal distribution whose negative log-likelihood is the loss. A hinge loss
+        has no such distribution; ±1 is drawn with log-odds of twice the output, which gives the same unit of margin.
         """
         output = outputs["output"]
         index = batch["index"].cpu().numpy()[:, None] * output.shape[1] + np.arange(output.shape[1])
@@ -173,6 +173,6 @@ class Network(nn.Module):
 
 
 def make(task: FRNN) -> Network:
-    """The task's model, its weights not yet set."""
+    """Make the task's model; its weights are set later."""
     options = {"target": task.target, "activation": task.activation, "rate": task.dropout, "l2": task.l2}
     return Network(task.architecture, length=task.length, **options)

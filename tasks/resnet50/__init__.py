@@ -12,11 +12,12 @@ from suite.contract import UserError
 from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, known
 from suite.tasks._images.resnet import Architecture
 
-__all__ = ["CITATION", "SUMMARY", "VERSION", "ResNet50", "census", "check", "make"]
+__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "ResNet50", "census", "check", "make"]
 
 CITATION = "He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385"
 SUMMARY = "ImageNet classification with ResNet-50 v1.5"
 VERSION = "1"
+PARTS = "classes"  # what `census` counts samples of
 SOURCES = ("digits", "shapes", "folder")
 
 
@@ -24,6 +25,10 @@ class ResNet50(Classification):
     """Image classification with a ResNet of bottleneck blocks."""
 
     name, version = "resnet50", VERSION
+
+    def kept(self) -> float:
+        """Numbers that one image leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.kept(self.images.size)
 
 
 def make(
@@ -60,7 +65,7 @@ def make(
     """
     known(data=(data, SOURCES), variant=(variant, ("v1.5",)), on_error=(on_error, ("stop", "skip")))
     if erase and data != "folder":
-        raise UserError(f"task.erase={erase}: only task.data=folder is augmented, not {data}")
+        raise UserError(f"task.erase={erase}: only task.data=folder has augmentation; type task.erase=0")
     module = importlib.import_module(f"suite.tasks._data.{data}")
     images = AbsentImages(IMAGENET, classes=1000, size=image_size) if absent else module.make(**source)
     return ResNet50(images, architecture=Architecture(tuple(blocks), width, images.classes, bn_group), **options)

@@ -5,5 +5,5 @@ from suite.tasks.resnet50 import ResNet50
 
 
 def make(task: ResNet50) -> ResNet:
-    """The task's model."""
+    """Make the task's model."""
     return ResNet(task.architecture, task.smoothing)

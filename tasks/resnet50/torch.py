@@ -5,5 +5,5 @@ from suite.tasks.resnet50 import ResNet50
 
 
 def make(task: ResNet50) -> ResNet:
-    """The task's model, its weights not yet set."""
+    """Make the task's model; its weights are set later."""
     return ResNet(task.architecture, smoothing=task.smoothing)

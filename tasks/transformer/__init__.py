@@ -1,8 +1,8 @@
 """Machine translation with the Transformer (Vaswani et al. 2017), and the same network small enough for a laptop.
 
-Sentence pairs come from a source (`grammar`, generated, or `corpus`, real parallel text), the network from
-`architecture`, the words that the model writes from `search`. Data, initial weights, search and metric are NumPy; see
-CARD.md for sources, licences and targets.
+`grammar` generates sentence pairs, and `corpus` reads real parallel text. `architecture` describes the network, and
+`search` generates translations. Data, initial weights, search and metric are NumPy; see CARD.md for sources, licences
+and targets.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError
+from suite.contract import Data, Layer, Spec, Target, UserError, quotient
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.transformer import search
@@ -31,33 +31,33 @@ class Pairs(Protocol):
 
     @property
     def data(self) -> Data:
-        """What this is, with its checksum or version."""
+        """Describes the data, with its checksum or version."""
         ...
 
     @property
     def vocabulary(self) -> int:
-        """Words of both languages together, those of `architecture.SPECIAL` first."""
+        """The number of words of both languages, with those of `architecture.SPECIAL` first."""
         ...
 
     def lengths(self, split: str) -> tuple[int, int]:
-        """Words of the longest source and target that `read` gives, the end included."""
+        """Words of the longest source and target that `read` returns, including the end."""
         ...
 
     def read(self, split: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and targets of some rows, (n, `lengths`) int32, each closed by EOS and filled up with PAD."""
+        """Sources and targets of some rows, (n, `lengths`) int32, each ended by EOS and padded with PAD."""
         ...
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
-        """The translations of some rows as they were written, not as they were cut into words."""
+        """The translations of some rows as text, before tokenisation."""
         ...
 
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:
-        """Rows of words, each up to its end, as detokenised sentences."""
+        """Detokenise rows of words, each up to its end."""
         ...
 
 
 class Translation:
-    """Translation: BLEU of what the model writes on the validation split, and its loss there in nats a word.
+    """Translation; the metrics are BLEU of generated translations, and loss in nats per word, on the validation split.
 
     Args:
         pairs: where the sentences come from.
@@ -91,11 +91,11 @@ class Translation:
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.targets = tuple(Target("bleu", value) for value in targets)
         self.smoothing, self.beam, self.alpha = smoothing, beam, alpha
-        self.longest = pairs.lengths("valid")[0] + extra  # words that the search may write
+        self.longest = pairs.lengths("valid")[0] + extra  # most words of a generated translation
 
     @property
     def data(self) -> Data:
-        """Where the sentences come from."""
+        """The data of the sentences."""
         return self.pairs.data
 
     def shapes(self) -> dict[str, Spec]:
@@ -103,15 +103,19 @@ class Translation:
         return self.architecture.shapes()
 
     def layers(self) -> dict[str, Layer]:
-        """Linear layers, and embeddings that share their matrix with nothing."""
+        """Linear layers, and embeddings with a matrix of their own."""
         return self.architecture.layers()
+
+    def kept(self) -> float:
+        """Numbers that one pair leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.kept(*self.pairs.lengths("train"))
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """The initial value of one parameter."""
         return _nn.draw(self.shapes()[name], seed, name, rows)
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
-        """Rank's share of a batch: `source` (n, S), `target` (n, T) words closed by EOS, `weight`, `index`."""
+        """Rank's share of a batch: `source` (n, S), `target` (n, T) words ended by EOS, `weight`, `index`."""
         if split == "train":
             rows, numbers = order.scatter(self.data.samples[split], batch_size=self.batch_size, seed=seed, index=index)
             weight = np.ones(len(rows), np.float32)
@@ -119,16 +123,16 @@ class Translation:
             rows, weight = order.sweep(self.data.samples[split], batch_size=self.eval_batch_size, index=index)
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
-        mine = slice(rank * share, (rank + 1) * share)
-        source, target = self.pairs.read(split, rows[mine])
-        return {"source": source, "target": target, "weight": weight[mine], "index": numbers[mine].astype(np.int64)}
+        local = slice(rank * share, (rank + 1) * share)
+        source, target = self.pairs.read(split, rows[local])
+        return {"source": source, "target": target, "weight": weight[local], "index": numbers[local].astype(np.int64)}
 
     def batches(self, split: str) -> int:
         """Batches in one validation pass."""
         return -(-self.data.samples[split] // self.eval_batch_size)
 
     def carry(self, samples: int) -> Batch:
-        """Nothing lives from batch to batch."""
+        """{}: nothing is carried from batch to batch."""
         return {}
 
     def generate(
@@ -137,46 +141,48 @@ class Translation:
         start: Callable[[Mapping[str, np.ndarray]], Any],
         advance: search.Advance,
     ) -> Batch:
-        """`written` (n, longest): what the model writes for each source; see `suite.contract.Generates`."""
+        """Generate translations: `written` (n, longest); see `suite.contract.Generates`."""
         limits = {"sentences": len(batch["source"]), "length": self.longest}
         if self.beam == 1:
             return {"written": search.greedy(start(batch), advance, **limits)}
         return {"written": search.beam(start(batch), advance, width=self.beam, alpha=self.alpha, **limits)}
 
-    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
-        """BLEU where sentences were written, and the mean cross-entropy of a word given those before it."""
+    def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+        """BLEU if translations were generated, and the mean cross-entropy of each word given the words before it."""
         loss = words = 0.0
-        written, references = [], []
+        written, references, generated = [], [], False
         for part in parts:
             real = part["weight"] > 0
             loss += float(part["loss"].astype(np.float64)[real].sum())
             words += float(part["words"].astype(np.float64)[real].sum())
             if "written" in part:
+                generated = True
                 written += self.pairs.text(part["written"][real])
                 references += self.pairs.references("valid", part["index"][real])
-        return ({"bleu": bleu(written, references)} if written else {}) | {"loss": loss / words}
+        score = {"bleu": bleu(written, references) if written else None} if generated else {}
+        return score | {"loss": quotient(loss, words)}
 
 
 SOURCES = ("grammar", "corpus")
-PARTS = "languages"  # of which `census` counts the words
+PARTS = "languages"  # what `census` counts words of
 
 
 def prepare(source: Path, target: Path, **options: Any) -> None:
-    """Make a prepared corpus from text files; options as under `prepare` in conf/task/transformer.yaml."""
+    """Prepare a corpus from text files; the options are those below `prepare` in conf/task/transformer.yaml."""
     from suite.tasks.transformer import preparation
 
     preparation.prepare(source, target, **options)
 
 
-def check(data_dir: str) -> list[str]:
-    """One line for each damaged file of a prepared corpus; reads them all."""
+def check(data_dir: str, **_: Any) -> list[str]:
+    """Read all files of a prepared corpus; return one line for each damaged file."""
     from suite.tasks.transformer import corpus
 
     return corpus.verify(data_dir)
 
 
-def census(data_dir: str) -> dict[str, dict[str, int]]:
-    """Words on each side of each split of a prepared corpus."""
+def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+    """The number of words of each language in each split of a prepared corpus."""
     from suite.tasks.transformer import corpus
 
     splits = corpus.manifest_of(data_dir)[1]["splits"]
@@ -202,33 +208,33 @@ def make(
     absent: bool = False,
     **options: Any,
 ) -> Translation:
-    """The task from its configuration (conf/task/transformer.yaml).
+    """Make the task from its configuration (conf/task/transformer.yaml).
 
     Args:
         data: where the sentences come from, one of SOURCES.
-        source: what that source's `make` takes.
-        variant: the name under which the network's sizes stand in the YAML file.
+        source: options of the source's `make`.
+        variant: the name of the network's sizes in the YAML file.
         depth: layers of each stack.
         width: of the residual stream.
         heads: of each attention.
         feed_forward: width of the hidden layer.
-        tying: which of the three word matrices are one: none, decoder or all.
-        norm: where LayerNorm stands, post or pre.
+        tying: which of the three word matrices are shared: none, decoder or all.
+        norm: the position of LayerNorm, post or pre.
         dropout: probability.
-        ambiguity: of the grammar, which it reaches through the YAML file.
-        on_error: of `suite data`, likewise: what to do with a line that cannot be read, stop or skip.
+        ambiguity: of the grammar; the YAML file passes it to the source.
+        on_error: what `suite data` does with a line that cannot be read, stop or skip.
         absent: describe the task without its directory, at the size of WMT'14 English-French.
         options: of `Translation`.
 
     Raises:
-        UserError: for an unknown source or way to treat errors, or sizes that make no network.
+        UserError: for an unknown source or value, or sizes that do not fit together.
     """
     for name, value, known in (("data", data, SOURCES), ("on_error", on_error, ("stop", "skip"))):
         if value not in known:
-            raise UserError(f"task.{name}={value}: unknown; one of {', '.join(known)}")
+            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
     if ambiguity and data != "grammar":
-        raise UserError(f"task.ambiguity={ambiguity}: only task.data=grammar has it, not {data}")
+        raise UserError(f"task.ambiguity={ambiguity}: only task.data=grammar has this setting; type task.ambiguity=0")
     module = importlib.import_module(f"suite.tasks.transformer.{data}")
-    pairs = module.Absent() if absent else module.make(**source)
+    pairs = module.Absent(source["length"]) if absent else module.make(**source)
     network = Architecture(pairs.vocabulary, depth, width, heads, feed_forward, tying, norm, dropout)
     return Translation(pairs, architecture=network, **options)

@@ -1,6 +1,6 @@
-"""The encoder-decoder as a list of sub-layers: one description from which shapes, layers and both models are made.
+"""The encoder-decoder as a list of sub-layers: one description that gives the shapes, the layers and both models.
 
-Vaswani et al. 2017, figure 1. Every projection has a bias, except that to words; each sub-layer has one LayerNorm.
+Vaswani et al. 2017, figure 1. Every projection has a bias, except the one to words; each sub-layer has one LayerNorm.
 Post-LN stacks end with their last sub-layer's LayerNorm, pre-LN stacks have one more at their end. By this convention
 the body of base (6 + 6 layers, width 512, feed-forward 2,048) counts 44,138,496 parameters, and that of big with
 feed-forward 8,192 counts 277,069,824.
@@ -35,9 +35,9 @@ class Architecture:
 
     Attributes:
         vocabulary: words of both languages together, special ones included.
-        depth: layers of the encoder, and as many of the decoder.
+        depth: number of layers of the encoder, and of the decoder.
         width: of the residual stream, d_model.
-        heads: of each attention; they divide the width.
+        heads: of each attention; must divide the width.
         feed_forward: width of the hidden layer, d_ff.
         tying: a key of TYING.
         norm: `post`, LayerNorm(x + f(x)), or `pre`, x + f(LayerNorm(x)) with a LayerNorm at the end of each stack.
@@ -45,7 +45,7 @@ class Architecture:
             sub-layer's output.
 
     Raises:
-        UserError: for sizes or choices that make no network.
+        UserError: for sizes or values that do not fit together.
     """
 
     vocabulary: int
@@ -60,9 +60,9 @@ class Architecture:
     def __post_init__(self) -> None:
         for name, value, known in (("tying", self.tying, TYING), ("norm", self.norm, ("post", "pre"))):
             if value not in known:
-                raise UserError(f"task.{name}={value}: unknown; one of {', '.join(known)}")
+                raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
         if self.width % self.heads or self.width % 2:
-            raise UserError(f"task.width={self.width}: must be even, and a multiple of task.heads={self.heads}")
+            raise UserError(f"task.width={self.width}: must be even and a multiple of task.heads={self.heads}")
 
     @property
     def tables(self) -> tuple[str, str, str]:
@@ -86,40 +86,59 @@ class Architecture:
     def shapes(self) -> dict[str, Spec]:
         """Every parameter, in the order in which torch registers the modules; initial values as in T2T."""
         deviation = f"normal({self.width**-0.5})"  # the embeddings are multiplied by √width when read
-        found = {
+        specs = {
             f"{name}.weight": Spec((self.vocabulary, self.width), deviation, table=self.tables.count(name) > 1)
             for name in dict.fromkeys(self.tables)
         }
         for stack in SUBLAYERS:
             for sublayer in itertools.chain(*self.stack(stack)):
                 for name, (outputs, inputs) in self.projections(sublayer).items():
-                    found[f"{name}.weight"] = Spec((outputs, inputs), "glorot_uniform")
-                    found[f"{name}.bias"] = Spec((outputs,), "zeros")
-                found |= self._norm(f"{sublayer}.norm")
+                    specs[f"{name}.weight"] = Spec((outputs, inputs), "glorot_uniform")
+                    specs[f"{name}.bias"] = Spec((outputs,), "zeros")
+                specs |= self._norm(f"{sublayer}.norm")
             if self.norm == "pre":
-                found |= self._norm(f"{stack}_norm")
-        return found
+                specs |= self._norm(f"{stack}_norm")
+        return specs
 
     def _norm(self, name: str) -> dict[str, Spec]:
         return {f"{name}.weight": Spec((self.width,), "ones"), f"{name}.bias": Spec((self.width,), "zeros")}
 
     def layers(self) -> dict[str, Layer]:
-        """Linear layers and embeddings; a matrix that stands in several places is left out, as it is no one layer's."""
+        """Linear layers and embeddings; a matrix that several layers share is left out."""
         source, target, output = self.tables
         kinds = {name: "embedding" for name in (source, target)} | ({output: "linear"} if output == "output" else {})
-        found = {name: Layer(kind, (f"{name}.weight",)) for name, kind in kinds.items() if self.tables.count(name) == 1}
+        layers = {
+            name: Layer(kind, (f"{name}.weight",)) for name, kind in kinds.items() if self.tables.count(name) == 1
+        }
         for sublayer in itertools.chain(*self.stack("encoder"), *self.stack("decoder")):
             for name in self.projections(sublayer):
-                found[name] = Layer("linear", (f"{name}.weight", f"{name}.bias"))
-        if "output" in found:  # last, as it stands in the network: Muon leaves the last linear layer out
-            found["output"] = found.pop("output")
-        return found
+                layers[name] = Layer("linear", (f"{name}.weight", f"{name}.bias"))
+        if "output" in layers:  # last, as in the network: Muon leaves out the last linear layer
+            layers["output"] = layers.pop("output")
+        return layers
+
+    def kept(self, source: int, target: int) -> float:
+        """Numbers that a pair leaves for the backward pass; see `suite.contract.Keeps`.
+
+        Args:
+            source: words of the source, padding included.
+            target: words of the translation, likewise.
+        """
+        encoder, decoder = 8 * self.width + self.feed_forward, 12 * self.width + self.feed_forward
+        memory = 2 * self.width  # keys and values of the source, of each layer of the decoder
+        ends = self.width
+        if self.dropout:  # without dropout, attention probabilities are not kept
+            encoder += 2 * self.width + self.feed_forward + 3 * self.heads * source // 2
+            decoder += 3 * self.width + self.feed_forward + 3 * self.heads * (source + target) // 2
+            ends += self.width
+        pairs = source * (self.depth * (encoder + memory) + ends) + target * (self.depth * decoder + ends)
+        return float(pairs + target * self.vocabulary)
 
 
 @functools.lru_cache(maxsize=4)
 def positions(length: int, width: int) -> np.ndarray:
     """Sines and cosines of each position, (length, width) float64, read-only (Vaswani et al. 2017, §3.5)."""
     angle = np.arange(length)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
-    made = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, width)
-    made.setflags(write=False)
-    return made
+    waves = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, width)
+    waves.setflags(write=False)
+    return waves

@@ -1,4 +1,4 @@
-"""Real parallel text, prepared once by `preparation` and mapped into memory: a run reads only its batches' rows."""
+"""Real parallel text, prepared by `preparation` and memory-mapped: a run reads only the rows of its batches."""
 
 import functools
 import hashlib
@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Data, UserError
+from suite.tasks._data import stamp
 from suite.tasks.transformer.architecture import EOS, PAD
 from suite.tasks.transformer.metric import signature
 from suite.tasks.transformer.preparation import MANIFEST, VOCABULARY, sha256
 
 
 def manifest_of(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
-    """A prepared directory and what its manifest says.
+    """A prepared directory and its manifest.
 
     Raises:
-        UserError: nothing prepared lies there.
+        UserError: if the directory was not prepared.
     """
     if data_dir is None:
-        raise UserError("parallel text is read from a prepared directory, and none is given. Type data_dir=DIRECTORY")
+        raise UserError("no directory of prepared text is given. Type data_dir=DIRECTORY")
     root = Path(data_dir).expanduser()
     if not (root / MANIFEST).is_file():
         raise UserError(
@@ -31,32 +32,46 @@ def manifest_of(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
     return root, json.loads((root / MANIFEST).read_text())
 
 
+DROPPED = {  # the manifest's reasons, in words
+    "empty": "without words on a side",
+    "long": "longer than prepare.longest",
+    "ratio": "beyond prepare.ratio",
+}
+
+
 class Corpus:
     """Prepared sentence pairs; see `suite.tasks.transformer.Pairs`.
 
     Args:
         data_dir: directory that `prepare` wrote.
         languages: source and target, for example en and fr.
-        length: training pairs with more words on either side, the end included, are left out; every batch is padded to
-            this length.
-        held_out: what the metric is taken from, `valid` or `test`; nothing is left out of it.
+        length: training pairs with more words on either side, including the end, are left out; every batch is padded
+            to this length.
+        held_out: the split that the metric uses, `valid` or `test`; none of its pairs are left out.
 
     Raises:
-        UserError: nothing prepared lies there, or not in these languages.
+        UserError: if the directory was not prepared, or has other languages.
     """
 
     def __init__(self, data_dir: str | None, *, languages: tuple[str, str], length: int, held_out: str):
         self.root, manifest = manifest_of(data_dir)
         self.languages, self.length, self.held_out = tuple(languages), length, held_out
         if sorted(self.languages) != sorted(manifest["languages"]):
-            raise UserError(f"{self.root} holds {' and '.join(manifest['languages'])}, not {' and '.join(languages)}")
+            raise UserError(
+                f"{self.root} contains {' and '.join(manifest['languages'])}, not {' and '.join(languages)}"
+            )
         if held_out not in ("valid", "test") or held_out not in manifest["splits"]:
-            raise UserError(f"held_out={held_out}: {self.root} holds {', '.join(manifest['splits'])}")
+            raise UserError(f"held_out={held_out}: {self.root} contains only {', '.join(manifest['splits'])}")
         self.vocabulary, splits = manifest["vocabulary"], manifest["splits"]
         train, self._valid = splits["train"], splits[held_out]
         rows = train["up_to"][min(max(length - 1, 0), len(train["up_to"]) - 1)]
         if not rows:
-            raise UserError(f"length={length}: no training pair of {self.root} is so short")
+            raise UserError(
+                f"length={length}: every training pair of {self.root} is longer; type a larger task.source.length="
+            )
+        dropped = {DROPPED[name]: count for name, count in train["dropped"].items()}
+        dropped[f"longer than task.source.length={length}"] = train["pairs"] - rows
+        dropped = {name: count for name, count in dropped.items() if count}
         self._arrays = {
             (split, language): (_mapped(f"{path}.starts", "<i8"), _mapped(f"{path}.words", "<u2"))
             for split, name in (("train", "train"), ("valid", held_out))
@@ -72,17 +87,21 @@ class Corpus:
             note=f"{train['pairs'] - rows:,} training pairs longer than {length} words left out; {held_out} scored "
             f"by sacreBLEU {signature()}",
             skipped=tuple(manifest["skipped"]),
+            dropped=dropped,
+            dropped_unit="training pairs" if dropped else "",  # no pair of the held-out split is dropped
+            dropped_of=rows + sum(dropped.values()) if dropped else 0,
+            stamp=stamp(self.root / name for name in sorted(manifest["files"])),
         )
 
     def lengths(self, split: str) -> tuple[int, int]:
-        """`length` on both sides in training; the longest sentence held out, on each side."""
+        """`length` on both sides for training; the longest held-out sentence on each side for validation."""
         if split == "train":
             return self.length, self.length
         source, target = (self._valid["longest"][language] + 1 for language in self.languages)
         return source, target
 
     def read(self, split: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and targets (n, `lengths`) of some rows, closed by EOS and filled up with PAD, int32."""
+        """Sources and targets (n, `lengths`) of some rows, ended by EOS and padded with PAD, int32."""
         source, target = (
             self._side(split, language, rows, length)
             for language, length in zip(self.languages, self.lengths(split), strict=True)
@@ -91,15 +110,15 @@ class Corpus:
 
     def _side(self, split: str, language: str, rows: np.ndarray, length: int) -> np.ndarray:
         starts, words = self._arrays[split, language]
-        found = np.full((len(rows), length), PAD, np.int32)
+        sentences = np.full((len(rows), length), PAD, np.int32)
         for place, row in enumerate(rows):
             first, last = starts[row], starts[row + 1]
-            found[place, : last - first] = words[first:last]
-            found[place, last - first] = EOS
-        return found
+            sentences[place, : last - first] = words[first:last]
+            sentences[place, last - first] = EOS
+        return sentences
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
-        """The translations as they stand in the file."""
+        """The translations as in the text file."""
         return [self._lines[row] for row in rows]
 
     @functools.cached_property
@@ -113,41 +132,44 @@ class Corpus:
         return Tokenizer.from_file(str(self.root / VOCABULARY))
 
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:
-        """Sentences of rows of words, each up to its end; joining subwords needs no detokeniser."""
-        kept = []
+        """Join the words of each row, up to its end, to a sentence."""
+        sentences = []
         for row in tokens:
             ends = np.flatnonzero(row == EOS)
-            kept.append((row[: ends[0]] if len(ends) else row).tolist())
-        return self._tokenizer.decode_batch(kept)
+            sentences.append((row[: ends[0]] if len(ends) else row).tolist())
+        return self._tokenizer.decode_batch(sentences)
 
 
 def _mapped(path: str, kind: str) -> np.ndarray:
-    """A file of numbers, read where it is looked at."""
+    """A file of numbers, memory-mapped."""
     return np.memmap(path, kind, "r") if Path(path).stat().st_size else np.zeros(0, kind)
 
 
 class Absent:
-    """WMT'14 English-French without its sentences (Vaswani et al. 2017, §5.1): enough to say what a run would be."""
+    """WMT'14 English-French without its sentences (Vaswani et al. 2017, §5.1), which is enough for a plan."""
 
     vocabulary = 32_000
     data = Data(
         "real", "WMT'14 English-French", "not here", {"train": 36_000_000, "valid": 3_003}, unit="sentence pairs"
     )
 
+    def __init__(self, length: int):
+        self.length = length
+
     def lengths(self, split: str) -> tuple[int, int]:
-        """Of no consequence."""
-        return 1, 1
+        """`length` on both sides in both splits."""
+        return self.length, self.length
 
     def read(self, split: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Nothing can be read."""
+        """Raise `UserError`, because the data is absent."""
         raise UserError("WMT's sentences are not here; type data_dir=DIRECTORY")
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
-        """Nothing can be read."""
+        """Raise `UserError`, because the data is absent."""
         raise UserError("WMT's sentences are not here; type data_dir=DIRECTORY")
 
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:
-        """Nothing can be said."""
+        """Raise `UserError`, because the data is absent."""
         raise UserError("WMT's vocabulary is not here; type data_dir=DIRECTORY")
 
 

@@ -3,7 +3,7 @@
 The source says `the boty ganu not kifaz thes ruda`; the target puts adjectives behind their noun in reversed order,
 makes article and adjective agree with it in gender and number and the verb with its subject in number, wraps a negated
 verb in `ne … pas`, and brings the prepositional phrase from the end of the sentence to its front. The gender must be
-learnt noun by noun. A sentence is a function of (world version, split, row): counter-based draws, nothing is stored.
+learned for each noun. A sentence is a function of (world version, split, row): counter-based draws, nothing is stored.
 """
 
 import functools
@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from suite import stream
-from suite.contract import Data, UserError
+from suite.contract import Data, UserError, sized
 from suite.tasks.transformer.architecture import EOS, PAD, SPECIAL
 from suite.tasks.transformer.metric import bleu, signature
 
-WORLD = 1  # the version: raise it when any word, rule or constant below changes
+WORLD = 1  # version: increase it when a word, rule or constant below changes
 SPLITS = {"train": 0, "valid": 1, "test": 2}
 FUNCTION = ("the", "thes", "not", ",", "le", "la", "les", "ne", "pas")
 # Of each kind of word: how many stems, and the endings of its forms. Capitals are the target's.
@@ -30,18 +30,18 @@ FORMS: dict[str, tuple[int, tuple[str, ...]]] = {
     "NOUN": (120, ("", "x")),
     "ADJECTIVE": (40, ("", "s", "e", "es")),  # masculine, its plural, feminine, its plural
     "VERB": (60, ("t", "nt")),
-    "SYNONYM": (60, ("t", "nt")),  # what `ambiguity` puts in the verb's place
+    "SYNONYM": (60, ("t", "nt")),  # `ambiguity` replaces verbs by these
     "PREPOSITION": (12, ("",)),
 }
 PLURAL, NEGATED, PLACED = 0.4, 0.25, 0.5  # probabilities of a plural noun, a negation, a prepositional phrase
 ADJECTIVES = (0.45, 0.40, 0.15)  # of none, one and two
 ZIPF, MIXED = 1.3, 0.7  # nouns: exponent of the power law, and its share; the rest is uniform
-SOURCE_LENGTH, TARGET_LENGTH = 16, 18  # of the longest sentence, its end included
+SOURCE_LENGTH, TARGET_LENGTH = 16, 18  # words of the longest sentence, including its end
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Every word of both languages by number, and what the grammar looks up.
+    """The words of both languages by number, and the tables of the grammar.
 
     Attributes:
         words: the shared vocabulary.
@@ -66,7 +66,7 @@ class Lexicon:
 
 @functools.cache
 def lexicon() -> Lexicon:
-    """The one lexicon of this world: different stems of two syllables throughout, so that no two words look alike."""
+    """The one lexicon of this world: all stems of two syllables differ, so that all words differ."""
     syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
     raw = np.random.Philox(key=[WORLD, 0]).random_raw(len(syllables) ** 2 + FORMS["noun"][0])
     stems = iter(np.argsort(raw[: len(syllables) ** 2], kind="stable"))
@@ -99,11 +99,12 @@ class Grammar:
             raise UserError(f"task.ambiguity={ambiguity}: must lie between 0 and 0.5")
         self.ambiguity, self.words = ambiguity, lexicon().words
         self.vocabulary = len(self.words)
+        samples = {"train": train, "valid": valid}
         self.data = Data(
             kind="generated",
             name="grammar",
-            identity=f"v{WORLD}/a{ambiguity:g}",
-            samples={"train": train, "valid": valid},
+            identity=sized(f"v{WORLD}/a{ambiguity:g}", samples),
+            samples=samples,
             unit="sentence pairs",
             note=f"generated languages: a stand-in that shows patterns; BLEU is sacreBLEU {signature()}",
         )
@@ -113,7 +114,7 @@ class Grammar:
         return SOURCE_LENGTH, TARGET_LENGTH
 
     def read(self, split: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sources (n, 16) and targets (n, 18) of some rows, closed by EOS and filled up with PAD, int32."""
+        """Sources (n, 16) and targets (n, 18) of some rows, ended by EOS and padded with PAD, int32."""
         return self._sentences(split, rows, self.ambiguity)
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
@@ -125,8 +126,8 @@ class Grammar:
         sentences = []
         for row in tokens:
             ends = np.flatnonzero(row == EOS)
-            kept = row[: ends[0]] if len(ends) else row
-            sentences.append(" ".join(self.words[word] for word in kept if word != PAD).replace(" ,", ","))
+            words = row[: ends[0]] if len(ends) else row
+            sentences.append(" ".join(self.words[word] for word in words if word != PAD).replace(" ,", ","))
         return sentences
 
     def ceiling(self, split: str = "valid") -> float:

@@ -19,7 +19,7 @@ Body = Callable[[str, Array], Array]  # a sub-layer's name and input to its outp
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass through the network: its weights, and what may happen on the way. Dropout is off without a key."""
+    """One pass through the network with its weights and dropout, which is off without a key."""
 
     architecture: Architecture
     params: Tree
@@ -45,12 +45,12 @@ class Pass:
         return x * self.architecture.width**0.5 + place.astype(x.dtype)
 
     def remember(self, name: str, x: Array) -> tuple[Array, Array]:
-        """Keys and values (N, heads, S, d) of what is read from, (N, S, width)."""
+        """Keys and values (N, heads, S, d) of a memory (N, S, width)."""
         key, value = self.linear(f"{name}.key", x), self.linear(f"{name}.value", x)
         return heads(key, self.architecture.heads), heads(value, self.architecture.heads)
 
     def attend(self, name: str, x: Array, memory: tuple[Array, Array], allowed: Array) -> Array:
-        """What (N, T, width) reads from a memory where `allowed`, which broadcasts to (N, heads, T, S)."""
+        """Attention of (N, T, width) to a memory where `allowed`, which broadcasts to (N, heads, T, S)."""
         query = heads(self.linear(f"{name}.query", x), self.architecture.heads)
         read = attention(query, *memory, allowed, lambda p: self.drop(f"{name}.probabilities", p))
         return self.linear(f"{name}.output", merge(read))
@@ -101,7 +101,7 @@ class Transformer:
     Attributes:
         architecture: the network's sizes.
         smoothing: label smoothing ε.
-        longest: words that a search may write.
+        longest: most words of a generated translation.
     """
 
     architecture: Architecture
@@ -111,7 +111,7 @@ class Transformer:
     def apply(
         self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, *, train: bool, key: Array | None, tap: Tap
     ) -> tuple[Tree, Tree, Tree]:
-        """In training logits (N, T, vocabulary) and what they are held to; in evaluation each sentence's loss."""
+        """In training, logits (N, T, vocabulary) and the targets; in evaluation, each sentence's loss."""
         target = batch["target"]
         net = Pass(self.architecture, params, tap, key if train else None, batch["index"])
         memory, seen = net.encode(batch["source"]), _seen(batch["source"])
@@ -154,7 +154,7 @@ class Transformer:
         for own, source, _ in self.architecture.stack("decoder"):
             state[f"{source}.key"], state[f"{source}.value"] = net.remember(source, memory)
             like = state[f"{source}.key"]
-            room = (*like.shape[:2], self.longest, like.shape[3])  # one shape from first word to last
+            room = (*like.shape[:2], self.longest, like.shape[3])  # the same shape for every word
             state[f"{own}.key"], state[f"{own}.value"] = jnp.zeros(room, like.dtype), jnp.zeros(room, like.dtype)
         return state
 
@@ -191,5 +191,5 @@ def _picked(values: Array, words: Array) -> Array:
 
 
 def make(task: Translation) -> Transformer:
-    """The task's model."""
+    """Make the task's model."""
     return Transformer(task.architecture, task.smoothing, task.longest)

@@ -1,4 +1,4 @@
-"""Detokenised BLEU by sacreBLEU (Post 2018), the one that papers can be compared by."""
+"""Detokenised BLEU by sacreBLEU (Post 2018), which can be compared between papers."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,5 +12,5 @@ def bleu(written: Sequence[str], references: Sequence[str]) -> float:
 
 
 def signature() -> str:
-    """What sacreBLEU calls the computation of `bleu`; without it a BLEU score means little."""
+    """The signature that sacreBLEU gives to `bleu`; BLEU scores are comparable only with equal signatures."""
     return f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version('sacrebleu')}"

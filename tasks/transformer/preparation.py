@@ -1,13 +1,13 @@
-"""Line-aligned parallel text to arrays of words on disk, once; `corpus` maps them into memory.
+"""Converts line-aligned parallel text to arrays of words on disk; `corpus` memory-maps them.
 
-What lies in the source directory, with any two language suffixes (`en` and `fr` here):
+The source directory contains, with any two language suffixes (`en` and `fr` here):
 
     train.en  train.fr            one sentence a line; .gz as well; several parts as train.<part>.en, in sorted order
     valid.en  valid.fr
     test.en   test.fr             or WMT's SGM files, <name>-src.en.sgm and <name>-ref.fr.sgm
 
-Text is taken as it is: no lower-casing, no Moses tokeniser. The words are joint byte-pair subwords (Sennrich et al.
-2016) of text with marked spaces as in SentencePiece: joining them gives the sentence back, without a detokeniser.
+The text is not lower-cased, and no Moses tokeniser is used. The words are joint byte-pair subwords (Sennrich et al.
+2016) of text with marked spaces, as in SentencePiece: joining them restores the sentence, without a detokeniser.
 """
 
 import gzip
@@ -35,7 +35,7 @@ LAYOUT = (
 
 
 class Line(NamedTuple):
-    """One sentence, or why it cannot be read."""
+    """One sentence, or the reason why it cannot be read."""
 
     text: str
     fault: str = ""
@@ -44,10 +44,10 @@ class Line(NamedTuple):
 def read_lines(path: Path) -> Iterator[Line]:
     """The sentences of one file: plain text, .gz, or the segments of an .sgm file.
 
-    As fairseq's prepare-wmt14en2fr.sh does, SGM loses its tags and ’ becomes '; entities (&quot;) become characters.
+    As in fairseq's prepare-wmt14en2fr.sh, SGM's tags are removed and ’ becomes '; entities (&quot;) become characters.
 
     Raises:
-        UserError: the file is cut short or not what its name says.
+        UserError: if the file is truncated, or not in the format of its name.
     """
     sgm = ".sgm" in path.suffixes
     number = 0
@@ -55,36 +55,38 @@ def read_lines(path: Path) -> Iterator[Line]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 try:
-                    text = raw.decode().rstrip("\r\n")
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:
                     yield Line("", f"{path}, line {number}: not UTF-8 at byte {error.start + 1}")
                     continue
                 if not sgm:
                     yield Line(text)
-                elif found := SEGMENT.match(text):
-                    yield Line(html.unescape(found[1]).replace("’", "'"))
+                elif segment := SEGMENT.match(text):
+                    yield Line(html.unescape(segment[1]).replace("’", "'"))
     except (EOFError, gzip.BadGzipFile, OSError) as error:
-        raise UserError(f"{path}, after line {number}: {error}; is the file whole?") from error
+        raise UserError(f"{path}, after line {number}: {error}; check whether the file is complete") from error
 
 
 def pairs(files: dict[str, list[Path]], skipped: list[str] | None) -> Iterator[tuple[str, str]]:
     """The sentence pairs of one split.
 
     Args:
-        files: of each of the two languages, its parts.
-        skipped: where lines that cannot be read are noted, or None to stop at the first.
+        files: the files of each of the two languages.
+        skipped: receives a note for each line that cannot be read; None raises an error at the first one.
 
     Raises:
-        UserError: for such a line, or for two files of unequal length.
+        UserError: for such a line, or for two files with different numbers of lines.
     """
     for one, other in zip(*files.values(), strict=True):
         for number, (first, second) in enumerate(zip_longest(read_lines(one), read_lines(other)), start=1):
             if first is None or second is None:
                 short, long = (one, other) if first is None else (other, one)
-                raise UserError(f"{short} ends after line {number - 1}, {long} does not: their lines must be aligned")
+                raise UserError(
+                    f"{short} ends after line {number - 1}, but {long} has more lines; their lines must correspond"
+                )
             if fault := first.fault or second.fault:
                 if skipped is None:
-                    raise UserError(f"{fault}; mend it, or leave such pairs out with task.on_error=skip")
+                    raise UserError(f"{fault}; repair it, or skip such pairs with task.on_error=skip")
                 skipped.append(fault)
                 continue
             yield first.text, second.text
@@ -94,15 +96,17 @@ def find(source: Path) -> dict[str, dict[str, list[Path]]]:
     """The files of each split and language.
 
     Raises:
-        UserError: the directory is not laid out as this module says.
+        UserError: if the directory is not laid out as described above.
     """
     if not source.is_dir():
         raise UserError(f"no directory {source}. {LAYOUT}")
     names = {path: path.name.removesuffix(".gz").removesuffix(".sgm").split(".") for path in sorted(source.iterdir())}
     languages = sorted({parts[-1] for parts in names.values() if parts[0] == "train" and len(parts) > 1})
     if len(languages) != 2:
-        raise UserError(f"{source}: train files of {', '.join(languages) or 'no language'}. {LAYOUT}")
-    found: dict[str, dict[str, list[Path]]] = {}
+        raise UserError(
+            f"{source}: contains train files of {', '.join(languages) or 'no language'}, not of two languages. {LAYOUT}"
+        )
+    files_by_split: dict[str, dict[str, list[Path]]] = {}
     for split in SPLITS:
         files = {
             lang: [p for p, parts in names.items() if parts[0] == split and parts[-1] == lang] for lang in languages
@@ -110,10 +114,12 @@ def find(source: Path) -> dict[str, dict[str, list[Path]]]:
         if split == "test" and not any(files.values()):
             files = {lang: [p for p in names if f".{lang}.sgm" in p.name] for lang in languages}
         if len(counts := {len(paths) for paths in files.values()}) > 1 or (split != "test" and counts == {0}):
-            raise UserError(f"{source}: {split} has {[p.name for paths in files.values() for p in paths]}. {LAYOUT}")
+            raise UserError(
+                f"{source}: the files of {split} are {[p.name for paths in files.values() for p in paths]}. {LAYOUT}"
+            )
         if counts != {0}:
-            found[split] = files
-    return found
+            files_by_split[split] = files
+    return files_by_split
 
 
 def prepare(
@@ -125,26 +131,26 @@ def prepare(
     ratio: float,
     on_error: str = "stop",
 ) -> None:
-    """Write `target` from `source`; memory grows with the different words in the text, and by some 40 bytes a pair.
+    """Prepare a corpus; memory grows with the number of different words, and by about 40 bytes per pair.
 
     Args:
         source: directory of text files.
-        target: directory to write, made if need be.
-        vocabulary: words to learn, at most 65,536.
-        longest: of training pairs, most words on either side; each side has at least one.
-        ratio: of training pairs, most words on one side for each on the other.
+        target: directory to write to; it is created if necessary.
+        vocabulary: number of words to learn, at most 65,536.
+        longest: largest number of words on either side of a training pair; each side has at least one.
+        ratio: largest ratio of the numbers of words on the two sides of a training pair.
         on_error: `stop` at a line that is not UTF-8, or `skip` its pair and note it.
 
     Raises:
-        UserError: a file cannot be read, or the lines are not aligned.
+        UserError: if a file cannot be read, or the lines do not correspond.
     """
     source, target = Path(source), Path(target)
     if vocabulary > 2**16:
-        raise UserError(f"vocabulary={vocabulary}: words are kept in 16 bits, so 65,536 at most")
+        raise UserError(f"vocabulary={vocabulary}: must be at most 65,536, because words are stored in 16 bits")
     files, skip = find(source), on_error == "skip"
     skipped: list[str] | None = [] if skip else None
     target.mkdir(parents=True, exist_ok=True)
-    (target / MANIFEST).unlink(missing_ok=True)  # written last: what has none is not whole
+    (target / MANIFEST).unlink(missing_ok=True)  # written last: a directory without it is incomplete
     tokenizer = learn((text for pair in pairs(files["train"], [] if skip else None) for text in pair), vocabulary)
     tokenizer.save(str(target / VOCABULARY))
     languages = list(files["train"])
@@ -153,15 +159,17 @@ def prepare(
         limits = {"longest": longest, "ratio": ratio} if split == "train" else None
         paths = [target / f"{split}.{language}" for language in languages]
         part = _write(pairs(files[split], skipped), tokenizer, paths, limits)
-        each = {name: dict(zip(languages, part.pop(name).tolist(), strict=True)) for name in ("words", "longest")}
-        manifest["splits"][split] = part | each
+        by_language = {
+            name: dict(zip(languages, part.pop(name).tolist(), strict=True)) for name in ("words", "longest")
+        }
+        manifest["splits"][split] = part | by_language
     written = sorted(path for path in target.iterdir() if path.is_file())
     manifest |= {"skipped": skipped or [], "files": {path.name: sha256(path) for path in written}}
-    (target / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    (target / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n")
 
 
 def learn(texts: Iterable[str], vocabulary: int) -> Any:
-    """A byte-pair vocabulary (a `tokenizers.Tokenizer`) of these texts, the same each time."""
+    """Learn a byte-pair vocabulary (a `tokenizers.Tokenizer`) from texts; the same texts give the same vocabulary."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN]))
@@ -178,28 +186,28 @@ def learn(texts: Iterable[str], vocabulary: int) -> Any:
 def _write(
     sentences: Iterator[tuple[str, str]], tokenizer: Any, paths: list[Path], limits: dict[str, float] | None
 ) -> dict[str, Any]:
-    """One split's arrays beside its two `paths`, and what the manifest says of it.
+    """Write the arrays of one split; return its entry in the manifest.
 
-    With `limits`, as in training, pairs are filtered and stored by the number of words in their longer side: a run that
-    takes up to 64 words takes the first so many rows, and shuffles them anyway. Without, the text is kept as well.
+    With `limits`, for training, pairs are filtered, and sorted by the number of words on their longer side: a run with
+    at most 64 words uses the first rows, in random order. Without `limits`, the text is written as well.
     """
     dropped, lengths = {"empty": 0, "long": 0, "ratio": 0}, []
     sentences = sentences if limits else _copied(sentences, paths)
     with _raw(paths[0]).open("wb") as first, _raw(paths[1]).open("wb") as second:
         while chunk := list(islice(sentences, CHUNK)):
-            encoded = [[each.ids for each in tokenizer.encode_batch(side)] for side in zip(*chunk, strict=True)]
+            encoded = [[sentence.ids for sentence in tokenizer.encode_batch(side)] for side in zip(*chunk, strict=True)]
             words = np.array([[len(ids) for ids in side] for side in encoded], np.int32).T  # (pairs, 2)
-            keep = _kept(words, dropped, **limits) if limits else np.ones(len(words), bool)
+            keep = _filtered(words, dropped, **limits) if limits else np.ones(len(words), bool)
             for file, side in zip((first, second), encoded, strict=True):
                 np.array([word for row in np.flatnonzero(keep) for word in side[row]], "<u2").tofile(file)
             lengths.append(words[keep])
     words = np.concatenate(lengths) if lengths else np.zeros((0, 2), np.int32)
     if not len(words):
-        raise UserError(f"{paths[0].name} and {paths[1].name}: no sentence pair is left; dropped {dropped}")
+        raise UserError(f"{paths[0].name} and {paths[1].name}: no sentence pair is left; the filters dropped {dropped}")
     order = np.argsort(words.max(1), kind="stable") if limits else np.arange(len(words))
     for path, count in zip(paths, words.T, strict=True):
         _store(path, count, order)
-    up_to = np.cumsum(np.bincount(words.max(1)))  # pairs of at most 0, 1, 2, … words on either side
+    up_to = np.cumsum(np.bincount(words.max(1)))  # number of pairs with at most 0, 1, 2, … words on either side
     summary = {"pairs": len(words), "dropped": dropped, "up_to": up_to.tolist()}
     return summary | {"words": words.sum(0, dtype=np.int64), "longest": words.max(0)}
 
@@ -209,17 +217,17 @@ def _raw(path: Path) -> Path:
 
 
 def _copied(sentences: Iterable[tuple[str, str]], paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """The same sentences, written to text files as they pass by."""
+    """Yield the sentences, and write them to text files."""
     first, second = (path.with_name(f"{path.name}.txt") for path in paths)
-    with first.open("w", encoding="utf-8") as one, second.open("w", encoding="utf-8") as other:
+    with first.open("w", encoding="utf-8") as first_file, second.open("w", encoding="utf-8") as second_file:
         for pair in sentences:
-            one.write(f"{pair[0]}\n")
-            other.write(f"{pair[1]}\n")
+            first_file.write(f"{pair[0]}\n")
+            second_file.write(f"{pair[1]}\n")
             yield pair
 
 
-def _kept(words: np.ndarray, dropped: dict[str, int], *, longest: float, ratio: float) -> np.ndarray:
-    """Which pairs pass the filters; the others are counted under the first filter that they fail."""
+def _filtered(words: np.ndarray, dropped: dict[str, int], *, longest: float, ratio: float) -> np.ndarray:
+    """Which pairs pass the filters, (pairs,) bool; `dropped` counts the others by the first filter that they fail."""
     short, long, keep = words.min(1), words.max(1), np.ones(len(words), bool)
     for name, fault in {"empty": short < 1, "long": long > longest, "ratio": long > ratio * short}.items():
         dropped[name] += int((fault & keep).sum())
@@ -228,7 +236,7 @@ def _kept(words: np.ndarray, dropped: dict[str, int], *, longest: float, ratio: 
 
 
 def _store(path: Path, count: np.ndarray, order: np.ndarray) -> None:
-    """One side's words in `order`, and where each sentence starts; `count` is of words, as they lie in the raw file."""
+    """Write one side's words in `order`, and the start of each sentence; `count` words per sentence of the raw file."""
     starts = np.concatenate([[0], np.cumsum(count, dtype=np.int64)])
     values = np.memmap(_raw(path), "<u2", "r") if starts[-1] else np.zeros(0, "<u2")
     with path.with_name(f"{path.name}.words").open("wb") as file:

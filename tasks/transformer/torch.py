@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite.tasks._nn.torch import Key, attention, dropout, heads, merge, uniform
+from suite.tasks._nn.torch import Key, attention, dropout, heads, merge, uniform, wide
 from suite.tasks.transformer import Translation
 from suite.tasks.transformer.architecture import BOS, EPSILON, PAD, Architecture, positions
 
@@ -19,7 +19,7 @@ Body = Callable[[Any, Tensor], Tensor]  # a sub-layer and its input to its outpu
 
 @dataclass(frozen=True)
 class Drop:
-    """Dropout wherever the network has it, each place by its name; off without a key."""
+    """Dropout at each place of the network, by name; off without a key."""
 
     rate: float
     key: Key | None
@@ -30,7 +30,7 @@ class Drop:
         return x if self.index is None else dropout(x, self.rate, key=self.key, name=name, index=self.index)
 
     def at(self, name: str) -> Callable[[Tensor], Tensor] | None:
-        """This place's dropout as a function, or None where it would do nothing."""
+        """The dropout of one place as a function, or None if it does nothing."""
         return functools.partial(self, name) if self.rate and self.key is not None else None
 
 
@@ -45,11 +45,11 @@ class Attention(nn.Module):
         self.norm = nn.LayerNorm(width, eps=EPSILON)
 
     def remember(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (N, heads, S, d) of what is read from, (N, S, width)."""
+        """Keys and values (N, heads, S, d) of a memory (N, S, width)."""
         return heads(self.key(x), self.count), heads(self.value(x), self.count)
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], allowed: Tensor, drop: Drop) -> Tensor:
-        """What (N, T, width) reads from a memory where `allowed`, which broadcasts to (N, heads, T, S)."""
+        """Attention of (N, T, width) to a memory where `allowed`, which broadcasts to (N, heads, T, S)."""
         query = heads(self.query(x), self.count)
         return self.output(merge(attention(query, *memory, allowed, drop.at(f"{self.name}.probabilities"))))
 
@@ -105,7 +105,7 @@ class Transformer(nn.Module):
             yield [self.get_submodule(name) for name in names]
 
     def forward(self, batch: Tree, carry: Tree | None = None, key: Key | None = None) -> tuple[Tree, Tree]:
-        """In training logits (N, T, vocabulary) and what they are held to; in evaluation each sentence's loss."""
+        """In training, logits (N, T, vocabulary) and the targets; in evaluation, each sentence's loss."""
         target = batch["target"]
         drop = Drop(self.architecture.dropout, key if self.training else None, batch["index"])
         memory, seen = self._encode(batch["source"], drop), _seen(batch["source"])
@@ -122,7 +122,7 @@ class Transformer(nn.Module):
             smoothing = torch.full_like(batch["weight"], self.smoothing)
             return {"logits": logits, "target": target, "smoothing": smoothing}, {}
         words = target != PAD
-        losses = functional.cross_entropy(logits.mT, target.long(), reduction="none") * words
+        losses = functional.cross_entropy(wide(logits).mT, target.long(), reduction="none") * words
         return {"loss": losses.sum(1), "words": words.sum(1), "weight": batch["weight"], "index": batch["index"]}, {}
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Tensor, Tensor]:
@@ -147,7 +147,7 @@ class Transformer(nn.Module):
         memory, state = self._encode(batch["source"], drop), {"seen": _seen(batch["source"])}
         for own, source, _ in self._sublayers("decoder"):
             state[f"{source.name}.key"], state[f"{source.name}.value"] = source.remember(memory)
-            state[f"{own.name}.key"], state[f"{own.name}.value"] = own.remember(memory[:, :0])  # nothing written yet
+            state[f"{own.name}.key"], state[f"{own.name}.value"] = own.remember(memory[:, :0])  # no word generated yet
         return state
 
     def decode_step(self, state: Tree, rows: Tensor, token: Tensor, position: int) -> tuple[Tensor, Tree]:
@@ -204,5 +204,5 @@ def _seen(source: Tensor) -> Tensor:
 
 
 def make(task: Translation) -> Transformer:
-    """The task's model, its weights not yet set."""
+    """Make the task's model; its weights are set later."""
     return Transformer(task.architecture, smoothing=task.smoothing)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import BACKENDS, OPTIMIZERS, advance, config, engine, gap, tiny, weights
+from engines import BACKENDS, OPTIMIZERS, OUTSIDE, advance, config, engine, gap, tiny, weights
 
 from suite import load
 from suite.contract import UserError
@@ -48,12 +48,14 @@ def test_same_run_same_bits(optimizer: str, backend: str, uninterrupted: Any) ->
 @both
 def test_restored_at_any_step_goes_on_bit_for_bit(optimizer: str, backend: str, uninterrupted: Any) -> None:
     expected = uninterrupted(optimizer, backend, "float32")[1]
-    made = engine(config(optimizer, backend, precision="float32"))
+    """The suite's own also in an engine that has trained since, as policies do after a trial."""
+    made, again = (engine(config(optimizer, backend, precision="float32")) for _ in range(2))
     for step in range(STEPS - 1):
         advance(made, range(step, step + 1))
         arrays, skeleton = made.snapshot()
+        if optimizer in OUTSIDE:
+            again = engine(config(optimizer, backend, precision="float32"))
         assert all(array.flags.c_contiguous for array in arrays.values()), "state must be row-major to be restored"
-        again = engine(config(optimizer, backend, precision="float32"))
         again.restore({name: array.copy() for name, array in arrays.items()}, skeleton)
         advance(again, range(step + 1, STEPS))
         assert gap(weights(again), expected) == 0.0, f"restored after step {step + 1}"
@@ -282,7 +284,7 @@ def test_parameters_without_names_are_taken_or_asked_for(optimizer: str) -> None
     offers = {"layers": task.layers(), "world": 1, "samples": 8}
     asked = {name: value for name, value in offers.items() if name in load.common(module).NEEDS}
     make = load.half(module, "torch").make
-    if asked:
+    if "layers" in asked:
         with pytest.raises(UserError, match="named_parameters"):
             make(iter(weights), **asked)
     else:

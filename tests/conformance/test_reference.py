@@ -8,7 +8,7 @@ import pytest
 from engines import OPTIMIZERS, SETTINGS, advance, config, engine, gap, weights
 
 from suite import load
-from suite.backend import embeddings
+from suite.engine import embeddings
 
 STEPS = 10
 # optimizers that change the weights of the forward pass by a draw have nothing of their own to specify
@@ -55,7 +55,9 @@ def specified(optimizer: str, task: str = "mylab.tinytask", **hyper: Any) -> dic
     """Parameters after STEPS updates by the reference."""
     node = OPTIMIZERS[optimizer] | SETTINGS.get(optimizer, {}) | hyper
     reference = importlib.import_module(f"{node['module']}.reference")
-    oracle = Oracle(task)
+    oracle, declared, options = Oracle(task), load.declared(node["module"]), load.arguments(node)
+    # a member outside the tree that declares no settings takes its options by name
+    settings, named = ([declared.given(options)], {}) if declared else ([], options)
     params = oracle.params
     state = reference.init(params)
     task = oracle.engine.task
@@ -63,13 +65,13 @@ def specified(optimizer: str, task: str = "mylab.tinytask", **hyper: Any) -> dic
     for step in range(STEPS):
         at = params
         if hasattr(reference, "forward_params"):  # the weights that the step's own pass runs with
-            at = reference.forward_params(params, state, key=(0, step), **known, **load.arguments(node))
+            at = reference.forward_params(params, state, *settings, key=(0, step), **known, **named)
         # a second evaluation starts from the same buffers and carry, so they move on only after the update
         grads, taps, weight = oracle.evaluate(at, step, keep=False)
         again = lambda at, step=step: oracle.evaluate(at, step, keep=False)[0]  # noqa: E731
         tapped = lambda at, step=step: oracle.evaluate(at, step, keep=False)[1]  # noqa: E731
         extra = {"taps": taps, "weight": weight, "evaluate": again, "tapped": tapped}
-        new, state = reference.update(params, grads, state, step=step, **extra, **known, **load.arguments(node))
+        new, state = reference.update(params, grads, state, *settings, step=step, **extra, **known, **named)
         oracle.evaluate(at, step, keep=True)
         params = new
     return params

@@ -11,6 +11,7 @@ import torch
 
 from suite.optimizers.adamw import reference
 from suite.optimizers.adamw.jax import adamw
+from suite.optimizers.adamw.settings import Settings
 from suite.optimizers.adamw.torch import AdamW
 
 SHAPES = {"matrix": (4, 3), "filter": (2, 3, 3, 3), "bias": (5,), "scale": ()}
@@ -33,7 +34,7 @@ def in_reference(edit: dict[str, Any] | None = None, **hyper: Any) -> Tree:
     params, state = draw(0), reference.init(draw(0))
     for step in range(STEPS):
         hyper |= edit or {} if step == STEPS // 2 else {}
-        params, state = reference.update(params, gradient(params, step), state, step=step, **hyper)
+        params, state = reference.update(params, gradient(params, step), state, Settings(**hyper), step=step)
     return params
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from engines import advance, config, engine, gap, weights
 
-from suite import configure
 from suite.contract import UserError
+from suite.settings import configure
 
 STEPS = 6
 RIVALS = [  # torch, its arguments, optax, its arguments, the suite's own and its settings

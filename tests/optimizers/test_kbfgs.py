@@ -9,10 +9,8 @@ import pytest
 import torch
 from engines import BACKENDS, advance, config, engine, gap, weights
 
-from suite.optimizers.kbfgs import jax as in_jax
-from suite.optimizers.kbfgs import reference
-from suite.optimizers.kbfgs import torch as in_torch
-from suite.train import train
+from suite.optimizers.kbfgs import jax_pairs, reference, torch_pairs
+from suite.training.loop import train
 
 both = pytest.mark.parametrize("backend", BACKENDS)
 WARM = {"hyper": {"warm_start": 3, "lr": 0.3}}
@@ -45,12 +43,12 @@ def test_a_secant_pair_holds_after_the_update(backend: str) -> None:
     h, y = h @ h.T + np.eye(5), s + 0.1 * draw(5, seed=2)
     if backend == "torch":
         new = torch.from_numpy(h.copy())
-        assert in_torch._bfgs(
+        assert torch_pairs.bfgs(
             new[None], torch.from_numpy(s[None]), torch.from_numpy(y[None]), torch.zeros(1, 5).double()
         )
     else:
         with jax.enable_x64(True):
-            (new,), used = in_jax._bfgs(*(jnp.asarray(value)[None] for value in (h, s, y, np.zeros(5))))
+            (new,), used = jax_pairs.bfgs(*(jnp.asarray(value)[None] for value in (h, s, y, np.zeros(5))))
             assert used
     new = np.asarray(new)
     assert np.allclose(new @ y, s) and np.allclose(new, new.T) and np.linalg.eigvalsh(new)[0] > 0
@@ -63,12 +61,12 @@ def test_an_unusable_pair_changes_nothing_and_is_said(backend: str) -> None:
     for y in (-s, np.zeros(4), np.full(4, np.nan), np.full(4, 1e-320)):
         if backend == "torch":
             new = torch.from_numpy(h.copy())
-            used = in_torch._bfgs(
+            used = torch_pairs.bfgs(
                 new[None], torch.from_numpy(s[None]), torch.from_numpy(y[None]), torch.ones(1, 4).double()
             )
         else:
             with jax.enable_x64(True):
-                (new,), used = in_jax._bfgs(*(jnp.asarray(value)[None] for value in (h, s, y, np.ones(4))))
+                (new,), used = jax_pairs.bfgs(*(jnp.asarray(value)[None] for value in (h, s, y, np.ones(4))))
         assert not used and np.array_equal(np.asarray(new), h)
 
 
@@ -83,10 +81,10 @@ def test_double_damping_bounds_the_curvature(backend: str) -> None:
     def damped(s: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
         if backend == "torch":
             given = [torch.from_numpy(value[None]) for value in (h, s, y)]
-            return [value[0].numpy() for value in in_torch._double_damping(given[0], given[1], given[2], 0.5)]
+            return [value[0].numpy() for value in torch_pairs.double_damping(given[0], given[1], given[2], 0.5)]
         with jax.enable_x64(True):
             at, *pair = (jnp.asarray(value)[None] for value in (h, s, y))
-            found = in_jax._double_damping(at, pair[0], pair[1], jnp.asarray(0.5))
+            found = jax_pairs.double_damping(at, pair[0], pair[1], jnp.asarray(0.5))
             return [np.asarray(value)[0] for value in found]
 
     for s, y in PAIRS:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from engines import advance, engine, gap, weights
-from kfacs import Alone
+from kfacs import HYPER, Alone
 from small import small
 
-from suite import run
 from suite.contract import Layer
+from suite.launch import run
 from suite.optimizers.kfac import reference
 from suite.optimizers.kfac.torch import KFAC
 from suite.optimizers.kfac.torch_statistics import factors
@@ -49,7 +49,7 @@ def test_step_is_the_damped_fisher_solve() -> None:
     x, dy = draw(6, 3), draw(6, 2, seed=1)
     layer = torch.nn.Linear(3, 2).double()
     named = [(f"fc.{name}", parameter) for name, parameter in layer.named_parameters()]
-    optimizer = KFAC(named, layers=LINEAR, lr=1.0, momentum=0.0, damping=0.2)
+    optimizer = KFAC(named, layers=LINEAR, **(HYPER | {"lr": 1.0, "momentum": 0.0, "damping": 0.2}))
     before = {name: parameter.detach().numpy().copy() for name, parameter in named}
     gradient = {"fc.weight": dy.T @ x / 6, "fc.bias": dy.mean(0)}
     for name, parameter in named:
@@ -59,7 +59,7 @@ def test_step_is_the_damped_fisher_solve() -> None:
     optimizer.absorb({name: value / 6 for name, value in sums.items()}, reduce=Alone)
     for name in optimizer.plan.programs(0):
         optimizer.program(name, reduce=Alone)
-    optimizer.step()
+    optimizer.step(reduce=Alone)
     factors = linear_statistics(x, dy)
     a, g = factors["fc/in"], factors["fc/out"]
     pi = np.sqrt((np.trace(a) / 4) / (np.trace(g) / 2))
@@ -80,7 +80,7 @@ def moved(rates: tuple[float, ...], **hyper: float) -> dict[str, np.ndarray]:
     pairs = list(named.items())
     groups = [{"params": pairs}] if len(rates) == 1 else [{"params": [pair]} for pair in pairs]
     given = [group | {"lr": rate} for group, rate in zip(groups, rates, strict=True)]
-    optimizer = KFAC(given, layers=LINEAR, damping=0.1, **hyper)
+    optimizer = KFAC(given, layers=LINEAR, **(HYPER | {"damping": 0.1} | hyper))
     x, dy = draw(6, 3), draw(6, 2, seed=1)
     found = {name: torch.from_numpy(value) for name, value in linear_statistics(x, dy).items()}
     for step in range(2):
@@ -89,7 +89,7 @@ def moved(rates: tuple[float, ...], **hyper: float) -> dict[str, np.ndarray]:
             optimizer.program(name, reduce=Alone)
         for name, parameter in named.items():
             parameter.grad = torch.from_numpy(GRADS[name])
-        optimizer.step()
+        optimizer.step(reduce=Alone)
     return {name: draw(*value.shape, seed=7) - value.detach().numpy() for name, value in named.items()}
 
 

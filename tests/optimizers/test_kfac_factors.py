@@ -13,6 +13,7 @@ from suite.comm.reduce.torch import Reduce
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Arriving, Transport
 from suite.contract import Layer
+from suite.optimizers.kfac import jax_factors, torch_factors
 
 both = pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
 STALE = {"stale": True, "factor_decay": 0.0}
@@ -194,3 +195,12 @@ def test_what_is_not_due_is_not_sent() -> None:
     """Of 8 steps with statistics that stay, 0, 1, 2, 4 and 7 send."""
     every, stale = sent(8), sent(8, **STALE)
     assert all(8 * stale[name] == 5 * every[name] for name in ("factor", "inverse", "exact"))
+
+
+def test_a_factor_without_inverse_gives_nan_and_no_error_and_leaves_the_others_alone():
+    """As K-FAC's factors are when a run diverges: seed 3 of MNIST's autoencoder at the published settings."""
+    stack = torch.stack([torch.zeros(9, 9), torch.eye(9)])
+    inverses = torch_factors.damped_inverse(stack, torch.zeros(2))
+    assert inverses[0].isnan().all()
+    assert inverses[1].equal(torch.eye(9))
+    assert not np.isfinite(np.asarray(jax_factors.damped_inverse(np.zeros((9, 9), np.float32), np.float32(0)))).any()

@@ -9,7 +9,8 @@ import torch
 from engines import BACKENDS, config, engine
 from small import small
 
-from suite import load, run
+from suite import load
+from suite.launch import run
 
 COUNT = 20_000
 

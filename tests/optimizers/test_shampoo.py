@@ -11,9 +11,10 @@ from twins import Tree, draw, noisy
 
 from suite.contract import Layer
 from suite.optimizers.kfac import reference as kfac
-from suite.optimizers.shampoo.plan import GRAFTS
+from suite.optimizers.shampoo.settings import Settings
 
 both = pytest.mark.parametrize("backend", ["torch", "jax"])
+PLAIN = {"nesterov": False, "weight_decay": 0.0}
 
 
 # --------------------------------------------------------------------------------------------- the specification
@@ -45,7 +46,7 @@ def test_an_edit_takes_effect_at_once(backend: str, change: dict[str, float]) ->
 
 
 @both
-@pytest.mark.parametrize("graft", GRAFTS)
+@pytest.mark.parametrize("graft", Settings.choices("graft"))
 def test_before_the_first_refresh_it_is_the_grafted_method(backend: str, graft: str) -> None:
     oracles = {
         "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.0),
@@ -60,7 +61,8 @@ def test_before_the_first_refresh_it_is_the_grafted_method(backend: str, graft: 
             params[name].grad = torch.as_tensor(value)
         oracle.step()
     expected = {name: parameter.detach().numpy() for name, parameter in params.items()}
-    made = BACKENDS[backend](draw(SHAPES, 0), lr=0.1, momentum=0.0, beta2=0.9, graft=graft, start_preconditioning=STEPS)
+    hyper = PLAIN | {"lr": 0.1, "momentum": 0.0, "beta2": 0.9, "graft": graft, "start_preconditioning": STEPS}
+    made = BACKENDS[backend](draw(SHAPES, 0), **hyper)
     assert gap(train(made), expected) <= 1e-12
 
 
@@ -70,13 +72,32 @@ def test_one_gradient_repeated_becomes_orthogonal(backend: str) -> None:
     """L = t G Gᵀ and R = t Gᵀ G give L^(-1/4) G R^(-1/4) = U Vᵀ / √t; its norm comes from the graft."""
     g = draw({"w": (6, 6)}, 1)["w"]
     u, _, v = np.linalg.svd(g)
-    made = BACKENDS[backend](
-        {"w": np.zeros((6, 6))}, lr=1.0, momentum=0.0, beta2=1.0, epsilon=1e-14, start_preconditioning=1
-    )
+    hyper = PLAIN | {"lr": 1.0, "momentum": 0.0, "beta2": 1.0, "epsilon": 1e-14}
+    made = BACKENDS[backend]({"w": np.zeros((6, 6))}, **hyper, inverse_interval=1, start_preconditioning=1)
     train(made, lambda params, step: {"w": g}, steps=4)
     before = made.params["w"]
     train(made, lambda params, step: {"w": g}, steps=1)
     assert np.abs(before - made.params["w"] - np.linalg.norm(g) / np.sqrt(6) * u @ v).max() < 1e-9
+
+
+@both
+def test_the_roots_of_a_step_hold_its_own_gradient(backend: str) -> None:
+    """Gupta et al. 2018, algorithm 1: W_t+1 = W_t - η L_t^(-1/4) G_t R_t^(-1/4), and L_t holds G_t; by hand, twice."""
+
+    def power(matrix: np.ndarray) -> np.ndarray:
+        values, vectors = np.linalg.eigh(matrix)
+        return vectors @ np.diag(values**-0.25) @ vectors.T
+
+    gradients = [draw({"w": (5, 5)}, seed)["w"] for seed in (3, 4)]
+    hyper = PLAIN | {"lr": 0.1, "momentum": 0.0, "beta2": 1.0, "epsilon": 1e-14}
+    made = BACKENDS[backend]({"w": np.zeros((5, 5))}, **hyper, inverse_interval=1, start_preconditioning=0)
+    found = train(made, lambda params, step: {"w": gradients[step]}, steps=2)["w"]
+    left, right, w = np.zeros((5, 5)), np.zeros((5, 5)), np.zeros((5, 5))
+    for g in gradients:
+        left, right = left + g @ g.T, right + g.T @ g
+        direction = power(left) @ g @ power(right)
+        w = w - 0.1 * np.linalg.norm(g) / np.linalg.norm(direction) * direction
+    assert np.abs(found - w).max() < 1e-9
 
 
 @both
@@ -106,7 +127,8 @@ def test_scale(backend: str, graft: str, factor: float) -> None:
     ends = []
     for scale in 1.0, factor:
         lr = 0.1 / scale if graft == "sgd" else 0.1
-        made = BACKENDS[backend](draw(SHAPES, 0), "float32", lr=lr, graft=graft, block_size=3, start_preconditioning=1)
+        hyper = PLAIN | {"lr": lr, "graft": graft, "block_size": 3, "inverse_interval": 1, "start_preconditioning": 1}
+        made = BACKENDS[backend](draw(SHAPES, 0), "float32", **hyper)
         ends.append(train(made, lambda _, step, c=scale: {n: c * g for n, g in draw(SHAPES, step).items()}))
     assert gap(*ends) < 1e-4
     assert gap(ends[0], draw(SHAPES, 0)) > 0.5

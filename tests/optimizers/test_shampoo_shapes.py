@@ -13,15 +13,22 @@ import torch
 from shampoos import BACKENDS, HYPER, SCHEDULE, TABLES, gap, specified, train
 from twins import Tree, draw, noisy
 
-from suite import backend, configure, load, run
+from suite import engine, load
 from suite.contract import UserError
+from suite.launch import run
 from suite.optimizers.shampoo import jax_blocks as in_jax
 from suite.optimizers.shampoo import torch_blocks as in_torch
 from suite.optimizers.shampoo.plan import ShampooPlan, reshaped, split
+from suite.optimizers.shampoo.settings import Settings
 from suite.optimizers.shampoo.torch import Shampoo
+from suite.settings import configure
 
 both = pytest.mark.parametrize("backend", ["torch", "jax"])
 SHAPES = {"matrix": (5, 4), "filter": (4, 3, 3, 3), "wide": (11, 3), "cube": (5, 4, 3), "narrow": (6, 1), "bias": (5,)}
+
+
+def plan(shapes: dict[str, tuple[int, ...]], tables: Any = (), world: int = 1, **settings: Any) -> ShampooPlan:
+    return ShampooPlan(shapes, Settings.given(settings), tables=tables, world=world)
 
 
 # ------------------------------------------------------------------------------------------------------ the shapes
@@ -61,7 +68,7 @@ def test_reshaping(shape: tuple[int, ...], matrix: Any, merged: Any, whole: Any)
 def test_which_sides_have_factors(changes: dict[str, Any], counts: dict[str, int]) -> None:
     """How many of which size and order of root."""
     shapes = {"large": (1024, 1024), "filter": (16, 3, 3, 3), "bias": (16,), "point": (64, 1, 1, 1)}
-    made = ShampooPlan(shapes, block_size=512, **changes)
+    made = plan(shapes, block_size=512, **changes)
     assert made.counts == counts
     assert "bias" not in made.grids and "point" not in made.grids
 
@@ -71,13 +78,13 @@ def test_blocks() -> None:
         count, length = split(side, 128)
         assert length <= 128 and count == -(-side // 128) and 0 <= count * length - side < count
     assert split(129, 128) == (2, 65)
-    table = ShampooPlan({"table": (10_000, 256)}, max_size=4096)  # a side without a factor is not cut
+    table = plan({"table": (10_000, 256)}, max_size=4096)  # a side without a factor is not cut
     assert table.grids["table"].lengths == (10_000, 128) and table.counts == {"128/2": 2}
 
 
 def test_equal_blocks_share_a_stack_and_equal_factors_another() -> None:
     """Whatever blocks they belong to: of a square one's two sides, too."""
-    made = ShampooPlan({"a": (6, 4), "b": (3, 4), "c": (2, 3, 2), "d": (3, 3)}, block_size=3, world=4)
+    made = plan({"a": (6, 4), "b": (3, 4), "c": (2, 3, 2), "d": (3, 3)}, block_size=3, world=4)
     assert made.stacked == {"3x2": ["a", "b"], "2x3": ["c"], "3x3": ["d"]}
     assert made.counts == {"3/4": 10, "2/4": 8}
     three = [("3x2", 0, range(6)), ("2x3", 1, range(6, 8)), ("3x3", 0, range(8, 9)), ("3x3", 1, range(9, 10))]
@@ -91,7 +98,7 @@ def test_equal_blocks_share_a_stack_and_equal_factors_another() -> None:
 
 def test_cut_and_join() -> None:
     value = np.arange(7.0 * 5).reshape(7, 5)
-    grid = ShampooPlan({"w": (7, 5)}, block_size=3).grids["w"]
+    grid = plan({"w": (7, 5)}, block_size=3).grids["w"]
     blocks = torch.empty(6, 3, 3, dtype=torch.float64)
     in_torch.cut(torch.from_numpy(value), grid, blocks)
     assert blocks[3].tolist() == [[18.0, 19.0, 0.0], [23.0, 24.0, 0.0], [28.0, 29.0, 0.0]]  # rows 3-5, columns 3-4
@@ -100,7 +107,7 @@ def test_cut_and_join() -> None:
 @pytest.mark.parametrize("options", [{}, {"reshape": "none"}, {"reshape": "none", "max_size": 4}, {"block_size": 9}])
 def test_cutting_is_undone_by_joining(options: dict[str, Any]) -> None:
     value = np.arange(7.0 * 5 * 4).reshape(7, 5, 4)
-    grid = ShampooPlan({"w": value.shape}, **{"block_size": 3, **options}).grids["w"]
+    grid = plan({"w": value.shape}, **{"block_size": 3, **options}).grids["w"]
     blocks = torch.empty(grid.blocks, *grid.lengths, dtype=torch.float64)
     in_torch.cut(torch.from_numpy(value), grid, blocks)
     assert np.array_equal(in_torch.join(blocks, grid).numpy().reshape(value.shape), value)
@@ -112,8 +119,8 @@ def test_cutting_is_undone_by_joining(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("wrong", ["graft", "root", "reshape", "large"])
 def test_unknown_options_say_what_to_type(wrong: str) -> None:
-    with pytest.raises(UserError, match=rf"optimizer.{wrong}=mistyped: .*type one of .*(sgd|newton|merge|skip)"):
-        ShampooPlan({"w": (3, 3)}, **{wrong: "mistyped"})
+    with pytest.raises(UserError, match=rf"{wrong}=mistyped: must be one of .*(sgd|newton|merge|skip)"):
+        plan({"w": (3, 3)}, **{wrong: "mistyped"})
 
 
 PAGE = (conftest.TESTS.parent / "docs" / "shampoo.md").read_text()
@@ -144,9 +151,9 @@ def test_documented_sweeps_are_plain_overrides(command: str) -> None:
 )
 def test_embeddings_in_or_out_are_the_words_too_that_the_output_shares(name: str, tables: set[str]) -> None:
     task = run.make_task(configure.compose([f"task={name.split()[0]}", "optimizer=shampoo", *name.split()[1:]]))
-    assert set(backend.embeddings(task)) == tables
+    assert set(engine.embeddings(task)) == tables
     shapes = {each: spec.shape for each, spec in task.shapes().items() if spec.kind == "parameter"}
-    whole, without = (ShampooPlan(shapes, tables, embeddings=choice).grids for choice in (True, False))
+    whole, without = (plan(shapes, tables, embeddings=choice).grids for choice in (True, False))
     assert whole.keys() - without.keys() == tables and without
 
 
@@ -191,7 +198,8 @@ def test_an_embedding_left_out_takes_the_grafts_step(backend: str) -> None:
     always = ends(backend, SHAPES)
     skipped = ends(backend, SHAPES, max_size=10, large="skip", reshape="none")
     assert np.array_equal(left_out["wide"], never["wide"]) and np.array_equal(skipped["wide"], never["wide"])
-    assert np.array_equal(left_out["matrix"], always["matrix"]) and np.array_equal(skipped["matrix"], always["matrix"])
+    # stacked with other blocks, whose products may be rounded otherwise
+    assert all(np.abs(found["matrix"] - always["matrix"]).max() < 1e-12 for found in (left_out, skipped))
     assert np.abs(always["wide"] - never["wide"]).max() > 1e-3
 
 
@@ -201,6 +209,7 @@ def test_one_side_alone_whitens_it(backend: str) -> None:
     g = draw({"w": (9, 4)}, 1)["w"]
     u, _, v = np.linalg.svd(g, full_matrices=False)
     hyper = {"lr": 1.0, "momentum": 0.0, "beta2": 1.0, "epsilon": 1e-14, "start_preconditioning": 1, "max_size": 5}
+    hyper |= {"nesterov": False, "weight_decay": 0.0, "inverse_interval": 1}
     made = BACKENDS[backend]({"w": np.zeros((9, 4))}, **hyper)
     assert list(made.plan.counts) == ["4/2"]
     before = train(made, lambda params, step: {"w": g}, steps=4)["w"]

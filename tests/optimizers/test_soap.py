@@ -14,9 +14,11 @@ from twins import Tree, draw, noisy
 
 from suite.contract import UserError
 from suite.optimizers.adamw import reference as adamw
+from suite.optimizers.adamw.settings import Settings as AdamWSettings
 from suite.optimizers.soap import reference
 from suite.optimizers.soap.jax import refreshed as refreshed_in_jax
 from suite.optimizers.soap.plan import SOAPPlan
+from suite.optimizers.soap.settings import Settings
 from suite.optimizers.soap.torch import refreshed as refreshed_in_torch
 
 STEPS = 12
@@ -50,11 +52,18 @@ def train(made: Any, gradient: Any = noisy, steps: range = range(STEPS), edits: 
     return made.params
 
 
-def specified(params: Tree, gradient: Any = noisy, edits: Any = None, module: Any = reference, **hyper: Any) -> Tree:
-    state = module.init(params)
+def specified(params: Tree, edits: Any = None, **hyper: Any) -> Tree:
+    state = reference.init(params)
     for step in range(STEPS):
         hyper |= (edits or {}).get(step, {})
-        params, state = module.update(params, gradient(params, step), state, step=step, **hyper)
+        params, state = reference.update(params, noisy(params, step), state, Settings.given(hyper), step=step)
+    return params
+
+
+def adamw_specified(params: Tree, **hyper: Any) -> Tree:
+    state, settings = adamw.init(params), AdamWSettings.given(hyper)
+    for step in range(STEPS):
+        params, state = adamw.update(params, noisy(params, step), state, settings, step=step)
     return params
 
 
@@ -102,7 +111,8 @@ def test_an_edited_frequency_takes_effect_at_once(backend: str) -> None:
 @both
 @pytest.mark.parametrize("change", [{"start_preconditioning": STEPS}, {"max_size": 2}])
 def test_with_identity_bases_it_is_adamw(backend: str, change: dict[str, Any]) -> None:
-    expected = specified(draw(SHAPES, 0), module=adamw, **HYPER)
+    common = {name: value for name, value in HYPER.items() if name in AdamWSettings.model_fields}
+    expected = adamw_specified(draw(SHAPES, 0), **common)
     assert gap(train(BACKENDS[backend](draw(SHAPES, 0), **HYPER | SCHEDULE | change)), expected) <= 1e-12
     assert gap(train(BACKENDS[backend](draw(SHAPES, 0), **HYPER | SCHEDULE)), expected) > 1e-3
 
@@ -281,9 +291,8 @@ def test_zero_gradients_move_nothing(backend: str) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- the plan
-def plan(shapes: dict[str, tuple[int, ...]], **changes: Any) -> SOAPPlan:
-    settings = {"world": 1, "max_size": 512, "one_sided": False, "start_preconditioning": 1}
-    return SOAPPlan(shapes, **settings | {"precondition_frequency": 1} | changes)
+def plan(shapes: dict[str, tuple[int, ...]], world: int = 1, **changes: Any) -> SOAPPlan:
+    return SOAPPlan(shapes, Settings.given({"precondition_frequency": 1} | changes), world=world)
 
 
 def test_sides() -> None:
@@ -306,9 +315,9 @@ def test_schedule() -> None:
     made = plan({"w": (3, 9)}, precondition_frequency=4, start_preconditioning=2, max_size=3)
     found = {step: made.programs(step) for step in range(12) if made.programs(step)}
     assert found == {2: ("3",), 6: ("3",), 10: ("3",)}
-    assert plan({"w": (3, 9)}, start_preconditioning=0).programs(0) == ()
-    with pytest.raises(UserError, match="type 1 or more"):
-        plan({}, precondition_frequency=0)
+    for name in ("precondition_frequency", "start_preconditioning"):
+        with pytest.raises(UserError, match=f"{name}=0: must be at least 1"):
+            plan({}, **{name: 0})
 
 
 # ------------------------------------------------------------------------------------------------- state and ranks

@@ -9,8 +9,9 @@ import pytest
 from engines import engine
 from small import small
 
-from suite import configure, run
 from suite.contract import UserError
+from suite.launch import run
+from suite.settings import configure
 from suite.tasks.autoencoder import curves, faces, files
 from suite.tasks.autoencoder.architecture import Architecture
 
@@ -103,13 +104,13 @@ def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: damaged"):
         files.mnist(data_dir=str(tmp_path))
     path.write_bytes(gzip.compress(gzip.decompress(whole)[:-10]))
-    with pytest.raises(UserError, match=r"5,494 bytes where 5,504"):
+    with pytest.raises(UserError, match=r"5,494 bytes instead of 5,504"):
         files.mnist(data_dir=str(tmp_path))
     path.write_bytes(gzip.compress(b"\0\0\x08\x01" + gzip.decompress(whole)[4:]))
     with pytest.raises(UserError, match="begins with 2049"):
         files.mnist(data_dir=str(tmp_path))
     path.unlink()
-    with pytest.raises(UserError, match="not there"):
+    with pytest.raises(UserError, match="missing; put MNIST"):
         files.mnist(data_dir=str(tmp_path))
 
 
@@ -129,7 +130,7 @@ def test_matlab_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.allclose(made.read("train", np.array([0])), faces_in[:, 0]), "images are columns"
     assert np.allclose(made.read("valid", np.array([1])), faces_in[:, 9]), "the last are for testing"
     savemat(tmp_path / "digs3pts_1.mat", {"bdata": strokes["bdata"]})
-    with pytest.raises(UserError, match="holds no bdatatest"):
+    with pytest.raises(UserError, match="contains no bdatatest"):
         files.curves_mat(data_dir=str(tmp_path))
 
 
@@ -144,7 +145,7 @@ def test_real_mnist_has_the_known_floor(shared_data: Path) -> None:
 def test_images_must_fit_the_network(tmp_path: Path) -> None:
     write_idx(tmp_path, train=7, valid=3)
     chosen = ["task=autoencoder", "task.variant=faces", "task.data=mnist", f"data_dir={tmp_path}"]
-    with pytest.raises(UserError, match="images of 784 pixels"):
+    with pytest.raises(UserError, match="images have 784 pixels"):
         run.make_task(configure.compose(chosen))
 
 

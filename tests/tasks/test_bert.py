@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from berts import engine, task
 
-from suite import configure
+from suite.settings import configure
 from suite.tasks.bert import bayes, hmm, wordpiece
 from suite.tasks.bert.architecture import Architecture
 from suite.tasks.bert.sample import Hiding, expand
@@ -60,7 +60,7 @@ def test_published_sizes_in_jax(variant: str) -> None:
 def test_plan_of_the_published_size_needs_no_data(suite_command: Any) -> None:
     done = suite_command("plan", "+task=bert", "scale=paper", "optimizer=adamw")
     assert done.returncode == 1 and "parameters  336,226,108," in done.stdout  # data and a GPU are missing
-    assert "missing: data: pre-training records are a directory" in done.stdout
+    assert "missing: data: no directory of pre-training records" in done.stdout
 
 
 def test_encoder_matrices_are_named_alike() -> None:

@@ -173,7 +173,7 @@ def test_a_vocabulary_file_is_checked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"vocab\.txt: \[MASK\] is missing"):
         wordpiece.read(path)
     path.write_text("\n".join([*wordpiece.SPECIAL, "word", "other", "word"]))
-    with pytest.raises(UserError, match=r"vocab\.txt, line 8: 'word' stands in line 6 already"):
+    with pytest.raises(UserError, match=r"vocab\.txt, line 8: 'word' is in line 6 already"):
         wordpiece.read(path)
 
 
@@ -256,7 +256,7 @@ def test_preparing_again_gives_the_same_bytes_and_not_over_others(made: Path, tm
     preparation.prepare(made / "text", tmp_path / "again", group=2000, **PAIRS)
     one, two = (json.loads((folder / "manifest.json").read_text()) for folder in (made / "records", tmp_path / "again"))
     assert one == two
-    with pytest.raises(UserError, match="holds prepared records"):
+    with pytest.raises(UserError, match="contains prepared records"):
         preparation.prepare(made / "text", tmp_path / "again", **PAIRS)
     (made / "text" / "vocab.txt").write_text((made / "records" / "vocab.txt").read_text())
     given = preparation.prepare(made / "text", tmp_path / "given", **(PAIRS | {"vocabulary": 7}))
@@ -293,7 +293,7 @@ def test_a_truncated_or_missing_shard_is_named_and_can_be_skipped(made: Path, tm
     whole = task(*options, data_dir=folder).data.samples["train"]
     shard = folder / "train-00001.npy"
     shard.write_bytes(shard.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"train-00001\.npy: [\d,]+ bytes, and the manifest says"):
+    with pytest.raises(UserError, match=r"train-00001\.npy: [\d,]+ bytes instead of"):
         task(*options, data_dir=folder)
     found = task(*options, "on_error=skip", data_dir=folder)
     assert found.data.skipped == ("train-00001.npy",) and found.data.samples["train"] < whole
@@ -331,7 +331,7 @@ def test_suite_data_prepares_checks_and_finds_changed_bytes(suite_command: Any, 
     content[-50] ^= 1
     shard.write_bytes(bytes(content))
     again = suite_command("data", "bert", "--from", "records", "--check", *options[:3])
-    assert again.returncode == 1 and f"cannot read {shard}: sha256" in again.stdout
+    assert again.returncode == 1 and f"cannot read {shard}: its sha256" in again.stdout
 
 
 def test_a_piece_that_the_vocabulary_lacks_is_found(made: Path, tmp_path: Path) -> None:
@@ -347,7 +347,9 @@ def test_a_piece_that_the_vocabulary_lacks_is_found(made: Path, tmp_path: Path) 
     np.save(folder / "valid-00000.npy", rows)
     manifest["splits"]["valid"][0]["sha256"] = hashlib.sha256((folder / "valid-00000.npy").read_bytes()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert [fault.split(": ")[1] for fault in check(str(folder))] == ["holds piece 300 of a vocabulary of 300"]
+    assert [fault.split(": ")[1] for fault in check(str(folder))] == [
+        "contains piece 300, but the vocabulary has 300 pieces"
+    ]
 
 
 def test_wikitext_from_end_to_end(shared_data: Path, tmp_path: Path) -> None:

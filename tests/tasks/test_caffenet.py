@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from suite import configure, run
 from suite.contract import UserError
+from suite.launch import run
+from suite.settings import configure
 from suite.tasks.caffenet.architecture import Architecture, pooled
 
 PUBLISHED = {1000: 60_965_224, 16: 56_933_776}
@@ -127,3 +128,16 @@ def test_real_photographs(shared_data: Path) -> None:
     task = run.make_task(configure.compose([*chosen, "task.width=24", "task.hidden=32"]))
     assert task.architecture.classes == 16 and task.data.samples == {"train": 3068, "valid": 772}
     assert np.isfinite(task.batch("train", 0, 3)["image"]).all()
+
+
+def test_a_head_of_1000_outputs_on_any_classes(tmp_path: Path) -> None:
+    """61.0 million parameters, as the AdaPrec poster's on 16 classes; fewer outputs than classes are rejected."""
+    root = photographs(tmp_path, ["a", "b", "c"])
+    chosen = ["task=caffenet", "scale=gpu", f"data_dir={root}", "task.batch_size=2", "task.eval_batch_size=2"]
+    task = run.make_task(configure.compose([*chosen, "task.classes=[a,c]"]))
+    assert sum(int(np.prod(spec.shape)) for spec in task.shapes().values()) == 60_965_224
+    assert set(task.batch("train", 0, 0)["label"].tolist()) <= {0, 1}
+    own = run.make_task(configure.compose([*chosen, "task.head=0"]))
+    assert own.architecture.classes == 3
+    with pytest.raises(UserError, match=r"task\.head=2: fewer outputs than the 3 classes"):
+        run.make_task(configure.compose([*chosen, "task.head=2"]))

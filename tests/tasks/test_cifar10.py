@@ -101,16 +101,16 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "data_batch_3.bin"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    with pytest.raises(UserError, match=r"data_batch_3\.bin: 15,364 bytes are no whole number"):
+    with pytest.raises(UserError, match=r"data_batch_3\.bin: 15,364 bytes are not a multiple"):
         binary.Cifar(tmp_path)
     path.write_bytes(bytes([11]) + whole[1:])
-    assert binary.check(str(tmp_path)) == [f"{path}, record 1: label 11, where 0 to 9 are expected"]
+    assert binary.check(str(tmp_path)) == [f"{path}, record 1: label 11 is not in 0 to 9"]
     path.unlink()
     with pytest.raises(UserError, match="all six batches"):
         binary.Cifar(tmp_path)
-    with pytest.raises(UserError, match="holds neither"):
+    with pytest.raises(UserError, match="contains neither"):
         binary.Cifar(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="may not be passed on"):
+    with pytest.raises(UserError, match="may not be redistributed"):
         binary.make(data_dir=None)
 
 
@@ -123,7 +123,7 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     write(tmp_path, python=True)
     (tmp_path / "data_batch_2").write_bytes(pickle.dumps({"data": Runs(), "labels": []}))
-    with pytest.raises(UserError, match=r"data_batch_2: not a readable batch of CIFAR-10: it asks for"):
+    with pytest.raises(UserError, match=r"data_batch_2: not a readable batch of CIFAR-10: it refers to"):
         binary.Cifar(tmp_path)
     assert not (tmp_path / "unpickled").exists()
 

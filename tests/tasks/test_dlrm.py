@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suite import configure, run
 from suite.contract import UserError
+from suite.launch import run
+from suite.settings import configure
 from suite.tasks.dlrm import clicks, criteo
 from suite.tasks.dlrm.architecture import Architecture
 
@@ -159,7 +160,7 @@ def test_one_file_is_cut_as_seven_days_and_days_keep_their_last(tmp_path: Path) 
 @pytest.mark.parametrize(
     "line, said",
     [
-        ("1\t2", "2 columns where 40"),
+        ("1\t2", "2 columns instead of 40"),
         (row(label="2"), "column 1 is '2', not 0 or 1"),
         (row(integer="1.5"), "column 2 is '1.5', not an integer"),
         (row(word="xyz"), "column 15 is 'xyz', not a hexadecimal word"),
@@ -190,13 +191,13 @@ def test_damaged_files(tmp_path: Path) -> None:
     content = bytearray(ids.read_bytes())
     content[100] ^= 1
     ids.write_bytes(content)
-    assert "train.ids.bin: sha256" in criteo.check(str(tmp_path / "made"))[0]
+    assert "train.ids.bin: its sha256" in criteo.check(str(tmp_path / "made"))[0]
     ids.write_bytes(content[:-4])
-    with pytest.raises(UserError, match=r"train\.ids\.bin: 207,996 bytes where 208,000"):
+    with pytest.raises(UserError, match=r"train\.ids\.bin: 207,996 bytes instead of 208,000"):
         criteo.Records(tmp_path / "made")
     with pytest.raises(UserError, match="not prepared"):
         criteo.Records(source)
-    with pytest.raises(UserError, match="holds neither"):
+    with pytest.raises(UserError, match="contains neither"):
         criteo.prepare(tmp_path / "made", tmp_path / "other")
 
 

@@ -137,7 +137,7 @@ def test_skipping_takes_the_next_readable_file_and_names_the_damaged(writable):
 def test_a_split_without_a_readable_image_is_an_error(writable):
     for path in (writable / "val").glob("*/*"):
         path.write_bytes(b"")
-    with pytest.raises(UserError, match="not one image of the valid split"):
+    with pytest.raises(UserError, match="no image of the valid split"):
         read(Folder(writable, on_error="skip"), "valid", [0])
 
 

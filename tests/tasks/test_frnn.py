@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from engines import BACKENDS, engine
 
-from suite import configure, run
+from suite.launch import run
+from suite.settings import configure
 from suite.tasks.frnn import FRNN, metric, simulator, trees
 from suite.tasks.frnn.architecture import Architecture
 from suite.tasks.frnn.signals import ZERO_D
@@ -327,7 +328,7 @@ def test_trees_are_scored_as_the_network_is(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_default_optimizer_reaches_the_laptop_target(backend: str, seed: int) -> None:
     settings = configure.compose(["task=frnn", f"backend={backend}", f"seed={seed}"])
-    from suite.train import train
+    from suite.training.loop import train
 
     one = run.make_task(settings)
     last = list(train(one, engine(settings, one), settings))[-1]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suite import configure, run
 from suite.contract import Data, UserError
+from suite.launch import run
+from suite.settings import configure
 from suite.tasks import frnn
 from suite.tasks.frnn import archive, imas, shots, simulated, text
 from suite.tasks.frnn.raw import Entry, Series, Unusable, resample
@@ -77,7 +78,7 @@ def test_causal_shifts_delay_a_signal() -> None:
 def test_a_disruptive_shot_ends_at_its_disruption() -> None:
     signals = {"ip": ([0, 0.5, 1], [1, 1, 1]), "lm": ([0, 0.5, 1], [1, 2, 3])}
     assert len(grid(0.7, **signals)) == 7
-    with pytest.raises(Unusable, match=r"ip\.txt: ip ends 0\.2 s too long before the disruption \(list\.txt:3\)"):
+    with pytest.raises(Unusable, match=r"ip\.txt: ip ends 0\.2 s too early before the disruption \(list\.txt:3\)"):
         grid(1.2, **signals)
 
 
@@ -107,9 +108,9 @@ def test_profiles_are_interpolated_along_the_radius_and_constant_outside() -> No
     "signal, words",
     [
         (([0], [1]), "has 1 samples"),
-        (([0, 1], [0, 0]), "zero throughout"),
-        (([0, 1], [1, np.nan]), "holds NaN, first in sample 2"),
-        (([5, 6], [1, 1]), "shot 7 has 0 steps, 1 are needed"),
+        (([0, 1], [0, 0]), "always zero"),
+        (([0, 1], [1, np.nan]), "contains NaN, first in sample 2"),
+        (([5, 6], [1, 1]), "shot 7 has 0 steps, but needs 1"),
     ],
     ids=["single", "zero", "nan", "apart"],
 )
@@ -147,7 +148,7 @@ def test_scales_are_medians_over_the_training_shots_of_each_machine() -> None:
     for protocol, counts in (("single", (3, 3)), ("cross", (6, 6)), ("glimpse", (8, 4))):
         splits = shots.divide(source, protocol, glimpse=2)
         assert (len(splits["train"]), len(splits["valid"])) == counts
-        wheres = {name: {(part.machine, row) for part, row in split._where} for name, split in splits.items()}
+        wheres = {name: {(part.machine, row) for part, row in split._places} for name, split in splits.items()}
         assert not wheres["train"] & wheres["valid"]
         scales, machines = splits["valid"]._scales, {"single": 1, "cross": 2, "glimpse": 2}[protocol]
         assert len(scales) == machines
@@ -246,11 +247,11 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (empty, r"lm/3\.txt: empty"),
     (Path.unlink, r"lm/3\.txt: no such file"),
     (nan, r"lm/3\.txt:5: NaN"),
-    (wide, r"lm/3\.txt:3: 3 columns, the lines before have 2"),
+    (wide, r"lm/3\.txt:3: 3 columns, but the lines before have 2"),
     (word, r"lm/3\.txt:10: not a number"),
     (foreign, r"lm/3\.txt:2: not a number"),
     (lambda path: path.write_text("-1.0\n") and None, r"lm/3\.txt: no data \(-1\)"),
-    (lambda path: path.write_text("0 0\n1 0\n") and None, r"lm/3\.txt: lm is zero throughout"),
+    (lambda path: path.write_text("0 0\n1 0\n") and None, r"lm/3\.txt: lm is always zero"),
 ]
 
 
@@ -266,11 +267,12 @@ def test_a_damaged_shot_is_named_and_counted(written: Path, damage: Callable[[Pa
         f"task.sources.archive.options.cache_dir={written.parent / 'cache'}",
     ]
     stopped = run.make_task(configure.compose(overrides))
-    with pytest.raises(UserError, match=rf"{words}.*1 cannot be used.*task\.on_error=skip"):
+    with pytest.raises(UserError, match=rf"{words}.*1 of the listed shots cannot be used.*task\.on_error=skip"):
         stopped.batch("train", 0, 0)
     skipped = run.make_task(configure.compose([*overrides, "task.on_error=skip"]))
+    (fault,) = skipped.data.skipped  # before any batch: the result's record is made first
     assert np.isfinite(skipped.batch("train", 0, 0)["signals"]).all()
-    (fault,) = skipped.data.skipped
+    assert fault in skipped.data.losses()
     assert re.search(words, fault)
     assert skipped.data.kind == "real" and sum(len(split) for split in skipped.splits.values()) == 11
 
@@ -279,14 +281,16 @@ def test_a_profile_with_an_odd_number_of_lines(written: Path) -> None:
     path = written / "signal_data" / "near" / "etemp_profile" / "5.txt"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:-1]))
-    assert [f"etemp_profile/5.txt:{len(lines) - 1}: a profile" in fault for fault in opened(written).faults()] == [True]
+    assert [
+        f"etemp_profile/5.txt:{len(lines) - 1}: an odd number of lines" in fault for fault in opened(written).faults()
+    ] == [True]
 
 
 @pytest.mark.parametrize("line", ["12", "12 x", "a 1.0", "12 nan"])
 def test_a_damaged_list_is_named(written: Path, line: str) -> None:
     path = written / "shot_lists" / "near_clear.txt"
     path.write_text(f"\n{line}\n")
-    with pytest.raises(UserError, match=r"near_clear\.txt:2: not a shot's number"):
+    with pytest.raises(UserError, match=r"near_clear\.txt:2: must contain a shot's number"):
         opened(written)
 
 
@@ -371,9 +375,9 @@ def test_a_long_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lines, words",
     [
-        ("5,0.0,1,2,0\n5,0.1,1,2\n", r"cmod\.csv:3: 4 columns, the header has 5"),
+        ("5,0.0,1,2,0\n5,0.1,1,2\n", r"cmod\.csv:3: 4 columns, but the header has 5"),
         ("5,0.0,1,2,0\n5,now,1,2,0\n", r"cmod\.csv:3: could not convert"),
-        ("5,0.0,1,2,0\n6,0.0,1,2,0\n5,0.1,1,2,0\n", r"cmod\.csv:4: shot 5 goes on here"),
+        ("5,0.0,1,2,0\n6,0.0,1,2,0\n5,0.1,1,2,0\n", r"cmod\.csv:4: shot 5 continues here"),
     ],
     ids=["columns", "time", "order"],
 )
@@ -386,4 +390,4 @@ def test_damaged_values_in_a_table_leave_their_shot_out(tmp_path: Path) -> None:
     found = table(tmp_path, "5,0.0,1,2,0\n5,0.01,high,2,0\n6,0.0,1,,0\n6,0.01,1,2,0\n7,0.0,1,2,0\n7,0.01,1,2,0\n")
     first, second = found.faults()
     assert "cmod.csv:3: could not convert string to float: 'high'" in first
-    assert "cmod.csv:4: current holds NaN, first in sample 1" in second and list(found.shots("cmod").numbers) == [7]
+    assert "cmod.csv:4: current contains NaN, first in sample 1" in second and list(found.shots("cmod").numbers) == [7]

@@ -78,12 +78,12 @@ def test_parameters_of_the_published_network_in_jax() -> None:
 
 def test_curvature_covers_the_107_layers_of_the_published_network() -> None:
     from suite.optimizers.kfac.plan import KFACPlan
+    from suite.optimizers.kfac.settings import Settings
 
     kinds = [layer.kind for layer in PUBLISHED.layers().values()]
     assert [kinds.count(kind) for kind in ("conv2d", "batchnorm", "linear")] == [53, 53, 1]
     shapes = {name: spec.shape for name, spec in PUBLISHED.shapes().items() if spec.kind == "parameter"}
-    settings = {"world": 1, "factor_interval": 1, "inverse_interval": 1, "fisher": "empirical"}
-    assert KFACPlan(PUBLISHED.layers(), shapes, **settings).covered == set(shapes)
+    assert KFACPlan(PUBLISHED.layers(), shapes, Settings()).covered == set(shapes)
 
 
 @pytest.mark.parametrize("options", [{}, {"smoothing": 0.1, "mixup": 0.4}], ids=str)

@@ -10,11 +10,16 @@ import ranks
 from engines import BACKENDS, advance, weights
 from small import SMALL_BERT, SPARSE, small
 
-from suite import configure, load, published, record, run, train
+from suite import load
 from suite.contract import UserError
+from suite.launch import run
+from suite.record import record
+from suite.report import published
+from suite.settings import configure
 from suite.tasks import _sparse
 from suite.tasks._sparse import Sparsity, blocked, whole
 from suite.track import console
+from suite.training import loop
 
 SHAPE = (48, 96)
 DYNAMIC = {name: options for name, options in zip(("random", "gradient", "balanced"), SPARSE[1:], strict=True)}
@@ -246,7 +251,7 @@ def test_the_learning_rate_follows_the_published_rule_and_the_result_counts() ->
     rates, folded = [], []
     for settings in (dense, sparse):
         task = run.make_task(settings)
-        events = list(train.train(task, engines.engine(settings, task), settings))
+        events = list(loop.train(task, engines.engine(settings, task), settings))
         told = [{"event": type(event).__name__.lower(), **vars(event)} for event in events]
         rates.append([event["hyper"]["lr"] for event in told if event["event"] == "step"])
         folded.append((record.fold(told, task.targets), task))
@@ -260,15 +265,15 @@ def test_the_learning_rate_follows_the_published_rule_and_the_result_counts() ->
 
 @pytest.mark.parametrize("optimizer", ["kfac", "shampoo", "lars"])
 def test_an_optimizer_that_sees_whole_matrices_is_refused(optimizer: str) -> None:
-    with pytest.raises(UserError, match=f"optimizer={optimizer}: looks at whole matrices.*optimizer=adamw"):
+    with pytest.raises(UserError, match=f"optimizer={optimizer}: needs whole matrices.*optimizer=adamw"):
         run.make_task(small("bert", [*SMALL_BERT, *DYNAMIC["random"]], f"optimizer={optimizer}"))
 
 
 @pytest.mark.parametrize(
     "option, said",
     [
-        ("sparse.block=5", "encoder.0.query is 16 × 16"),
-        ("sparse.share=1.0", "above 0 and below 1"),
+        ("sparse.block=5", "does not divide the shape of encoder.0.query, 16 × 16"),
+        ("sparse.share=1.0", "must lie between 0 and 1"),
         ("sparse.block=0", "task.sparse.block=0: must be at least 1"),
         ("sparse.growth=magic", "one of random, gradient"),
         ("sparse.ratio=2.0", "between 0 and 1"),

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from suite import configure, run
+from suite.launch import run
+from suite.settings import configure
 from suite.tasks import dlrm
 from suite.tasks._data import shapes
 from suite.tasks.dlrm import clicks, criteo

@@ -9,8 +9,8 @@ import engines
 import numpy as np
 import pytest
 
-from suite import configure
 from suite.contract import UserError
+from suite.settings import configure
 from suite.tasks.transformer import Translation, preparation
 from suite.tasks.transformer.architecture import BOS, EOS, PAD, SPECIAL, UNKNOWN, Architecture
 from suite.tasks.transformer.corpus import Corpus, manifest_of, verify
@@ -86,7 +86,7 @@ def test_length_limits_take_a_beginning_of_the_rows(corpus: tuple[Path, Path]) -
     following = [int((side != PAD).sum()) for side in pairs.read("train", np.array([kept]))]
     assert max(following) > 30 and f"{400 - kept} training pairs longer than 30" in short.data.note
     assert short.data.samples["valid"] == 12 and short.lengths("valid") == pairs.lengths("valid")
-    with pytest.raises(UserError, match="length=2: no training pair"):
+    with pytest.raises(UserError, match="length=2: every training pair"):
         opened(corpus[1], length=2)
 
 
@@ -163,7 +163,7 @@ def test_damaged_text_is_named_by_file_and_line(tmp_path: Path) -> None:
     french = text / "train.fr"
     good = french.read_bytes()
     french.write_bytes(good.rsplit(b"\n", 2)[0] + b"\n")
-    with pytest.raises(UserError, match=r"train\.fr ends after line 29, .*train\.en does not"):
+    with pytest.raises(UserError, match=r"train\.fr ends after line 29, .*train\.en has more lines"):
         preparation.prepare(text, tmp_path / "out", **OPTIONS)
     lines = good.split(b"\n")
     french.write_bytes(b"\n".join([*lines[:6], b"Caf\xe9.", *lines[7:]]))
@@ -179,7 +179,7 @@ def test_damaged_text_is_named_by_file_and_line(tmp_path: Path) -> None:
     french.unlink()
     whole = gzip.compress(good)
     (text / "train.fr.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"train\.fr\.gz, after line \d+: .*is the file whole"):
+    with pytest.raises(UserError, match=r"train\.fr\.gz, after line \d+: .*check whether the file is complete"):
         preparation.prepare(text, tmp_path / "out", **OPTIONS)
 
 
@@ -195,19 +195,25 @@ def test_the_command_prepares_checks_and_counts(tmp_path: Path, suite_command: A
 
 
 def test_the_plan_knows_the_published_sizes_without_data() -> None:
-    for scale, parameters in (("paper", 342_605_824), ("gpu", 93_290_496)):
-        found = plan.plan(configure.compose(["task=transformer", f"scale={scale}"]))
+    """Vaswani et al.'s base and big share one matrix of words; the others are Anil et al.'s base and T2T's big_enfr."""
+    for words, parameters in (
+        (["scale=gpu"], 60_522_496),
+        (["scale=gpu", "task.tying=none"], 93_290_496),
+        (["scale=paper"], 209_125_376),
+        (["scale=paper", "task.variant=big_enfr"], 342_605_824),
+    ):
+        found = plan.plan(configure.compose(["task=transformer", *words]))
         assert found["parameters"] == parameters and any("data_dir" in line for line in found["missing"])
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path, corpus: tuple[Path, Path]) -> None:
     (tmp_path / "train.en").write_text("One.\n")
-    with pytest.raises(UserError, match=r"train files of en\. Expected train"):
+    with pytest.raises(UserError, match=r"train files of en, not of two languages\. Expected train"):
         preparation.prepare(tmp_path, tmp_path / "out", **OPTIONS)
     (tmp_path / "train.fr").write_text("Un.\n")
-    with pytest.raises(UserError, match="valid has"):
+    with pytest.raises(UserError, match="files of valid are \\[\\]"):
         preparation.prepare(tmp_path, tmp_path / "out", **OPTIONS)
-    with pytest.raises(UserError, match="holds en and fr, not en and de"):
+    with pytest.raises(UserError, match="contains en and fr, not en and de"):
         opened(corpus[1], languages=("en", "de"))
 
 

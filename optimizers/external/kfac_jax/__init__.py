@@ -1,4 +1,4 @@
-"""kfac-jax as a rival: its curvature estimates, inverses and preconditioned gradient in the suite's own step.
+"""Adapter for kfac-jax: its curvature, inverses and preconditioned gradient in the suite's own step.
 
 What a direction is made of is kfac-jax's; learning rate, momentum, weight decay and all that travels are the suite's:
 

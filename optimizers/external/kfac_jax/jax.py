@@ -1,17 +1,18 @@
 """kfac-jax's curvature and preconditioning in jax."""
 
-import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, ShapeDtypeStruct, eval_shape, lax, random, tree
 
-from suite.contract import Layer, Objective, UserError
-from suite.optimizers._base.jax import Optimizer, decayed, hyper
-from suite.optimizers.external import imported
+from suite.contract import Layer, Objective, Reduce
+from suite.declared import described
+from suite.optimizers._base.jax import Optimizer, decayed, settled
+from suite.optimizers.external.imports import imported
+from suite.optimizers.external.kfac_jax.jax_library import averaged, understood
+from suite.optimizers.external.kfac_jax.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]
@@ -20,118 +21,133 @@ LABELS = {"empirical": "given", "sampled": "sampled"}
 THEIRS, OURS = {2: (1, 0), 4: (2, 3, 1, 0)}, {2: (1, 0), 4: (3, 2, 0, 1)}
 
 
+@described(Settings)
 def kfac_jax(
-    *,
-    layers: Mapping[str, Layer],
-    shapes: Mapping[str, tuple[int, ...]],
-    objective: Objective,
-    jax: str = "kfac_jax",
-    path: str | None = None,
-    lr: float = 0.1,
-    momentum: float = 0.9,
-    damping: float = 0.1,
-    factor_decay: float = 0.95,
-    inverse_interval: int = 1,
-    weight_decay: float = 0.0,
-    fisher: str = "empirical",
+    *, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], objective: Objective, **settings: Any
 ) -> Optimizer:
     """Heavy-ball momentum on the gradient that kfac-jax preconditioned.
 
     Args:
-        layers: those of the model.
+        layers: those of the model, by name.
         shapes: the parameters', by name.
         objective: the loss that kfac-jax traces.
-        jax: the library's module.
-        path: folder to import it from, None for none.
-        lr: learning rate η.
-        momentum: μ.
-        damping: λ, split between a block's two factors by their mean eigenvalues.
-        factor_decay: β, its `curvature_ema`.
-        inverse_interval: steps from one inverse to the next, its `inverse_update_period`.
-        weight_decay: added to the gradient of matrices and filters.
-        fisher: `empirical` or `sampled`.
+        settings: by name, as listed below.
 
     Raises:
-        UserError: where the library is not there or cannot trace the loss, or for another `fisher`.
+        UserError: for a setting that is unknown or out of range; where the library is missing or cannot trace the loss.
     """
-    if fisher not in LABELS:
-        raise UserError(f"optimizer.fisher={fisher}: one of {', '.join(LABELS)}")
-    library: Any = imported(f"optimizer.jax={jax}", jax, path)
-    size = objective.context["batch"]["weight"].shape[0]
-    known = registrable(layers, shapes, objective)
-    weights = {layer.parameters[0] for layer in known.values()}
+    rule = KFACJax(settled(Settings, "kfac_jax", settings), layers, shapes, objective)
+    return Optimizer(rule.init, rule.update, settings=rule.settings.scheduled(), facts=rule.facts)
 
-    def ordered(values: Tree, axes: Mapping[int, tuple[int, ...]]) -> Tree:
-        """The layers' weights in another order of axes."""
-        return {n: v.transpose(axes[v.ndim]) if n in weights and v.ndim in axes else v for n, v in values.items()}
 
-    def registered(layer: Layer, x: Array, y: Array, params: Tree) -> Array:
-        own = [params[name] for name in layer.parameters]
-        if layer.kind == "batchnorm":
-            return library.register_scale_and_shift(y, x, *own)
-        if layer.kind == "linear":
-            return library.register_dense(y, x, *own, variant="dense" if x.ndim == 2 else "repeated_dense")
-        numbers = lax.conv_dimension_numbers(x.shape, own[0].shape, ("NHWC", "HWIO", "NHWC"))
-        window = {"window_strides": (layer.stride,) * 2, "padding": ((layer.padding,) * 2,) * 2}
-        return library.register_conv2d(y, x, *own, dimension_numbers=numbers, **window)
+class KFACJax:
+    """The functions of the optimizer, for one model, its loss and these settings."""
 
-    def loss(params: Tree, context: Tree) -> Array:
-        """The summed loss, as kfac-jax traces it; parameters in its order of axes."""
+    def __init__(
+        self,
+        settings: Settings,
+        layers: Mapping[str, Layer],
+        shapes: Mapping[str, tuple[int, ...]],
+        objective: Objective,
+    ):
+        self.settings, self.objective = settings, objective
+        self.library: Any = imported(f"optimizer.jax={settings.jax}", settings.jax, settings.path)
+        self.samples = objective.context["batch"]["weight"].shape[0]
+        self.layers = registrable(layers, shapes, objective)
+        self.weights = {layer.parameters[0] for layer in self.layers.values()}
+        self.curvature = self.library.BlockDiagonalCurvature(self._loss, default_estimation_mode="fisher_empirical")
+        example = eval_shape(lambda params: self._ordered(params, THEIRS), _shaped(shapes)), objective.context
+        with understood(settings.jax, self.library):
+            self.curvature.finalize(example)
 
-        def tap(name: str, x: Array, y: Array) -> Array:
-            return registered(known[name], x, y, params) if name in known else y
-
-        total, _ = objective.value(ordered(params, OURS), context, labels=LABELS[fisher], tap=tap)
-        # as a squared error with prediction 0 and target -½: whatever the loss is, 1 is its derivative by itself, times
-        # √N for the √N by which kfac-jax divides what is empirical
-        own = (total - lax.stop_gradient(total))[None]
-        library.register_squared_error_loss(own, jnp.full_like(own, -0.5), weight=size**0.5)
-        return total
-
-    curvature = library.BlockDiagonalCurvature(loss, default_estimation_mode="fisher_empirical")
-    example = eval_shape(lambda params: ordered(params, THEIRS), _shaped(shapes)), objective.context
-    with _understood(jax, library):
-        curvature.finalize(example)
-
-    def init(params: Tree) -> State:
-        arguments = params, objective.context  # not read: it was traced before
+    def init(self, params: Tree) -> State:
+        """kfac-jax's initial curvature, and a velocity of zero."""
+        arguments = params, self.objective.context  # not read: it was traced before
         powers = {"exact_powers_to_cache": None, "approx_powers_to_cache": -1}
-        values = {"lr": lr, "momentum": momentum, "damping": damping}
         return {
-            "hyper": hyper(**values, factor_decay=factor_decay, weight_decay=weight_decay),
             "count": jnp.zeros((), jnp.int32),
-            "curvature": curvature.init(random.key(0), arguments, **powers),  # nothing is drawn
+            "curvature": self.curvature.init(random.key(0), arguments, **powers),  # nothing is drawn
             "velocity": tree.map(jnp.zeros_like, params),
         }
 
-    def update(grads: Tree, state: State, params: Tree, *, reduce: Any, context: Tree) -> tuple[Tree, State]:
-        at = state["hyper"]
-        damped = {"identity_weight": at["damping"], "pmap_axis_name": None}
-        with _understood(jax, library):
-            found = curvature.update_curvature_matrix_estimate(
+    def facts(self, state: State) -> dict[str, float]:
+        """Number of blocks of each class."""
+        return dict(Counter(type(block).__name__ for block in self.curvature.blocks))
+
+    def update(
+        self, grads: Tree, state: State, params: Tree, *, reduce: Reduce[Array], context: Tree
+    ) -> tuple[Tree, State]:
+        """The changes of the parameters, and the next state.
+
+        Args:
+            grads: by parameter.
+            state: of the optimizer.
+            params: by name.
+            reduce: communication between ranks.
+            context: the other inputs of the loss in this step.
+        """
+        hyper = state["hyper"]
+        damped = {"identity_weight": hyper["damping"], "pmap_axis_name": None}
+        estimate = averaged(self.library, self._estimate(state, params, context, damped), reduce)
+        powers = {"exact_powers": None, "approx_powers": -1, "eigenvalues": False}
+        estimate = lax.cond(
+            state["count"] % self.settings.inverse_interval == 0,
+            lambda old: self.curvature.update_cache(old, **powers, **damped),
+            lambda old: old,
+            estimate,
+        )
+        vector = self._ordered(decayed(grads, params, hyper["weight_decay"]), THEIRS)
+        how = {"power": -1, "exact_power": False, "use_cached": True}
+        direction = self._ordered(self.curvature.multiply_matpower(estimate, vector, **how, **damped), OURS)
+        velocity = tree.map(lambda v, d: hyper["momentum"] * v + d, state["velocity"], direction)
+        changes = tree.map(lambda v: -hyper["lr"] * v, velocity)
+        return changes, state | {"count": state["count"] + 1, "curvature": estimate, "velocity": velocity}
+
+    def _estimate(self, state: State, params: Tree, context: Tree, damped: Mapping[str, Any]) -> Any:
+        """kfac-jax's curvature with the statistics of this rank's batch taken in."""
+        with understood(self.settings.jax, self.library):
+            return self.curvature.update_curvature_matrix_estimate(
                 state["curvature"],
-                ema_old=at["factor_decay"],
+                ema_old=state["hyper"]["factor_decay"],
                 ema_new=1.0,
-                batch_size=size,
+                batch_size=self.samples,
                 rng=None,
-                func_args=(ordered(params, THEIRS), context),
+                func_args=(self._ordered(params, THEIRS), context),
                 **damped,
             )
-        found = _averaged(library.utils.WeightedMovingAverage, found, reduce)
-        powers = {"exact_powers": None, "approx_powers": -1, "eigenvalues": False}
-        due = state["count"] % inverse_interval == 0
-        found = lax.cond(due, lambda old: curvature.update_cache(old, **powers, **damped), lambda old: old, found)
-        vector = ordered(decayed(grads, params, at["weight_decay"]), THEIRS)
-        how = {"power": -1, "exact_power": False, "use_cached": True}
-        direction = ordered(curvature.multiply_matpower(found, vector, **how, **damped), OURS)
-        velocity = tree.map(lambda v, d: at["momentum"] * v + d, state["velocity"], direction)
-        updates = tree.map(lambda v: -at["lr"] * v, velocity)
-        return updates, state | {"count": state["count"] + 1, "curvature": found, "velocity": velocity}
 
-    def facts(state: State) -> dict[str, int]:
-        return dict(Counter(type(block).__name__ for block in curvature.blocks))
+    def _loss(self, params: Tree, context: Tree) -> Array:
+        """The summed loss, as kfac-jax traces it; parameters in its order of axes."""
 
-    return Optimizer(init, update, facts=facts)
+        def tap(name: str, x: Array, y: Array) -> Array:
+            return self._registered(self.layers[name], x, y, params) if name in self.layers else y
+
+        labels = LABELS[self.settings.fisher]
+        total, _ = self.objective.value(self._ordered(params, OURS), context, labels=labels, tap=tap)
+        # as a squared error with prediction 0 and target -½: whatever the loss is, 1 is its derivative by itself, times
+        # √N for the √N by which kfac-jax divides what is empirical
+        prediction = (total - lax.stop_gradient(total))[None]
+        target = jnp.full_like(prediction, -0.5)
+        self.library.register_squared_error_loss(prediction, target, weight=self.samples**0.5)
+        return total
+
+    def _registered(self, layer: Layer, x: Array, y: Array, params: Tree) -> Array:
+        """A layer's output, registered with kfac-jax as that of the layer's kind."""
+        values = [params[name] for name in layer.parameters]
+        if layer.kind == "batchnorm":
+            return self.library.register_scale_and_shift(y, x, *values)
+        if layer.kind == "linear":
+            return self.library.register_dense(y, x, *values, variant="dense" if x.ndim == 2 else "repeated_dense")
+        numbers = lax.conv_dimension_numbers(x.shape, values[0].shape, ("NHWC", "HWIO", "NHWC"))
+        window = {"window_strides": (layer.stride,) * 2, "padding": ((layer.padding,) * 2,) * 2}
+        return self.library.register_conv2d(y, x, *values, dimension_numbers=numbers, **window)
+
+    def _ordered(self, values: Tree, axes: Mapping[int, tuple[int, ...]]) -> Tree:
+        """The values, with those of layers' weights in another order of axes."""
+        return {
+            name: value.transpose(axes[value.ndim]) if name in self.weights and value.ndim in axes else value
+            for name, value in values.items()
+        }
 
 
 def registrable(
@@ -149,36 +165,14 @@ def registrable(
     return {
         name: layer
         for name, layer in layers.items()
-        if layer.kind != "embedding" and calls[name] == 1 and all(uses[each] == 1 for each in layer.parameters)
+        if layer.kind != "embedding"
+        and calls[name] == 1
+        and all(uses[parameter] == 1 for parameter in layer.parameters)
     }
-
-
-@contextmanager
-def _understood(jax: str, library: Any) -> Iterator[None]:
-    """Say of an error inside what kfac-jax traces which version that is."""
-    try:
-        yield
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UserError(
-            f"optimizer.jax={jax}: {library.__file__} cannot trace this loss ({str(error).partition(chr(10))[0]}); "
-            "release 0.0.8 traces none on jax 0.10, a checkout does: optimizer.path=DIR"
-        ) from error
 
 
 def _shaped(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     return {name: ShapeDtypeStruct(shape, jnp.result_type(float)) for name, shape in shapes.items()}
-
-
-def _averaged(average: type, curvature: Any, reduce: Any) -> Any:
-    """The estimates with means over ranks in their moving averages, whose weights are the same on all."""
-    leaves, structure = tree.flatten(curvature, is_leaf=lambda leaf: isinstance(leaf, average))
-    own = {str(place): leaf.value for place, leaf in enumerate(leaves) if isinstance(leaf, average)}
-    mean = reduce.exact(own)
-    leaves = [
-        dataclasses.replace(leaf, value=mean[str(place)]) if str(place) in mean else leaf
-        for place, leaf in enumerate(leaves)
-    ]
-    return tree.unflatten(structure, leaves)
 
 
 make = kfac_jax
