@@ -1,0 +1,150 @@
+"""Reads the number of a check from results.
+
+A missed target leaves the number unknown: it lies beyond what the run spent. `Bounds` states what is known. To hold, a
+statement must hold with the values that speak most against it; to fail, it must fail with those most in its favour.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from suite.claims.claim import Check, Measure, Region
+
+Result = Mapping[str, Any]  # one result.json
+TARGET = re.compile(r"(?P<metric>\w+)\s*(?P<sign>>=|<=)\s*(?P<value>[0-9.eE+-]+)")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least and the largest value that a number can have; equal if it is known.
+
+    `resolution` is the spacing of values that are rounded, as a step of crossing is to one evaluation. A ratio's is
+    that of its logarithm.
+    """
+
+    low: float
+    high: float
+    resolution: float = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether the number is known exactly."""
+        return self.low == self.high
+
+    def against(self, region: Region) -> float:
+        """The possible value that speaks most against lying in a region."""
+        if region.above is None:
+            return self.high
+        return self.low if region.below is None or not region.contains(self.low) else self.high
+
+    def in_favour(self, region: Region) -> float:
+        """The possible value that speaks most for lying in a region."""
+        low = -math.inf if region.above is None else region.above
+        high = math.inf if region.below is None else region.below
+        if self.high <= low:
+            return self.high
+        return self.low if self.low >= high else min(max(self.low, math.nextafter(low, high)), self.high)
+
+
+def quantity(check: Check, results: Mapping[str, Result]) -> Bounds:
+    """The quantity of a check for one seed.
+
+    Args:
+        check: with `runs`.
+        results: of one seed, by the names in `check.runs`.
+    """
+    assert check.measure is not None
+    first, *others = (read(check.measure, results[name]) for name in check.runs)
+    if check.compare == "value":
+        return first
+    second = others[0]
+    if check.compare == "difference":
+        return Bounds(first.low - second.high, first.high - second.low, first.resolution + second.resolution)
+    relative = sum(bounds.resolution / bounds.low for bounds in (first, second) if bounds.resolution)
+    return Bounds(_quotient(first.low, second.high), _quotient(first.high, second.low), relative)
+
+
+def _quotient(numerator: float, denominator: float) -> float:
+    if math.isinf(denominator):
+        return math.nan if math.isinf(numerator) else 0.0
+    return numerator / denominator if denominator else math.inf
+
+
+def read(measure: Measure, result: Result) -> Bounds:
+    """The number that a measure names; NaN if the result does not contain it."""
+    if measure.outcome is not None:
+        number = float(result["outcome"]["kind"] == measure.outcome)
+        return Bounds(number, number)
+    if measure.field is not None:
+        return _exactly(_field(result, measure.field))
+    if measure.metric is not None:
+        return _exactly(_metric(result, measure))
+    unit = "step" if measure.steps_to else "train_seconds"
+    return _reached(result, measure.steps_to or measure.seconds_to or "last", unit)
+
+
+def _exactly(number: float | None) -> Bounds:
+    value = math.nan if number is None else float(number)
+    return Bounds(value, value)
+
+
+def _field(result: Result, path: str) -> float | None:
+    value: Any = result
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int | float) else None
+
+
+def _metric(result: Result, measure: Measure) -> float | None:
+    """A metric of the run; None if it is undefined there, or the run ended before the evaluation."""
+    points = [point for point in result["curve"] if measure.step in (None, point["step"])]
+    values = [point["metrics"].get(measure.metric) for point in points]
+    if measure.best is None:
+        diverged = measure.step is None and result["outcome"]["kind"] in ("diverged", "failed")
+        return values[-1] if values and not diverged else None
+    defined = [value for value in values if value is not None]
+    return {"max": max, "min": min}[measure.best](defined) if defined else None
+
+
+def _reached(result: Result, target: str, unit: str) -> Bounds:
+    """Steps or training seconds to a target. A run that missed it gives the spent amount as the lower bound."""
+    entry = result["targets"][-1] if target == "last" and result["targets"] else _rung(result, target)
+    crossed = entry if entry and entry["reached"] else _crossing(result, target)
+    if crossed:
+        return Bounds(float(crossed[unit]), float(crossed[unit]), _spacing(result, crossed[unit], unit))
+    if result["outcome"]["kind"] in ("diverged", "failed"):
+        return Bounds(math.inf, math.inf)
+    spent = max((point[unit] for point in result["curve"]), default=0.0)
+    return Bounds(float(spent), math.inf)
+
+
+def _spacing(result: Result, spent: float, unit: str) -> float:
+    """The steps or seconds between the evaluation that met the target and the one before it."""
+    before = [point[unit] for point in result["curve"] if point[unit] is not None and point[unit] < spent]
+    return float(spent - max(before, default=0.0))
+
+
+def _rung(result: Result, target: str) -> Mapping[str, Any] | None:
+    """The entry of the result's ladder that equals a target."""
+    match = TARGET.fullmatch(target)
+    for entry in result["targets"]:
+        sign = ">=" if entry["higher_is_better"] else "<="
+        if match and (entry["metric"], sign, entry["value"]) == (match["metric"], match["sign"], float(match["value"])):
+            return entry
+    return None
+
+
+def _crossing(result: Result, target: str) -> Mapping[str, Any] | None:
+    """The first evaluation that meets a target which is not in the result's ladder."""
+    match = TARGET.fullmatch(target)
+    if match is None:
+        return None
+    meets = {">=": operator.ge, "<=": operator.le}[match["sign"]]
+    for point in result["curve"]:
+        value = point["metrics"].get(match["metric"])
+        if value is not None and meets(value, float(match["value"])):
+            return point
+    return None

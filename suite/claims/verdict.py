@@ -1,0 +1,158 @@
+"""Decides claims from what was measured. docs/claims.md and docs/statistics.md explain the rule.
+
+A check holds if the confidence interval of its quantity lies in the claimed region, and fails if the two have no value
+in common. The interval is a confidence sequence: it stays valid however often seeds are added and looked at. Each of
+the m checks of a claim uses the error rate 5 % / m, so that a claim is contradicted wrongly in at most 5 % of cases.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from suite.claims.claim import Check, Claim, Paper, Region
+from suite.claims.evidence import Evidence, Results, collect, missing
+from suite.claims.standing import Measured, Pattern, Standing, State, Verdict
+from suite.statistics.sequential import Decision, decide
+from suite.statistics.share import share_interval
+
+ALPHA = 0.05  # conventional; of a claim
+REASONS: dict[State, str] = {
+    "holds": "the whole interval lies in the claimed region",
+    "fails": "no value of the interval lies in the claimed region",
+    "undecided": "part of the interval lies in the claimed region",
+}
+
+
+def measured(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> Measured:
+    """The state of a check.
+
+    Args:
+        check: of a claim.
+        evidence: what was measured, by seed.
+        alpha: error rate of this check.
+    """
+    values = {item.seed: item.bounds.against(check.holds) for item in evidence}
+    best = [item.bounds.in_favour(check.holds) for item in evidence]
+    files = tuple(dict.fromkeys(file for item in evidence for file in item.files))
+    if not values:
+        absent: State = "out of reach" if check.needs else "not run"
+        return Measured(check, absent, {}, reason=f"needs {check.needs}" if check.needs else "nothing was measured yet")
+    if undefined := [seed for seed, value in values.items() if math.isnan(value)]:
+        reason = f"the quantity is undefined for seed {', '.join(map(str, undefined))}"
+        return Measured(check, "undecided", values, reason=reason, files=files)
+    if check.statistic == "exact":
+        value = next(iter(values.values()))
+        inside = check.holds.contains(value)
+        reason = f"computed, {'in' if inside else 'not in'} the claimed region"
+        return Measured(check, "holds" if inside else "fails", values, value, value, value, reason=reason, files=files)
+    if check.statistic == "share":
+        return _share(check, values, files, alpha)
+    censored = any(not item.bounds.known or math.isinf(item.bounds.low) for item in evidence)
+    rule = _Rule(
+        check.holds,
+        "median" if censored or check.statistic == "median" else "mean",
+        alpha,
+        log=check.compare == "ratio" and not censored,  # a ratio of 2 is as far from 1 as one of 1/2
+        resolution=0.0 if censored else max(item.bounds.resolution for item in evidence),
+    )
+    worst = rule.decide(list(values.values()))
+    state: State = "undecided"
+    if worst.state == "inside":
+        state = "holds"
+    elif rule.decide(best).state == "outside":
+        state = "fails"
+    seeds_needed = worst.seeds_needed if state == "undecided" else None
+    reason = REASONS[state] + ("; of the median, because a target was missed" if censored else "")
+    if state == "undecided" and len(values) > 1 and len(set(values.values())) == 1:
+        reason += "; all values are equal, which shows no spread: write statistic: exact if no seed matters"
+    return Measured(check, state, values, worst.estimate, worst.low, worst.high, seeds_needed, reason, files)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How the values of a check are judged."""
+
+    holds: Region
+    statistic: Literal["mean", "median"]
+    alpha: float
+    log: bool
+    resolution: float
+
+    def decide(self, values: list[float]) -> Decision:
+        return decide(
+            values,
+            self.holds.above,
+            self.holds.below,
+            self.statistic,
+            self.alpha,
+            log=self.log,
+            resolution=self.resolution,
+        )
+
+
+def _share(check: Check, values: Mapping[int, float], files: tuple[str, ...], alpha: float) -> Measured:
+    """The state of a check of a share."""
+    ones, n = sum(value == 1 for value in values.values()), len(values)
+    interval = share_interval(ones, n, alpha)
+    above = -math.inf if check.holds.above is None else check.holds.above
+    below = math.inf if check.holds.below is None else check.holds.below
+    inside, outside = above < interval.low and interval.high < below, interval.high <= above or interval.low >= below
+    state: State = "holds" if inside else "fails" if outside else "undecided"
+    return Measured(check, state, dict(values), ones / n, interval.low, interval.high, None, REASONS[state], files)
+
+
+def standing(claim: Claim, name: str, paper: Paper, results: Results) -> Standing:
+    """The verdict on a claim so far.
+
+    Args:
+        claim: of the paper.
+        name: of the paper's file.
+        paper: with the citation.
+        results: of the suite and of this directory.
+    """
+    sizes = {scale: [check for check in claim.checks if check.scale == scale] for scale in ("published", "stand-in")}
+    states = []
+    minutes = 0.0
+    for check in claim.checks:
+        evidence = collect(claim, check, results)
+        states.append(measured(check, evidence, alpha=ALPHA / len(sizes[check.scale])))
+        if not check.needs and states[-1].state in ("not run", "undecided"):
+            count = check.seeds if states[-1].state == "not run" else check.most_seeds
+            runs = max(1, len(check.runs))
+            minutes += (check.minutes or 0.0) * runs * len(missing(check, evidence, count))
+    published = [state.state for state in states if state.check.scale == "published"]
+    stand_in = [state.state for state in states if state.check.scale == "stand-in"]
+    return Standing(claim, name, paper.citation, _verdict(published), _pattern(stand_in), tuple(states), minutes)
+
+
+def _verdict(states: Sequence[State]) -> Verdict | None:
+    """The verdict from the checks at the published size; one that fails decides."""
+    if not states:
+        return None
+    words: dict[State, Verdict] = {
+        "fails": "contradicted",
+        "out of reach": "out of reach here",
+        "not run": "not run",
+        "undecided": "undecided",
+    }
+    for state, word in words.items():
+        if state in states:
+            return word
+    return "reproduced"
+
+
+def _pattern(states: Sequence[State]) -> Pattern | None:
+    """The same for stand-ins."""
+    if not states:
+        return None
+    words: dict[State, Pattern] = {
+        "fails": "pattern not seen",
+        "out of reach": "not run",
+        "not run": "not run",
+        "undecided": "undecided",
+    }
+    for state, word in words.items():
+        if state in states:
+            return word
+    return "pattern seen"

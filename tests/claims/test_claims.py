@@ -1,0 +1,114 @@
+"""The committed claims: their format, their commands, and that published sizes equal the rows."""
+
+import json
+import shlex
+from pathlib import Path
+
+import conftest
+import pytest
+
+from suite.claims.claim import Check, Claim, load, parse, select
+from suite.claims.evidence import made_by, wanted_settings
+from suite.contract import UserError
+from suite.report import published
+from suite.settings import configure
+
+CLAIMS = [claim for paper in load().values() for claim in paper.claims]
+CHECKS = [(claim, check) for claim in CLAIMS for check in claim.checks]
+FOLDER = conftest.TESTS.parent / "results" / "claims"
+LINES = 40  # a reviewer writes a claim in ten minutes
+
+
+def names(values: list[tuple[Claim, Check]]) -> list[str]:
+    return [f"{claim.id}.{check.name}" for claim, check in values]
+
+
+def test_ids_are_unique_and_begin_with_their_paper():
+    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS) >= 35
+    assert all(claim.id.startswith(name.split("-")[0]) for name, paper in load().items() for claim in paper.claims)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_claim_is_short(path: Path):
+    starts = [n for n, line in enumerate(path.read_text().splitlines()) if line.lstrip().startswith("- id:")]
+    ends = [*starts[1:], len(path.read_text().splitlines())]
+    assert max(end - start for start, end in zip(starts, ends, strict=True)) <= LINES
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_the_rows_of_a_claim_are_published_rows(claim: Claim):
+    assert [published.row(id).id for id in claim.rows] == list(claim.rows)
+
+
+RUNS = [(claim, check) for claim, check in CHECKS if check.runs]
+
+
+@pytest.mark.parametrize("claim, check", RUNS, ids=names(RUNS))
+def test_the_commands_of_a_check_are_complete(claim: Claim, check: Check):
+    for overrides in check.runs.values():
+        config = configure.compose(shlex.split(overrides))
+        assert check.scale == "stand-in" or config["scale"] == "paper"
+    assert check.needs or check.minutes, "state minutes, or what the check needs"
+    assert check.scale == "published" or not check.needs
+
+
+PUBLISHED = [(claim, check) for claim, check in RUNS if check.scale == "published" and claim.rows]
+
+
+@pytest.mark.parametrize("claim, check", PUBLISHED, ids=names(PUBLISHED))
+def test_a_check_at_the_published_size_has_the_batch_size_of_a_row(claim: Claim, check: Check):
+    printed = {published.row(id).batch_size for id in claim.rows} - {None}
+    own = {wanted_settings(overrides)[0]["task.batch_size"] for overrides in check.runs.values()}
+    assert not {size for size in printed if isinstance(size, int)} or own & printed
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("holds: {}", "checks.0.holds: state above, below or both"),
+        ("holds: {above: 2, below: 1}", "no value lies between"),
+        ("holds: {above: .inf}", "finite number"),
+        ("holds: {below: 1}\n    stands_for: x", "a stand-in, and only a stand-in"),
+        ("holds: {below: 1}\n    speed: 3", "checks.0.speed: Extra inputs are not permitted"),
+        ("holds: {below: 1}\n    runs: {a: +task=bert}", "state either runs or study"),
+    ],
+)
+def test_a_malformed_claim_is_rejected_with_its_place(change: str, message: str):
+    head = "citation: A\nclaims:\n- id: a\n  statement: b\n  place: c\n  checks:\n  - name: d\n"
+    text = f"{head}    scale: published\n    quantity: e\n    study: f\n    {change}\n"
+    with pytest.raises(UserError, match=message):
+        parse(text, "a.yaml")
+
+
+def test_an_unknown_claim_is_rejected_with_the_nearest_name():
+    with pytest.raises(UserError, match="did you mean osawa2020-fewer-steps"):
+        select(["osawa2020-fewer-step"])
+    assert [claim.id for _, _, claim in select(["fop2025"])] == ["fop2025-kfac-cifar10"]
+
+
+def test_every_committed_value_of_a_study_is_of_its_present_code_and_arguments():
+    folder = FOLDER.parent / "studies"
+    known = {(claim.id, check.name): check for claim, check in CHECKS if check.study}
+    values = sorted(folder.rglob("*.json"))
+    assert values
+    for path in values:
+        name, _, seed = path.stem.rpartition("-s")
+        content = json.loads(path.read_text())
+        origin = made_by(known[path.parent.name, name])
+        assert content["made_by"] == origin, f"{path}: delete it, and type suite reproduce {path.parent.name} --keep"
+        assert content["seed"] == int(seed)
+
+
+STUDIES = [(claim, check) for claim, check in CHECKS if check.study]
+
+
+@pytest.mark.parametrize("claim, check", STUDIES, ids=names(STUDIES))
+def test_every_study_has_committed_values(claim: Claim, check: Check):
+    assert list((FOLDER.parent / "studies" / claim.id).glob(f"{check.name}-s*.json"))
+
+
+def test_a_claim_of_ones_own_must_have_its_own_id(tmp_path: Path):
+    own = tmp_path / "mine.yaml"
+    own.write_text((FOLDER / "lessard2016-iqc.yaml").read_text())
+    with pytest.raises(UserError, match="lessard2016-heavy-ball-cycle: the suite has a claim with this id"):
+        select([str(own)])

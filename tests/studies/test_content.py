@@ -1,0 +1,112 @@
+"""The committed claims, the command that runs a study, and the example of the page of claims."""
+
+import json
+import re
+import subprocess
+import sys
+from functools import wraps
+from textwrap import dedent
+from typing import Any
+
+import conftest
+import pytest
+
+from suite.claims.claim import Check, load, parse
+from suite.contract import UserError
+from suite.studies import __main__ as studies
+
+ROOT = conftest.TESTS.parent
+PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+
+
+def checks() -> list[tuple[str, Check]]:
+    """The checks with a study, of all committed claims."""
+    entries = [claim for paper in load().values() for claim in paper.claims]
+    return [(claim.id, check) for claim in entries for check in claim.checks if check.study]
+
+
+def block(language: str) -> str:
+    """The first indented block of the page in a language."""
+    match = re.search(rf"^ *```{language}\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert match
+    return dedent(match[1])
+
+
+def test_every_study_that_a_claim_names_takes_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = studies.load
+    measured = []
+
+    def without_computing(name: str) -> Any:
+        @wraps(loaded(name))
+        def measure(seed: int, **arguments: object) -> float:
+            measured.append(name)
+            return 1.0
+
+        return measure
+
+    monkeypatch.setattr(studies, "load", without_computing)
+    for _, check in checks():
+        assert check.study and studies.call(check.study, 0, check.arguments) == 1.0
+    assert set(measured) == studies.names()  # and no study is unused
+
+
+def test_claims_are_short_unique_and_measured() -> None:
+    ids = [claim.id for paper in load().values() for claim in paper.claims]
+    assert len(set(ids)) == len(ids)
+    for path in (ROOT / "results" / "claims").glob("*.yaml"):
+        for part in re.split(r"^  - id: ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+            assert len(part.splitlines()) <= 40, part.splitlines()[0]
+    for claim, check in checks():
+        assert check.minutes is not None, (claim, check.name)
+
+
+def test_every_study_of_a_claim_takes_less_than_ten_minutes_in_all() -> None:
+    assert sum((check.minutes or 0) * check.seeds for _, check in checks()) < 10
+
+
+def test_the_example_on_the_page_is_a_claim_that_holds() -> None:
+    (claim,) = parse(block("yaml"), "example.yaml").claims
+    namespace: dict[str, Any] = {}
+    exec(block("python"), namespace)
+    assert [check.name for check in claim.checks] == ["cycle", "gradient"]
+    for check in claim.checks:
+        assert check.study == "heavy-ball"
+        value = namespace["measure"](0, **check.arguments)
+        assert check.holds.contains(value)
+        assert value == studies.call(check.study, 0, check.arguments)
+
+
+def test_the_example_without_a_region_is_refused() -> None:
+    with pytest.raises(UserError, match=r"example\.yaml.*above, below or both"):
+        parse(block("yaml").replace("{above: 0.1}", "{}"), "example.yaml")
+
+
+def test_the_command_prints_one_line_of_json() -> None:
+    command = [sys.executable, "-m", "suite.studies", "root-bits", "0", "quantity=formula", "condition=1e6"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.count("\n") == 1
+    assert json.loads(done.stdout) == {"value": pytest.approx(17.93, abs=0.01)}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["root-bit", "0"], "root-bit: no such study; did you mean root-bits"),
+        (["root-bits"], "usage: python -m suite.studies NAME SEED"),
+        (["root-bits", "one"], "one: the seed must be a whole number"),
+        (["root-bits", "0", "quantity"], "quantity: write an argument as key=value"),
+        (["root-bits", "0"], "root-bits: quantity is missing; add quantity=VALUE"),
+        (["root-bits", "0", "quantity=formula", "ordr=2"], "root-bits: no argument ordr; did you mean order"),
+        (["root-bits", "0", "quantity=formula", "order=two"], "root-bits: order=two: "),
+        (["root-bits", "0", "quantity=nonsense"], "root-bits: quantity=nonsense: "),
+    ],
+)
+def test_wrong_words_are_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert studies.main(words) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err and not printed.out
+
+
+def test_a_value_that_is_not_finite_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the value is inf"):
+        studies.call("root-bits", 0, {"quantity": "formula", "condition": float("inf")})
