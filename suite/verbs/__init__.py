@@ -1,1 +1,1 @@
-"""What `suite <verb>` does: a module a verb, each with `main(arguments) -> exit code`, and what they are made of."""
+"""The commands `suite <verb>`: one module for each verb, with `main(arguments) -> exit code`, and their helpers."""

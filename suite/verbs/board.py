@@ -1,49 +1,76 @@
 """`suite board`: rebuild the leaderboard from result files."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from suite.board import SCHEMA, Result, rank
+from suite.claims.standings import standings
 from suite.contract import UserError
-from suite.page import render
+from suite.report import intake
+from suite.report.board import rank
+from suite.report.doubts import doubts
+from suite.report.site.pages import render
+from suite.training import checkpoint
 
-HEADER = "header.json"  # a run's notes to itself, beside its result
-HELP = """Rebuild the leaderboard from result files: one page, index.html, and leaderboard.json beside it. Exit codes:
-0, also where some files could not be read (they are named), 2 bad usage."""
+STUDIES = "studies"  # the folder of values that `suite reproduce` measured
+HEADER = "header.json"  # the run's metadata; lies beside the result and is no result
+HELP = """Rebuild the leaderboard from result files, as a static site: index.html has the leaders and the claims, task/
+has the pages of the tasks, leaderboard.json has all of it. Exit codes: 0 written (files that could not be read are left
+out and named), 2 bad usage."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0, also where some files could not be read (they are named)."""
+    """Build the leaderboard, and serve it if asked to.
+
+    Args:
+        arguments: what was typed after `suite board`.
+
+    Returns:
+        0. Files that could not be read are left out and named on standard error.
+
+    Raises:
+        UserError: if a folder does not exist.
+    """
     parser = argparse.ArgumentParser(prog="suite board", description=HELP)
-    parser.add_argument("--out", type=Path, default=Path("site"), metavar="DIR", help="where to write (site)")
     parser.add_argument(
-        "--results", type=Path, nargs="+", metavar="DIR", help="where results lie (results/runs and runs, if there)"
+        "--out", type=Path, default=Path("site"), metavar="DIR", help="the folder to write to (default: site)"
     )
     parser.add_argument(
-        "--serve", type=int, nargs="?", const=8000, metavar="PORT", help="then show it on http://127.0.0.1:PORT (8000)"
+        "--results", type=Path, nargs="+", metavar="DIR", help="folders with results (default: results/runs and runs)"
+    )
+    parser.add_argument(
+        "--without-claims",
+        action="store_true",
+        help="leave out the claims; finding what is known about them takes time",
+    )
+    parser.add_argument(
+        "--serve",
+        type=int,
+        nargs="?",
+        const=8000,
+        metavar="PORT",
+        help="then serve the site at http://127.0.0.1:PORT (default: 8000)",
     )
     chosen = parser.parse_args(arguments)
     folders = chosen.results or [folder for folder in (Path("results/runs"), Path("runs")) if folder.is_dir()]
     if absent := [str(folder) for folder in folders if not folder.is_dir()]:
-        raise UserError(f"no such folder: {', '.join(absent)}. Name folders with results: suite board --results DIR …")
-    results, unreadable = _collect(folders)
-    for line in unreadable:
+        raise UserError(f"no such folder: {', '.join(absent)}; name folders with results: suite board --results DIR …")
+    results, left_out = intake.read(_files(folders))
+    for line in left_out:
         print(f"left out {line}", file=sys.stderr)
-    leaderboard = rank(results, unreadable=unreadable)
-    render(leaderboard, chosen.out)
-    left_out = f", {len(unreadable)} files left out" if unreadable else ""
+    leaderboard = rank(results, unreadable=left_out, doubts=doubts())
+    pages = render(leaderboard, [] if chosen.without_claims else standings(), chosen.out)
+    named = f", {len(left_out)} files left out" if left_out else ""
     print(
-        f"{chosen.out / 'index.html'}: {len(leaderboard.groups)} groups "
-        f"from {len(leaderboard.results)} results{left_out}"
+        f"{chosen.out / 'index.html'}: {len(pages)} pages, {len(leaderboard.groups)} groups "
+        f"from {len(leaderboard.results)} results{named}"
     )
     if chosen.serve is not None:
         with _server(chosen.out, chosen.serve) as server:
-            print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+            print(f"http://127.0.0.1:{server.server_port}/ (press Ctrl-C to stop)", flush=True)
             try:
                 server.serve_forever()
             except KeyboardInterrupt:
@@ -51,22 +78,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _collect(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
-    """Results under the folders, and what is wrong with the other JSON files."""
-    results, unreadable = [], []
-    for file in sorted(file for folder in folders for file in folder.rglob("*.json") if file.name != HEADER):
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            if content["schema"] != SCHEMA:
-                raise ValueError(f"schema {content['schema']}, this suite reads {SCHEMA}")
-            _ = [group.title for group in rank([content]).groups]  # whatever is missing shows here
-        except KeyError as error:
-            unreadable.append(f"{file.as_posix()}: no result, it lacks {error}")
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            unreadable.append(f"{file.as_posix()}: no result ({error})")
-        else:
-            results.append(content)
-    return results, unreadable
+def _files(folders: Iterable[Path]) -> list[Path]:
+    """The JSON files of the folders that may be results."""
+    files = (
+        file for folder in folders for file in folder.rglob("*.json") if STUDIES not in file.relative_to(folder).parts
+    )
+    return sorted(file for file in files if file.name != HEADER and file.parent.name != checkpoint.NAME)
 
 
 def _server(out: Path, port: int) -> ThreadingHTTPServer:

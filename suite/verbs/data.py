@@ -1,75 +1,176 @@
-"""`suite data`: where a task's samples come from, what of it is here, and whether its files can be read."""
+"""`suite data`: list a task's data sources, prepare raw data, and check the files in a directory."""
 
 import argparse
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite import configure, load
+from suite import load
 from suite.contract import Data, UserError
+from suite.record import record
+from suite.settings import configure
 
-FEW = 20  # classes up to which each is named with its count
-HELP = """Say what data a task can run on and what of it is here: data that comes with a package, generated data, or
-real files in a directory that is named by --from (or data_dir= in conf/local/default.yaml). Files stay where they are;
---check reads every one of them. A task whose raw files must be prepared first writes what it makes of them to --to.
-Exit codes: 0 all is well, 1 some file cannot be read (each is named), 2 bad usage or no such directory."""
+FEW = 20  # with at most so many parts, the count of each part is printed
+HELP = """List the data that a task can use, and what of it is available here: data that comes with a package, generated
+data, or real files in the directory given by --from (or by data_dir= in conf/local/default.yaml). The files stay where
+they are. --check reads every file. If a task's raw files must be prepared first, --to names the folder for the prepared
+files. Exit codes: 0 everything can be read, 1 some files cannot be read (each one is named), 2 bad usage or no such
+directory."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source of a task's data.
+
+    Attributes:
+        data: describes the data; None if it is not available here.
+        missing: why it is not available.
+        parts: for each split, the number of samples in each part (class, shard or list); None without a directory.
+        faults: one line for each damaged file; None if the files were not read.
+        next_command: the command that trains on the data.
+    """
+
+    data: Data | None
+    missing: str = ""
+    parts: Mapping[str, Mapping[str, int]] | None = None
+    faults: Sequence[str] | None = None
+    next_command: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether no file is damaged and every split has samples."""
+        return not self.faults and (self.data is None or all(self.data.samples.values()))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 all is well, 1 some file cannot be read."""
-    usage = "suite data TASK [--from DIR] [--to DIR] [--check] [--config-dir DIR] [task.key=value ...]"
-    parser = argparse.ArgumentParser(prog="suite data", usage=usage, description=HELP)
-    parser.add_argument("task", metavar="TASK", nargs="?", help="a task's name, as in task=")
-    parser.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="where its real data lies")
-    parser.add_argument("--to", dest="target", type=Path, metavar="DIR", help="prepare what lies in --from, into this")
-    parser.add_argument("--check", action="store_true", help="read every file, to find the damaged ones")
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
-    parser.add_argument("overrides", nargs="*", metavar="task.key=value", help="how to prepare, as for a run")
-    chosen = parser.parse_intermixed_args(arguments)
-    if chosen.task is None:  # argparse would also ask for overrides, which nobody needs to give
-        parser.error(f"which TASK? there are {', '.join(load.options('task', chosen.config_dir))}")
+    """List a task's data sources, or describe the files in a directory.
+
+    Args:
+        arguments: what was typed after `suite data`.
+
+    Returns:
+        0 if everything can be read, 1 if some files cannot be read or a split is empty.
+
+    Raises:
+        UserError: if there is no such task, source or directory.
+    """
+    chosen = _parse(arguments)
     if chosen.target:
         _prepare(chosen.task, chosen.folder, chosen.target, chosen.overrides, chosen.config_dir)
         chosen.folder = chosen.target
-    sources = _sources(chosen.task, chosen.folder, chosen.overrides, chosen.config_dir)
+    configs = _configs(chosen.task, chosen.folder, chosen.overrides, chosen.config_dir)
     if not (chosen.folder or chosen.check):
-        for source, config in sources.items():
-            print(f"{source:8}  {_state(config)}")
-        choices = f" task.data={'|'.join(sources)}" if len(sources) > 1 else ""
-        print(f"to choose: suite +task={chosen.task}{choices}")
+        _print_sources(chosen.task, configs, as_json=chosen.json)
         return 0
-    files = {source: config for source, config in sources.items() if _reads_directory(config)}
-    if not files:
-        raise UserError(f"{chosen.task}: none of its data is read from a directory; leave --from and --check out")
-    also = [override for override in chosen.overrides if not override.startswith("task.sources.")]
-    return max(_adopt(chosen.task, source, config, also, check=chosen.check) for source, config in files.items())
+    configs = {source: config for source, config in configs.items() if _reads_directory(config)}
+    if not configs:
+        raise UserError(f"{chosen.task}: none of its data is read from a directory; remove --from and --check")
+    configs = _with_files(configs)
+    overrides = [word for word in chosen.overrides if not word.startswith("task.data=") and ".prepare." not in word]
+    sources = {
+        name: _inspect(chosen.task, name, config, overrides, check=chosen.check) for name, config in configs.items()
+    }
+    if chosen.json:
+        print(_json(sources))
+    else:
+        for name, source in sources.items():
+            _describe(name, source, load.common(configs[name]["task"]["module"]).PARTS)
+    return 0 if all(source.usable for source in sources.values()) else 1
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; ends the process with exit code 2 if the task's name is missing."""
+    usage = "suite data TASK [--from DIR] [--to DIR] [--check] [--json] [--config-dir DIR] [task.key=value ...]"
+    parser = argparse.ArgumentParser(prog="suite data", usage=usage, description=HELP)
+    parser.add_argument("task", metavar="TASK", nargs="?", help="a task's name, as in task=")
+    parser.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="the directory of the real data")
+    parser.add_argument(
+        "--to", dest="target", type=Path, metavar="DIR", help="prepare the raw data of --from and write it here"
+    )
+    parser.add_argument("--check", action="store_true", help="read every file, to find the damaged ones")
+    parser.add_argument("--json", action="store_true", help="print JSON: {source: {data: {…}, left_out, …}}")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
+    parser.add_argument("overrides", nargs="*", metavar="task.key=value", help="settings of the task, as for a run")
+    chosen = parser.parse_intermixed_args(arguments)
+    if chosen.task is None:  # argparse's own message would also ask for overrides, which are optional
+        parser.error(f"TASK is missing; choose one of {', '.join(load.options('task', chosen.config_dir))}")
+    return chosen
+
+
+def _print_sources(task: str, configs: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print the sources of a task's data, and whether each is available here."""
+    if as_json:
+        print(_json({source: _source(config) for source, config in configs.items()}))
+        return
+    for source, config in configs.items():
+        print(f"{source:8}  {_state(config)}")
+    choices = f" task.data={'|'.join(configs)}" if len(configs) > 1 else ""
+    print(f"to choose: suite +task={task}{choices}")
+
+
+def _json(sources: Mapping[str, Source]) -> str:
+    """The sources as JSON: each source's data as a result holds it, and the other fields of `Source`."""
+    described = {
+        name: {
+            "data": record.data_record(source.data) if source.data else None,
+            "left_out": source.data.losses() if source.data else None,
+            "dropped_share": source.data.dropped_share if source.data else None,
+            "missing": source.missing or None,
+            "parts": source.parts,
+            "damaged": source.faults,
+            "next": source.next_command or None,
+        }
+        for name, source in sources.items()
+    }
+    return record.as_json(described, indent=1)
+
+
+def _with_files(configs: Mapping[str, dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
+    """Keep the sources whose files the directory contains; keep all if that cannot be told.
+
+    Raises:
+        UserError: if the directory contains the files of none of several sources, with the reason for each source.
+    """
+    readable, reasons = {}, []
+    for source, config in configs.items():
+        try:
+            _open(config)
+            readable[source] = config
+        except UserError as error:
+            reasons.append(f"{source}: {error}")
+    if len(reasons) > 1 and not readable and next(iter(configs.values()))["data_dir"] is not None:
+        raise UserError("; ".join(reasons))
+    return readable or configs
 
 
 def _prepare(task: str, folder: Path | None, target: Path, overrides: Sequence[str], directory: Path | None) -> None:
-    """Let the task make its records of the raw data, with the options under `prepare` of the source that has them."""
+    """Let the task prepare its raw data, with the options below `prepare` of one of its sources."""
     node = configure.whole([f"task={task}", *overrides], directory)["task"]
     options = next((source["prepare"] for source in node.get("sources", {}).values() if "prepare" in source), None)
     if options is None:
-        raise UserError(f"{task}: its data is read as it is; leave --to out")
+        raise UserError(f"{task}: its data needs no preparation; remove --to")
     if folder is None:
-        raise UserError(f"{task}: where does the raw data lie? type --from DIR")
+        raise UserError(f"{task}: the directory of the raw data is missing; type --from DIR")
     if not folder.exists():
         raise UserError(f"{folder}: no such directory")
     load.common(node["module"]).prepare(folder, target, **options)
 
 
-def _sources(
+def _configs(
     task: str, folder: Path | None, overrides: Sequence[str], directory: Path | None
 ) -> dict[str, dict[str, Any]]:
-    """A configuration for each source of the task's data, by its name; by the task's where it has only one."""
-    place = [f"data_dir={json.dumps(str(folder.resolve()))}"] if folder else []
-    base = [f"task={task}", *place, *overrides]
+    """A configuration for each source of the task's data, by the source's name; by the task's if it has only one."""
+    data_dir = [f"data_dir={json.dumps(str(folder.resolve()))}"] if folder else []
+    base = [f"task={task}", *data_dir, *overrides]
     names = configure.whole(base, directory)["task"].get("sources", {})
     if not names:
         return {task: configure.compose(base, directory)}
-    return {name: configure.compose([*base, f"task.data={name}"], directory) for name in names}
+    typed = [override.partition("=")[2] for override in overrides if override.startswith("task.data=")]
+    chosen = [name for name in names if name in typed] or names
+    return {name: configure.compose([*base, f"task.data={name}"], directory) for name in chosen}
 
 
 def _reads_directory(config: Mapping[str, Any]) -> bool:
@@ -77,45 +178,70 @@ def _reads_directory(config: Mapping[str, Any]) -> bool:
 
 
 def _open(config: Mapping[str, Any]) -> Data:
+    """Make the task, which opens its data; returns the description of the data."""
     node = config["task"]
     return load.common(node["module"]).make(**load.arguments(node)).data
 
 
-def _state(config: Mapping[str, Any]) -> str:
-    """One line on one source: its kind, its size, and whether it is here."""
+def _source(config: Mapping[str, Any]) -> Source:
     if _reads_directory(config) and config["data_dir"] is None:
-        return "real, in a directory   not here: name it with --from DIR"
+        return Source(None, "real, in a directory   not here: type --from DIR")
     try:
-        data = _open(config)
+        return Source(_open(config))
     except UserError as error:
-        return f"not here: {error}"
+        return Source(None, f"not here: {error}")
+
+
+def _state(config: Mapping[str, Any]) -> str:
+    """Kind, place, name and size of a source, or why it is not here; a second line says what was left out."""
+    source = _source(config)
+    if source.data is None:
+        return source.missing
+    data = source.data
     place = f"in {config['data_dir']}" if _reads_directory(config) else "embedded" if data.kind == "real" else "by seed"
-    return f"{data.kind}, {place}   {data.name}: {_sizes(data.samples)}; {data}"
+    losses = f"\n{'':8}  left out: {data.losses()}" if data.losses() else ""
+    return f"{data.kind}, {place}   {data.name}: {_sizes(data.samples)}; {data}{losses}"
 
 
 def _sizes(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
-def _adopt(task: str, source: str, config: Mapping[str, Any], overrides: Sequence[str], *, check: bool) -> int:
-    """Describe the real data in a directory, read all of it where asked, and say what to type next."""
+def _inspect(task: str, source: str, config: Mapping[str, Any], overrides: Sequence[str], *, check: bool) -> Source:
+    """Describe the real data in a directory; with `check`, read all of it.
+
+    Raises:
+        UserError: if no directory was given, or it does not contain the source's files.
+    """
     folder = config["data_dir"]
     if folder is None:
-        raise UserError(f"{task}: where does its {source} data lie? type --from DIR")
+        raise UserError(f"{task}: the directory of its {source} data is missing; type --from DIR")
     module, data = load.common(config["task"]["module"]), _open(config)
-    print(f"{source}: {data.kind}, {data.name}, {_sizes(data.samples)}")
+    options = {"data": source, **config["task"]["source"]} | {"data_dir": folder}
+    faults = module.check(**options) if check else None
+    command = [f"suite +task={task} task.data={source} data_dir={shlex.quote(str(folder))}", *overrides]
+    command += ["task.on_error=skip"] if faults else []
+    return Source(data, parts=module.census(**options), faults=faults, next_command=" ".join(command))
+
+
+def _describe(name: str, source: Source, parts_name: str) -> None:
+    """Print what a directory contains; `parts_name` is the word for the parts that are counted, such as classes."""
+    assert source.data is not None and source.parts is not None
+    data = source.data
+    print(f"{name}: {data.kind}, {data.name}, {_sizes(data.samples)}")
     print(f"identity  {data.identity}  ({data.note})")
-    for split, counts in module.census(folder).items():
+    if losses := data.losses():
+        print(f"left out  {losses}")
+    for split, counts in source.parts.items():
         fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-        parts = getattr(module, "PARTS", "classes")
-        print(f"{split}  {len(counts):,} {parts}, {counts[fewest]:,} ({fewest}) to {counts[most]:,} ({most}) each")
+        print(f"{split}  {len(counts):,} {parts_name}, {counts[fewest]:,} ({fewest}) to {counts[most]:,} ({most}) each")
         if len(counts) <= FEW:
             print(f"  {_sizes(counts)}")
-    faults = module.check(folder) if check else []
-    for fault in faults:
+    for fault in source.faults or []:
         print(f"cannot read {fault}")
-    if check:
-        print(f"read {sum(data.samples.values()):,} {data.unit}; {len(faults):,} damaged files")
-    rest = [*overrides, *(["task.on_error=skip"] if faults else [])]
-    print(" ".join([f"next: suite +task={task} task.data={source} data_dir={shlex.quote(str(folder))}", *rest]))
-    return 1 if faults else 0
+    if source.faults is not None:
+        print(f"read {sum(data.samples.values()):,} {data.unit}; {len(source.faults):,} damaged files")
+    if all(data.samples.values()):
+        print(f"next: {source.next_command}")
+    else:
+        print(f"too few usable {data.unit}: a run needs some in each split")

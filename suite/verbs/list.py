@@ -1,50 +1,81 @@
-"""`suite list`: every member and preset in one line each, and what runs here."""
+"""`suite list`: one line for each member and preset, and which frameworks are installed."""
 
 import argparse
 import importlib
 import importlib.metadata
-import json
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from suite import load
 from suite.contract import UserError
+from suite.record import record
+from suite.verbs import ran
 
-Entry = dict[str, Any]  # backends, summary, citation
+Entry = dict[str, Any]  # backends, summary, citation, results
 
 FILES = {"comm": "comm", "scales": "scale", "recipes": "recipe", "experiments": "experiment"}  # groups of YAML files
 FILES |= {"baselines": "baseline"}
 MEMBERS = ("codecs", "algorithms", "topologies", "schedules")
 GROUPS = ("tasks", "optimizers", "baselines", "comm", *MEMBERS, "scales", "recipes", "experiments")
-HELP = """List what this suite holds: a name, the backends it is written for, and a summary. Nothing is loaded but each
-member's description, no framework in particular; the last line says which frameworks are installed here."""
+HELP = """List the suite's members and presets: name, backends and summary. No framework is imported; the last line says
+which ones are installed here. The column `results` counts the committed results below results/ that used the member or
+preset; - means none."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Always 0; 2 for an unknown group."""
+    """Print the list.
+
+    Args:
+        arguments: what was typed after `suite list`.
+
+    Returns:
+        0.
+
+    Raises:
+        UserError: for an unknown group.
+    """
     parser = argparse.ArgumentParser(prog="suite list", description=HELP)
-    parser.add_argument("group", nargs="?", metavar="GROUP", help=f"one of {', '.join(GROUPS)}; all if not given")
+    parser.add_argument("group", nargs="?", metavar="GROUP", help=f"one of {', '.join(GROUPS)} (default: all)")
     parser.add_argument("--cite", action="store_true", help="print citations too")
-    parser.add_argument("--json", action="store_true", help="the same for scripts: {group: {name: {…}}, here: {…}}")
+    parser.add_argument("--settings", action="store_true", help="print each optimizer's settings and defaults too")
+    parser.add_argument("--json", action="store_true", help="print JSON: {group: {name: {…}}, here: {…}}")
     chosen = parser.parse_intermixed_args(arguments)
     if f"{chosen.group}s" in GROUPS:
-        chosen.group += "s"  # as it is typed in a run: optimizer=
+        chosen.group += "s"  # `suite list optimizer` means optimizers
     if chosen.group and chosen.group not in GROUPS:
         raise UserError(f"{chosen.group}: no such group; {load.nearest(chosen.group, GROUPS)}")
-    found = {group: entries(group) for group in ([chosen.group] if chosen.group else GROUPS)}
+    groups = {group: entries(group) for group in ([chosen.group] if chosen.group else GROUPS)}
+    counted = ran.counts()
+    for group, members in groups.items():
+        for name, entry in members.items():
+            entry["results"] = counted[group][name] if counted and group in counted else None
     if chosen.json:
-        print(json.dumps({**found, "here": here()}, indent=1))
+        print(record.as_json({**groups, "here": here()}, indent=1))
         return 0
-    width = max((len(name) for named in found.values() for name in named), default=0)
-    for group, named in found.items():
-        print(f"{group}")
-        for name, entry in named.items():
-            print(f"  {name:{width}}  {','.join(entry['backends']):9}  {entry['summary']}")
+    width = max((len(name) for members in groups.values() for name in members), default=0)
+    for group, members in groups.items():
+        shown = counted is not None and group in counted
+        print(f"{group:{width + 13}}  results" if shown else group)
+        for name, entry in members.items():
+            results = f"{entry['results'] or '-':>7}  " if shown else ""
+            print(f"  {name:{width}}  {','.join(entry['backends']):9}  {results}{entry['summary']}")
             if chosen.cite and entry["citation"]:
-                print(f"  {'':{width}}  {'':9}  {entry['citation']}")
+                print(f"  {'':{width}}  {'':9}  {'':{len(results)}}{entry['citation']}")
+            if chosen.settings and group == "optimizers":
+                _print_settings(f"{load.GROUPS[group]}.{name}")
     print("here: " + ", ".join(f"{name} {version or 'not installed'}" for name, version in here().items()))
     return 0
+
+
+def _print_settings(module: str) -> None:
+    """Print a member's settings, one in a line."""
+    from suite.settings import presets
+
+    settings = load.declared(module) if importlib.util.find_spec(module) else None
+    for key, value, meaning in presets.rows(settings) if settings else ():
+        print(f"      {f'{key}: {value}':34}  {meaning}")
 
 
 def entries(group: str) -> dict[str, Entry]:
@@ -54,12 +85,12 @@ def entries(group: str) -> dict[str, Entry]:
         files = [path for root in package.__path__ for path in Path(root, FILES[group]).glob("*.yaml")]
         described = {"comm": _comm, "baselines": _baseline}.get(group, _preset)
         return {path.stem: described(path) for path in sorted(files)}
-    found = {
+    folders = {
         name: _member(f"{load.GROUPS[group]}.{name}", load.backends(folder))
         for name, folder in load.members(group).items()
     }
-    further = {path.stem: path for path in load.files(group.removesuffix("s")) if path.stem not in found}
-    return dict(sorted((found | {name: _adapter(path) for name, path in further.items()}).items()))
+    adapters = {path.stem: path for path in load.files(group.removesuffix("s")) if path.stem not in folders}
+    return dict(sorted((folders | {name: _adapter(path) for name, path in adapters.items()}).items()))
 
 
 def _member(module: str, backends: list[str]) -> Entry:
@@ -68,7 +99,7 @@ def _member(module: str, backends: list[str]) -> Entry:
 
 
 def _adapter(path: Path) -> Entry:
-    """What may be typed as a member, and stands inside of one."""
+    """A member whose YAML file names a module inside another member's folder, such as an adapter."""
     import yaml
 
     module = yaml.safe_load(path.read_text())["module"]
@@ -76,40 +107,41 @@ def _adapter(path: Path) -> Entry:
 
 
 def _preset(path: Path) -> Entry:
-    """A file that sets values: for every backend, summarised by its first comment, which names its source."""
+    """A YAML file of settings. It works with every backend; its first comment is the summary."""
     lines = [line.lstrip("# ") for line in path.read_text().splitlines() if line.startswith("#")]
     summary = next((line for line in lines if not line.startswith("@package")), "")
     return {"backends": list(load.BACKENDS), "summary": summary, "citation": ""}
 
 
 def _comm(path: Path) -> Entry:
-    """A communication preset: for the backends that all its parts are written for, with their citations."""
+    """A communication preset: the backends that all its parts support, and the citations of its parts."""
     parts = list(_modules(_inherited(path)))
     folders = [Path(next(iter(load.common(module).__path__))) for module in parts]
-    halves = [found for folder in folders if (found := load.backends(folder))]  # a policy needs none
-    backends = [name for name in load.BACKENDS if all(name in found for found in halves)]
+    supported = [names for folder in folders if (names := load.backends(folder))]  # a policy has no backend files
+    backends = [name for name in load.BACKENDS if all(name in names for names in supported)]
     citations = dict.fromkeys(load.common(module).CITATION for module in parts)
     return _preset(path) | {"backends": backends, "citation": "; ".join(filter(None, citations))}
 
 
 def _inherited(path: Path) -> dict[str, Any]:
-    """A preset's values with those of the presets that its defaults list names, which stand beside it or are ours.
+    """A preset's values, merged with those of the presets in its defaults list, as Hydra does.
 
-    `name@where.else` puts them there, as Hydra does.
+    The listed presets are searched beside the file, then in conf/comm. `name@some.key` puts a preset's values below
+    that key.
     """
     import yaml
 
-    own = yaml.safe_load(path.read_text())
+    preset = yaml.safe_load(path.read_text())
     values: dict[str, Any] = {}
-    for entry in own.pop("defaults", []):
+    for entry in preset.pop("defaults", []):
         name, _, place = entry.partition("@")
         if name != "_self_":
-            nearby = [path.with_stem(name), *(ours for ours in load.files("comm") if ours.stem == name)]
-            found = _inherited(next(one for one in nearby if one.exists()))
+            nearby = [path.with_stem(name), *(file for file in load.files("comm") if file.stem == name)]
+            inherited = _inherited(next(file for file in nearby if file.exists()))
             for key in reversed(place.split(".") if place else ()):
-                found = {key: found}
-            values |= found
-    return values | own
+                inherited = {key: inherited}
+            values |= inherited
+    return values | preset
 
 
 def _modules(values: Mapping[str, Any]) -> Iterator[str]:
@@ -122,19 +154,19 @@ def _modules(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _baseline(path: Path) -> Entry:
-    """A baseline: for neither backend, it needs none."""
+    """A baseline, which uses no backend."""
     import yaml
 
     return _member(yaml.safe_load(path.read_text())["module"], [])
 
 
 def here() -> dict[str, str | None]:
-    """Versions of the frameworks that are installed; None for a backend that cannot run."""
-    found: dict[str, str | None] = {}
+    """Versions of the installed frameworks; None for a framework that is not installed."""
+    versions: dict[str, str | None] = {}
     for backend in load.BACKENDS:
         try:
             load.framework(backend)
-            found[backend] = importlib.metadata.version(backend)
+            versions[backend] = importlib.metadata.version(backend)
         except UserError:
-            found[backend] = None
-    return found
+            versions[backend] = None
+    return versions

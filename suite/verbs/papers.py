@@ -1,18 +1,19 @@
-"""What the papers say of a planned run: the row that it repeats, and the devices that they used."""
+"""Published rows for `suite plan`: the row that a run repeats, and the numbers of devices that papers used."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from suite import configure, published
 from suite.contract import UserError
-from suite.published import Row
+from suite.report import published
+from suite.report.published import Row
+from suite.settings.overrides import clean
 
-FEW = 3  # ids named
+FEW = 3  # row ids that a line lists
 
 
 def repeated(overrides: Iterable[str]) -> Row | None:
-    """The published row that `experiment=` names; None without one, or for an experiment of the user's own."""
-    chosen = dict(override.split("=", 1) for override in configure.clean(overrides) if "=" in override)
+    """The published row that `experiment=` names; None without `experiment=`, or if the user wrote the experiment."""
+    chosen = dict(override.split("=", 1) for override in clean(overrides) if "=" in override)
     try:
         return published.row(chosen["experiment"]) if "experiment" in chosen else None
     except UserError:
@@ -20,16 +21,27 @@ def repeated(overrides: Iterable[str]) -> Row | None:
 
 
 def devices(rows: Iterable[Row], *, batch_size: int) -> list[dict[str, Any]]:
-    """The numbers of devices that rows name, fewest first: `devices same_batch rows`, the rows by their ids."""
-    used: dict[tuple[int, bool], list[str]] = {}
+    """The numbers of devices that published rows used.
+
+    Args:
+        rows: the task's published rows.
+        batch_size: of the planned run.
+
+    Returns:
+        One dictionary for each number of devices, fewest first: `devices`, `same_batch` (whether the rows have the
+        planned batch size) and `rows` (their ids).
+    """
+    ids_by_devices: dict[tuple[int, bool], list[str]] = {}
     for row in rows:
         if row.devices:
-            used.setdefault((row.devices, row.batch_size == batch_size), []).append(row.id)
-    return [{"devices": count, "same_batch": same, "rows": ids} for (count, same), ids in sorted(used.items())]
+            ids_by_devices.setdefault((row.devices, row.batch_size == batch_size), []).append(row.id)
+    return [
+        {"devices": count, "same_batch": same, "rows": ids} for (count, same), ids in sorted(ids_by_devices.items())
+    ]
 
 
 def report(row: Row) -> tuple[str, str]:
-    """What the paper reports in a row, in its own words and units, and where."""
+    """A published row in two lines: its contents in the paper's words and units, and its source."""
     number = lambda value: f"{value:,}" if isinstance(value, int) else value  # noqa: E731
     parts = [
         ", ".join(filter(None, (row.optimizer, row.model, row.dataset))),
@@ -43,17 +55,26 @@ def report(row: Row) -> tuple[str, str]:
     return f"{row.id}: {' · '.join(filter(None, parts))}", f"{row.citation}, {row.where_seen}"
 
 
-def used(found: Sequence[dict[str, Any]], *, batch_size: int, world: int) -> str:
-    """The papers' numbers of devices beside the planned one: those for the same batch, or else the range."""
-    planned = f"planned {world:,}, world=N plans another number"
-    if same := [one for one in found if one["same_batch"]]:
-        counts = ", ".join(f"{one['devices']:,} ({_named(one['rows'])})" for one in same)
+def used(published: Sequence[dict[str, Any]], *, batch_size: int, world: int) -> str:
+    """Compare the papers' numbers of devices with the planned one.
+
+    Args:
+        published: as `devices` returns them.
+        batch_size: of the planned run.
+        world: planned number of devices.
+
+    Returns:
+        The numbers for the same batch size if there are any, otherwise the range over all batch sizes.
+    """
+    planned = f"this plan has {world:,}; type world=N for another number"
+    if same := [count for count in published if count["same_batch"]]:
+        counts = ", ".join(f"{count['devices']:,} ({_listed(count['rows'])})" for count in same)
         return f"{counts} devices for batch {batch_size:,}; {planned}"
-    if found:
-        least, most = found[0]["devices"], found[-1]["devices"]
-        return f"{least:,} to {most:,} devices, for other batches than {batch_size:,}; {planned}"
-    return f"an unknown number of devices, no published row says it; {planned}"
+    if published:
+        least, most = published[0]["devices"], published[-1]["devices"]
+        return f"{least:,} to {most:,} devices, with batch sizes other than {batch_size:,}; {planned}"
+    return f"an unknown number of devices: no published row gives one; {planned}"
 
 
-def _named(ids: Sequence[str]) -> str:
+def _listed(ids: Sequence[str]) -> str:
     return ", ".join(ids[:FEW]) + (f" and {len(ids) - FEW} more" if len(ids) > FEW else "")

@@ -1,4 +1,4 @@
-"""`suite plan`: what a command would run, and what is missing for it, without running anything."""
+"""`suite plan`: show what a command would run and what is missing for it, without running anything."""
 
 import argparse
 import json
@@ -12,54 +12,80 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from suite import configure, load, projection, published, record, run
-from suite.contract import Task, UserError
-from suite.published import Row
+from suite import load
+from suite.contract import CountsEpochs, Task, UserError
+from suite.launch import checks, run
+from suite.projection import memory, project
+from suite.record import record
+from suite.report import published
+from suite.report.published import Row
+from suite.settings import configure, recipes, validation
+from suite.settings.baseline import is_baseline
+from suite.settings.overrides import flat
 from suite.verbs import papers, plan_baseline
 
-RANKS_PER_CORE = 4  # ranks that may share a core: slow, but their numbers hold
-HELP = """Say what the same words would run without `plan`: parameters, steps, samples and epochs, what each device
-gets and sends, and how long a step took in the most similar run found under runs/. With network= (a file of
-conf/network) also what a step would take there, from what one device computes: compute_seconds=, or its run under
-runs/. With experiment=, the published row that it repeats; at paper scale, the devices that papers used. Everything
-that is missing here (data, devices, a framework) is one line. Nothing is trained or allocated, and no framework is
-loaded. Exit codes: 0 the command would run here, 1 something is missing here (each thing is named; the plan is printed
-all the same), 2 a command that could not run anywhere."""
+RANKS_PER_CORE = 4  # ranks that may share a core; such a run is slow but correct
+HELP = """Show what the command without `plan` would run: parameters, steps, samples and epochs, what each device
+receives and sends, and the step time of the most similar run under runs/. With network= (a file of conf/network), also
+the projected step time on that network; the computation of one device is taken from compute_seconds= or from a run
+under runs/. With experiment=, the published row that the run repeats; at paper scale, the numbers of devices that
+papers used. One line for each warning (settings that are neither published nor tuned, less than one epoch, more memory
+than a device has, as estimated) and for each thing that is missing here (data, devices, a framework). Nothing is
+trained or allocated, and no framework is imported. Exit codes: 0 the command would run here, 1 something is missing
+here (the plan is still printed), 2 the command cannot run anywhere."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 would run here, 1 something is missing here."""
+    """Print the plan.
+
+    Args:
+        arguments: what was typed after `suite plan`.
+
+    Returns:
+        0 if the command would run here, 1 if something is missing here.
+
+    Raises:
+        UserError: for a command that cannot run anywhere.
+    """
     parser = argparse.ArgumentParser(prog="suite plan", description=HELP)
     parser.add_argument("overrides", nargs="+", metavar="key=value", help="as for a run")
-    parser.add_argument("--json", action="store_true", help="one object, the whole configuration included")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, with the whole configuration")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
     config = configure.compose(chosen.overrides, chosen.config_dir)
-    configure.refuse_foreign(config.get("optimizer"), chosen.overrides, chosen.config_dir)
-    found = plan(config, papers.repeated(chosen.overrides))
+    validation.reject_foreign(config.get("optimizer"), chosen.overrides, chosen.config_dir)
+    planned = plan(config, papers.repeated(chosen.overrides))
     if chosen.json:
-        print(json.dumps(found, indent=1))
+        print(record.as_json(planned, indent=1))
     else:
-        print("\n".join(lines(found)))
-    return 1 if found["missing"] else 0
+        print("\n".join(lines(planned)))
+    return 1 if planned["missing"] else 0
 
 
 def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
-    """What the configuration would run, and the published row that it repeats, if it does.
+    """Describe the run of a configuration.
+
+    Args:
+        config: one run's configuration; it may contain the keys of a projection (`project.KEYS`).
+        row: the published row that the run repeats, if any.
+
+    Returns:
+        The plan as `--json` prints it; sizes are in bytes, times in seconds.
 
     Raises:
-        UserError: where it could not run anywhere, for example because the batch cannot be shared out.
+        UserError: if the run cannot work anywhere, for example because world= does not divide the batch.
     """
-    config, asked = projection.split(config)
+    config, options = project.split(config)
     task, absent = describe(config)
-    if "baseline" in config:
+    if is_baseline(config):
         return plan_baseline.plan(config, task, absent)
+    checks.check(config, task)
     shapes, layers = task.shapes(), task.layers()
     counts = {name: math.prod(spec.shape) for name, spec in shapes.items()}
     trained = {name for name, spec in shapes.items() if spec.kind == "parameter"}
     parameters = sum(counts[name] for name in trained)
     steps, samples = config["max_steps"], config["max_steps"] * task.batch_size
-    there = projection.placed(config, asked)
+    on_network = project.placed(config, options)
     return {
         "task": task.name,
         "data": str(task.data) if not absent else task.data.name,
@@ -75,27 +101,80 @@ def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
         "targets": [str(target) for target in task.targets],
         "steps": steps,
         "samples": samples,
-        "epochs": samples / task.data.samples["train"],
+        "epochs": steps / epoch if (epoch := epoch_steps(task)) else None,
         "batch_size": task.batch_size,
         "batch_per_device": task.batch_size // config["world"],
         "micro_batch": task.batch_size // config["world"] // config["accumulate"],
-        "gradient_bytes_per_step": gradient_bytes(there, task),
-        "optimizer_bytes_per_step": projection.optimizer_bytes(projection.refreshes(there, task)),
+        "gradient_bytes_per_step": gradient_bytes(on_network, task),
+        "optimizer_bytes_per_step": project.optimizer_bytes(project.refreshes(on_network, task)),
         "measured": measured(config),
-        "projected": projection.project(there, task, asked, measured(_share(config))) if asked else None,
+        "projected": project.project(on_network, task, options, measured(_share(config))) if options else None,
         "published": asdict(row) if row else None,
         "published_devices": papers.devices(published.rows_for(task.name), batch_size=task.batch_size),
+        "memory": memory.estimate(config, task),
+        "warnings": warnings(config, task),
         "missing": [*absent, *missing(config)],
         "hash": record.config_hash(config),
         "config": dict(config),
     }
 
 
+def warnings(config: Mapping[str, Any], task: Task) -> list[str]:
+    """Warnings about a run: untuned settings, less than an epoch, too little memory."""
+    messages = [recipes.caution(config)] if recipes.caution(config) else []
+    steps, epoch = config["max_steps"], epoch_steps(task)
+    if epoch and steps < epoch:
+        messages.append(
+            f"{steps:,} steps of {task.batch_size:,} {task.data.unit} are {steps / epoch:.4g} of an epoch; for a whole "
+            f"epoch, type max_steps={math.ceil(epoch)}"
+        )
+    recipe_epochs = config["tuning"].get("epochs")
+    if epoch and recipe_epochs and not recipe_epochs / 2 <= steps / epoch <= 2 * recipe_epochs:
+        messages.append(
+            f"{steps:,} steps are {steps / epoch:.3g} epochs of this data, but the recipe trains {recipe_epochs} "
+            f"epochs; type max_steps={math.ceil(recipe_epochs * epoch)}"
+        )
+    needed, (capacity, known) = memory.estimate(config, task), memory.device(config)
+    if sum(needed.values()) > capacity:
+        messages.append(
+            f"memory: the run needs about {_gib(sum(needed.values()))} GiB on each device, but {known} has "
+            f"{_gib(capacity)}; " + _smaller(config, task, needed, capacity)
+        )
+    return messages
+
+
+def epoch_steps(task: Task) -> float | None:
+    """Steps of one pass over the training data; None if unknown."""
+    if isinstance(task, CountsEpochs):
+        return task.epoch_steps
+    return task.data.samples["train"] / task.batch_size
+
+
+def _smaller(config: Mapping[str, Any], task: Task, needed: Mapping[str, int], capacity: int) -> str:
+    """What to type to make a run fit into a device's memory: the smallest `accumulate=` for which the estimate fits."""
+    fixed, share = needed["parameters"] + needed["optimizer"], task.batch_size // config["world"] // task.group
+    for accumulate in range(config["accumulate"] + 1, share + 1):
+        activations = needed["activations"] * config["accumulate"] // accumulate
+        if not share % accumulate and fixed + activations <= capacity:
+            return f"type accumulate={accumulate} for smaller micro-batches"
+    return (
+        f"parameters and optimizer alone need {_gib(fixed)} GiB: choose a smaller model or, if tables are split by "
+        "rows, a larger world="
+    )
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:,.3g}"
+
+
 def describe(config: Mapping[str, Any]) -> tuple[Task, list[str]]:
-    """The task, and what is missing of its data. A task that reads a directory can describe itself without it.
+    """Make the task, with or without its data; a task that reads a directory has shapes without it.
+
+    Returns:
+        The task, and a line that says which data is missing, if any.
 
     Raises:
-        UserError: for a configuration that no data would mend.
+        UserError: for an error that is not about missing data.
     """
     node = config["task"]
     try:
@@ -104,29 +183,30 @@ def describe(config: Mapping[str, Any]) -> tuple[Task, list[str]]:
         if "data_dir" not in node.get("source", {}):
             raise
         reason, _, _ = str(error).partition(". ")
-        return run.make_task({**config, "task": {**node, "absent": True}}), [f"data: {reason}; type data_dir=DIRECTORY"]
+        advice = "" if "data_dir=" in reason else "; type data_dir=DIRECTORY"
+        return run.make_task({**config, "task": {**node, "absent": True}}), [f"data: {reason}{advice}"]
 
 
 def missing(config: Mapping[str, Any]) -> list[str]:
-    """What the machine lacks, framework and devices, one line each."""
-    if "baseline" in config:
+    """One line for each thing that this machine lacks: the framework, devices."""
+    if is_baseline(config):
         return []
-    found = []
+    reasons = []
     try:
         load.framework(config["backend"])
     except UserError as error:
-        found.append(f"framework: {error}")
+        reasons.append(f"framework: {error}")
     world, cores, visible = config["world"], len(os.sched_getaffinity(0)), gpus()
     if config["device"] == "cuda" or (config["device"] == "auto" and visible):
         if visible < world:
-            found.append(f"{_count(world, 'GPU')}; here: {visible or 'none'}")
+            reasons.append(f"{_count(world, 'GPU')}; this machine has {visible or 'none'}")
     elif world > cores * RANKS_PER_CORE:
-        found.append(f"{_count(world, 'device')}; here: {_count(cores, 'CPU core')}")
-    return found
+        reasons.append(f"{_count(world, 'device')}; this machine has {_count(cores, 'CPU core')}")
+    return reasons
 
 
 def gpus() -> int:
-    """NVIDIA GPUs that a run here could use, asked of the driver."""
+    """The number of NVIDIA GPUs that a run could use here, from the driver and CUDA_VISIBLE_DEVICES."""
     if shutil.which("nvidia-smi") is None:
         return 0
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
@@ -136,95 +216,118 @@ def gpus() -> int:
 
 
 def gradient_bytes(config: Mapping[str, Any], task: Task) -> dict[str, int]:
-    """Bytes that reducing the gradients once puts on the wire, by the ledger's formulas: rank 0's, and all ranks'.
+    """Bytes that one reduction of the gradients sends, by the ledger's formulas.
 
-    With leaders, rank 0 is one of them, and `all` counts every rank as one.
+    Returns:
+        `each`: bytes sent by rank 0. `all`: this number times `world`. With a leader topology, rank 0 is a leader;
+        `all` then counts every rank as a leader.
     """
-    each = sum(item.sent for bucket in projection.gradients(config, task) for item in bucket.entries)
-    return {"each": each, "all": each * config["world"]}
+    rank_bytes = sum(item.sent for bucket in project.gradients(config, task) for item in bucket.entries)
+    return {"each": rank_bytes, "all": rank_bytes * config["world"]}
 
 
 def measured(config: Mapping[str, Any], folder: Path = Path("runs")) -> dict[str, Any] | None:
-    """The step time of the result in `folder` that is most like this run; None where none does the same work.
+    """The step time of the most similar result in `folder`.
 
-    The same work is the same task (targets apart), optimizer, backend and number of devices.
+    Only results with the same task (apart from its targets), optimizer, backend and number of devices are considered.
+
+    Returns:
+        `result` (its path), `step_seconds` (median), and `differs` (the settings that differ); None if there is no such
+        result.
     """
-    wanted, work = _settings(config), _work(config)
-    found = []
+    settings, work = _settings(config), _work(config)
+    similar = []
     for path in sorted(folder.glob("*/*/result.json")):
         result = json.loads(path.read_text())
-        its, seconds = result["spec"]["config"], result["step_seconds"]["p50"]
-        if seconds is not None and result["outcome"]["kind"] != "failed" and _work(its) == work:
-            theirs = _settings(its)
-            differs = sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
-            found.append({"result": str(path), "step_seconds": seconds, "differs": differs})
-    return min(found, key=lambda one: len(one["differs"]), default=None)
+        result_config, seconds = result["spec"]["config"], result["step_seconds"]["p50"]
+        if seconds is not None and result["outcome"]["kind"] != "failed" and _work(result_config) == work:
+            others = _settings(result_config)
+            differs = sorted(key for key in settings.keys() | others.keys() if settings.get(key) != others.get(key))
+            similar.append({"result": str(path), "step_seconds": seconds, "differs": differs})
+    return min(similar, key=lambda candidate: len(candidate["differs"]), default=None)
 
 
 def _share(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The run of one device with its share of the batch."""
+    """The configuration of a run on one device, with that device's share of the batch."""
     task = {**config["task"], "batch_size": config["task"]["batch_size"] // config["world"]}
     return {**config, "world": 1, "task": task}
 
 
 def _one_device(config: Mapping[str, Any]) -> str:
+    """The command that measures one device's share."""
     share, name = _share(config)["task"], config["optimizer"]["name"]
     return f"suite +task={share['name']} optimizer={name} scale={config['scale']} task.batch_size={share['batch_size']}"
 
 
 def _work(config: Mapping[str, Any]) -> list[Any]:
+    """What must be equal for two step times to be comparable."""
     task = {name: value for name, value in config["task"].items() if name != "targets"}
     return [task, config["optimizer"]["name"], config["backend"], config["world"]]
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys of what can change the time of a step."""
-    spared = (*record.UNHASHED, "tuning", "seed", "task")
-    return configure.flat({name: value for name, value in config.items() if name not in spared})
+    """The settings that can change the time of a step, by dotted key."""
+    excluded = (*record.UNHASHED, "tuning", "seed", "task")
+    return flat({name: value for name, value in config.items() if name not in excluded})
 
 
 def _count(number: int, name: str) -> str:
     return f"{number:,} {name}{'s' if number != 1 else ''}"
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
-    """A plan for people."""
-    if "baseline" in found["config"]:
-        return plan_baseline.lines(found)
-    config, sent, near = found["config"], found["gradient_bytes_per_step"], found["measured"]
-    head = [found["task"], config["scale"], found["data"], config["optimizer"]["name"], config["backend"]]
-    layers = ", ".join(f"{count} {kind}" for kind, count in found["layers"].items())
-    wire = f"{sent['each']:,} bytes a step and device for the gradients, {sent['all']:,} over all"
-    wire += projection.also(found["optimizer_bytes_per_step"])
+def lines(planned: Mapping[str, Any]) -> list[str]:
+    """The plan as lines of text."""
+    if is_baseline(planned["config"]):
+        return plan_baseline.lines(planned)
+    config, sent, near = planned["config"], planned["gradient_bytes_per_step"], planned["measured"]
+    head = [planned["task"], config["scale"], planned["data"], config["optimizer"]["name"], config["backend"]]
+    layers = ", ".join(f"{count} {kind}" for kind, count in planned["layers"].items())
+    wire = f"{sent['each']:,} bytes a step and device for the gradients, {sent['all']:,} for all devices"
+    wire += project.optimizer_text(planned["optimizer_bytes_per_step"])
     if config["comm"]["policy"]:
-        wire += f"; comm={config['comm']['name']} chooses while it runs, and what it tries comes on top"
-    time = "unknown: no run of the same task, optimizer, backend and number of devices lies under runs/"
+        wire += f"; comm={config['comm']['name']} chooses a mode during the run; its trials send more"
+    time = "unknown: runs/ has no run of the same task, optimizer, backend and number of devices"
     if near:
-        also = f"; other values there: {', '.join(near['differs'])}" if near["differs"] else ""
-        total = found["steps"] * near["step_seconds"]
-        time = (
-            f"{total:,.0f} s of training, at {1000 * near['step_seconds']:.1f} ms a step as in {near['result']}{also}"
-        )
+        differs = f"; that run differs in {', '.join(near['differs'])}" if near["differs"] else ""
+        total = planned["steps"] * near["step_seconds"]
+        step = f"{1000 * near['step_seconds']:.1f} ms a step"
+        time = f"{total:,.0f} s of training, at {step} as in {near['result']}{differs}"
     paper = []
-    if found["published"]:
-        said, where = papers.report(Row(**found["published"]))
-        paper += [f"published   {said}", f"            {where}"]
-    if config["scale"] == "paper" and not (found["published"] or {}).get("devices"):
-        used = papers.used(found["published_devices"], batch_size=found["batch_size"], world=config["world"])
+    if planned["published"]:
+        contents, source = papers.report(Row(**planned["published"]))
+        paper += [f"published   {contents}", f"            {source}"]
+    if config["scale"] == "paper" and not (planned["published"] or {}).get("devices"):
+        used = papers.used(planned["published_devices"], batch_size=planned["batch_size"], world=config["world"])
         paper.append(f"papers used {used}")
     return [
         " · ".join([*head, _count(config["world"], "device"), f"comm {config['comm']['name']}"]),
-        f"parameters  {found['parameters']:,}, and {found['buffers']:,} numbers in buffers",
-        f"memory      {found['state_bytes'] / 2**30:,.3g} GiB for parameters and gradients in float32 on each device, "
-        "optimizer state and activations not counted",
-        f"layers      {layers}: {found['covered_parameters']:,} parameters that a curvature method can cover",
-        f"steps       {found['steps']:,} at most, of {found['batch_size']:,} samples: {found['epochs']:.3g} epoch(s)",
-        f"targets     {', '.join(found['targets']) or 'none'}",
+        f"parameters  {planned['parameters']:,}, and {planned['buffers']:,} numbers in buffers",
+        _memory(planned["memory"]),
+        f"layers      {layers}: {planned['covered_parameters']:,} parameters that a curvature method can cover",
+        f"steps       {planned['steps']:,} at most, of {planned['batch_size']:,} samples: {_epochs(planned['epochs'])}",
+        f"targets     {', '.join(planned['targets']) or 'none'}",
         f"tuning      {config['tuning']['source']}, {_count(config['tuning']['trials'], 'trial')}",
-        f"device      {found['batch_per_device']:,} samples a step, in micro-batches of {found['micro_batch']:,}",
+        f"device      {planned['batch_per_device']:,} samples a step, in micro-batches of {planned['micro_batch']:,}",
         f"sent        {wire if config['world'] > 1 else 'nothing: one device'}",
         f"time        {time}",
-        *(projection.lines(found["projected"], _one_device(config)) if found["projected"] else []),
+        *(project.lines(planned["projected"], _one_device(config)) if planned["projected"] else []),
         *paper,
-        *(f"missing: {what}" for what in found["missing"]),
+        *(f"warning: {message}" for message in planned["warnings"]),
+        *(f"missing: {reason}" for reason in planned["missing"]),
     ]
+
+
+def _epochs(count: float | None) -> str:
+    return "epochs unknown without the data" if count is None else f"{count:.3g} epoch(s)"
+
+
+def _memory(needed: Mapping[str, int]) -> str:
+    """The line with the estimated memory of one device and its parts."""
+    activations = f"activations of a micro-batch {_gib(needed['activations'])}"
+    if not needed["activations"]:
+        activations = "activations not counted: the task does not estimate them"
+    return (
+        f"memory      about {_gib(sum(needed.values()))} GiB on each device: parameters and gradients "
+        f"{_gib(needed['parameters'])}, optimizer {_gib(needed['optimizer'])}, {activations}; not counted: "
+        "kernels' work space and the framework"
+    )

@@ -1,7 +1,8 @@
-"""The recipe file that `suite tune` writes: tuned values for each source of data, and where they come from.
+"""The recipe file that `suite tune` writes: tuned values for each source of data, and the evidence for them.
 
-Everything is data below `tuned`, which composition leaves out of a run; the nodes above it look the values up for the
-source at hand, and fall back to the defaults where a source has not been tuned.
+The values and the evidence stand below the key `tuned`, which `configure.compose` removes from a run's configuration.
+The other keys of the file look up the values for the run's data source. A source without tuned values gets the
+defaults.
 """
 
 import datetime
@@ -13,50 +14,50 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite import configure
 from suite.contract import UserError
+from suite.settings.overrides import flat
 from suite.verbs.trials import Trial, last, steps
 
-WIDTH = 160  # columns of a trial's line: one trial, one line
-ANY = "all"  # stands for the source of data where a task has only one
+WIDTH = 160  # columns; each trial stands on one line
+ANY = "all"  # the source's name for a task with only one source
 
 
 def evidence(ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[str], name: str) -> dict[str, Any]:
-    """What a recipe holds of one data source: the best trial's values, and how they were found.
+    """The recipe's entry for one data source: the best trial's values, and how they were found.
 
     Args:
         ranked: the trials, best first.
-        keys: dotted keys whose values the recipe fixes.
+        keys: dotted keys whose values the recipe sets.
         command: what was typed after `suite tune`.
         name: of the recipe.
     """
     best = ranked[0].result
     assert best is not None
-    here = best["environment"]
+    facts = best["environment"]
     return {
         "source": name,
         "trials": len(ranked),
-        "values": _nested({key: at(best["spec"]["config"], key) for key in keys}),
+        "values": _nested({key: value_at(best["spec"]["config"], key) for key in keys}),
         "command": shlex.join(["suite", "tune", *command]),
         "date": datetime.date.today().isoformat(),
-        "commit": f"{here['commit']}{' with changes' if here['dirty'] else ''}",
-        "machine": f"{here['cpu']}, {here['threads']} of {here['cores']} cores, {best['segments'][-1]['device']}",
-        "versions": here["frameworks"],
+        "commit": f"{facts['commit']}{' with changes' if facts['dirty'] else ''}",
+        "machine": f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores, {best['segments'][-1]['device']}",
+        "versions": facts["frameworks"],
         "tried": [_line(trial) for trial in sorted(ranked, key=lambda trial: trial.number)],
     }
 
 
 def _line(trial: Trial) -> dict[str, Any]:
-    came = {"reached": last(trial.result), "steps": steps(trial.result), "outcome": trial.outcome}
+    outcome = {"reached": last(trial.result), "steps": steps(trial.result), "outcome": trial.outcome}
     again = [{"reached": last(result), "steps": steps(result)} for result in trial.again]
-    return {"trial": trial.number, **trial.values, **came} | ({"again": again} if again else {})
+    return {"trial": trial.number, **trial.values, **outcome} | ({"again": again} if again else {})
 
 
 def tuned_in(path: Path) -> dict[str, Any]:
-    """What an earlier `suite tune` found, by data source; nothing where there is no file.
+    """The tuned values that a recipe file already has, by data source; {} if there is no file.
 
     Raises:
-        UserError: for a recipe that was written by hand.
+        UserError: if the file was not written by `suite tune`.
     """
     import yaml
 
@@ -64,23 +65,23 @@ def tuned_in(path: Path) -> dict[str, Any]:
         return {}
     node = yaml.safe_load(path.read_text())
     if not isinstance(node, dict) or "tuned" not in node:
-        raise UserError(f"{path}: was not written by suite tune, and is left as it is; choose another file with --out")
+        raise UserError(f"{path}: suite tune did not write this recipe and will not replace it; type --out FILE")
     return node["tuned"]
 
 
 def text(config: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
-    """The whole recipe.
+    """The contents of the recipe file.
 
     Args:
-        config: the configuration without any tuning, where a source falls back to.
+        config: the configuration without tuning; its values are the defaults.
         tuned: evidence by data source.
     """
     import yaml
 
     task = config["task"]
     place = "${task.data}" if "data" in task else ANY
-    keys = sorted({key for found in tuned.values() for key in configure.flat(found["values"])})
-    nodes = {key: f"${{oc.select:tuned.{place}.values.{key},{json.dumps(at(config, key))}}}" for key in keys}
+    keys = sorted({key for entry in tuned.values() for key in flat(entry["values"])})
+    nodes = {key: f"${{oc.select:tuned.{place}.values.{key},{json.dumps(value_at(config, key))}}}" for key in keys}
     nodes |= {f"tuning.{key}": f"${{oc.select:tuned.{place}.{key},{value}}}" for key, value in config["tuning"].items()}
     head = (
         "# @package _global_\n"
@@ -91,15 +92,15 @@ def text(config: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
     return head + above + yaml.safe_dump({"tuned": dict(tuned)}, sort_keys=False, width=WIDTH, default_flow_style=None)
 
 
-def at(config: Mapping[str, Any], key: str) -> Any:
+def value_at(config: Mapping[str, Any], key: str) -> Any:
     """The value at a dotted key."""
     return functools.reduce(operator.getitem, key.split("."), config)
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys as nested dictionaries."""
-    made: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in values.items():
         *path, last = key.split(".")
-        functools.reduce(lambda node, part: node.setdefault(part, {}), path, made)[last] = value
-    return made
+        functools.reduce(lambda node, part: node.setdefault(part, {}), path, nested)[last] = value
+    return nested

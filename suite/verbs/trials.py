@@ -1,7 +1,7 @@
-"""A frozen quasi-random list of hyper-parameters, and how the runs made from it are ranked.
+"""The fixed quasi-random list of hyper-parameters that `suite tune` tries, and the ranking of the trials.
 
 The list is Halton's sequence (Halton 1960) in the ranges of `optimizer.search`, unscrambled and without its first
-point, the corner: the same points everywhere, and a longer list begins with a shorter one.
+point, which is a corner. The points are the same everywhere, and a longer list begins with the points of a shorter one.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 from suite.contract import UserError
 
-DIGITS = 2  # significant digits of a value: a recipe holds exactly what was run
+DIGITS = 2  # significant digits of a value, so that the recipe has exactly the values that ran
 PREFIX = "optimizer."
 
 
@@ -19,28 +19,28 @@ Result = dict[str, Any]
 
 
 def rungs(result: Result | None) -> list[dict[str, Any]]:
-    """The targets that a run reached; none where it failed."""
+    """The targets that a run reached; none if it failed."""
     return [target for target in result["targets"] if target["reached"]] if result else []
 
 
 def steps(result: Result | None) -> int | None:
-    """Updates to the last target that a run reached; None where there is none."""
+    """Updates to the last target that a run reached; None if it reached none."""
     return max((rung["step"] for rung in rungs(result)), default=None)
 
 
 def last(result: Result | None) -> str | None:
-    """The label of the last target that a run reached."""
+    """The label of the last target that a run reached; None if it reached none."""
     return rungs(result)[-1]["label"] if rungs(result) else None
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the list and what came of it; a result is None where the run failed."""
+    """One point of the list, and the results of its runs; a result is None if the run failed."""
 
     number: int
     values: dict[str, float]  # by dotted key
     result: Result | None
-    again: tuple[Result | None, ...] = ()  # with the next seeds
+    again: tuple[Result | None, ...] = ()  # results with the next seeds
 
     @property
     def outcome(self) -> str:
@@ -49,28 +49,30 @@ class Trial:
 
     @property
     def place(self) -> tuple[Any, int]:
-        """Sorts trials, best first, by the worst of their seeds: more targets, fewer steps, then the earlier trial."""
+        """Sort key, best trial first: more targets, then fewer steps, of the worst seed; then the trial's number."""
         scores = [(-len(rungs(result)), steps(result) or math.inf) for result in (self.result, *self.again)]
         return max(scores), self.number
 
 
 def propose(optimizer: Mapping[str, Any], *, fixed: Collection[str], trials: int) -> list[dict[str, float]]:
-    """The trials' values by dotted key, first trial first.
+    """The values of each trial, by dotted key.
 
     Args:
         optimizer: its composed configuration, `search: {name: [low, high, log | linear]}` included.
         fixed: dotted keys that are not searched.
-        trials: how many.
+        trials: number of trials.
 
     Raises:
-        UserError: for ranges that are missing or not understood.
+        UserError: if the optimizer has no ranges, or a range is malformed.
     """
     from scipy.stats import qmc
 
     ranges = {name: limits for name, limits in optimizer.get("search", {}).items() if PREFIX + name not in fixed}
     if not ranges:
         example = "'+optimizer.search={lr: [0.003, 0.3, log]}'"
-        raise UserError(f"optimizer={optimizer['name']}: nothing to search; type {example}, or write it into its YAML")
+        raise UserError(
+            f"optimizer={optimizer['name']}: no ranges to search; type {example}, or add search: to its YAML file"
+        )
     for name, limits in ranges.items():
         _check(name, limits, optimizer)
     unit = qmc.Halton(len(ranges), scramble=False).random(trials + 1)[1:].tolist()
@@ -80,23 +82,25 @@ def propose(optimizer: Mapping[str, Any], *, fixed: Collection[str], trials: int
 
 def _check(name: str, limits: Any, optimizer: Mapping[str, Any]) -> None:
     if name not in optimizer:
-        raise UserError(f"optimizer.search.{name}: {optimizer['name']} has no hyper-parameter of that name")
+        raise UserError(f"optimizer.search.{name}: {optimizer['name']} has no hyper-parameter {name}")
     match limits:
         case [float() | int() as low, float() | int() as high, "log"] if 0 < low < high:
             return
         case [float() | int() as low, float() | int() as high, "linear"] if low < high:
             return
-    raise UserError(f"optimizer.search.{name}={limits}: not understood; write [low, high, log] or [low, high, linear]")
+    raise UserError(
+        f"optimizer.search.{name}={limits}: not a range; write [low, high, log] or [low, high, linear], low < high"
+    )
 
 
 def _scaled(u: float, low: float, high: float, scale: str, *, like: float) -> float:
-    """A point of the unit interval in its range; a whole number where the default is one."""
+    """Map a point of the unit interval to the range; round it if the default value is a whole number."""
     value = low * (high / low) ** u if scale == "log" else low + (high - low) * u
     return round(value) if isinstance(like, int) else float(f"{value:.{DIGITS}g}")
 
 
 def table(ranked: Sequence[Trial]) -> str:
-    """Trials as lines of text, in the order given."""
+    """The trials as a table of text, in the order given."""
     rows = [["trial", *(key.removeprefix(PREFIX) for key in ranked[0].values), "reached", "steps", "outcome", "again"]]
     for trial in ranked:
         values = [f"{value:g}" for value in trial.values.values()]

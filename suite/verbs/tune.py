@@ -1,4 +1,4 @@
-"""`suite tune`: try a frozen list of hyper-parameters, and write the best into a recipe with its evidence."""
+"""`suite tune`: try a fixed list of hyper-parameters, and write the best ones into a recipe with the evidence."""
 
 import argparse
 import dataclasses
@@ -8,40 +8,58 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite import configure, run
 from suite.contract import UserError
-from suite.launch import launch
+from suite.launch import directories, run
+from suite.launch.local import launch
+from suite.settings import configure, validation
+from suite.settings.overrides import TUNED, clean
 from suite.verbs import recipe
 from suite.verbs.trials import PREFIX, Trial, propose, rungs, table
 
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3
-HELP = f"""Run the trials of a frozen quasi-random list, each a process of its own, rank them by the steps to the last
-target they reach (more targets first), and write the best into a recipe that later runs find by themselves. A trial is
-as good as the worst of {SEEDS} seeds: whichever leads runs with the next one, until one leads with all. Ranges stand in
-the optimizer's YAML file, search: {{lr: [low, high, log]}}; a value given on the command line is fixed, and recorded.
-Trials start from the defaults, not from an earlier recipe; finished ones are not run again; the same recipe's values
-for other data are kept. Exit codes: 0 written, 1 no trial reached a target, 2 bad usage, 130 and 143 interrupted, when
-the same command goes on."""
+HELP = f"""Run a fixed quasi-random list of trials, each in a process of its own. Rank them by the number of targets
+they reach, then by the steps to the last one. Write the best values into a recipe, which later runs use automatically.
+A trial is ranked by the worst of its seeds: the best trial runs again with the next seed, until the best trial has run
+with {SEEDS} seeds. The ranges stand in the optimizer's YAML file, search: {{lr: [low, high, log]}}; a value on the
+command line is not searched, and is recorded. Trials start from the defaults, not from an earlier recipe. Finished
+trials do not run again. The recipe's values for other data are kept. Exit codes: 0 written, 1 no trial reached a
+target, 2 bad usage, 130 and 143 interrupted (the same command continues)."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 written, 1 no trial reached a target, 130 and 143 interrupted."""
+    """Run the trials and write the recipe.
+
+    Args:
+        arguments: what was typed after `suite tune`.
+
+    Returns:
+        0 written, 1 no trial reached a target, 130 and 143 interrupted.
+
+    Raises:
+        UserError: for overrides that cannot be tuned, or a trial that could not run.
+    """
     parser = argparse.ArgumentParser(prog="suite tune", description=HELP)
     parser.add_argument(
-        "overrides", nargs="+", metavar="key=value", help="as for a run; trials=8 and seeds=3 say how many"
+        "overrides",
+        nargs="+",
+        metavar="key=value",
+        help="as for a run; also trials=N (default: 8) and seeds=N (default: 3)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="conf/recipe/<task>-<optimizer>-<scale>.yaml if not given"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the recipe to write (default: conf/recipe/<task>-<optimizer>-<scale>.yaml)",
     )
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
-    overrides, trials, seeds = _split(configure.clean(chosen.overrides))
+    overrides, trials, seeds = _split(clean(chosen.overrides))
     directory = chosen.config_dir
 
     config = configure.whole(overrides, directory)
-    fixed = [key for key in _keys(overrides) if key.startswith(configure.TUNED) and not key.startswith(SEARCH)]
-    path = chosen.out or _place(config, directory)
+    fixed = [key for key in _keys(overrides) if key.startswith(TUNED) and not key.startswith(SEARCH)]
+    path = chosen.out or _recipe_path(config, directory)
     tuned = recipe.tuned_in(path)
     points = propose(config["optimizer"], fixed=fixed, trials=trials)
     common = [override for override in overrides if not override.lstrip("+").startswith(SEARCH)]
@@ -55,12 +73,12 @@ def main(arguments: Sequence[str]) -> int:
         return interrupted.code
     print(f"\n{table(ranked)}\n")
     if not rungs(ranked[0].result):
-        print("no trial reached a target, nothing is written: allow more max_steps=, or search elsewhere")
+        print("no trial reached a target, so no recipe is written; type a larger max_steps=, or other ranges")
         return 1
     keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
     source = config["task"].get("data", recipe.ANY)
     tuned |= {source: recipe.evidence(ranked, keys=list(keys), command=chosen.overrides, name=path.stem)}
-    defaults = [override for override in common if not override.startswith(configure.TUNED)]
+    defaults = [override for override in common if not override.startswith(TUNED)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(recipe.text(configure.whole(defaults, directory), tuned))
     print(f"written: {path}")
@@ -68,17 +86,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _InterruptedError(Exception):
-    """A trial was told to stop, with the exit code that says how."""
+    """A trial was interrupted; `code` is the exit code of the signal."""
 
     def __init__(self, code: int):
         self.code = code
 
 
 def _ranked(done: list[Trial], common: Sequence[str], *, seed: int, seeds: int, directory: Path | None) -> list[Trial]:
-    """The trials, best first, after the best has held with further seeds.
+    """Run the best trial with further seeds until the best trial has run with all seeds; return the trials, best first.
 
-    A trial counts as the worst of its seeds, so that further ones cannot improve it: the first that leads with all of
-    them would lead if every trial had run with all of them.
+    A trial is ranked by its worst seed, so further seeds cannot improve its rank. Therefore the first trial that leads
+    with all seeds would also lead if every trial had run with all seeds.
     """
     common = [word for word in common if not word.startswith("seed=")]
     while True:
@@ -93,10 +111,10 @@ def _ranked(done: list[Trial], common: Sequence[str], *, seed: int, seeds: int, 
 
 
 def _split(typed: list[str]) -> tuple[list[str], int, int]:
-    """The runs' overrides, the number of trials, and of seeds.
+    """Split what was typed into the runs' overrides, the number of trials and the number of seeds.
 
     Raises:
-        UserError: for what a recipe cannot be tuned from, or record.
+        UserError: for overrides that tuning does not accept.
     """
     counts = {"trials": str(TRIALS), "seeds": str(SEEDS)}
     overrides = []
@@ -106,16 +124,19 @@ def _split(typed: list[str]) -> tuple[list[str], int, int]:
             counts[key] = value
             continue
         if key in ("recipe", "experiment"):
-            raise UserError(f"{override}: tuning starts from the defaults; give that one's values instead")
+            raise UserError(f"{override}: tuning starts from the defaults; type the {key}'s values instead")
         if key == "baseline":
             raise UserError(f"{override}: a baseline has no optimizer to tune; type suite +task=… {override}")
-        adds = key.startswith(("+", "~")) and key.lstrip("+~").startswith(configure.TUNED)
+        adds = key.startswith(("+", "~")) and key.lstrip("+~").startswith(TUNED)
         if adds and not key.startswith(f"+{SEARCH}"):
-            raise UserError(f"{override}: a recipe replaces values and adds none; give {key[1:]} a default first")
+            raise UserError(
+                f"{override}: a recipe can only replace values, not add or remove them; first write a default for "
+                f"{key.lstrip('+~')} into a YAML file"
+            )
         overrides.append(override)
     for key, value in counts.items():
         if not value.isdecimal() or int(value) < 1:
-            raise UserError(f"{key}={value}: must be a whole number, at least 1")
+            raise UserError(f"{key}={value}: must be a whole number of at least 1")
     quiet = [] if "track" in _keys(overrides) else ["track=none"]
     return [*overrides, "~recipe", *quiet], int(counts["trials"]), int(counts["seeds"])
 
@@ -128,21 +149,24 @@ def _keys(overrides: Sequence[str]) -> list[str]:
     return [override.partition("=")[0] for override in overrides]
 
 
-def _place(config: dict[str, Any], directory: Path | None) -> Path:
-    """Where composition looks for a tuned recipe."""
+def _recipe_path(config: dict[str, Any], directory: Path | None) -> Path:
+    """The file in which `configure.compose` looks for a tuned recipe."""
     folder = directory or Path(next(iter(importlib.import_module("suite.conf").__path__)))
     return folder / "recipe" / f"{config['task']['name']}-{config['optimizer']['name']}-{config['scale']}.yaml"
 
 
 def _try(overrides: list[str], directory: Path | None) -> dict[str, Any] | None:
-    """Run one trial, or find it; its result unless it failed."""
+    """Run one trial, or reuse its finished run; return its result, or None if it failed."""
     config = configure.compose(overrides, directory)
-    configure.refuse_unread(config, overrides, directory)
-    fingerprint = run.make_header(config, overrides)["fingerprint"]  # before: files may be edited while it runs
+    validation.reject_unread(config, overrides, directory)
+    task = run.make_task(config)
+    fingerprint = run.make_header(config, overrides, task)[
+        "fingerprint"
+    ]  # computed first, because files may change during the run
     code = launch(config, overrides, apart=True)
     if code == 2:
-        raise UserError("the trial could not run, for the reason above; nothing is written")
+        raise UserError("the trial could not run, for the reason above; no recipe is written")
     if code in run.SIGNALS.values():
         raise _InterruptedError(code)
-    found = run.Directory(config | {"force": False}, fingerprint)
-    return json.loads((found.path / "result.json").read_text()) if found.state == "finished" else None
+    trial = directories.Directory(config | {"force": False}, fingerprint)
+    return json.loads((trial.path / "result.json").read_text()) if trial.state == "finished" else None

@@ -1,4 +1,4 @@
-"""`suite verify`: recompute everything a result says that can be recomputed, and make its first steps again."""
+"""`suite verify`: recompute a result from its configuration and log, and repeat its first steps."""
 
 import argparse
 import json
@@ -6,38 +6,55 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from suite import record
 from suite.contract import UserError
-from suite.verbs.recompute import differences, inconsistent, recompute, schema_faults
-from suite.verbs.rerun import modules, rerun
+from suite.record import record
+from suite.report.recompute import differences, inconsistent, recompute, schema_faults
+from suite.verbs.replay import modules, rerun
 
-LISTED = 20  # differences printed
-HELP = """Check a result.json against the schema; recompute its hash, its table of targets, its quantiles and all that
-follows from its configuration and curve, and from the events.jsonl beside it; then make its first steps again and
-compare their losses: bit for bit where source, packages, processor, device and threads are the same, otherwise within
-a tolerance that grows tenfold a step. Modules that are not the suite's own are imported only with --trust. Exit codes:
-0 all agrees, 1 something differs (each thing is named), 2 bad usage, or the steps cannot be made again here."""
+LISTED = 20  # differences that are printed
+HELP = """Check a result.json in three parts. schema: its format. numbers: its hash, targets, quantiles and everything
+else that can be recomputed from its configuration and curve, and from the events.jsonl beside it. rerun: repeat its
+first steps and compare the losses. They must be equal bit for bit if source, packages, processor, device and threads
+are the same; otherwise a tolerance applies, which grows tenfold with each step. Modules from outside the suite are
+imported only with --trust. Exit codes: 0 everything agrees, 1 something differs (it is named), 2 bad usage, or the
+steps cannot be repeated here."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 agrees, 1 differs."""
+    """Check a result and print the outcome of each part.
+
+    Args:
+        arguments: what was typed after `suite verify`.
+
+    Returns:
+        0 if everything agrees, 1 if something differs.
+
+    Raises:
+        UserError: if the file is no result, or the steps cannot be repeated here.
+    """
     parser = argparse.ArgumentParser(prog="suite verify", description=HELP)
     parser.add_argument("result", type=Path, metavar="RESULT.json")
-    parser.add_argument("--steps", type=int, default=10, metavar="N", help="updates to make again (10); 0: none")
-    parser.add_argument("--trust", action="store_true", help="import modules the result names from outside the suite")
-    parser.add_argument("--data-dir", metavar="DIR", help="where its real data lies here")
+    parser.add_argument(
+        "--steps", type=int, default=10, metavar="N", help="steps to repeat (default: 10; 0 repeats none)"
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="import the modules from outside the suite that the result names"
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="the directory of its real data on this machine")
     chosen = parser.parse_args(arguments)
     result = _read(chosen.result)
-    if _said("schema", list(schema_faults(result)), f"agrees with version {record.SCHEMA}"):
+    if _report("schema", list(schema_faults(result)), f"agrees with version {record.SCHEMA}"):
         return 1
     log = chosen.result.parent / "events.jsonl"
     events = _events(log) if log.exists() else None
     try:
-        wrong = [*differences(result, recompute(result, events)), *inconsistent(result)]
+        faults = [*differences(result, recompute(result, events)), *inconsistent(result)]
     except (KeyError, IndexError, TypeError) as error:
-        wrong = [f"{log}: holds no whole run ({type(error).__name__}: {error})"]
-    source = log if events is not None else "the result alone: no events.jsonl lies beside it"
-    code = _said("numbers", wrong, f"agree, recomputed from {source}")
+        faults = [f"{log}: not the log of a complete run ({type(error).__name__}: {error})"]
+    except record.LogError as error:
+        faults = [f"{log if events is not None else chosen.result}: {error}", *inconsistent(result)]
+    source = log if events is not None else "the result alone, because there is no events.jsonl beside it"
+    code = _report("numbers", faults, f"agree, recomputed from {source}")
     if chosen.steps < 1:
         return code
     config = _located(result["spec"]["config"], chosen.data_dir)
@@ -45,17 +62,18 @@ def main(arguments: Sequence[str]) -> int:
     if foreign and not chosen.trust:
         names = ", ".join(foreign)
         raise UserError(
-            f"{chosen.result}: names {names}, not the suite's own; --trust imports it, --steps 0 does without"
+            f"{chosen.result}: uses {names} from outside the suite; to import it, type --trust; to check only the "
+            "numbers, type --steps 0"
         )
     faults, agreed = rerun(result, events, config, steps=chosen.steps)
-    return max(code, _said("rerun", faults, agreed))
+    return max(code, _report("rerun", faults, agreed))
 
 
 def _read(path: Path) -> Any:
-    """The file's JSON.
+    """Read a result file.
 
     Raises:
-        UserError: for a file that is none, or of another version.
+        UserError: if the file is not JSON, or not a result of this schema version.
     """
     try:
         result = json.loads(path.read_text())
@@ -64,7 +82,7 @@ def _read(path: Path) -> Any:
         raise UserError(f"{path}: {reason}") from error
     version = result.get("schema") if isinstance(result, dict) else None
     if version != record.SCHEMA:
-        raise UserError(f"{path}: no result of schema {record.SCHEMA} (its schema is {version})")
+        raise UserError(f"{path}: not a result of schema {record.SCHEMA} (its schema is {version})")
     return result
 
 
@@ -72,12 +90,12 @@ def _events(log: Path) -> list[dict[str, Any]]:
     try:
         return record.read_events(log)
     except ValueError as error:
-        raise UserError(f"{log}: damaged: {error}; move it away to check the result alone") from error
+        raise UserError(f"{log}: damaged: {error}; to check the result without its log, move the log away") from error
 
 
-def _said(what: str, faults: Sequence[str], agreed: str) -> int:
-    """Print one part's outcome; its exit code."""
-    print(f"{what:8} {'differs:' if faults else agreed}", flush=True)
+def _report(part: str, faults: Sequence[str], agreed: str) -> int:
+    """Print the outcome of one part of the check; return its exit code."""
+    print(f"{part:8} {'differs:' if faults else agreed}", flush=True)
     for fault in faults[:LISTED]:
         print(f"  {fault}")
     if len(faults) > LISTED:
@@ -86,7 +104,7 @@ def _said(what: str, faults: Sequence[str], agreed: str) -> int:
 
 
 def _located(config: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
-    """The configuration with its real data where it lies here."""
+    """The configuration with the data directory of this machine, if one was given."""
     if data_dir is None:
         return config
     task = config["task"]

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from tiny_runs import CONF, Call
 
-from suite import configure, load
+from suite import load
 from suite.contract import UserError
+from suite.settings import configure
 from suite.tasks._data.shapes import NAMES, write_jpeg
 
 
@@ -26,7 +27,7 @@ def test_data_without_a_task_says_which_there_are(suite: Call, capfd: pytest.Cap
             suite("data", *arguments)
         said = capfd.readouterr().err
         assert ended.value.code == 2 and said.startswith("usage: suite data TASK [--from DIR]")
-        assert f"which TASK? there are {', '.join(load.members('tasks'))}" in said
+        assert f"TASK is missing; choose one of {', '.join(load.members('tasks'))}" in said
 
 
 def test_data_adopts_a_directory_and_finds_damaged_files(suite: Call, tmp_path: Path) -> None:
@@ -61,6 +62,7 @@ def test_a_task_that_reads_a_directory_can_count_check_and_do_without(name: str,
     for source, node in sources.items():
         if "data_dir" in node["options"]:
             module = load.common(configure.compose([f"task={name}"])["task"]["module"])
+            assert isinstance(module.PARTS, str), "`suite data` prints it"
             node = configure.compose([f"task={name}", f"task.data={source}"])["task"]
             assert module.make(**load.arguments(node), absent=True).shapes()
             for function in (module.check, module.census):

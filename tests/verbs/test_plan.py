@@ -43,7 +43,7 @@ def test_plan_of_a_published_row(suite: Call) -> None:
     assert code == 1 and "published   A1-12: SP-NGD, ResNet-50, ImageNet-1k · 75.4 top-1 accuracy %" in text
     assert "1,760 steps · 45 epochs · 1,024 × Tesla V100 · 5.5 min" in text and "Natural Gradient" in text
     assert "papers used" not in text, "the row itself says it"
-    assert "missing: data: this data set is a directory of image files" in text
+    assert "missing: data: no image directory is given" in text
     assert "missing: 1,024" in text
     assert all(line.startswith("missing: ") for line in text.splitlines()[-2:])
 
@@ -52,10 +52,10 @@ def test_plan_at_paper_scale_says_how_many_devices_papers_used(suite: Call) -> N
     text = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=32768")[1]
     (line,) = [line for line in text.splitlines() if line.startswith("papers used")]
     assert "1,024 (A1-03, A1-06, A1-12 and " in line and line.endswith(
-        "devices for batch 32,768; planned 1, world=N plans another number"
+        "devices for batch 32,768; this plan has 1; type world=N for another number"
     )
     other = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=96")[1]
-    assert re.search(r"papers used \d+ to [\d,]+ devices, for other batches than 96; planned 1", other)
+    assert re.search(r"papers used \d+ to [\d,]+ devices, with batch sizes other than 96; this plan has 1", other)
     assert "papers used an unknown number" in suite("plan", "+task=frnn", "scale=paper")[1]
     assert "papers used" not in suite("plan", "+task=resnet50")[1], "a stand-in is not what the papers ran"
     assert "published  " not in suite("plan", "+task=resnet50", "scale=paper")[1]
@@ -68,7 +68,7 @@ def test_plan_ends_with_0_where_nothing_is_missing(suite: Call) -> None:
 
 def test_plan_refuses_what_no_data_would_mend(suite: Call) -> None:
     code, text = suite("plan", "+task=resnet50", "scale=paper", "world=1024")
-    assert code == 2 and "task.batch_size=4096: not divisible" in text
+    assert code == 2 and "task.batch_size=8192: not divisible" in text
     code, text = suite("plan", *CONF, "+task=tiny", "task.batch_size=15", "world=2")
     assert code == 2 and "task.batch_size=15: not divisible" in text
 
@@ -85,10 +85,12 @@ def test_plan_names_missing_devices_and_frameworks(monkeypatch: pytest.MonkeyPat
     cores = len(os.sched_getaffinity(0))
     monkeypatch.setattr("suite.verbs.plan.gpus", lambda: 0)
     assert missing(config) == []
-    assert missing(config | {"device": "cuda"}) == ["2 GPUs; here: none"]
-    assert missing(config | {"world": 1000 * cores})[0].startswith(f"{1000 * cores:,} devices; here: {cores} CPU core")
+    assert missing(config | {"device": "cuda"}) == ["2 GPUs; this machine has none"]
+    assert missing(config | {"world": 1000 * cores})[0].startswith(
+        f"{1000 * cores:,} devices; this machine has {cores} CPU core"
+    )
     monkeypatch.setattr("suite.verbs.plan.gpus", lambda: 1)
-    assert missing(config) == ["2 GPUs; here: 1"]
+    assert missing(config) == ["2 GPUs; this machine has 1"]
     monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: None)
     assert "pip install -e '.[jax]'" in missing(config | {"world": 1})[0]
 
@@ -121,10 +123,10 @@ def test_factors_are_planned_beside_gradients(suite: Call) -> None:
     assert found["optimizer_bytes_per_step"]["steps"] == 2 and found["optimizer_bytes_per_step"]["mean"] > 0
     text = suite("plan", *words, "optimizer=kfac", "comm=kfac_float21")[1]
     assert f"{found['optimizer_bytes_per_step']['mean']:,.0f} for the optimizer's factors, mean of 2 steps" in text
-    assert "what the optimizer exchanges is not counted" in suite("plan", *TINY, "world=2", "optimizer=shampoo")[1]
+    assert "the optimizer's exchanges are not counted" in suite("plan", *TINY, "world=2", "optimizer=shampoo")[1]
     plain = next(line for line in suite("plan", *TINY, "world=2")[1].splitlines() if line.startswith("sent"))
     assert "optimizer" not in plain
-    assert "what it tries comes on top" in suite("plan", *TINY, "world=2", "comm=fastest")[1]
+    assert "its trials send more" in suite("plan", *TINY, "world=2", "comm=fastest")[1]
 
 
 def test_a_failed_run_tells_no_step_time(suite: Call, one: Path, tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_plan_takes_the_step_time_of_the_most_similar_run(suite: Call, one: Path
         "step_seconds": result["step_seconds"]["p50"],
         "differs": ["eval_every"],
     }
-    assert "as in runs/tiny/near/result.json; other values there: eval_every, max_steps" in suite("plan", *TINY)[1]
+    assert "as in runs/tiny/near/result.json; that run differs in eval_every, max_steps" in suite("plan", *TINY)[1]
 
 
 def test_plan_loads_no_framework() -> None:

@@ -9,8 +9,11 @@ import pytest
 import yaml
 from tiny_runs import TINY, Call
 
-from suite import configure, record, run
 from suite.contract import UserError
+from suite.launch import run
+from suite.record import record
+from suite.settings import configure
+from suite.settings.overrides import flat
 from suite.verbs import recipe, tune
 from suite.verbs.trials import Trial, propose, table
 
@@ -92,7 +95,7 @@ def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> Non
     code, text = suite("tune", *words)
     assert code == 0, text
     path = conf / "recipe" / "tiny-sgd-laptop.yaml"
-    assert text.splitlines()[-1] == f"written: {path}"
+    assert f"written: {path}" in text.splitlines()  # on a busy machine, a notice about slow reading follows
     found = yaml.safe_load(path.read_text())["tuned"]["all"]
     assert [line["optimizer.lr"] for line in found["tried"]] == [0.1, 0.071] and found["trials"] == 2
     best = min(found["tried"], key=lambda line: max(came["steps"] for came in (line, *line.get("again", []))))
@@ -115,7 +118,9 @@ def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> Non
 
     before = sorted((tmp_path / "runs" / "tiny").iterdir())
     code, text = suite("tune", *words)
-    assert code == 0 and text.count("this result exists") == len(before) >= 2, "finished trials are found again"
+    assert code == 0 and text.count("this run has a result already") == len(before) >= 2, (
+        "finished trials are found again"
+    )
     assert sorted((tmp_path / "runs" / "tiny").iterdir()) == before
 
 
@@ -128,11 +133,11 @@ def test_tune_without_a_target_writes_nothing(suite: Call, tmp_path: Path) -> No
     "words, says",
     [
         (["+task=resnet50", "recipe=goyal-8k"], "tuning starts from the defaults"),
-        (["+task=resnet50", "+optimizer.power=2"], "a recipe replaces values"),
+        (["+task=resnet50", "+optimizer.power=2"], "a recipe can only replace values"),
         (["+task=resnet50", "trials=none"], "trials=none"),
         (["+task=resnet50", "seeds=0"], "seeds=0"),
-        (["+task=resnet50", "optimizer.lr=0.1"], "nothing to search"),
-        (["+task=resnet50", "--out", "hand.yaml"], "was not written by suite tune"),
+        (["+task=resnet50", "optimizer.lr=0.1"], "no ranges to search"),
+        (["+task=resnet50", "--out", "hand.yaml"], "suite tune did not write this recipe"),
     ],
 )
 def test_tune_refuses(suite: Call, tmp_path: Path, words: list[str], says: str) -> None:
@@ -179,8 +184,8 @@ def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
     words = [f"task={task}", f"optimizer={optimizer}", f"scale={scale}"]
     for source, found in recipe.tuned_in(path).items():
         config = configure.compose([*words, f"task.data={source}"])
-        values = configure.flat(found["values"])
-        assert {key: recipe.at(config, key) for key in values} == values
+        values = flat(found["values"])
+        assert {key: recipe.value_at(config, key) for key in values} == values
         assert config["tuning"] == {"source": path.stem, "trials": found["trials"]} and found["trials"] == len(
             found["tried"]
         )

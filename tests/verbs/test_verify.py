@@ -10,8 +10,9 @@ import conftest
 import pytest
 from tiny_runs import PATH, Call, copied
 
-from suite import configure, environment
-from suite.verbs import rerun
+from suite.record import environment
+from suite.settings import configure
+from suite.verbs import replay
 
 
 def test_verify_agrees_bit_for_bit(suite: Call, one: Path) -> None:
@@ -42,18 +43,18 @@ def test_verify_imports_nothing_foreign_without_trust(suite: Call, one: Path, tm
 @pytest.mark.parametrize(
     "changes, says",
     [
-        ({"hash": "0" * 12}, "hash: '000000000000' is recorded"),
-        ({"spec__seed": 5}, "spec.seed: 5 is recorded, 0 comes out"),
+        ({"hash": "0" * 12}, "hash: the result has '000000000000'"),
+        ({"spec__seed": 5}, "spec.seed: the result has 5, recomputed 0"),
         ({"spec__config__optimizer__lr": 0.5}, "hash"),
-        ({"curve__1__metrics__top1": 99.0}, "curve.1.metrics.top1: 99.0 is recorded"),
+        ({"curve__1__metrics__top1": 99.0}, "curve.1.metrics.top1: the result has 99.0"),
         ({"targets__0__value": 1}, "targets.0.reached"),
-        ({"targets__1__step": 1}, "targets.1.step: 1 is recorded"),
+        ({"targets__1__step": 1}, "targets.1.step: the result has 1"),
         ({"step_seconds__p50": 1e-6}, "step_seconds.p50"),
-        ({"outcome__kind": "reached"}, "outcome.kind: 'reached' is recorded, 'exhausted' comes out"),
+        ({"outcome__kind": "reached"}, "outcome.kind: the result has 'reached', recomputed 'exhausted'"),
         ({"data__label": "real:tiny@1"}, "data.label"),
-        ({"published": ["A1-12"]}, "published: A1-12: no such rows of tiny"),
-        ({"samples": 1}, "samples: 1 is recorded, 12 steps of 16 samples are 192"),
-        ({"fingerprint": "0" * 16}, "fingerprint: '0000000000000000' is recorded"),
+        ({"published": ["A1-12"]}, "published: tiny has no rows A1-12"),
+        ({"samples": 1}, "samples: the result has 1, but 12 steps of 16 samples are 192"),
+        ({"fingerprint": "0" * 16}, "fingerprint: the result has '0000000000000000'"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -69,14 +70,14 @@ def test_verify_recomputes_from_the_result_alone(suite: Call, one: Path, tmp_pat
     code, text = suite("verify", str(path), "--trust", "--steps", "1")
     assert code == 0 and "to step 4: losses (0) and evaluations (1) agree bit for bit" in text, text
     for changes, says in (
-        ({"curve__2__samples": 1}, "curve.2.samples: 1 is recorded"),
-        ({"targets__1__reached": True}, "targets.1.reached: True is recorded"),
-        ({"curve__0__step": 9}, "curve: step does not rise"),
-        ({"steps": 13, "samples": 208}, "steps: 13 is recorded, 12 comes out"),
-        ({"curve__0__train_seconds": 1e6}, "curve: train_seconds does not rise"),
-        ({"steps": 8, "samples": 128}, "curve: goes on to step 12, the run to 8"),
-        ({"steps": 8, "samples": 128}, "outcome: exhausted after 8 of 12 steps"),
-        ({"outcome__kind": "reached"}, "outcome: reached, with top1_60, top1_80 missed"),
+        ({"curve__2__samples": 1}, "curve.2.samples: the result has 1"),
+        ({"targets__1__reached": True}, "targets.1.reached: the result has True"),
+        ({"curve__0__step": 9}, "curve: step does not increase"),
+        ({"steps": 13, "samples": 208}, "steps: the result has 13, recomputed 12"),
+        ({"curve__0__train_seconds": 1e6}, "curve: train_seconds does not increase"),
+        ({"steps": 8, "samples": 128}, "curve: its last point is at step 12, but the run made 8 steps"),
+        ({"steps": 8, "samples": 128}, "outcome: 'exhausted' after only 8 of 12 steps"),
+        ({"outcome__kind": "reached"}, "outcome: 'reached', although the run missed top1_60, top1_80"),
     ):
         path = copied(one, tmp_path / "changed", log=False, **changes)
         code, text = suite("verify", str(path), "--steps", "0")
@@ -98,7 +99,7 @@ def test_verify_allows_rounding_elsewhere_but_no_other_run(
         made = [dict(event) for event in recorded]
         changed = next(event for event in made if event["event"] == "step" and event["step"] == step)
         changed["loss"] *= factor
-        monkeypatch.setattr(rerun, "first_steps", lambda config, steps: made)
+        monkeypatch.setattr(replay, "first_steps", lambda config, steps: made)
         return suite("verify", str(path), "--trust")
 
     code, text = verified(far, 1, 1 + 1e-6)
@@ -107,11 +108,11 @@ def test_verify_allows_rounding_elsewhere_but_no_other_run(
     assert code == 1 and "loss of step 1" in text
     assert verified(far, 4, 1.001)[0] == 0 and verified(far, 10, 1.3)[0] == 1
     code, text = verified(near, 4, 1 + 1e-6)
-    assert code == 1 and "bits must be equal" in text
+    assert code == 1 and "they must be equal bit for bit" in text
     assert verified(near, 4, 1)[0] == 0
     recorded = recorded[:3]  # a rerun that ends early
     code, text = verified(far, 1, 1)
-    assert code == 1 and "step 3 is recorded, and was not reached here" in text
+    assert code == 1 and "step 3: the result has it, but the run here ended before it" in text
 
 
 def test_verify_says_where_a_log_is_damaged(suite: Call, one: Path, tmp_path: Path) -> None:
@@ -122,16 +123,24 @@ def test_verify_says_where_a_log_is_damaged(suite: Call, one: Path, tmp_path: Pa
     assert code == 2 and "events.jsonl: damaged" in text
     log.write_text("")
     code, text = suite("verify", str(path), "--steps", "0")
-    assert code == 1 and "holds no whole run" in text
+    assert code == 1 and "not the log of a complete run" in text
 
 
 def test_verify_compares_with_the_task_that_is_here(suite: Call, one: Path, tmp_path: Path) -> None:
     path = copied(one, tmp_path / "data", data__identity="2", data__label="generated:tiny@2")
     code, text = suite("verify", str(path), "--trust", "--steps", "1")
-    assert code == 1 and "data.identity: '2' is recorded, '1' comes out" in text
+    assert code == 1 and "data.identity: the result has '2', recomputed '1'" in text
     path = copied(one, tmp_path / "version", task_version="0")
     code, text = suite("verify", str(path), "--trust")
     assert code == 2 and "version 0 of the task" in text
+
+
+def test_verify_takes_an_identity_without_the_sizes_for_the_same_data(suite: Call, one: Path, tmp_path: Path) -> None:
+    """Generated data had its version alone in results that are older; the tiny task has it still."""
+    train, valid = json.loads((one / "result.json").read_text())["data"]["samples"].values()
+    names = {"data__identity": f"1/{train}-{valid}", "data__label": f"generated:tiny@1/{train}-{valid}"}
+    code, text = suite("verify", str(copied(one, tmp_path / "sized", **names)), "--trust", "--steps", "1")
+    assert code == 0, text
 
 
 def test_verify_holds_to_the_schema(suite: Call, one: Path, tmp_path: Path) -> None:
@@ -149,7 +158,7 @@ def test_first_steps_are_a_long_run_stopped_early(monkeypatch: pytest.MonkeyPatc
     directory = conftest.OUTSIDE / "conf"
     config = configure.compose(["task=tiny", "max_steps=20000", "eval_every=5000", "threads=1"], directory)
     since = time.monotonic()
-    events = rerun.first_steps(config, 3)
+    events = replay.first_steps(config, 3)
     steps = [event for event in events if event["event"] == "step"]
     assert 3 <= len(steps) < 19000 and time.monotonic() - since < 60
     assert steps[2]["hyper"]["lr"] == pytest.approx(0.05 * 3 / 10)  # warm-up

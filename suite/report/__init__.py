@@ -1,0 +1,1 @@
+"""Reports on results: comparison with published rows, statistics and the leaderboard."""

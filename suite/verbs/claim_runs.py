@@ -1,0 +1,186 @@
+"""Runs what a claim lacks: one process for each run or value of a study, cheapest claim first.
+
+Each process writes its own result, so an interrupted command loses at most the work of one process; a run of the suite
+also continues from its checkpoint.
+"""
+
+import json
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from suite import disk
+from suite.claims.claim import Check, Claim
+from suite.claims.evidence import Results, collect, made_by, missing, value_file
+from suite.claims.standing import Standing
+from suite.claims.standings import standings
+from suite.claims.verdict import ALPHA, measured
+from suite.contract import UserError
+from suite.record.record import as_json
+from suite.report.submission import name_of
+
+LOG = Path("runs") / "reproduce.log"
+DECIDED = ("holds", "fails")
+INTERRUPTED = (130, 143)
+
+
+@dataclass
+class Budget:
+    """Seconds that a command may take."""
+
+    seconds: float
+    started: float = field(default_factory=time.monotonic)
+
+    def allows(self, minutes: float) -> bool:
+        """Whether work of this length would end in time."""
+        return time.monotonic() - self.started + 60.0 * minutes <= self.seconds
+
+
+class _StopError(Exception):
+    """The command was interrupted; `code` is its exit code."""
+
+    def __init__(self, code: int):
+        self.code = code
+
+
+def reproduce(
+    names: Sequence[str], overrides: Sequence[str], budget: Budget, *, scale: str | None, keep: bool, quiet: bool
+) -> int:
+    """Measure what is missing for claims, within a budget.
+
+    Args:
+        names: claims and papers; none means every claim that this machine can decide.
+        overrides: added to every run, such as data_dir=….
+        budget: nothing is started that would exceed it.
+        scale: only the checks of this size.
+        keep: copy the new results into the suite's own results.
+        quiet: print no progress.
+
+    Returns:
+        0, 1 if a run failed, 130 or 143 if interrupted.
+
+    Raises:
+        UserError: if a name is unknown, or a run is rejected.
+    """
+    chosen = sorted(standings(names), key=lambda one: one.minutes or 0.0)
+    code = 0
+    for number, one in enumerate(chosen, start=1):
+        progress = "" if quiet else f"[{number}/{len(chosen)}] {one.claim.id}"
+        try:
+            for check in one.claim.checks:
+                if scale in (None, check.scale) and (not check.needs or overrides):
+                    code = max(code, _measure(one, check, overrides, budget, progress, keep=keep))
+        except _StopError as stopped:
+            return stopped.code
+    return code
+
+
+def _measure(
+    one: Standing, check: Check, overrides: Sequence[str], budget: Budget, progress: str, *, keep: bool
+) -> int:
+    """Measure one check until it is decided, its seeds are used up, or the budget ends; 1 if a run failed."""
+    alpha = ALPHA / sum(other.scale == check.scale for other in one.claim.checks)
+    for count in range(1 if check.statistic == "exact" else check.seeds, _most(check) + 1):
+        evidence = collect(one.claim, check, Results())
+        if measured(check, evidence, alpha=alpha).state in DECIDED:
+            return 0
+        for seed in missing(check, evidence, count):
+            minutes = math.inf if check.minutes is None else check.minutes * max(1, len(check.runs))
+            if not budget.allows(minutes):
+                return 0
+            if progress:
+                print(f"{progress} · {check.name} · seed {seed}, {_duration(minutes)}", flush=True)
+            if not _run(one.claim, check, seed, overrides, keep=keep):
+                return 1
+    return 0
+
+
+def _duration(minutes: float) -> str:
+    return "for an unknown time" if math.isinf(minutes) else f"about {minutes:.2g} min"
+
+
+def _most(check: Check) -> int:
+    return 1 if check.statistic == "exact" else max(check.seeds, check.most_seeds)
+
+
+def _run(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *, keep: bool) -> bool:
+    """Measure one seed; return whether every process succeeded."""
+    if check.study:
+        return _run_study(claim, check, seed, keep=keep)
+    return all([_run_suite(words, seed, overrides, keep=keep) for words in check.runs.values()])
+
+
+def _run_suite(words: str, seed: int, overrides: Sequence[str], *, keep: bool) -> bool:
+    before = set(Path("runs").glob("*/*/result.json"))
+    code = _process(["-m", "suite", *shlex.split(words), *overrides, f"seed={seed}", "track=none", "save=none"])
+    if code == 2:
+        raise UserError(f"suite {words} was rejected: {_last_message()}")
+    new = sorted(set(Path("runs").glob("*/*/result.json")) - before)
+    if keep and new:
+        _keep_run(new[-1])
+    return code == 0 or bool(new)  # a run that diverged has a result, too
+
+
+def _last_message() -> str:
+    """The last message of a process in the log."""
+    lines = LOG.read_text(encoding="utf-8").splitlines()
+    return next((line.removeprefix("suite: ") for line in reversed(lines) if line.startswith("suite: ")), f"see {LOG}")
+
+
+def _keep_run(path: Path) -> None:
+    """Copy a result to results/runs of the checkout, under the name that `suite submit` gives it."""
+    target = _checkout() / "runs" / name_of(json.loads(path.read_text(encoding="utf-8")))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
+
+
+def _run_study(claim: Claim, check: Check, seed: int, *, keep: bool) -> bool:
+    folder = _checkout() if keep else Path("runs")
+    target = value_file(folder, claim, check, seed)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    origin = made_by(check)
+    words = [f"{name}={value if isinstance(value, str) else as_json(value)}" for name, value in check.arguments.items()]
+    code = _process(["-m", "suite.studies", str(check.study), str(seed), *words], answer := target.with_suffix(".new"))
+    if code:
+        answer.unlink(missing_ok=True)
+        if code == 2:
+            raise UserError(f"{claim.id}: {LOG.read_text(encoding='utf-8').splitlines()[-1]}")
+        return False
+    value = json.loads(answer.read_text(encoding="utf-8").splitlines()[-1])["value"]
+    answer.unlink()
+    disk.replace(target, as_json({"seed": seed, "value": value, "made_by": origin}, indent=1) + "\n")
+    return True
+
+
+def _checkout() -> Path:
+    """The suite's folder of results."""
+    return Path(str(resources.files("suite.results")))
+
+
+def _process(words: Sequence[str], answer: Path | None = None) -> int:
+    """Run Python with these arguments; standard output goes to a file, or with errors to the log."""
+    LOG.parent.mkdir(exist_ok=True)
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(f"\n$ {shlex.join(['python', *words])}\n")
+        log.flush()
+        with answer.open("w", encoding="utf-8") if answer else log as output:
+            child = subprocess.Popen([sys.executable, *words], stdout=output, stderr=log, env=environment)
+            try:
+                code = child.wait()
+            except KeyboardInterrupt:
+                child.wait()
+                raise _StopError(130) from None
+    if code in INTERRUPTED or code < 0:
+        raise _StopError(code if code > 0 else 128 - code)
+    if code == 1:
+        print(f"suite: {shlex.join(['python', *words])} ended with exit code {code}; see {LOG}", file=sys.stderr)
+    return code

@@ -1,0 +1,61 @@
+"""Counts the committed results of each preset and member; `suite list` shows which ones were never run."""
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from suite import load
+
+SPEC = {
+    "tasks": "task",
+    "optimizers": "optimizer",
+    "comm": "comm",
+    "scales": "scale",
+}  # groups, and their keys in a result's `spec`
+GROUPS = (*SPEC, "baselines", "recipes", "experiments")
+Counts = dict[str, Counter[str]]
+
+
+def counts() -> Counts | None:
+    """The number of committed results by group and name; None if the suite is installed without results."""
+    folder = Path(str(resources.files("suite.results")))
+    if not (folder / "runs").is_dir():
+        return None
+    counted: Counts = {group: Counter() for group in GROUPS}
+    sources = {name: _source(name) for name in load.options("recipe")}
+    for result in _results(folder):
+        for group, name in _names(result, sources):
+            counted[group][name] += 1
+    return counted
+
+
+def _results(folder: Path) -> Iterator[dict[str, Any]]:
+    """Every result below a folder; other JSON files are skipped."""
+    for path in folder.rglob("*.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and "spec" in content and "command" in content:
+            yield content
+
+
+def _source(recipe: str) -> str:
+    """The name of a recipe in results: its file name if it was tuned here, else the published row or code it cites."""
+    source = load.preset("recipe", recipe).get("tuning", {}).get("source", recipe)
+    return recipe if source.startswith("$") else source
+
+
+def _names(result: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(group, name) of each preset and member that a result used."""
+    spec = result["spec"]
+    for group, word in SPEC.items():
+        if spec.get(word):
+            yield group, spec[word]
+    typed = {word.lstrip("+").partition("=")[::2] for word in shlex.split(result["command"])}
+    named = [name for key, name in typed if key == "recipe"]
+    yield from (("experiments", name) for key, name in typed if key == "experiment")
+    yield from (("recipes", name) for name, source in sources.items() if name in named or source == spec.get("recipe"))
+    if baseline := spec["config"].get("baseline"):
+        yield "baselines", baseline["name"]

@@ -1,0 +1,72 @@
+"""`suite reproduce`: measure published claims, and print what is known about them."""
+
+import argparse
+import re
+from collections.abc import Sequence
+
+from suite.claims.standing import Standing
+from suite.claims.standings import standings
+from suite.contract import UserError
+from suite.record.record import as_json
+from suite.verbs import claim_table
+from suite.verbs.claim_runs import Budget, reproduce
+
+SCHEMA = 1
+HELP = """Run what is missing to decide published claims, and print published value, measured value, interval and
+verdict. Without names: every claim that this machine can decide, cheapest first. An interrupted command continues where
+it stopped. A claim is reproduced or contradicted only by runs whose model, data, batch size and target equal the
+paper's; smaller stand-ins say whether the pattern is seen. Exit codes: 0 no named claim is contradicted, 1 a run
+failed, 2 bad usage, 3 a claim is contradicted, 130 and 143 interrupted."""
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 60.0}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run, or only list.
+
+    Args:
+        arguments: what was typed after `suite reproduce`.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: for an unknown claim, or a malformed budget.
+    """
+    parser = argparse.ArgumentParser(prog="suite reproduce", description=HELP)
+    parser.add_argument("names", nargs="*", metavar="CLAIM|PAPER|key=value", help="claims; overrides for their runs")
+    parser.add_argument("--list", action="store_true", help="run nothing; print cost and verdict so far")
+    parser.add_argument("--scale", choices=["published", "stand-in"], help="only the checks of this size")
+    parser.add_argument(
+        "--budget", default="none", metavar="30m", help="start nothing that would take longer than this"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--keep", action="store_true", help="copy what was measured into results/, to be committed")
+    chosen = parser.parse_intermixed_args(arguments)
+    names = [word for word in chosen.names if "=" not in word]
+    overrides = [word for word in chosen.names if "=" in word]
+    budget = Budget(_seconds(chosen.budget))
+    code = 0
+    if not chosen.list:
+        code = reproduce(names, overrides, budget, scale=chosen.scale, keep=chosen.keep, quiet=chosen.json)
+    known = standings(names)
+    if chosen.json:
+        print(as_json({"schema": SCHEMA, "claims": [claim_table.as_dict(one) for one in known]}, indent=1))
+    elif chosen.list:
+        claim_table.show_list(known)
+    else:
+        claim_table.show(known, everything=bool(names))
+    return code or _verdict_code(known if names else [])
+
+
+def _verdict_code(known: Sequence[Standing]) -> int:
+    return 3 if any(one.verdict == "contradicted" for one in known) else 0
+
+
+def _seconds(text: str) -> float:
+    """A duration such as 30m, 90s or 2h in seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text)
+    if text == "none":
+        return float("inf")
+    if match is None:
+        raise UserError(f"--budget {text}: not a duration; type a number with s, m or h, such as 30m")
+    return float(match[1]) * UNITS[match[2]]

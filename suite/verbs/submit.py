@@ -1,0 +1,132 @@
+"""`suite submit`: check results, and copy them into a folder of results; check a doubt, and add it."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from suite.contract import UserError
+from suite.report import accept, audit, doubts, submission
+from suite.report.accept import Copy
+from suite.report.finding import Entry
+from suite.report.strict import Unreadable, shown
+
+RESULTS, DOUBTS = Path("results/runs"), Path("results/doubts")
+HELP = """Check results and copy them to results/runs/<task>/ in a checkout. RESULT is a result.json, a run
+directory, or a folder with either. Each result must follow the schema and agree with its own configuration, curve and
+event log; the sha256 of the log goes into a file beside the copy. Nothing is written unless all results pass. A result
+that is there already is not written again. --check prints what an audit finds, and writes nothing. --doubt adds a doubt
+about results. Exit codes: 0 all results pass, 1 something is wrong (it is named), 2 bad usage."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check results and doubts, and copy them.
+
+    Args:
+        arguments: what was typed after `suite submit`.
+
+    Returns:
+        0 if all pass, 1 if something is wrong.
+
+    Raises:
+        UserError: if a path is missing or contains no results, or a folder of results is missing.
+    """
+    parser = argparse.ArgumentParser(prog="suite submit", description=HELP)
+    parser.add_argument("results", nargs="*", type=Path, metavar="RESULT")
+    parser.add_argument("--to", type=Path, metavar="DIR", help=f"the folder of results (default: {RESULTS})")
+    parser.add_argument("--partial", action="store_true", help="copy the results that pass, even if others do not")
+    parser.add_argument("--check", action="store_true", help="print the findings of an audit only")
+    parser.add_argument("--doubt", type=Path, metavar="FILE.yaml", help=f"a doubt to add to {DOUBTS}")
+    chosen = parser.parse_args(arguments)
+    if chosen.doubt is not None:
+        if chosen.results or chosen.check or chosen.partial:
+            raise UserError("--doubt: submit a doubt alone; type suite submit --doubt FILE.yaml")
+        return _submit_doubt(chosen.doubt, chosen.to or _in_checkout(DOUBTS))
+    if not chosen.results:
+        raise UserError("name a result.json, a run directory or a folder; type suite submit RESULT")
+    if chosen.check:
+        count, findings = audit.audit_paths(chosen.results)
+        return audit.print_findings(findings, count)
+    return _submit(chosen.results, chosen.to or _in_checkout(RESULTS), partial=chosen.partial)
+
+
+def _in_checkout(folder: Path) -> Path:
+    """The default folder, if the working directory is a checkout."""
+    if not folder.parent.is_dir():
+        raise UserError(
+            f"{folder}: this directory is no checkout of the suite; go to one, or name a folder with --to DIR"
+        )
+    return folder
+
+
+def _submit(paths: Sequence[Path], folder: Path, *, partial: bool) -> int:
+    """Check the results that the paths name, and copy them into the folder."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--to {folder}: is a file; name a folder")
+    checked = [submission.check(file) for file in _files(paths)]
+    passed = [(item.entry, item.content) for item in checked if item.entry is not None and not item.faults]
+    existing = accept.present(folder)
+    planned, already, refused = accept.copies(passed, folder, existing)
+    faults = [(item.path, fault) for item in checked for fault in item.faults] + refused
+    faults += _audited(planned, [entry for entry, _ in passed], existing)
+    for path, fault in faults:
+        print(f"{shown(path)}: {fault}", file=sys.stderr)
+    bad = {path for path, _ in faults}
+    if faults and not partial:
+        print(f"nothing was written: {len(bad)} of {len(checked)} results are wrong", file=sys.stderr)
+        return 1
+    copies = [copy for copy in planned if copy.source not in bad]
+    accept.write(copies)
+    for copy in copies:
+        print(copy.target)
+    for source, target in already:
+        print(f"{target}: is there already ({shown(source)})")
+    return 1 if faults else 0
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    """The result files that the paths name, each once."""
+    files: dict[Path, Path] = {}
+    for path in paths:
+        try:
+            files |= {file.resolve(): file for file in submission.files(path)}
+        except Unreadable as error:
+            raise UserError(f"{path}: {error}") from error
+    return list(files.values())
+
+
+def _audited(planned: Sequence[Copy], passed: Sequence[Entry], existing: Sequence[Entry]) -> list[tuple[Path, str]]:
+    """Print what an audit finds about the new results among those in the folder; return what is wrong."""
+    new = {copy.source for copy in planned}
+    entries = [entry for entry in passed if entry.path in new]
+    tasks = {entry.result["spec"]["task"] for entry in entries}
+    alike = (entry.path for entry in existing if entry.path.parent.name in tasks)
+    others = [entry for entry in (submission.check(path).entry for path in alike) if entry is not None]
+    wrong = []
+    for finding in audit.audit([*entries, *others]):
+        about = [path for path in new if path.as_posix() in finding.files]
+        if finding.severity == "wrong":
+            wrong += [(path, f"{finding.sentence}; {finding.remedy}") for path in about]
+        elif finding.severity == "doubtful" and about:
+            print(finding)
+    return wrong
+
+
+def _submit_doubt(path: Path, folder: Path) -> int:
+    """Check a doubt, and add it to the folder of doubts."""
+    try:
+        text, doubt = doubts.read(path)
+        doubts.check_subject(doubt, folder.parent / RESULTS.name)
+    except Unreadable as error:
+        print(f"{shown(path)}: {error}", file=sys.stderr)
+        return 1
+    target = folder / f"{doubt.name}.yaml"
+    if target.exists():
+        if target.read_bytes() == text:
+            print(f"{target}: is there already")
+            return 0
+        print(f"{shown(path)}: {target} exists and differs; edit it there, or choose another name", file=sys.stderr)
+        return 1
+    accept.write([Copy(path, target, text, None)])
+    print(target)
+    return 0

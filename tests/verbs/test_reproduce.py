@@ -1,0 +1,128 @@
+"""`suite reproduce` with claims of a user's own file: what is missing is measured once; interruptions lose little."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from suite.verbs import reproduce
+
+RUN = "+task=resnet50 optimizer=sgd max_steps=4 eval_every=2 stop_at_target=false task.batch_size=32 threads=1"
+CLAIMS = f"""
+citation: 'Someone: Something, 2026'
+claims:
+- id: mine-steps
+  statement: A run of four steps makes four steps.
+  place: page 1
+  checks:
+  - name: steps
+    scale: stand-in
+    stands_for: a test
+    quantity: steps
+    runs: {{sgd: {RUN}}}
+    measure: {{field: steps}}
+    statistic: exact
+    holds: {{above: 3.5, below: 4.5}}
+    minutes: 0.2
+"""
+
+
+@pytest.fixture
+def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.yaml"
+    path.write_text(CLAIMS)
+    return path
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> dict:
+    return json.loads(capsys.readouterr().out)["claims"][0]
+
+
+def test_a_claim_is_measured_once_and_its_pattern_is_never_an_exit_code(claims, capsys):
+    assert reproduce.main([str(claims), "--list", "--json"]) == 0
+    assert answer(capsys)["pattern"] == "not run"
+    assert reproduce.main([str(claims), "--json"]) == 0
+    one = answer(capsys)
+    assert (one["verdict"], one["pattern"]) == (None, "pattern seen")
+    assert one["checks"][0]["values"] == {"3": 4}  # tuned runs use no seed of the tuning
+    (file,) = one["checks"][0]["files"]
+    before = Path(file).stat().st_mtime_ns
+    assert reproduce.main([str(claims), "--json"]) == 0
+    assert answer(capsys) == one
+    assert Path(file).stat().st_mtime_ns == before and len(list(Path("runs").glob("*/*/result.json"))) == 1
+
+    claims.write_text(CLAIMS.replace("below: 4.5", "below: 3.9"))
+    assert reproduce.main([str(claims), "--json"]) == 0
+    assert answer(capsys)["pattern"] == "pattern not seen"
+
+
+def test_nothing_starts_that_would_exceed_the_budget(claims, capsys):
+    assert reproduce.main([str(claims), "--json", "--budget", "2s"]) == 0
+    assert answer(capsys)["pattern"] == "not run" and not list(Path("runs").glob("*/*"))
+
+
+@pytest.mark.parametrize("budget", ["soon", "-3m", "3 days"])
+def test_a_malformed_budget_is_rejected(claims, budget):
+    from suite.contract import UserError
+
+    with pytest.raises(UserError, match="not a duration"):
+        reproduce.main([str(claims), f"--budget={budget}"])
+
+
+def test_a_run_that_is_rejected_says_why(claims):
+    from suite.contract import UserError
+
+    claims.write_text(CLAIMS.replace("task.batch_size=32", "optimizer.lr=-1"))
+    with pytest.raises(UserError, match=r"was rejected: optimizer\.lr=-1"):
+        reproduce.main([str(claims)])
+
+
+def test_an_interrupted_command_continues(claims):
+    """The process group gets SIGINT while a run trains, as Ctrl-C sends it; the same command continues that run."""
+    claims.write_text(CLAIMS.replace("max_steps=4 eval_every=2", "max_steps=200 eval_every=50").replace("3.5", "199"))
+    claims.write_text(claims.read_text().replace("below: 4.5", "below: 201"))
+    command = [sys.executable, "-m", "suite", "reproduce", str(claims)]
+    child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (logs := list(Path("runs").glob("*/*/events.jsonl"))):
+        time.sleep(0.2)
+    while time.monotonic() < deadline and logs[0].read_text().count('"step"') < 5:
+        time.sleep(0.2)
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.wait(timeout=60) == 130
+    assert not list(Path("runs").glob("*/*/result.json"))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "pattern seen" in done.stdout
+    (result,) = Path("runs").glob("*/*/result.json")
+    assert len(json.loads(result.read_text())["segments"]) == 2
+
+
+def test_what_is_kept_has_the_name_that_submit_gives_it(claims, tmp_path, monkeypatch):
+    from suite.verbs import claim_runs
+
+    monkeypatch.setattr(claim_runs, "_checkout", lambda: tmp_path / "results")
+    assert reproduce.main([str(claims), "--json", "--keep"]) == 0
+    (kept,) = (tmp_path / "results" / "runs").rglob("*.json")
+    assert kept.parent.name == "resnet50" and kept.name.startswith("digits-sgd-torch-s3-")
+
+
+def test_a_check_of_unknown_length_does_not_start_within_a_budget(claims, capsys):
+    claims.write_text(CLAIMS.replace("    minutes: 0.2\n", ""))
+    assert reproduce.main([str(claims), "--json", "--budget", "5h"]) == 0
+    assert answer(capsys)["pattern"] == "not run"
+
+
+def test_a_wrong_argument_of_a_study_is_one_message(claims):
+    from suite.contract import UserError
+
+    text = CLAIMS.replace(f"    runs: {{sgd: {RUN}}}\n    measure: {{field: steps}}\n", "    study: heavy-ball\n")
+    claims.write_text(text.replace("    statistic: exact\n", "    statistic: exact\n    arguments: {momentun: 0.1}\n"))
+    with pytest.raises(UserError, match="mine-steps: heavy-ball: no argument momentun; did you mean momentum"):
+        reproduce.main([str(claims)])

@@ -1,0 +1,218 @@
+"""`suite submit`: results that pass are copied once, all others are named, and nothing is overwritten."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tiny_runs import Call, copied
+
+from suite.report import audit, submission
+from suite.report.strict import Unreadable
+
+COMMITTED = Path(__file__).parents[2] / "results" / "runs"
+SAMPLE = COMMITTED / "resnet50" / "shapes-kfac-jax-s2-b8e5fcbb50a7.json"
+RESULT = json.loads(SAMPLE.read_text())
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_is_copied_with_the_digest_of_its_log_and_only_once(suite: Call, one: Path, tmp_path: Path) -> None:
+    code, text = suite("submit", str(one), "--to", "kept")
+    assert code == 0, text
+    result = json.loads((one / "result.json").read_text())
+    name = (
+        f"tiny/{result['spec']['config']['task'].get('data') or result['data']['name']}-sgd-torch-s0-{result['hash']}"
+    )
+    digest = hashlib.sha256((one / "events.jsonl").read_bytes()).hexdigest()
+    files = tree(tmp_path / "kept")
+    assert files == {
+        f"{name}.json": (one / "result.json").read_bytes(),
+        f"{name}.events.sha256": f"{digest}  events.jsonl\n".encode(),
+    }
+    code, text = suite("submit", str(one), "--to", "kept")
+    assert code == 0 and "is there already" in text and tree(tmp_path / "kept") == files
+
+
+def test_another_execution_of_a_command_gets_a_name_of_its_own(suite: Call, one: Path, tmp_path: Path) -> None:
+    again = copied(one, tmp_path / "again", execution_id="0123456789abcdef" * 2, log=False)
+    assert suite("submit", str(one), "--to", "kept")[0] == 0
+    before = tree(tmp_path / "kept")
+    result = json.loads(again.read_text())
+    for point in result["curve"]:
+        point["train_seconds"] *= 0.5
+    result["targets"] = [
+        {**target, "train_seconds": target["train_seconds"] and target["train_seconds"] * 0.5}
+        for target in result["targets"]
+    ]
+    again.write_text(json.dumps(result))
+    code, text = suite("submit", str(again), "--to", "kept")
+    assert code == 0, text
+    after = tree(tmp_path / "kept")
+    assert before.items() < after.items()
+    assert [name for name in after if name.endswith("-x01234567.json")]
+
+
+def test_an_execution_with_other_content_is_rejected(suite: Call, one: Path, tmp_path: Path) -> None:
+    assert suite("submit", str(one), "--to", "kept")[0] == 0
+    before = tree(tmp_path / "kept")
+    changed = copied(one, tmp_path / "changed", command="suite something else", log=False)
+    code, text = suite("submit", str(changed), "--to", "kept")
+    assert code == 1 and "a result is final" in text and tree(tmp_path / "kept") == before
+
+
+def test_nothing_is_written_unless_all_pass_or_partial_is_given(suite: Call, one: Path, tmp_path: Path) -> None:
+    wrong = copied(one, tmp_path / "wrong", curve__1__metrics__top1=99.0)
+    code, text = suite("submit", str(one), str(wrong), "--to", "kept")
+    assert code == 1 and "curve.1.metrics.top1: the result has 99.0" in text and "nothing was written" in text
+    assert not (tmp_path / "kept").exists()
+    code, text = suite("submit", str(one), str(wrong), "--to", "kept", "--partial")
+    assert code == 1 and len(tree(tmp_path / "kept")) == 2
+
+
+def test_a_log_of_another_run_is_noticed(suite: Call, one: Path, tmp_path: Path) -> None:
+    path = copied(one, tmp_path / "other")
+    log = path.parent / "events.jsonl"
+    log.write_text(log.read_text().replace('"step": 12', '"step": 13'))
+    code, text = suite("submit", str(path), "--to", "kept")
+    assert code == 1 and not (tmp_path / "kept").exists(), text
+    log.write_text('{"event": NaN}\n')
+    code, text = suite("submit", str(path), "--to", "kept")
+    assert code == 1 and "events.jsonl, line 1: event: NaN is not JSON" in text
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(
+    suite: Call, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from suite.report import accept
+
+    planned = accept.copies
+
+    def late(*arguments: Any) -> Any:
+        copies = planned(*arguments)
+        target = copies[0][0].target
+        target.parent.mkdir(parents=True)
+        target.write_text("somebody else's")
+        return copies
+
+    monkeypatch.setattr(accept, "copies", late)
+    code, text = suite("submit", str(one), "--to", "kept")
+    assert code == 2 and "a file of this name exists" in text
+    assert list(tree(tmp_path / "kept").values()) == [b"somebody else's"]  # the digest was removed again
+
+
+@pytest.mark.parametrize("word", ["../../evil", "/etc/x", "..", "a/b", "", "a\n", "a\0b", "-rf", "x" * 49, "ä"])
+@pytest.mark.parametrize("place", ["task", "optimizer", "comm", "data"])
+def test_a_word_that_could_leave_the_folder_makes_no_name(place: str, word: str) -> None:
+    result = json.loads(json.dumps(RESULT))
+    if place == "data":
+        result["spec"]["config"]["task"]["data"] = None
+        result["data"]["name"] = word
+    else:
+        result["spec"][place] = word
+    with pytest.raises(Unreadable, match="cannot be part of a file's name"):
+        submission.name_of(result)
+
+
+def test_committed_results_have_the_names_that_they_would_get() -> None:
+    different = 0
+    for path in sorted(COMMITTED.glob("*/*.json")):
+        name = submission.name_of(json.loads(path.read_text()))
+        assert name.parent.name == path.parent.name and name.name.rpartition("-")[2] == path.name.rpartition("-")[2]
+        different += name.name != path.name
+    assert different == 8  # frnn's six have their data's own name, and two mention float32
+
+
+PLACES = st.sampled_from(["hash", "seed", "curve", "spec", "environment", "outcome", "targets", "data", "bytes"])
+HOSTILE = st.sampled_from(
+    [None, -1, 2**63 - 1, 1e308, "", "\x1b[2J", "../..", [], {}, [[]], {"": None}, True, "x" * 5000]
+)
+
+
+@given(st.dictionaries(PLACES, HOSTILE, min_size=1, max_size=3), st.sampled_from(["top", "spec", "config", "task"]))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_hostile_values_are_named_and_never_crash(tmp_path: Path, values: dict[str, Any], level: str) -> None:
+    result = json.loads(json.dumps(RESULT))
+    config = result["spec"]["config"]
+    {"top": result, "spec": result["spec"], "config": config, "task": config["task"]}[level].update(values)
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result))
+    checked = submission.check(path)
+    assert checked.faults  # each change contradicts the schema, the hash, or what is recomputed
+    assert all(fault.isprintable() and len(fault) < 1000 for fault in checked.faults)
+    _, findings = audit.audit_paths([path])
+    assert findings[0].severity == "wrong"
+
+
+LEAVES = (
+    "curve",
+    "targets",
+    "segments",
+    "outcome",
+    "train_seconds",
+    "wall_seconds",
+    "step_seconds",
+    "excluded_seconds",
+)
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_hostile_value_at_any_place_never_crashes_the_check_or_the_audit(tmp_path: Path, data: st.DataObject) -> None:
+    result = json.loads(json.dumps(RESULT))
+    node: Any = result
+    key: Any = data.draw(st.sampled_from([*LEAVES, *result]))
+    while isinstance(node[key], dict | list) and node[key] and data.draw(st.integers(0, 3)):
+        node = node[key]
+        key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
+    node[key] = data.draw(HOSTILE)
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result))
+    events = [{"event": "step", "step": 1, key if isinstance(key, str) else "loss": data.draw(HOSTILE)}]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert submission.check(path).faults
+    _, findings = audit.audit_paths([path])
+    assert findings[0].severity == "wrong" and all(str(finding).isprintable() for finding in findings)
+
+
+@given(st.recursive(HOSTILE, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_json_that_is_no_result_is_named(tmp_path: Path, value: Any) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(value))
+    checked = submission.check(path)
+    assert checked.entry is None and checked.faults
+
+
+def test_the_check_only_prints_findings(suite: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    shutil.copy(SAMPLE, folder / SAMPLE.name)
+    before = tree(tmp_path)
+    code, text = suite("submit", "--check", "in")
+    assert code == 0 and "1 results: 0 wrong" in text and "no event log" in text
+    (folder / "no.json").write_text("[NaN]")
+    code, text = suite("submit", "--check", "in")
+    assert code == 1 and "in/no.json: is not a result: 0: NaN is not JSON" in text
+    (folder / "no.json").unlink()
+    assert tree(tmp_path) == before
+
+
+def test_bad_usage_is_named(suite: Call, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for words, says in (
+        ((), "name a result.json"),
+        (("RESULT.json",), "no checkout"),
+        (("empty", "--to", "kept"), "suite: empty: contains no result.json"),
+        (("--doubt", "a.yaml", "b.json"), "submit a doubt alone"),
+    ):
+        code, text = suite("submit", *words)
+        assert code == 2 and says in text, text
+    code, text = suite("submit", "RESULT.json", "--to", "kept")
+    assert code == 1 and "RESULT.json: no such file" in text
