@@ -1,4 +1,4 @@
-"""What `python -m suite` runs."""
+"""Entry point of `python -m suite`."""
 
 import sys
 

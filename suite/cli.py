@@ -1,5 +1,6 @@
-"""The command line: `suite <overrides>` runs; `suite <verb>` does the rest."""
+"""The command line: `suite <overrides>` starts runs, `suite <verb>` runs one of the verbs."""
 
+import errno
 import functools
 import importlib
 import os
@@ -9,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.configure import CHOICES
+from suite import __version__, disk
 from suite.contract import UserError
-from suite.load import nearest, options
+from suite.load import nearest, options, search_working_directory
+from suite.settings.configure import CHOICES
 
 VERBS = {
     "list": "suite.verbs.list",
@@ -21,20 +23,25 @@ VERBS = {
     "verify": "suite.verbs.verify",
     "sync": "suite.verbs.sync",
     "board": "suite.verbs.board",
+    "reproduce": "suite.verbs.reproduce",
+    "report": "suite.verbs.report",
+    "submit": "suite.verbs.submit",
+    "export": "suite.verbs.export",
 }
 HELP = """suite: published claims of large-scale training as commands, in PyTorch and in JAX
 
-  suite +task=resnet50 optimizer=kfac                   train, measure, set beside the papers
-  suite +task=resnet50 optimizer=sgd backend=jax seed=1
-  suite -m +task=resnet50 optimizer=sgd,kfac seed=0,1,2  a sweep, one process a run
+  suite task=resnet50 optimizer=kfac                    train, measure, compare with published numbers
+  suite task=resnet50 optimizer=sgd backend=jax seed=1
+  suite -m task=resnet50 optimizer=sgd,kfac seed=0,1,2  a sweep, one process per run
   suite experiment=A1-12                                a published row, as printed
 
-  suite list | plan | data | tune | verify | board | sync    each with --help
+  suite list | plan | data | tune | verify | sync       each with --help
+  suite reproduce | report | board | submit | export
 
 Groups (group=choice):
 {groups}
 
-Everything else is a value (optimizer.lr=0.1): suite +task=resnet50 --cfg job shows them all.
+Everything else is a value (optimizer.lr=0.1): suite task=resnet50 --cfg job prints them all.
 Hydra's own help: --hydra-help."""
 HYDRA = ("--hydra-help", "--cfg", "-c", "--info", "-i", "--resolve", "-sc", "--shell-completion")
 SWEEP = ("-m", "--multirun")
@@ -46,42 +53,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 completed and recorded, 1 failed, 2 bad usage, 3 target missed under require=target, 130 and 143 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    search_working_directory()
     try:
         return _dispatch(arguments)
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # whoever read our output has read enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of the output has closed the pipe, as `head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        if error.errno not in disk.PASSING:
+            raise
+        print(f"suite: {error.filename or 'standard output'}: {disk.cause(error)}", file=sys.stderr)
+        return 2
 
 
 def _dispatch(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in VERBS:
         return importlib.import_module(VERBS[first]).main(arguments[1:])
+    if arguments == ["--version"]:
+        print(f"suite {__version__}")
+        return 0
     if {"--help", "-h"} & set(arguments):
         print(_help(arguments))
         return 0
     if any(argument in HYDRA or argument.startswith("--cfg=") for argument in arguments):
         return _hydra(arguments)
-    from suite import configure
+    from suite.settings import configure, validation
+    from suite.settings.overrides import expand
 
     if first and "=" not in first and not first.startswith("-"):
-        raise UserError(f"{first}: no such verb; {nearest(first, VERBS)} (or write key=value)")
+        raise UserError(f"{first}: no such verb; {nearest(first, VERBS)} (for a setting, type key=value)")
     directory, overrides = _directory(arguments)
     sweep = any(argument in SWEEP for argument in overrides)
-    runs = configure.expand([argument for argument in overrides if argument not in SWEEP])
+    runs = expand([argument for argument in overrides if argument not in SWEEP])
     if len(runs) > 1 and not sweep:
-        raise UserError("several values for one key: put -m first to run them all")
+        raise UserError("several values for one key; type -m first to run them all")
     configs = [configure.compose(run, directory) for run in runs]  # every run is checked before the first one starts
     for config, run in zip(configs, runs, strict=True):
-        configure.refuse_unread(config, run, directory)
-    return _all(runs, configs, apart=sweep)
+        validation.reject_unread(config, run, directory)
+    return _run_all(runs, configs, apart=sweep)
 
 
 def _help(arguments: list[str]) -> str:
-    """What may be typed. Hydra's own help copies every configuration file many times over to say this."""
+    """The help text with the choices of every group. Hydra's own help would print whole configuration files."""
     directory, _ = _directory(arguments)
     groups = {group: ", ".join(options(group, directory)) for group in CHOICES}
     wrap = functools.partial(textwrap.fill, width=110, subsequent_indent=" " * 14)
@@ -89,50 +106,64 @@ def _help(arguments: list[str]) -> str:
 
 
 def _directory(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """Take `--config-dir DIR` out of the arguments: the user's own configuration groups."""
-    rest = list(arguments)
+    """Split the arguments into the directory of `--config-dir DIR` (None if not given) and the others."""
+    others = list(arguments)
     for index, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
         if name in ("--config-dir", "-cd"):
-            del rest[index : index + (1 if value else 2)]
+            del others[index : index + (1 if value else 2)]
             directory = Path(value or (arguments[index + 1] if index + 1 < len(arguments) else ""))
             if not directory.is_dir() or (not value and index + 1 == len(arguments)):
                 raise UserError(f"--config-dir {directory}: no such directory")
-            return directory, rest
-    return None, rest
+            return directory, others
+    return None, others
 
 
-def _all(runs: list[list[str]], configs: list[dict[str, Any]], *, apart: bool) -> int:
-    """Run one after another; a failed run does not stop the others. The worst exit code counts."""
+def _run_all(runs: list[list[str]], configs: list[dict[str, Any]], *, apart: bool) -> int:
+    """Launch the runs one after another; a failed run does not stop the others.
+
+    Args:
+        runs: the overrides of each run.
+        configs: the configuration of each run.
+        apart: whether the runs are a sweep, in which each is a process of its own.
+
+    Returns:
+        The worst exit code.
+
+    Raises:
+        UserError: if the only run is rejected.
+    """
     from suite import load
 
-    launch = load.common(configs[0].get("launch", {}).get("module", "suite.launch")).launch  # a baseline has none
+    launch = load.common(configs[0].get("launch", {}).get("module", "suite.launch.local")).launch  # a baseline has none
     parent = _sweep_in_mlflow(configs[0]) if apart and configs else None
-    codes, made = [], []
+    codes, launched = [], []
     for overrides, config in zip(runs, configs, strict=True):
         for replicate in range(config["repeat"]):
-            places: list[Path] = []
+            directories: list[Path] = []
             repeated = config | {"force": config["force"] or replicate > 0}
             try:
                 alone = not apart and config["repeat"] == 1
-                codes.append(launch(repeated, overrides, apart=not alone, parent=parent, tell=places.append))
+                codes.append(
+                    launch(repeated, overrides, apart=not alone, parent=parent, report_directory=directories.append)
+                )
             except UserError as error:
                 if len(configs) == 1:
                     raise
                 print(f"suite: {error}", file=sys.stderr)
                 codes.append(2)
-            made.append((overrides, places[0] if places else None))
+            launched.append((overrides, directories[0] if directories else None))
             if codes[-1] in (130, 143):
                 return codes[-1]
-    if len(made) > 1:
+    if len(launched) > 1:
         from suite.track import sweep
 
-        sweep.show(made)
+        sweep.show(launched)
     return max(codes, key=lambda code: (code == 1, code == 2, code))
 
 
 def _sweep_in_mlflow(config: dict[str, Any]) -> str | None:
-    """The MLflow run that a sweep's runs are shown under; None where there is no tracking."""
+    """Create the MLflow run below which a sweep's runs are shown; None without tracking."""
     if config["track"]["name"] == "none":
         return None
     from suite.track import mlflow
@@ -145,10 +176,10 @@ def _sweep_in_mlflow(config: dict[str, Any]) -> str | None:
 
 
 def _hydra(arguments: list[str]) -> int:
-    """Help, configuration printing and completion are Hydra's own."""
+    """Let Hydra print its help or the configuration, or complete a command."""
     import hydra
 
-    from suite.configure import complete
+    from suite.settings.configure import complete
 
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     sys.argv = ["suite", *complete(arguments, _directory(arguments)[0])]

@@ -1,18 +1,22 @@
-"""Finds members by their folder and loads them by name. There is no list of members anywhere.
+"""Finds members by their folder and loads them by name. No file lists them.
 
-A member is a folder of a group (`tasks`, `optimizers`, `comm/codecs` …) whose name does not begin
-with `_`; one outside the tree enters through `module: mylab.newopt` in the configuration.
+A member is a folder of a group (`tasks`, `optimizers`, `comm/codecs` …) whose name does not begin with `_`. A member
+outside the tree is named by its module in a configuration, as in `module: mylab.newopt`.
 """
 
 import difflib
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from suite.contract import UserError
+
+if TYPE_CHECKING:
+    from suite.declared import Declared
 
 BACKENDS = ("torch", "jax")
 GROUPS = {
@@ -25,71 +29,124 @@ GROUPS = {
 }
 
 
+def search_working_directory() -> None:
+    """Also find modules in the working directory, as `python -m` does, but after all installed ones."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+
+
 def members(group: str) -> dict[str, Path]:
-    """Folders of a group's members, by name."""
+    """Return the folders of a group's members, by name."""
     package = importlib.import_module(GROUPS[group])
     roots = [Path(path) for path in package.__path__]
     folders = [folder for root in roots for folder in root.iterdir() if (folder / "__init__.py").exists()]
     return {folder.name: folder for folder in sorted(folders) if not folder.name.startswith("_")}
 
 
-def backends(folder: Path) -> list[str]:
-    """The backends a member is written for."""
+def halves(folder: Path) -> list[str]:
+    """Return the backends for which a member has a file."""
     return [backend for backend in BACKENDS if (folder / f"{backend}.py").exists()]
 
 
+def backends(folder: Path) -> list[str]:
+    """Return the backends that a member supports: those of its files, or all if it has one text for all."""
+    return halves(folder) or list(BACKENDS)
+
+
 def files(group: str, directory: Path | None = None) -> list[Path]:
-    """A configuration group's files, those in the user's own `directory` last."""
+    """Return a configuration group's files, those in the user's own `directory` last."""
     package = importlib.import_module("suite.conf")
     roots = [*map(Path, package.__path__), *([directory] if directory else [])]
     return [path for root in roots for path in sorted((root / group).glob("*.yaml"))]
 
 
 def options(group: str, directory: Path | None = None) -> list[str]:
-    """Names of a configuration group's files: what may follow `group=`."""
+    """Return the names of a configuration group's files: the values of `group=`."""
     return sorted({path.stem for path in files(group, directory)})
 
 
+def preset(group: str, name: str | None, directory: Path | None = None) -> dict[str, Any]:
+    """Return one choice's YAML file, unresolved; {} if there is none. A file in `directory` replaces the suite's."""
+    import yaml
+
+    paths = [path for path in files(group, directory) if path.stem == name]
+    return yaml.safe_load(paths[-1].read_text()) if paths else {}
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint for an unknown name: the nearest ones, or all of them."""
-    names = sorted(names)
+    """Return a hint for an unknown name: the nearest names, or all of them."""
+    names = sorted(set(names))
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names) or 'none'}"
 
 
 def framework(backend: str) -> None:
-    """Refuse a backend whose framework is not installed.
+    """Check that a backend's framework is installed.
 
     Raises:
-        UserError: naming what to type.
+        UserError: it is not.
     """
-    for needed in {"torch": ("torch",), "jax": ("jax", "optax")}[backend]:
-        if importlib.util.find_spec(needed) is None:
-            raise UserError(f"backend={backend}: {needed} is not installed; type: pip install -e '.[{backend}]'")
+    for package in {"torch": ("torch",), "jax": ("jax", "optax")}[backend]:
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"backend={backend}: {package} is not installed; type: pip install -e '.[{backend}]'")
 
 
 def half(module: str, backend: str) -> ModuleType:
-    """One backend's half of a member, for example `suite.optimizers.kfac.torch`.
+    """Import a member's file for one backend, for example `suite.optimizers.kfac.torch`.
+
+    Args:
+        module: the member's module.
+        backend: `torch` or `jax`.
 
     Raises:
-        UserError: where the member, or that half of it, does not exist.
+        UserError: the member or this file does not exist.
     """
     try:
         return importlib.import_module(f"{module}.{backend}")
     except ModuleNotFoundError as error:
         folders = getattr(common(module), "__path__", ()) if error.name == f"{module}.{backend}" else ()
-        if written := [other for folder in folders for other in backends(Path(folder))]:
-            raise UserError(f"{module}: is written for {written[0]} alone; type backend={written[0]}") from error
+        if others := [other for folder in folders for other in halves(Path(folder))]:
+            raise UserError(f"{module}: is written for {others[0]} alone; type backend={others[0]}") from error
         if error.name and f"{module}.{backend}".startswith(error.name):
             raise UserError(f"{module}: no module {error.name}; check `module:` in its YAML file") from error
         raise
 
 
-def common(module: str) -> ModuleType:
-    """A member's framework-free half.
+def written(module: str, backend: str) -> None:
+    """Check that a member supports a backend, without importing its file for it.
+
+    Args:
+        module: the member's module.
+        backend: `torch` or `jax`.
 
     Raises:
-        UserError: where it does not exist.
+        UserError: the member does not exist, or has a file for another backend only.
+    """
+    supported = [other for folder in getattr(common(module), "__path__", ()) for other in halves(Path(folder))]
+    if supported and backend not in supported:
+        raise UserError(f"{module}: is written for {supported[0]} alone; type backend={supported[0]}")
+
+
+def implementation(module: str, backend: str) -> ModuleType:
+    """Import a member's file for one backend, or the member itself if it has one text for all backends.
+
+    Args:
+        module: the member's module.
+        backend: `torch` or `jax`.
+
+    Raises:
+        UserError: the member does not exist, or has a file for another backend only.
+    """
+    member = common(module)
+    split = any(halves(Path(folder)) for folder in getattr(member, "__path__", ()))
+    return half(module, backend) if split else member
+
+
+def common(module: str) -> ModuleType:
+    """Import a member's `__init__.py`, which needs no framework.
+
+    Raises:
+        UserError: the member does not exist.
     """
     try:
         return importlib.import_module(module)
@@ -99,30 +156,44 @@ def common(module: str) -> ModuleType:
         raise
 
 
+def declared(module: str) -> "type[Declared] | None":
+    """Return the settings that a member declares in its `settings.py`; None for a member without this file.
+
+    Raises:
+        UserError: the member does not exist.
+    """
+    if importlib.util.find_spec(f"{common(module).__name__}.settings") is None:
+        return None
+    return importlib.import_module(f"{module}.settings").Settings
+
+
 def arguments(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration node without its address: what the member's `make` takes."""
+    """Return a configuration node without `name` and `module`: the arguments of the member's `make`."""
     return {name: value for name, value in node.items() if name not in ("name", "module")}
 
 
-def made(make: Callable[..., Any], node: Mapping[str, Any], what: str, *given: Any, **asked: Any) -> Any:
-    """What a member's `make` makes of a configuration node.
+def made(make: Callable[..., Any], node: Mapping[str, Any], place: str, *positional: Any, **named: Any) -> Any:
+    """Call a member's `make` with the options of a configuration node.
 
     Args:
-        make: the member's.
-        node: its options, with its address.
-        what: the node's place in the configuration, for errors.
-        given: further arguments.
-        asked: further arguments by name.
+        make: the member's `make`.
+        node: its configuration node.
+        place: the node's dotted key, for errors.
+        positional: further arguments.
+        named: further arguments by name.
+
+    Returns:
+        What `make` returns.
 
     Raises:
-        UserError: for an option that the member does not have.
+        UserError: the member does not have one of the options.
     """
     try:
-        return make(*given, **asked, **arguments(node))
+        return make(*positional, **named, **arguments(node))
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
         option, name = str(error).rpartition(" ")[2].strip("'"), node.get("name", node["module"].rpartition(".")[2])
         raise UserError(
-            f"{what}.{option}: {name} has no such option; it was typed, or it stands in a preset that is another's"
+            f"{place}.{option}: {name} has no such option; you typed it, or a preset of another member sets it"
         ) from error

@@ -1,8 +1,8 @@
-"""Counter-based random numbers, one text for NumPy and jax.numpy, so that both backends draw the same values.
+"""Counter-based random numbers. The same code serves NumPy and jax.numpy, so both backends draw the same values.
 
-A draw is a pure function of (seed, step), a name and an index; nothing is consumed, so order, batch size and the
-number of devices do not matter. Torch draws in NumPy and copies. The mixer is the 32-bit finalizer of MurmurHash3
-(Appleby, public domain), applied once per word of the key.
+A draw is a pure function of (seed, step), a name and an index. It changes no state, so order, batch size and the
+number of devices do not matter. torch draws in NumPy and copies the values. The mixer is the 32-bit finalizer of
+MurmurHash3 (Appleby, public domain), applied once per word of the key.
 """
 
 import math
@@ -22,8 +22,11 @@ def bits(xp: Any, key: Any, name: str, index: Any) -> Any:
     Args:
         xp: `numpy` or `jax.numpy`.
         key: (seed, step), two unsigned integers; may be traced.
-        name: what is being drawn, for example a layer's name.
-        index: integers, one draw each; taken modulo 2**32.
+        name: the purpose of the numbers, for example a layer's name.
+        index: integers, one draw for each; taken modulo 2**32.
+
+    Returns:
+        uint32, shaped like `index`.
     """
     word = xp.asarray(index).astype(xp.uint32)
     for part in (zlib.crc32(name.encode()), key[0], key[1]):
@@ -40,7 +43,7 @@ def uniform(xp: Any, key: Any, name: str, index: Any) -> Any:
 def normal(xp: Any, key: Any, name: str, index: Any, kind: Any = None) -> Any:
     """Standard normal draws by Box and Muller (1958), float32, or computed in the type `kind`.
 
-    Logarithm and cosine are the backend's own: in float32 the last bits may differ.
+    The backends compute logarithm and cosine differently: in float32 the last bits may differ.
     """
     kind = kind or xp.float32
     radius = xp.sqrt(-2.0 * xp.log(uniform(xp, key, name + "/radius", index).astype(kind)))

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from suite import load
+
 SHAPES = {"matrix": (4, 3), "filter": (2, 3, 3, 2), "bias": (5,), "scale": ()}
 STEPS = 10
 BACKENDS = ("torch", "jax")
@@ -25,6 +27,13 @@ def pulled(params: Tree, step: int) -> Tree:
     return {name: noise[name] + value for name, value in params.items()}
 
 
+def chosen(name: str, values: Tree) -> Any:
+    """The settings of one of the suite's optimizers: these values, and the defaults of the others."""
+    declared = load.declared(f"suite.optimizers.{name}")
+    assert declared is not None
+    return declared.given(values)
+
+
 def specified(
     name: str, gradient: Gradient = pulled, edit: Tree | None = None, *, steps: int = STEPS, **hyper: Any
 ) -> Tree:
@@ -33,7 +42,7 @@ def specified(
     params, state = draw(0), reference.init(draw(0))
     for step in range(steps):
         hyper |= edit or {} if step == steps // 2 else {}
-        params, state = reference.update(params, gradient(params, step), state, step=step, **hyper)
+        params, state = reference.update(params, gradient(params, step), state, chosen(name, hyper), step=step)
     return params
 
 

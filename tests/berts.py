@@ -5,7 +5,8 @@ from typing import Any
 
 import engines
 
-from suite import configure, run
+from suite.launch import run
+from suite.settings import configure
 
 SMALL = ["layers=2", "hidden=16", "heads=2", "intermediate=32", "sequence=32", "positions=32", "predictions=6"]
 SMALL += ["batch_size=8", "eval_batch_size=16", "sources.hmm.options={train: 64, valid: 24}"]

@@ -10,7 +10,8 @@ import torch
 import yaml
 from conftest import OUTSIDE
 
-from suite import communication, load
+from suite import load
+from suite.comm import setup
 
 CAST = ("float16", "bfloat16")  # by frameworks themselves, each of which has NaNs of its own bits
 FRACTIONS = (0, 1, 0x3FF, 0x400, 0x1000, 0x3FFFFF, 0x400000, 0x7FE000, 0x7FF000, 0x7FFFFF)
@@ -44,7 +45,7 @@ NODES = nodes()
 
 def halves(node: dict[str, Any]) -> dict[str, Any]:
     """The specification and both backends' halves."""
-    return {backend or "numpy": communication.codec(node, backend) for backend in (None, "torch", "jax")}
+    return {backend or "numpy": setup.codec(node, backend) for backend in (None, "torch", "jax")}
 
 
 def compiled(node: dict[str, Any]) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from suite import communication, load
+from suite import load
+from suite.comm import setup
 from suite.comm.channel import Channels
 
 DEVICE = os.environ.get("BENCH_DEVICE", "cpu")
@@ -19,10 +20,11 @@ OUTSIDE = {name: {"module": f"mylab.{name}", "lr": 0.1} for name in ("secant", "
 OPTIMIZERS = INSIDE | OUTSIDE
 # hyper-parameters at which ten steps of the tiny task are well conditioned
 SETTINGS: dict[str, dict[str, Any]] = {
+    "sgd": {"lr": 0.1, "weight_decay": 0.0},
     "soap": {"lr": 0.01, "epsilon": 1e-3, "start_preconditioning": 4, "precondition_frequency": 2},
     "muon": {"lr": 0.02, "fallback_epsilon": 1e-4},
     "kfac": {"lr": 0.05, "damping": 0.3, "factor_interval": 2, "inverse_interval": 4, "weight_decay": 1e-3},
-    "shampoo": {"lr": 0.05, "block_size": 3, "inverse_interval": 3},
+    "shampoo": {"lr": 0.05, "nesterov": False, "weight_decay": 0.0, "block_size": 3, "inverse_interval": 3},
     "adamw": {"lr": 0.01},
     "lars": {"lr": 0.2, "weight_decay": 1e-3, "trust": 0.2},
     "adagrad": {"lr": 0.05},
@@ -52,7 +54,7 @@ def comm(**changes: Any) -> dict[str, Any]:
 
 def channels(backend: str, world: int = 2, **changes: Any) -> Channels:
     """How the tiny task's values travel."""
-    return communication.channels(comm(**changes), tiny(), world, backend)
+    return setup.channels(comm(**changes), tiny(), world, backend)
 
 
 def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def engine(settings: dict[str, Any], task: Any = None) -> Any:
 
         torch.set_num_threads(1)
     task = task or load.common(settings["task"]["module"]).make()
-    return importlib.import_module(f"suite.backend.{settings['backend']}").Engine(task, settings)
+    return importlib.import_module(f"suite.engine.{settings['backend']}").Engine(task, settings)
 
 
 def tiny(**options: Any) -> Any:
@@ -98,8 +100,12 @@ def called(key: str) -> str:
 
 
 def weights(made: Any) -> dict[str, np.ndarray]:
-    """Parameters and buffers by name, as NumPy copies."""
-    return {called(key): value.copy() for key, value in made.snapshot()[0].items() if called(key)}
+    """Parameters and buffers by name, as NumPy copies; all ranks call it, because tables lie split over them."""
+    arrays, skeleton = made.snapshot()
+    found = {called(key): value.copy() for key, value in arrays.items() if called(key)}
+    for name in sorted(called(key) for key in skeleton["own"] if called(key)):
+        found[name] = np.concatenate(made.ranks.gather(found[name]))
+    return found
 
 
 def put(made: Any, values: dict[str, np.ndarray]) -> None:

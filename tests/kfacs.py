@@ -1,5 +1,6 @@
 """K-FAC by itself, driven by given statistics: either backend behind the same few names, in float64 by default."""
 
+import functools
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ from suite.optimizers.kfac.torch import KFAC
 Tree = dict[str, np.ndarray]
 LINEAR = {"fc": Layer("linear", ("fc.weight", "fc.bias"))}
 SHAPES = {"fc.weight": (2, 3), "fc.bias": (2,)}  # A is 4 by 4, G 2 by 2
+EVERY_STEP = {"factor_interval": 1, "inverse_interval": 1}
+HYPER: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.0, **EVERY_STEP}  # where a test gives no others
 
 
 class Alone(twins.Alone):
@@ -43,7 +46,7 @@ class Torch:
         self.kind = getattr(torch, kind)
         made = twins.draw(shapes, 0)
         self.named = {name: torch.nn.Parameter(torch.tensor(value, dtype=self.kind)) for name, value in made.items()}
-        self.optimizer = KFAC(self.named.items(), layers=layers, **hyper)
+        self.optimizer = KFAC(self.named.items(), layers=layers, **(HYPER | hyper))
         self.plan = self.optimizer.plan
 
     @property
@@ -82,7 +85,7 @@ class Torch:
         """Change the parameters."""
         for name, parameter in self.named.items():
             parameter.grad = torch.as_tensor(grads[name], dtype=self.kind)
-        self.optimizer.step()
+        self.optimizer.step(reduce=Alone)
 
     def _given(self, found: Tree) -> dict[str, torch.Tensor]:
         return {name: torch.as_tensor(value, dtype=self.kind) for name, value in found.items()}
@@ -98,13 +101,13 @@ class Jax:
         self.state: Any
         with self._mode():
             self.tree = {name: jnp.asarray(value, kind) for name, value in twins.draw(shapes, 0).items()}
-            self.optimizer = kfac(layers=layers, shapes=shapes, **hyper)
+            self.optimizer = kfac(layers=layers, shapes=shapes, **(HYPER | hyper))
             self.state = self.optimizer.init(self.tree)
         self.plan = self.optimizer.plan
         made = self.optimizer
         self.absorb = jax.jit(lambda state, found: made.absorb(found, state, reduce=Alone))
         self.program = jax.jit(lambda state, name: made.program(name, state, reduce=Alone), static_argnums=1)
-        self.compiled = jax.jit(made.update)
+        self.compiled = jax.jit(functools.partial(made.update, reduce=Alone))
 
     def _mode(self) -> Any:
         return jax.enable_x64(self.kind == "float64")

@@ -74,7 +74,7 @@ def frozen(task: str) -> list[float]:
     """The losses of the same batches at the initial weights, in torch."""
     import engines
 
-    from suite import run
+    from suite.launch import run
 
     settings = config((task, "sgd", "float32", "torch", "1"))
     settings["optimizer"] |= {"lr": 0.0}
@@ -87,7 +87,7 @@ def losses(cells: list[Cell]) -> dict[Cell, list[float]]:
     import engines
     import ranks
 
-    from suite import run
+    from suite.launch import run
 
     found, apart = {}, {}
     for cell in cells:

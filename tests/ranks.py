@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 
-def launch(script: Path, backend: str, world: int, *arguments: str, deadline: float = 240) -> None:
+def launch(script: Path, backend: str, world: int, *arguments: str, deadline: float = 480) -> None:
     """Run `script BACKEND RANK WORLD ADDRESS …` as every rank, and wait for all."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -39,7 +39,7 @@ def launch(script: Path, backend: str, world: int, *arguments: str, deadline: fl
 
 
 def start(
-    backend: str, world: int, out: Path, cases: dict[str, Any], deadline: float = 240
+    backend: str, world: int, out: Path, cases: dict[str, Any], deadline: float = 480
 ) -> dict[str, dict[str, Any]]:
     """Run the cases on `world` processes; returns each case's weights, checked to be equal bits on all ranks."""
     launch(Path(__file__), backend, world, str(out), json.dumps(cases), deadline=deadline)
@@ -59,9 +59,10 @@ def main(backend: str, rank: str, world: str, address: str, out: str, cases: str
     os.environ.pop("XLA_FLAGS", None)
     import engines
 
-    from suite import load, run
+    from suite import load
+    from suite.launch import run
 
-    module = load.half("suite.backend.ranks", backend)
+    module = load.half("suite.engine.ranks", backend)
     module.connect(int(rank), int(world), address, 60)
     for name, (optimizer, steps, changes) in json.loads(cases).items():
         ends, apart = [*changes.pop("restored", []), steps], changes.pop("apart", [])

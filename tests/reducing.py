@@ -10,14 +10,14 @@ import pytest
 import torch
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from simulated_torch import simulate
 
-from suite import communication
+from suite.comm import setup
 from suite.comm.channel import Channels
 from suite.comm.reduce.jax import Reduce as InJax
 from suite.comm.reduce.torch import Reduce as InTorch
 from suite.comm.transport.jax import AXIS
 from suite.comm.transport.jax import Transport as OnMesh
-from suite.comm.transport.torch_sim import simulate
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -39,7 +39,7 @@ def channels(backend: str | None, topology: str = "flat", shapes: Shapes = SHAPE
         )
 
     node = engines.comm(topology=topology, ranks_per_host=LOCALS, **changes)
-    return communication.channels(node, Task(), WORLD, backend)  # type: ignore[arg-type]
+    return setup.channels(node, Task(), WORLD, backend)  # type: ignore[arg-type]
 
 
 def gradients(step: int = 0, whole: bool = False, shapes: Shapes = SHAPES) -> dict[str, np.ndarray]:
@@ -58,7 +58,7 @@ def by_torch(made: Channels, each: list[dict[str, np.ndarray]]) -> tuple[list[di
         means = []
         for values in each:
             own = {name: torch.tensor(value[transport.rank]) for name, value in values.items()}
-            means.append({name: value.numpy() for name, value in reduce.mean("gradients", own).items()})
+            means.append({name: value.numpy() for name, value in reduce.mean("gradients", own, gradients=True).items()})
         return means, {name: value.numpy() for name, value in reduce.state.items()}, transport.ledger
 
     found = simulate(body, WORLD, made.locals)
@@ -80,7 +80,8 @@ def by_jax(made: Channels, each: list[dict[str, np.ndarray]]) -> tuple[list[dict
     def body(values: Any, state: Any) -> Any:
         transport = OnMesh(WORLD, made.locals)
         reduce = InJax(transport, made, state=state, key=np.asarray(KEY, np.uint32))
-        found = reduce.mean("gradients", {name: value[0] for name, value in values.items()})
+        own = {name: value[0] for name, value in values.items()}
+        found = reduce.mean("gradients", own, gradients=True)
         sent.append(transport.entries)
         return {name: value[None] for name, value in found.items()}, reduce.state
 

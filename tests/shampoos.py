@@ -8,10 +8,12 @@ import twins
 from twins import Tree, noisy
 
 from suite.optimizers.shampoo import reference
+from suite.optimizers.shampoo.settings import Settings
 
 STEPS = 10
 SHAPES = {"matrix": (5, 4), "filter": (4, 3, 3, 3), "wide": (3, 7), "narrow": (6, 1), "bias": (5,), "scale": ()}
 HYPER = {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.01, "beta2": 0.9, "epsilon": 1e-4, "block_size": 3}
+HYPER |= {"nesterov": False}
 SCHEDULE = {"inverse_interval": 2, "start_preconditioning": 3}
 TABLES = ["wide"]
 Torch, Jax = (functools.partial(half, "shampoo") for half in (twins.Torch, twins.Jax))
@@ -30,10 +32,10 @@ def train(
     for step in range(steps):
         made.edit(**(edits or {}).get(step, {}))
         made.host(step)
-        grads = gradient(made.params, step)
+        made.collect(gradient(made.params, step))
         for name in made.plan.programs(step):
             made.refresh(name)
-        made.update(grads)
+        made.move()
     return made.params
 
 
@@ -41,10 +43,11 @@ def specified(
     params: Tree, gradient: Any = noisy, edits: dict[int, dict[str, float]] | None = None, **hyper: Any
 ) -> Tree:
     """The same by the reference."""
-    state = reference.init(params)
+    state, tables = reference.init(params), hyper.pop("tables", ())
     for step in range(hyper.pop("steps", STEPS)):
         hyper |= (edits or {}).get(step, {})
-        params, state = reference.update(params, gradient(params, step), state, step=step, **hyper)
+        settings = Settings.given(hyper)
+        params, state = reference.update(params, gradient(params, step), state, settings, step=step, tables=tables)
     return params
 
 

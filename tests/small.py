@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from suite import configure
+from suite.settings import configure
 
 SMALL_FRNN = [
     *("batch_size=8", "eval_batch_size=24", "length=16", "filters=4", "dense=8", "hidden=6"),

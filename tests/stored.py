@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from suite import record
+from suite.record import record
 from suite.track import server
 
 

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from tiny_runs import TINY, Call
 
-from suite import board, cli, configure, page
+from suite import cli
 from suite.contract import UserError
+from suite.report import board
+from suite.report.site import pages
+from suite.settings import configure
 from suite.tasks.frnn import trees
 from suite.track.points import points
 from suite.track.view import snapshot
-from suite.verbs.recompute import schema_faults
+from suite.report.recompute import schema_faults
 
 MEANS = (*TINY, "baseline=means")
 ABSENT = ("optimizer", "comm", "backend", "world", "batch_size")  # from a baseline's spec
@@ -98,7 +101,7 @@ def test_the_schema_refuses_a_baseline_that_claims_more(made: Path, name: str, v
 def test_the_same_command_finds_the_result_and_a_seed_is_another_run(suite: Call) -> None:
     assert suite(*MEANS)[0] == 0
     code, text = suite(*MEANS)
-    assert code == 0 and "this result exists" in text
+    assert code == 0 and "this run has a result already" in text
     assert suite(*MEANS, "seed=1", "require=target")[0] == 3
     assert len(list(Path("runs/tiny").iterdir())) == 2
 
@@ -145,7 +148,7 @@ def test_verify_fits_again(suite: Call, made: Path) -> None:
     result["curve"][0]["metrics"]["top1"] += 0.1
     (folder / "result.json").write_text(json.dumps(result))
     code, text = suite("verify", str(folder / "result.json"), "--trust")
-    assert code == 1 and "metrics.top1: 79.5871" in text and "79.4871" in text, text
+    assert code == 1 and "metrics.top1: the result has 79.5871" in text and "79.4871" in text, text
 
 
 def test_mlflow_gets_no_optimizer_and_no_steps(made: Path) -> None:
@@ -176,8 +179,8 @@ def test_the_board_shows_a_baseline_beside_every_batch_size(suite: Call, made: P
         assert means.tries and means.tries.n == 1 and means.tries.hits == (group.goal == "top1>=60")
         assert means.score == pytest.approx(79.487, abs=1e-3) and bool(means.timings)
         assert sgd.settings == means.settings == {}, "a baseline's lack of settings is no difference"
-    page.render(leaderboard, tmp_path / "site")
-    text = (tmp_path / "site" / "index.html").read_text()
+    pages.render(leaderboard, [], tmp_path / "site")
+    text = (tmp_path / "site" / "task" / "tiny.html").read_text()
     assert "means (baseline)" in text and "top1 79.49" in text and "None" not in text
 
 
@@ -185,8 +188,8 @@ def test_a_baseline_alone_is_a_group(made: Path, tmp_path: Path) -> None:
     leaderboard = board.rank([result_of(made)])
     assert [len(group.entries) for group in leaderboard.groups] == [1, 1]
     assert all("no batches" in group.title for group in leaderboard.groups)
-    page.render(leaderboard, tmp_path)
-    assert "no batches" in (tmp_path / "index.html").read_text()
+    pages.render(leaderboard, [], tmp_path)
+    assert "no batches" in (tmp_path / "task" / "tiny.html").read_text()
 
 
 def test_plan_says_what_would_be_fitted_and_how_long_it_took(suite: Call) -> None:

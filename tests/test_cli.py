@@ -7,8 +7,11 @@ from typing import Any
 import conftest
 import pytest
 
-from suite import configure
+import suite
+from suite import cli
 from suite.contract import UserError
+from suite.settings import configure, validation
+from suite.settings.overrides import expand
 from suite.verbs import plan
 
 TASK = "+task=resnet50"
@@ -33,12 +36,12 @@ TASK = "+task=resnet50"
         ([TASK, "world=0"], "world=0: must be at least 1"),
         ([TASK, "seed=-1"], "seed=-1: must be at least 0"),
         ([TASK, "precision=half"], "precision=half: must be one of float32"),
-        ([TASK, "require=yes"], "require=yes: must be one of null, target"),
+        ([TASK, "require=yes"], "require=yes: must be target or null"),
         ([TASK, "device=tpu"], "device=tpu: must be one of auto, cpu, cuda"),
         ([TASK, "optimizer.damping=1"], "optimizer.damping: unknown"),
         ([TASK, "optimizer=adamw", "optimizer.beta1=1.5"], "optimizer.beta1=1.5: must be at most 1"),
         ([TASK, "optimizer=soap", "optimizer.beta2=-1.0"], "optimizer.beta2=-1.0: must be at least 0"),
-        ([TASK, "optimizer.lr=nan"], "optimizer.lr=nan: must be at least 0"),
+        ([TASK, "optimizer.lr=nan"], "optimizer.lr=nan: must be finite"),
         ([TASK, "optimizer=shampoo", "optimizer.block_size=0"], "optimizer.block_size=0: must be at least 1"),
         ([TASK, "optimizer=kfac", "optimizer.inverse_interval=0"], "inverse_interval=0: must be at least 1"),
         ([TASK, "comm.bucket_mib=-1"], "comm.bucket_mib=-1: must be at least 0"),
@@ -50,7 +53,7 @@ TASK = "+task=resnet50"
 )
 def test_composition_says_what_is_wrong(overrides: list[str], says: str) -> None:
     with pytest.raises(UserError) as error:
-        for run in configure.expand(overrides):
+        for run in expand(overrides):
             configure.compose(run)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
@@ -73,12 +76,15 @@ def test_a_part_of_comm_may_be_named() -> None:
 
 def test_a_preset_of_another_optimizer_is_named() -> None:
     for words, says in [
-        (["optimizer=sgd", "comm=kfac_stale"], "optimizer.stale: sgd has no such option; comm=kfac_stale is"),
-        (["optimizer=lars", "recipe=spngd-32k"], "recipe=spngd-32k is another optimizer's"),
+        (
+            ["optimizer=sgd", "comm=kfac_stale"],
+            "optimizer.factor_interval: sgd has no such option; comm=kfac_stale is for",
+        ),
+        (["optimizer=lars", "recipe=spngd-32k"], "recipe=spngd-32k is for another optimizer"),
     ]:
         typed = [TASK, *words]
         with pytest.raises(UserError, match=says):
-            configure.refuse_unread(configure.compose(typed), typed)
+            validation.reject_unread(configure.compose(typed), typed)
         with pytest.raises(UserError, match=says):
             plan.main(typed)
 
@@ -86,7 +92,7 @@ def test_a_preset_of_another_optimizer_is_named() -> None:
 def test_an_option_that_was_added_is_the_optimizers_own_business() -> None:
     typed = [TASK, "+optimizer.power=2"]
     assert configure.compose(typed)["optimizer"]["power"] == 2
-    configure.refuse_unread(configure.compose(typed), typed)
+    validation.reject_unread(configure.compose(typed), typed)
 
 
 def test_task_with_and_without_plus_are_the_same_run() -> None:
@@ -112,7 +118,7 @@ def test_a_published_recipe_brings_its_optimizer(task: str, recipe: str, optimiz
 
 
 def test_a_sweep_is_every_combination() -> None:
-    runs = configure.expand(["+task=resnet50", "optimizer=sgd,kfac", "seed=range(2)"])
+    runs = expand(["+task=resnet50", "optimizer=sgd,kfac", "seed=range(2)"])
     assert [run[1:] for run in runs] == [[f"optimizer={o}", f"seed={s}"] for o in ("sgd", "kfac") for s in (0, 1)]
 
 
@@ -128,7 +134,7 @@ def test_overriding_a_tuned_value_leaves_the_recipe() -> None:
 )
 def test_every_experiment_is_its_published_row(name: str) -> None:
     """Batch and steps equal the row that names it; its recipe names the row its values come from."""
-    from suite import published
+    from suite.report import published
 
     config, row = configure.compose([f"experiment={name}"]), published.row(name)
     assert config["task"]["batch_size"] == row.batch_size
@@ -149,7 +155,7 @@ def test_errors_end_with_exit_code_2_and_one_line(suite_command: Any) -> None:
     for arguments, says in (
         ((TASK, "optimizer=kfak"), "did you mean kfac or kfac_jax?"),
         (("lst",), "lst: no such verb; did you mean list?"),
-        ((TASK, "seed=0,1"), "put -m first"),
+        ((TASK, "seed=0,1"), "type -m first"),
         ((TASK, "world=3"), "task.batch_size=64: not divisible by world"),
         ((TASK, "accumulate=4"), "task.batch_size=64: not divisible"),
         ((TASK, "scale=gpu"), "data_dir="),
@@ -188,7 +194,7 @@ def test_an_unreadable_image_is_named_or_counted(suite_command: Any, tmp_path: P
     assert [Path(name).name for name in result["data"]["skipped"]] == [bad.name]
 
 
-SCALES = [("laptop", "auto", None), ("gpu", "cuda", 90_000), ("paper", "cuda", 28_000)]
+SCALES = [("laptop", "auto", None), ("gpu", "cuda", 450_410), ("paper", "cuda", 14_076)]
 
 
 @pytest.mark.parametrize("scale, device, steps", SCALES)
@@ -196,3 +202,24 @@ def test_a_scale_sets_what_it_says(scale: str, device: str, steps: int | None) -
     config = configure.compose(["task=resnet50", f"scale={scale}", "recipe=null"])
     assert (config["scale"], config["device"]) == (scale, device)
     assert steps is None or config["max_steps"] == steps
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "many", "1.5", "true"])
+def test_threads_must_be_a_number_or_auto(suite, threads: str) -> None:
+    code, said = suite("+task=resnet50", f"threads={threads}")
+    assert code == 2 and said.startswith(f"suite: threads={threads.title() if threads == 'true' else threads}: must be")
+
+
+def test_a_suggestion_names_a_setting_once(suite) -> None:
+    code, said = suite("+task=resnet50", "sclae=laptop")
+    assert code == 2 and said.count(" scale ") == 1
+
+
+def test_the_preset_kfac_stale_works_as_listed() -> None:
+    optimizer = configure.compose(["+task=resnet50", "comm=kfac_stale", "optimizer=kfac", "world=2"])["optimizer"]
+    assert (optimizer["stale"], optimizer["factor_interval"], optimizer["inverse_interval"]) == (True, 1, 1)
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"suite {suite.__version__}\n"

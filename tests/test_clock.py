@@ -1,13 +1,15 @@
 """What is billed: an asynchronous step, host work that straddles an evaluation, and nothing of the evaluation."""
 
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from suite.clock import Clock
 from suite.contract import Data, Evaluated, Finished, Plan, Target
-from suite.train import train
+from suite.training.clock import Clock
+from suite.training.loop import train
 
 WORK = 0.05
 
@@ -154,3 +156,104 @@ def test_the_engine_waits_for_its_device(backend: str) -> None:
 
     together, apart = min(seconds(False) for _ in range(3)), min(seconds(True) for _ in range(3))
     assert together > apart / 5
+
+
+class Batches(Task):
+    """Batches that take a while to make, and evaluations that take longer."""
+
+    def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> dict[str, int]:
+        if split == "train":
+            time.sleep(WORK)
+        return {"index": index}
+
+
+def config_of(steps: int, **changes: object) -> dict[str, object]:
+    config = {"seed": 0, "max_steps": steps, "eval_every": 1, "checkpoint_every": 0, "log_every": 1, "prefetch": 0}
+    config |= {"schedule": {"shape": "constant"}, "optimizer": {"lr": 1.0}, "stop_at_target": True}
+    return config | {"comm": {"policy": None}} | changes
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_batches_made_while_the_clock_stands_are_billed(prefetch: int) -> None:
+    """An evaluation lasts as long as two batches take, so that a thread could make them all unbilled."""
+    steps = 8
+    *_, last = train(Batches(), Engine(device=0.0, host=0.0), config_of(steps, prefetch=prefetch))  # type: ignore
+    assert isinstance(last, Finished)
+    assert last.facts["train_seconds"] >= steps * WORK
+    evaluation = last.facts["excluded_seconds"]["evaluation"]
+    assert evaluation >= steps * 2 * WORK * 0.9
+    assert last.facts["train_seconds"] < evaluation, "half as long; the ratio holds on a busy machine, too"
+
+
+def test_a_slow_listener_does_not_hide_the_making_of_batches() -> None:
+    """Logging is not waited for, so the thread goes on, and its seconds are billed."""
+    steps, last = 6, None
+    for event in train(Batches(), Engine(device=0.0, host=0.0), config_of(steps, prefetch=4, eval_every=steps)):  # type: ignore
+        time.sleep(2 * WORK)
+        last = event
+    assert isinstance(last, Finished) and last.facts["train_seconds"] >= steps * WORK
+
+
+class Worker(Engine):
+    """An engine whose optimizer computes in a thread that nobody knows of."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(device=0.0, host=0.0)
+        self.seconds, self.over = seconds, threading.Event()
+
+    def step(self, step: int, batch: object, hyper: object) -> float:
+        def compute() -> None:
+            until = time.thread_time() + self.seconds
+            while time.thread_time() < until and not self.over.is_set():
+                sum(range(1000))
+
+        threading.Thread(target=compute, daemon=True).start()
+        return 1.0
+
+
+def test_an_unannounced_thread_is_awaited_and_billed() -> None:
+    *_, last = train(Task(), Worker(0.5), config_of(1))  # type: ignore
+    assert isinstance(last, Finished)
+    assert last.facts["train_seconds"] >= 0.5
+    assert last.facts["busy_pauses"] == 0
+
+
+class Parent(Engine):
+    """An engine whose optimizer computes in a child process."""
+
+    def step(self, step: int, batch: object, hyper: object) -> float:
+        busy = "import time\nwhile time.process_time() < 0.5: pass"
+        subprocess.Popen([sys.executable, "-S", "-c", busy])
+        return 1.0
+
+
+def test_a_child_process_is_awaited_and_billed() -> None:
+    *_, last = train(Task(), Parent(device=0.0, host=0.0), config_of(1))  # type: ignore
+    assert isinstance(last, Finished)
+    assert last.facts["train_seconds"] >= 0.4
+    assert last.facts["busy_pauses"] == 0
+
+
+def test_a_thread_that_never_ends_marks_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    from suite.training import idle, loop
+
+    monkeypatch.setattr(loop, "wait_until_idle", lambda patience: idle.wait_until_idle(min(patience, 0.1)))
+    engine = Worker(60.0)
+    *_, last = train(Task(), engine, config_of(2))  # type: ignore
+    engine.over.set()
+    assert isinstance(last, Finished) and last.facts["busy_pauses"] == 2
+
+
+def test_waiting_for_idleness_costs_an_idle_process_nothing() -> None:
+    from suite.training.idle import wait_until_idle
+
+    spent = []
+    for _ in range(5):  # another process may take the core for a while
+        clock = Clock(lambda: None, wait_until_idle=wait_until_idle)
+        clock.start()
+        with clock.paused("evaluation"):
+            pass
+        spent.append(clock.seconds)
+        assert clock.busy_pauses == 0
+    assert min(spent) < 0.05
+    assert set(clock.facts()["processor_seconds"]) == {"training", "excluded"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import suite
-from suite import environment
+from suite.record import environment
 
 
 @pytest.fixture

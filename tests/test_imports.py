@@ -27,7 +27,11 @@ HEAVY = {
     "safetensors",
 }
 MEMBERS = {"tasks": "suite.tasks", "optimizers": "suite.optimizers", "comm": "suite.comm"}
-OPEN_TO_MEMBERS = ("suite.contract", "suite.stream")  # what any member may import of the engine
+GROUND = ("contract", "stream", "load", "disk", "declared")  # files below all rooms
+OPEN_TO_MEMBERS = ("suite.contract", "suite.declared", "suite.stream", "suite.load")
+# rooms from the lowest to the highest: each may import those before it
+ROOMS = ("comm", "optimizers", "tasks", "settings", "record", "statistics", "claims", "report", "projection", "engine")
+ROOMS += ("training", "track", "launch", "verbs", "studies", "cli", "__main__")
 
 
 def modules() -> list[Path]:
@@ -59,13 +63,13 @@ def test_each_file_keeps_to_its_room(path: Path) -> None:
     roots = {name.partition(".")[0] for name in every}
     own = next((backend for backend in FRAMEWORKS if path.stem.split("_")[0] == backend), None)
     forbidden = set().union(*(names for backend, names in FRAMEWORKS.items() if backend != own))
-    if path != ROOT / "suite" / "run.py":  # which sets torch's threads before an engine is made
+    if path != ROOT / "suite" / "launch" / "run.py":  # which sets torch's threads before an engine is made
         assert not roots & forbidden, "a framework outside its own file"
     group = path.relative_to(ROOT).parts[0]
     if group == "suite":
         assert not {name.partition(".")[0] for name in eager} & (HEAVY - {"rich"}), "import it where it is used"
-    if path == ROOT / "suite" / "contract.py":
-        assert roots <= set(sys.stdlib_module_names)
+    if path.parent == ROOT / "suite" / "contract":
+        assert roots <= {*sys.stdlib_module_names, "suite"}
     if group in MEMBERS:
         _member(path, group, every)
 
@@ -73,13 +77,31 @@ def test_each_file_keeps_to_its_room(path: Path) -> None:
 def _member(path: Path, group: str, names: set[str]) -> None:
     package = MEMBERS[group]
     for name in (name for name in names if name.startswith("suite")):
-        if name.startswith(OPEN_TO_MEMBERS) or name in ("suite.stream", "suite.contract"):
+        if name.startswith(OPEN_TO_MEMBERS):
             continue
         assert name.startswith(package), f"{name}: a member may not import the engine or another group"
         rest = name.removeprefix(package + ".").split(".")
         here = path.relative_to(ROOT / group).parts
         if group != "comm" and not rest[0].startswith("_"):
             assert rest[0] == here[0], f"{name}: a member may not import another member"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_rooms_import_only_rooms_below_them(path: Path) -> None:
+    """So there is no circle between rooms, and a change is felt only above it."""
+    here = _room("suite." + ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("suite."))
+    for name in imports(path, inside_functions=True):
+        there = _room(name)
+        if name.startswith("suite.") and there != here:
+            assert there is None or (here and ROOMS.index(there) < ROOMS.index(here)), f"{here} imports {name}"
+
+
+def _room(name: str) -> str | None:
+    """The room of a dotted name below `suite`; None for the ground floor."""
+    part = name.split(".")[1] if "." in name else ""
+    if part in GROUND or name.startswith(("suite.__version__", "suite.__init__")) or name == "suite":
+        return None
+    return part if part in ROOMS else None
 
 
 def test_frameworks_stay_unloaded_where_they_are_not_needed() -> None:
@@ -102,7 +124,7 @@ sys.path.insert(0, {outside!r})
 def test_every_member_loads_with_one_framework_only(backend: str) -> None:
     other = next(name for name in load.BACKENDS if name != backend)
     modules = [
-        f"{load.GROUPS[group]}.{name}.{backend}"
+        f"{load.GROUPS[group]}.{name}.{backend}" if load.halves(folder) else f"{load.GROUPS[group]}.{name}"
         for group in load.GROUPS
         for name, folder in load.members(group).items()
         if backend in load.backends(folder)
@@ -110,7 +132,7 @@ def test_every_member_loads_with_one_framework_only(backend: str) -> None:
     head = BLOCKED.format(blocked=FRAMEWORKS[other], outside=str(conftest.OUTSIDE))
     code = (
         head
-        + f"import importlib\nfor name in {[*modules, f'suite.backend.{backend}']!r}: importlib.import_module(name)\n"
+        + f"import importlib\nfor name in {[*modules, f'suite.engine.{backend}']!r}: importlib.import_module(name)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

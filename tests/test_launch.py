@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from suite import configure, launch_joined, run
 from suite.contract import UserError
+from suite.launch import external, run
+from suite.settings import configure
 
 HERE = ["launch.rank=0", "launch.processes=2", "launch.address=127.0.0.1:1"]
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
@@ -24,24 +25,24 @@ def started_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "typed, words",
     [
-        (["launch=torchrun"], "launch.rank: not known; start each host with: torchrun"),
-        (["launch=jax"], "launch.rank: not known; type launch.rank=0"),
-        (["launch=jax", "launch.rank=0", "launch.processes=2"], "launch.address: not known"),
-        (["launch=jax", *HERE, "launch.rank=2"], "of launch.processes=2, ranks are 0 to 1"),
+        (["launch=torchrun"], "launch.rank: missing; start each host with: torchrun"),
+        (["launch=jax"], "launch.rank: missing; type launch.rank=0"),
+        (["launch=jax", "launch.rank=0", "launch.processes=2"], "launch.address: missing"),
+        (["launch=jax", *HERE, "launch.rank=2"], "with launch.processes=2, type a rank from 0 to 1"),
         (["launch=jax", *HERE, "launch.processes=3"], "type world=3"),
         (["launch=jax", *HERE, "backend=jax", "launch.processes=4"], "type world=4"),
-        (["launch=torchrun", "backend=jax"], "launch=torchrun: not for backend=jax; type launch=jax"),
+        (["launch=torchrun", "backend=jax"], "launch=torchrun: does not support backend=jax; type launch=jax"),
     ],
 )
 def test_what_does_not_fit_is_refused(typed: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        launch_joined.check(configure.compose(["task=resnet50", "world=2", *typed]))
+        external.check(configure.compose(["task=resnet50", "world=2", *typed]))
 
 
 def test_sweeps_start_processes_by_themselves() -> None:
     config = configure.compose(["task=resnet50", "world=2", "launch=jax", *HERE])
-    with pytest.raises(UserError, match="one run at a time"):
-        launch_joined.check(config, apart=True)
+    with pytest.raises(UserError, match="accepts one run only"):
+        external.check(config, apart=True)
 
 
 def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,11 +51,11 @@ def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.Monk
     monkeypatch.setenv("MASTER_ADDR", "first")
     monkeypatch.setenv("MASTER_PORT", "29500")
     config = configure.compose(["task=resnet50", "world=4", "launch=torchrun"])
-    assert launch_joined.check(config) == (1, 4) and config["launch"]["address"] == "first:29500"
+    assert external.check(config) == (1, 4) and config["launch"]["address"] == "first:29500"
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
     assert run.threads_for(config) == 4  # two processes of the four are on this host
     config = configure.compose(["task=resnet50", "world=4", "launch=jax", "backend=jax"])
-    assert launch_joined.check(config) == (1, 2) and config["launch"]["address"] == "first:29400"
+    assert external.check(config) == (1, 2) and config["launch"]["address"] == "first:29400"
 
 
 @pytest.mark.parametrize("name", ["0", "007", "1e3", "true", "runs/7"])

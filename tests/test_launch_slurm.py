@@ -20,8 +20,10 @@ import conftest
 import psutil
 import pytest
 
-from suite import configure, launch_joined, launch_slurm, run
 from suite.contract import UserError
+from suite.launch import external, run
+from suite.launch import slurm as launch_slurm
+from suite.settings import configure
 
 FOUND = importlib.util.find_spec("submitit") is not None
 needs_submitit = pytest.mark.skipif(not FOUND, reason="submitit is not installed: pip install -e '.[slurm]'")
@@ -53,9 +55,9 @@ def test_options_are_what_slurm_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "typed, words",
     [
-        (["world=3", "launch.nodes=2"], "world=3: cannot be shared out over 2 nodes; type world=2"),
-        (["world=4", "launch.nodes=2", "launch.per_host=4"], "over 2 nodes of 4 tasks; type world=8"),
-        (["world=3", "launch.nodes=2", "backend=jax"], "world=3: cannot be shared out over 2 nodes"),
+        (["world=3", "launch.nodes=2"], "world=3: cannot be divided among 2 nodes; type world=2"),
+        (["world=4", "launch.nodes=2", "launch.per_host=4"], "among 2 nodes of 4 tasks; type world=8"),
+        (["world=3", "launch.nodes=2", "backend=jax"], "world=3: cannot be divided among 2 nodes"),
     ],
 )
 def test_ranks_that_cannot_be_shared_out_are_refused(typed: list[str], words: str) -> None:
@@ -77,7 +79,7 @@ def test_a_task_of_the_job_is_a_rank() -> None:
     assert re.fullmatch(r"gpu03:2\d{4}", found[0]["address"])
     settings = config("world=8", "launch.nodes=2")
     for rank, node in enumerate(found):
-        assert launch_joined.check(settings | {"launch": settings["launch"] | node}) == (rank, 8)
+        assert external.check(settings | {"launch": settings["launch"] | node}) == (rank, 8)
         assert node["per_host"] == 4
     other = launch_slurm.rendezvous(SimpleNamespace(**job | {"job_id": "4712"}, global_rank=0))
     assert other["address"] != found[0]["address"]
@@ -186,9 +188,9 @@ def test_a_job_whose_rank_fails_fails(tmp_path: Path) -> None:
     """Where the log lies is said; here the run's directory holds another configuration."""
     assert suite(tmp_path, "run_dir=job", "max_steps=5", "world=1").returncode == 0
     ended = suite(tmp_path, *LOCAL, "launch.wait=true", "run_dir=job", "max_steps=20")
-    assert ended.returncode == 1 and "failed, or was ended; see" in ended.stderr and "_*_log.err" in ended.stderr
+    assert ended.returncode == 1 and "failed or was cancelled; see" in ended.stderr and "_*_log.err" in ended.stderr
     said = "".join(path.read_text() for path in (tmp_path / "job" / "slurm").glob("*_0_log.err"))
-    assert "holds a run of another configuration" in said and "rank 0 ended with 2" in said
+    assert "contains a run of another configuration" in said and "rank 0 ended with exit code 2" in said
 
 
 @needs_submitit

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import conftest
+import numpy as np
 import pytest
+
+from suite.contract import UserError
 
 TINY = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1")
 
@@ -75,7 +78,7 @@ def test_interrupted_anywhere_then_resumed_is_uninterrupted(tmp_path: Path, back
     assert before < 390, "the run was over before it was interrupted"
     result = json.loads((tmp_path / "cut" / "result.json").read_text())
     assert [segment["resumed"] for segment in result["segments"]] == [False, True]
-    assert not (tmp_path / "cut" / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "cut" / "checkpoint").exists()
 
 
 def test_two_ranks_are_interrupted_together(tmp_path: Path) -> None:
@@ -142,24 +145,17 @@ def test_a_file_where_a_run_would_write(tmp_path: Path, name: str) -> None:
     assert f"{name}: file is a file; choose another run_dir=" in output and "Traceback" not in output
 
 
-def test_damaged_checkpoint_and_checkpoint_of_another_configuration(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
+    """What else may be wrong with one: tests/test_checkpoint.py."""
     process = start(tmp_path, *LONG, "run_dir=cut")
     wait_for_step(process, tmp_path / "cut", 5)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    checkpoint = tmp_path / "cut" / "checkpoint.safetensors"
-    whole = checkpoint.read_bytes()
-    checkpoint.write_bytes(whole[:-100])
-    assert "damaged checkpoint" in finish(tmp_path, *LONG, "run_dir=cut", code=2)
-    checkpoint.write_bytes(whole)
-    header = json.loads((tmp_path / "cut" / "header.json").read_text())
-    other = start(tmp_path, *LONG, "seed=1", "run_dir=other")
-    wait_for_step(other, tmp_path / "other", 5)
-    other.send_signal(signal.SIGTERM)
-    other.communicate(timeout=60)
-    (tmp_path / "other" / "checkpoint.safetensors").replace(checkpoint)
+    [part] = (tmp_path / "cut" / "checkpoint").glob("*/rank-0000.safetensors")
+    part.write_bytes(part.read_bytes()[:-100])
     output = finish(tmp_path, *LONG, "run_dir=cut", code=2)
-    assert "checkpoint of another configuration" in output and header["hash"] in output
+    assert "rank-0000.safetensors: truncated checkpoint" in output and "Traceback" not in output
+    assert "put it back, or delete cut/checkpoint to start the run again" in output
 
 
 def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Path) -> None:
@@ -171,7 +167,7 @@ def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Pat
     assert [outcome[2] for outcome in outcomes] == ["exhausted", "exhausted", "diverged", "diverged"]
     diverged = next(r for r in results if r["outcome"]["kind"] == "diverged")
     assert diverged["outcome"]["step"] >= 1 and diverged["outcome"]["loss"] in ("nan", "inf", "-inf")
-    table = output.split("4 runs; suite board ranks them")[1].splitlines()[3:7]
+    table = output.split("4 runs; to rank them, type suite board")[1].splitlines()[3:7]
     assert [line.split()[:2] for line in table] == [
         [f"optimizer.lr={lr}", f"seed={seed}"] for lr in ("0.1", "1e+30") for seed in (0, 1)
     ]
@@ -182,12 +178,12 @@ def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Pat
 def test_a_sweep_says_which_run_was_refused(tmp_path: Path) -> None:
     """One place for two configurations is for the first."""
     output = finish(tmp_path, "-m", "max_steps=4,5", "run_dir=here", code=2)
-    assert "here: holds a run of another configuration" in output
-    assert "1 of 2 runs were made; suite board ranks" in output
-    (refused,) = [line for line in output.splitlines() if line.split()[:1] == ["max_steps=5"]]
-    assert refused.split()[-1] == "refused"
+    assert "here: contains a run of another configuration" in output
+    assert "1 of 2 runs were started; to rank them, type suite board" in output
+    (rejected,) = [line for line in output.splitlines() if line.split()[:1] == ["max_steps=5"]]
+    assert rejected.split()[-1] == "rejected"
     (tmp_path / "file").touch()
-    assert "0 of 2 runs were made\n" in finish(tmp_path, "-m", "max_steps=4,5", "run_dir=file/run", code=2)
+    assert "0 of 2 runs were started\n" in finish(tmp_path, "-m", "max_steps=4,5", "run_dir=file/run", code=2)
 
 
 def test_a_missed_target_fails_only_where_it_is_required(tmp_path: Path) -> None:
@@ -210,3 +206,76 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         assert len(recorded) > 100
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_start_that_failed_does_not_block_the_corrected_command(suite: Any, tmp_path: Path) -> None:
+    """The optimizer rejects a setting, in one process and in two ranks."""
+    run = (*TINY, "max_steps=4", "eval_every=2", "run_dir=here")
+    for world in ("world=1", "world=2"):
+        code, text = suite(*run, "optimizer=kfac", "optimizer.stale=true", world)
+        assert code == 2 and "each factor has its own interval" in text and not Path("here/result.json").exists()
+    assert suite(*run, "optimizer=sgd")[0] == 0
+    assert Path("here/result.json").exists() and not Path("here.2").exists()
+    code, other = suite(*run, "optimizer=sgd", "seed=1")
+    assert code == 2 and "another configuration" in other and "seed=0 there, 1 here" in other
+
+
+def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
+    """By a step, a checkpoint or a result; what another world cannot go on with is said."""
+    from suite.launch import directories, local, run
+    from suite.settings import configure
+    from suite.training import checkpoint
+
+    def state(directory: str = "run", **changes: Any) -> str:
+        return directories.Directory(config | {"run_dir": str(tmp_path / directory)} | changes, "f").state
+
+    config = configure.compose(["task=tiny", "optimizer=sgd"], conftest.OUTSIDE / "conf")
+    header = run.make_header(config, [], run.make_task(config)) | {"fingerprint": "f"}
+    config |= {"run_dir": str(tmp_path / "run")}
+    lock, _ = local.claim(config, header, directories.Directory(config, "f"))
+    log = tmp_path / "run" / "events.jsonl"
+    assert state() == "resumed" and state(seed=1) == "new", "it has not begun"
+    with pytest.raises(UserError, match="another process is running this"):
+        local.claim(config, header, directories.Directory(config | {"seed": 1}, "f"))
+    os.close(lock)
+    log.write_text('{"event": "started", "step": 0}\n')
+    assert state(seed=1) == "new"
+    log.write_text('{"event": "started", "step": 0}\n{"event": "step", "step": 1}\n')
+    with pytest.raises(
+        UserError, match=r"another configuration \(\w+; seed=0 there, 1 here\); choose another run_dir="
+    ):
+        state(seed=1)
+    log.unlink()
+    meta = lambda: {"config_hash": header["hash"], "world": 1}  # noqa: E731
+    snapshot = {"a": np.zeros(1), "b": np.zeros(1)}, {"own": {"b": "residuals"}, "tree": None}
+    checkpoint.save(tmp_path / "run", snapshot, meta, step=1)
+    with pytest.raises(
+        UserError, match=r"world=1 there, 2 here\)\. Each rank has its own residuals, which world=2 cannot use; choose"
+    ):
+        state(world=2)
+    stale = directories.Directory(config, "f")
+    (tmp_path / "run" / "result.json").write_text('{"outcome": {"kind": "reached"}}')
+    with pytest.raises(UserError, match="another process has just used this directory; type the same command again"):
+        local.claim(config, header, stale)
+
+
+def test_a_failure_in_the_first_step_is_no_result(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later it is one, and the directory stays that run's."""
+    import mylab.tinytask
+
+    def batch(self: Any, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Any:
+        if split == "train" and index == failing[0]:
+            raise ValueError("no such sample")
+        return real(self, split, seed, index, rank, world)
+
+    real, failing = mylab.tinytask.Tiny.batch, [0]
+    monkeypatch.setattr(mylab.tinytask.Tiny, "batch", batch)
+    run = (*TINY, "max_steps=6", "eval_every=2", "prefetch=0", "run_dir=here")
+    code, text = suite(*run)
+    assert code == 1 and "no such sample" in text and not Path("here/result.json").exists()
+    assert "the same command starts again" in text
+    failing[0] = 3
+    code, text = suite(*run, "seed=1")
+    assert code == 1 and json.loads(Path("here/result.json").read_text())["outcome"]["kind"] == "failed"
+    failing[0] = -1
+    assert "another configuration" in suite(*run, "seed=2")[1]

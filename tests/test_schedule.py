@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from suite.contract import UserError
-from suite.schedule import factor, hyper
+from suite.training.schedule import Scheduled, factor, hyper
 
 
 def test_linear_warms_up_and_ends_at_zero() -> None:
@@ -72,3 +72,18 @@ def test_a_momentum_that_is_not_there_cannot_follow() -> None:
     config = {"shape": "constant", "momentum_follows": True}
     with pytest.raises(UserError, match=r"optimizer=adamw has no momentum; type schedule\.momentum_follows=false"):
         hyper(0, 1, config, {"name": "adamw", "lr": 0.1})
+
+
+def test_a_warmup_below_one_is_a_share_of_the_run() -> None:
+    config = {"shape": "cosine", "warmup": 0.05}
+    assert [factor(step, 1000, config) for step in (0, 49, 50, 1000)] == pytest.approx([1 / 50, 1.0, 1.0, 0.0])
+
+
+def test_the_rates_of_a_long_run_are_computed_one_by_one() -> None:
+    """Two million steps of DLRM would take half a gigabyte as a list."""
+    config, optimizer = {"shape": "linear", "warmup": 0}, {"lr": 2.0, "momentum": 0.9}
+    rates = Scheduled(2_048_437, config, optimizer, rate=0.5)
+    assert len(rates) == 2_048_437 and rates[0] == hyper(0, 2_048_437, config, optimizer, 0.5) == {"lr": 1.0}
+    assert rates[-1] == rates[2_048_436] and rates[1:3] == [rates[1], rates[2]]
+    with pytest.raises(IndexError):
+        rates[2_048_437]

@@ -59,7 +59,8 @@ class Case:
     def __init__(self, words: list[str], backend: str, rank: int, world: int, *, alone: bool = False):
         from engines import engine
 
-        from suite import configure, run
+        from suite.launch import run
+        from suite.settings import configure
 
         self.config = configure.compose([*words, f"backend={backend}", f"world={world}", "threads=1"])
         self.task = run.make_task(self.config)
@@ -90,13 +91,13 @@ class Case:
         if self.config["comm"]["topology"]["module"].endswith("two_level") and self.config["backend"] == "torch":
             import torch
 
-            from suite.comm.coder.torch import Coder
-            from suite.comm.exchange.torch import gathered, scattered
+            from suite.comm.encoder.torch import Encoder
+            from suite.comm.exchange import gathered, scattered
 
             reduce, count = self.engine.reduce, sum(value.numel() for value in self.engine.named.values())
-            inner, coder = reduce.transport.inner, Coder("inside", reduce.channels.default.inner, None, (0, 0), 0)
+            inner, encoder = reduce.transport.inner, Encoder("inside", reduce.channels.default.inner, None, (0, 0), 0)
             rows = torch.zeros(inner.world, -(-count // inner.world))
-            gathered("inside", scattered("inside", rows, coder, inner), coder, inner)
+            gathered("inside", scattered("inside", rows, encoder, inner), encoder, inner)
 
 
 class Parallel(Case):
@@ -165,7 +166,7 @@ def in_torch(job: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from suite.backend.ranks.torch import Ranks
+    from suite.engine.ranks.torch import Ranks
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -183,7 +184,7 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
     os.environ["NPROC"] = str(4 * job["locals"])
     import jax
 
-    from suite.backend.ranks import jax as ranks
+    from suite.engine.ranks import jax as ranks
 
     variables = [os.environ[name] for name in ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")]
     ranks.connect(int(variables[0]), int(variables[1]), variables[2], 120)

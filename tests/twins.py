@@ -1,5 +1,6 @@
 """An optimizer with a refresh, by itself: either backend behind the same few names, in float64 by default."""
 
+import functools
 import importlib
 from typing import Any
 
@@ -10,6 +11,7 @@ import optax
 import torch
 
 Tree = dict[str, np.ndarray]
+COLLECTS = ("shampoo",)  # whose statistics of a step are taken before its refreshes
 
 
 class Alone:
@@ -67,10 +69,21 @@ class Torch:
         """Say how many updates there were."""
         self.state["steps"].fill_(steps)
 
-    def update(self, grads: Tree) -> None:
+    def collect(self, grads: Tree) -> None:
+        """Take the gradient into the statistics, where that is not a part of `move`."""
         for name, parameter in self.named.items():
             parameter.grad = torch.as_tensor(grads[name], dtype=parameter.dtype)
-        self.optimizer.step()
+        if self.name in COLLECTS:
+            self.optimizer.collect()
+
+    def move(self) -> None:
+        """Update the parameters as the engine does."""
+        self.optimizer.step(reduce=Alone)
+
+    def update(self, grads: Tree) -> None:
+        """A step without programs."""
+        self.collect(grads)
+        self.move()
 
 
 class Jax:
@@ -85,7 +98,8 @@ class Jax:
             self.state = self.optimizer.init(self.tree)
         self.plan = self.optimizer.plan
         self.program = jax.jit(lambda state, name: self.optimizer.program(name, state, reduce=Alone), static_argnums=1)
-        self.compiled = jax.jit(self.optimizer.update)
+        self.compiled = jax.jit(functools.partial(self.optimizer.update, reduce=Alone))
+        self.collects = jax.jit(self.optimizer.collect) if name in COLLECTS else lambda grads, state, params: state
 
     @property
     def params(self) -> Tree:
@@ -114,8 +128,19 @@ class Jax:
         """Say how many updates there were."""
         self.state = self.state | {"steps": jnp.asarray(steps, self.state["steps"].dtype)}
 
-    def update(self, grads: Tree) -> None:
+    def collect(self, grads: Tree) -> None:
+        """Take the gradient into the statistics, where that is not a part of `move`."""
         with jax.enable_x64(self.wide):
-            grads = {name: jnp.asarray(grads[name], value.dtype) for name, value in self.tree.items()}
-            updates, self.state = self.compiled(grads, self.state, self.tree)
+            self.grads = {name: jnp.asarray(grads[name], value.dtype) for name, value in self.tree.items()}
+            self.state = self.collects(self.grads, self.state, self.tree)
+
+    def move(self) -> None:
+        """Update the parameters as the engine does."""
+        with jax.enable_x64(self.wide):
+            updates, self.state = self.compiled(self.grads, self.state, self.tree)
             self.tree = optax.apply_updates(self.tree, updates)
+
+    def update(self, grads: Tree) -> None:
+        """A step without programs."""
+        self.collect(grads)
+        self.move()

@@ -69,7 +69,7 @@ def start(
 
 
 class Task:
-    """One layer's weight, for `suite.communication`."""
+    """One layer's weight, for `suite.comm.setup`."""
 
     def __init__(self, values: int):
         from suite.contract import Layer, Spec
@@ -108,7 +108,7 @@ def in_torch(job: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from suite import communication
+    from suite.comm import setup
     from suite.comm.reduce.torch import Reduce
     from suite.comm.transport import Ledger
     from suite.comm.transport.torch import Transport
@@ -119,13 +119,13 @@ def in_torch(job: dict[str, Any]) -> dict[str, Any]:
     mine = torch.from_numpy(values(dist.get_rank(), job["values"]))
     for name, node in job["modes"].items():
         task: Any = Task(job["values"])
-        channels = communication.channels(node, task, world, "torch", compiles=job["compiles"])
+        channels = setup.channels(node, task, world, "torch", compiles=job["compiles"])
         ledger = Ledger()
         reduce = Reduce(Transport(ledger, channels.locals), channels)
         mean: Any = {}
 
         def once(reduce: Any = reduce, mean: Any = mean) -> None:
-            mean.update(reduce.mean("gradients", {"fc.weight": mine}))
+            mean.update(reduce.mean("gradients", {"fc.weight": mine}, gradients=True))
 
         result = measured(job["rounds"], once, dist.barrier)
         levels = {level: count // (1 + job["rounds"]) for level, count in ledger.levels.items()}
@@ -141,16 +141,16 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    from suite import communication
-    from suite.backend.ranks import jax as ranks
+    from suite.comm import setup
     from suite.comm.reduce.jax import Reduce
     from suite.comm.transport.jax import AXIS, Transport
+    from suite.engine.ranks import jax as ranks
 
     variables = [os.environ[name] for name in ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")]
     ranks.connect(int(variables[0]), int(variables[1]), variables[2], 60)
     world, count, found = len(jax.devices()), job["values"], {}
     for name, node in job["modes"].items():
-        channels = communication.channels(node, Task(count), world, "jax")  # type: ignore[arg-type]
+        channels = setup.channels(node, Task(count), world, "jax")  # type: ignore[arg-type]
         mesh = Mesh(np.array(jax.devices()).reshape(-1, channels.locals or world), AXIS)
         split, entries = NamedSharding(mesh, P(AXIS)), []
         given = jax.make_array_from_callback(
@@ -160,7 +160,7 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
         def body(value: Any, channels: Any = channels, entries: Any = entries) -> Any:
             transport = Transport(world, channels.locals)
             reduce = Reduce(transport, channels, state={}, key=np.zeros(2, np.uint32))
-            mean = reduce.mean("gradients", {"fc.weight": value})["fc.weight"]
+            mean = reduce.mean("gradients", {"fc.weight": value}, gradients=True)["fc.weight"]
             entries[:] = transport.entries
             return mean
 

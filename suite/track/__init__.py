@@ -1,1 +1,1 @@
-"""Listeners: the console while a run goes on, MLflow afterwards."""
+"""Shows runs: on the console during training, in MLflow afterwards."""

@@ -1,7 +1,7 @@
-"""What a person sees of a run: a line that says what runs, progress, and a table at the end.
+"""Prints a run on the console: a first line that describes it, its progress, and a table at the end.
 
-On a terminal one line is redrawn in place; elsewhere every evaluation is a line of plain text, and so is a step after a
-long silence.
+On a terminal, one line of progress is redrawn in place. Elsewhere, every evaluation prints a line of plain text, and so
+does a step after a long silence.
 """
 
 import sys
@@ -12,21 +12,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suite import record
-from suite.contract import Decided, Evaluated, Event, Finished, Sparse, Started, Step, Target, Task
-from suite.published import Row
+from suite.contract import Decided, Evaluated, Event, Explains, Finished, Sparse, Started, Step, Target, Task
+from suite.record import record
+from suite.report.published import Row
+from suite.settings import recipes
+from suite.settings.baseline import is_baseline
 
 if TYPE_CHECKING:
     import rich.console
     from rich.live import Live
 
-REDRAW = 0.1  # seconds between two drawings, at least; a listener must be cheap
-SILENCE = 20.0  # seconds without a line of plain text, at most, where steps are being made
+REDRAW = 0.1  # least seconds between two redraws, so that printing stays cheap
+SILENCE = 20.0  # most seconds without a line of plain text while steps are made
 PLAIN_WIDTH, LEAST_WIDTH, MOST_WIDTH = 120, 80, 120  # columns
 
 
 def printer() -> "rich.console.Console":
-    """What prints tables: as wide as the terminal, within reason."""
+    """The console that prints tables, as wide as the terminal, within `LEAST_WIDTH` and `MOST_WIDTH`."""
     import rich.console
 
     terminal = sys.stdout.isatty()
@@ -36,9 +38,9 @@ def printer() -> "rich.console.Console":
 
 
 @contextmanager
-def patience(doing: str, seconds: float = 1.0) -> Iterator[None]:
-    """Say what is being done if it takes longer than some seconds; on stderr, where it spoils no JSON."""
-    timer = threading.Timer(seconds, lambda: print(f"{doing} …", file=sys.stderr, flush=True))
+def patience(activity: str, seconds: float = 1.0) -> Iterator[None]:
+    """Print the activity on standard error if the code inside takes longer than some seconds."""
+    timer = threading.Timer(seconds, lambda: print(f"{activity} …", file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
     try:
@@ -48,11 +50,11 @@ def patience(doing: str, seconds: float = 1.0) -> Iterator[None]:
 
 
 class Console:
-    """A listener that prints.
+    """Prints the events of a run.
 
     Args:
         config: the run's configuration.
-        task: its task; None where only a result is shown.
+        task: the run's task; None if only a result is shown.
     """
 
     def __init__(self, config: Mapping[str, Any], task: Task | None):
@@ -60,52 +62,56 @@ class Console:
         self._live: Live | None = None
         self._shown = time.monotonic() - REDRAW
         self._loss: float | None = None
-        self._metrics: Mapping[str, float] = {}
-        self._met: set[int] = set()  # rungs of the ladder reached so far
+        self._metrics: Mapping[str, float | None] = {}
+        self._undefined: set[str] = set()  # undefined metrics that have been explained
+        self._met: set[int] = set()  # indices of the targets reached so far
 
     def opening(self) -> None:
-        """Say what runs, and what is done before the first step."""
+        """Print what runs, and what is done before the first step."""
         assert self.task is not None
         print(headline(self.config, self.task), flush=True)
+        if caution := recipes.caution(self.config):
+            print(f"note: {caution}", flush=True)
         print(preparation(self.config), flush=True)
 
     def __call__(self, event: Event) -> None:
-        """Show progress."""
+        """Print the progress that an event reports."""
         if isinstance(event, Started) and event.resumed:
-            print(f"going on from step {event.step:,}", flush=True)
+            print(f"continuing from step {event.step:,}", flush=True)
         if isinstance(event, Decided):
-            tried = "replayed" if event.replayed else f"{event.seconds:.3g} s of trials"
-            print(f"{event} ({tried})", flush=True)
+            origin = "replayed" if event.replayed else f"{event.seconds:.3g} s of trials"
+            print(f"{event} ({origin})", flush=True)
         if isinstance(event, Step):
             self._loss = event.loss
             self._show(event)
         if isinstance(event, Evaluated):
             assert self.task is not None
             self._metrics = event.metrics
+            self._explain(event.metrics)
             self._met |= {rung for rung, target in enumerate(self.task.targets) if target.met(event.metrics)}
             self._show(event)
         if isinstance(event, Finished) and self._live:
             self._live.stop()
 
     def interrupted(self, directory: Path, event: Finished) -> None:
-        """Say how to go on."""
+        """Print how to continue an interrupted run."""
         print(
             f"interrupted ({event.outcome['signal']}): saved in {directory}; "
-            f"the same command goes on from step {event.step:,}"
+            f"the same command continues from step {event.step:,}"
         )
 
     def reused(self, directory: Path) -> None:
-        """Say that nothing needed to run."""
-        print(f"this result exists: {directory / 'result.json'}; force=true runs it again")
+        """Print that the run has a result already."""
+        print(f"this run has a result already: {directory / 'result.json'}; to run it again, type force=true")
 
     def closing(self, result: Mapping[str, Any], path: Path, rows: Sequence[Row]) -> None:
-        """Print the table of the ladder and the published rows beside it."""
+        """Print the result: the ladder, and the published rows to compare it with."""
         from suite.track.closing import show
 
         show(printer(), result, path, rows)
 
     def _show(self, event: Step | Evaluated) -> None:
-        """Redraw the line on a terminal, or print one, unless that has just been done."""
+        """Redraw the line on a terminal, or print a line, unless the last one is too recent."""
         now, terminal = time.monotonic(), sys.stdout.isatty()
         pause = REDRAW if terminal else SILENCE if isinstance(event, Step) else 0.0
         if now - self._shown < pause:
@@ -120,6 +126,16 @@ class Console:
 
         self._live.update(Text(self._line(event), no_wrap=True, overflow="ellipsis"), refresh=True)
 
+    def _explain(self, metrics: Mapping[str, float | None]) -> None:
+        """Print each undefined metric once, with the task's reason if it gives one."""
+        reasons = self.task.undefined if isinstance(self.task, Explains) else {}
+        for name in sorted(name for name, value in metrics.items() if value is None and name not in self._undefined):
+            self._undefined.add(name)
+            print(
+                f"{name} undefined: {reasons.get(name, 'the validation split has no sample to compute it from')}",
+                flush=True,
+            )
+
     def _start(self) -> "Live":
         import atexit
 
@@ -131,7 +147,8 @@ class Console:
         return live
 
     def _line(self, event: Step | Evaluated) -> str:
-        from suite.track.closing import duration
+        """One line of progress: step, loss, metric, distance to the next and the last target, and time."""
+        from suite.report.words import duration
 
         assert self.task is not None
         targets = self.task.targets
@@ -139,42 +156,55 @@ class Console:
         open_rungs = [target for rung, target in enumerate(targets) if rung not in self._met]
         ahead = dict.fromkeys([*open_rungs[:1], *open_rungs[-1:]])  # the next and the last
         parts, spent = ["fitted"], duration(event.train_seconds)
-        if event.step is not None:  # a baseline makes none
+        if event.step is not None:  # a baseline makes no steps
             total = self.config["max_steps"]
             left = (total - event.step) * event.train_seconds / event.step
             parts, spent = [f"step {event.step:,}/{total:,}"], f"{spent}, at most {duration(left)} left"
         if self._loss is not None:
             parts.append(f"train loss {self._loss:.4g}")
         if name and self._metrics:
-            parts.append(f"valid {name} {self._metrics[name]:.4g}")
+            parts.append(f"valid {measured(name, self._metrics)}")
             away = [f"{target.value:g} ({missing(target, self._metrics)})" for target in ahead]
             parts.append(f"target {', last '.join(away)}" if away else "every target met")
         parts.append(spent)
         return " · ".join(parts)
 
 
-def missing(target: Target, metrics: Mapping[str, float]) -> str:
-    """How far the metrics are from a target: 9.5 short, or 0.2 over where less is better."""
-    gap = abs(target.value - metrics[target.metric])
+def measured(name: str, metrics: Mapping[str, float | None]) -> str:
+    """A metric's name and value, in words."""
+    value = metrics[name]
+    return f"{name} undefined" if value is None else f"{name} {value:.4g}"
+
+
+def missing(target: Target, metrics: Mapping[str, float | None]) -> str:
+    """The distance of the metrics to a target in words: `9.5 short`, or `0.2 over` if lower is better."""
+    value = metrics[target.metric]
+    if value is None:
+        return "undefined"
+    gap = abs(target.value - value)
     return f"{gap:.3g} {'short' if target.higher_is_better else 'over'}"
 
 
 def preparation(config: Mapping[str, Any]) -> str:
-    """What is done before the first step, so that nobody takes it for a hang."""
-    if "baseline" in config:
-        return "making the data, then fitting in one go; the next line comes when that is done"
+    """A line that says what is done before the first step, which may take a while."""
+    if is_baseline(config):
+        return "making the data, then fitting the baseline; the next line follows when both are done"
     compiler = "jax" if config["backend"] == "jax" else "torch.compile" if config["compile"] else None
     compiling = f"; compiling with {compiler}" if compiler else ""
     return f"loading {config['backend']}, making weights and the first batch{compiling}; the clock starts after that"
 
 
+MUCH = 0.01  # share of dropped samples above which the first line mentions them
+
+
 def headline(config: Mapping[str, Any], task: Task) -> str:
-    """What runs, in one line: task, scale, data, optimizer, backend and devices, or a baseline."""
+    """The first line of a run: task, scale, data, optimizer, backend and devices, or a baseline."""
     scale, data, world = config["scale"], task.data, config.get("world")
     size = f"{sum(data.samples.values()):,} {data.unit}"
     parts = [
         config["task"]["name"],
         f"{scale} {'stand-in' if scale == 'laptop' else 'scale'} on {data.name} ({data.kind}, {size})",
+        *([data.losses()] if data.skipped or data.dropped_share > MUCH else []),
         *([task.form] if isinstance(task, Sparse) and task.form else []),
         record.method(config),
     ]

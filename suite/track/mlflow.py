@@ -1,25 +1,30 @@
-"""MLflow as a view of run directories: the JSON there is the truth, and what MLflow lacks can be sent at any time."""
+"""Sends run directories to MLflow. The files of a run are the original; what MLflow lacks can be sent at any time."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from suite import published, record
-from suite.published import Row
+from suite.report import published
+from suite.report.comparison import choose
+from suite.report.published import Row
+from suite.report.run_report import page, report
 from suite.track import picture, server
-from suite.track.closing import choose
 from suite.track.points import Point, points
 from suite.track.server import Client, Run
-from suite.track.view import View, experiment_name, snapshot, task_of
+from suite.track.view import CURVE, REPORT, View, experiment_name, snapshot, task_of
 
 PARENT = "mlflow.parentRunId"
-ROWS = "published"  # tag of an experiment: ids of the published rows in it
-MOST_METRICS, MOST_PARAMETERS = 1000, 100  # in one request, MLflow's REST limits
+NOTE = "mlflow.note.content"  # the description that MLflow's page of a run shows
+ROWS = "published"  # tag of an experiment: the ids of the published rows that it contains
+MOST_METRICS, MOST_PARAMETERS = 1000, 100  # limits of one request of MLflow's REST API
+MOST_DIGEST = 36  # characters of a data set's digest (mlflow.utils.validation)
+MOST_TAG = 8000  # characters of a tag's value (the same)
 
 
 def send(directory: Path, *, uri: str | None = None, parent: str | None = None) -> str:
-    """Make or continue the MLflow run of a run directory; a second call adds nothing.
+    """Create or complete the MLflow run of a run directory; a second call changes nothing.
 
     Args:
         directory: of a run, finished or not.
@@ -30,60 +35,77 @@ def send(directory: Path, *, uri: str | None = None, parent: str | None = None) 
         The id of the MLflow run.
 
     Raises:
-        UserError: MLflow does not answer, or the directory holds no run.
+        UserError: if MLflow does not answer, or the directory is no run directory.
     """
     with server.connected(uri) as client:
         return replay(client, directory, parent=parent)[0]
 
 
 def finish(config: Mapping[str, Any], directory: Path, *, parent: str | None = None) -> str | None:
-    """Send a run that has just ended, and the published rows that stand beside it; nothing under track=none.
+    """Send a run that has just ended, and the published rows to compare it with; do nothing under track=none.
 
-    The other rows of the task are left to `suite sync`: on a server each one costs three requests.
+    `suite sync` sends the other rows of the task, because each one costs three requests.
+
+    Args:
+        config: the run's configuration.
+        directory: of the run.
+        parent: id of the MLflow run below which this one is shown.
+
+    Returns:
+        The id of the MLflow run, or None.
 
     Raises:
-        UserError: MLflow does not answer. The run is safe; the message says how to send it later.
+        UserError: if MLflow does not answer; the message says how to send the run later.
     """
     if config["track"]["name"] == "none":
         return None
     with server.connected() as client:
         run_id, _ = replay(client, directory, parent=parent)
-        rows = published.rows_for(config["task"]["name"])
-        shown = choose(rows, optimizer=record.method(config), batch_size=config["task"]["batch_size"])
-        publish(client, client.get_run(run_id).info.experiment_id, shown)
+        result = directory / "result.json"
+        if result.exists():  # an interrupted run has none yet
+            samples = json.loads(result.read_text())["data"]["samples"].get("train", 0)
+            nearest = choose(published.rows_for(config["task"]["name"]), config, samples=samples)
+            publish(client, client.get_run(run_id).info.experiment_id, nearest)
         return run_id
 
 
 def parent_run(name: str, *, config: Mapping[str, Any], uri: str | None = None) -> str:
-    """Make the run below which a sweep's runs are shown, in the experiment of this configuration; returns its id."""
+    """Create the MLflow run below which a sweep's runs are shown; return its id."""
     with server.connected(uri) as client:
-        where = server.experiment(client, experiment_name(config, task_of(config).data.name))
-        run = client.create_run(where, run_name=name, tags={"published": "false", "sweep": "true"})
+        experiment = server.experiment(client, experiment_name(config, task_of(config).data.name))
+        run = client.create_run(experiment, run_name=name, tags={"published": "false", "sweep": "true"})
         client.set_terminated(run.info.run_id)
         return run.info.run_id
 
 
 def replay(client: Client, directory: Path, *, parent: str | None = None) -> tuple[str, bool]:
-    """What `send` does, with a client; returns the run's id and whether anything was missing."""
+    """Like `send`, with a client.
+
+    Returns:
+        The id of the MLflow run, and whether anything was missing in it.
+    """
     with snapshot(directory) as view:
-        where = server.experiment(client, view.experiment)
-        run = next(server.search(client, [where], f"tags.execution_id = '{view.result['execution_id']}'"), None)
+        experiment = server.experiment(client, view.experiment)
+        run = next(server.search(client, [experiment], f"tags.execution_id = '{view.result['execution_id']}'"), None)
         if run and _complete(run, view, parent):
             return run.info.run_id, False
         parent = parent or (run.data.tags.get(PARENT) if run else None)
-        wanted = points(view.result, view.events, finished=view.finished)
+        complete = points(view.result, view.events, finished=view.finished)
         sent = _sent(client, run) if run else set()
-        if run and not sent <= wanted.keys():
-            # The run was cut back to a checkpoint that lies before what had been sent; points cannot be taken back.
+        if run and not sent <= complete.keys():
+            # The run was resumed from a checkpoint older than some points sent; MLflow cannot delete points.
             client.delete_run(run.info.run_id)
             run, sent = None, set()
-        run = run or client.create_run(where, start_time=view.began, run_name=view.name, tags=view.tags())
-        _log(client, run.info.run_id, view, [point for key, point in wanted.items() if key not in sent])
+        if run is None:
+            run = client.create_run(experiment, start_time=view.began, run_name=view.name, tags=view.tags())
+            _log_data(client, run.info.run_id, view)
+        _log(client, run.info.run_id, view, [point for key, point in complete.items() if key not in sent])
         _close(client, run.info.run_id, view, {PARENT: parent} if parent else {})
         return run.info.run_id, True
 
 
 def _complete(run: Run, view: View, parent: str | None) -> bool:
+    """Whether an MLflow run has everything of a run directory."""
     tags = run.data.tags
     return (
         view.digests().items() <= tags.items() and run.info.status == view.status and parent in (None, tags.get(PARENT))
@@ -91,10 +113,12 @@ def _complete(run: Run, view: View, parent: str | None) -> bool:
 
 
 def _sent(client: Client, run: Run) -> set[tuple[str, int]]:
+    """(key, step) of every metric point that MLflow has."""
     return {(key, point.step) for key in run.data.metrics for point in client.get_metric_history(run.info.run_id, key)}
 
 
 def _log(client: Client, run_id: str, view: View, missing: Sequence[Point]) -> None:
+    """Send parameters, the missing metric points and the files."""
     from mlflow.entities import Metric, Param
 
     parameters = [Param(name, value) for name, value in view.parameters().items()]
@@ -103,37 +127,66 @@ def _log(client: Client, run_id: str, view: View, missing: Sequence[Point]) -> N
     metrics = [Metric(point.key, point.value, view.began + point.time, point.step) for point in missing]
     for part in _parts(metrics, MOST_METRICS):
         client.log_batch(run_id, metrics=part)
-    (view.folder / "curve.svg").write_bytes(picture.curve(view.result, view.events, title=view.name))
+    curve = picture.curve(view.result, view.events, title=view.name)
+    (view.folder / CURVE).write_bytes(curve)
+    if view.finished:
+        (view.folder / REPORT).write_text(page([report(view.result, curve=curve)], "html"), encoding="utf-8")
     client.log_artifacts(run_id, str(view.folder))
 
 
-def _close(client: Client, run_id: str, view: View, more: Mapping[str, str]) -> None:
-    """Set the tags, digests last of all: they say that everything before them has arrived."""
+def _log_data(client: Client, run_id: str, view: View) -> None:
+    """Log the data as the run's input, with its checksum or version."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    data = view.result["data"]
+    profile = json.dumps({"samples": data["samples"], "unit": data["unit"], "note": data["note"]})
+    dataset = Dataset(
+        name=data["name"],
+        digest=data["identity"][:MOST_DIGEST],
+        source_type=data["kind"],
+        source=data["label"],
+        profile=profile,
+    )
+    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+
+
+def _close(client: Client, run_id: str, view: View, extra_tags: Mapping[str, str]) -> None:
+    """Set status and tags. The digests come last: they mean that everything else has arrived."""
     from mlflow.entities import RunTag
 
     if view.status == "RUNNING":
         client.update_run(run_id, status="RUNNING")
     else:
         client.set_terminated(run_id, view.status, view.ended)
-    for tags in ({**view.tags(), **more}, view.digests()):
+    described = {NOTE: page([report(view.result)], "md")[:MOST_TAG]} if view.finished else {}
+    for tags in ({**view.tags(), **extra_tags, **described}, view.digests()):
         client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
 
 
 def publish(client: Client, experiment: str, rows: Iterable[Row]) -> int:
-    """Add those published rows that an experiment (by id) lacks; returns how many were added.
+    """Add the published rows that an experiment lacks, as runs.
 
-    Only rows whose value is a number; their start is 1970, so that lists by date show the user's own runs first.
+    Only rows whose value is a number are added. Their start time is 1970, so that lists sorted by date show the user's
+    runs first.
+
+    Args:
+        client: MLflow's client.
+        experiment: id of the experiment.
+        rows: published rows.
+
+    Returns:
+        The number of rows added.
     """
-    wanted = {row.id: row for row in rows if _number(row.value)}
-    known = set(client.get_experiment(experiment).tags.get(ROWS, "").split())
-    if wanted.keys() <= known:
+    numeric = {row.id: row for row in rows if _number(row.value)}
+    published_ids = set(client.get_experiment(experiment).tags.get(ROWS, "").split())
+    if numeric.keys() <= published_ids:
         return 0
-    # The tag only saves this search: it is set last, and may be missing rows but never names one that is not there.
-    known |= {run.data.tags["row"] for run in server.search(client, [experiment], "tags.published = 'true'")}
-    missing = [row for id, row in wanted.items() if id not in known]
+    # The tag only saves this search. It is set last, so it may lack rows, but it never names a row that is missing.
+    published_ids |= {run.data.tags["row"] for run in server.search(client, [experiment], "tags.published = 'true'")}
+    missing = [row for id, row in numeric.items() if id not in published_ids]
     for row in missing:
         _publish(client, experiment, row)
-    client.set_experiment_tag(experiment, ROWS, " ".join(sorted(known | wanted.keys())))
+    client.set_experiment_tag(experiment, ROWS, " ".join(sorted(published_ids | numeric.keys())))
     return len(missing)
 
 
@@ -146,7 +199,7 @@ def _publish(client: Client, experiment: str, row: Row) -> None:
     tags = {
         "published": "true",
         "row": row.id,
-        "mlflow.note.content": f"{row.citation}\n\n{row.title}, {row.where_seen}",
+        NOTE: f"{row.citation}\n\n{row.title}, {row.where_seen}",
     }
     run = client.create_run(experiment, start_time=0, run_name=f"{row.id} {row.optimizer or row.metric}", tags=tags)
     client.log_batch(

@@ -1,17 +1,21 @@
-"""The curve of one run as an SVG whose bytes depend on nothing but the run."""
+"""Draws the curve of a run as an SVG; its bytes depend only on the run."""
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
-    """Training loss and validation metric against updates and training seconds; targets and decisions are lines.
+    """Plot training loss and validation metric over steps and training seconds; mark targets and decisions by lines.
 
     Args:
         result: of the run, or what it would be if the run ended now.
         events: of the run.
-        title: printed above.
+        title: of the figure.
+
+    Returns:
+        The SVG file.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -29,7 +33,9 @@ def curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, tit
         for column, (key, label) in enumerate((("step", "steps"), ("train_seconds", "training seconds"))):
             upper, lower = panels[0][column], panels[1][column]
             upper.plot([step[key] for step in steps], [step["loss"] for step in steps], linewidth=1)
-            lower.plot([point[key] for point in points], [point["metrics"][metric] for point in points], marker=".")
+            lower.plot(
+                [point[key] for point in points], [_drawn(point["metrics"][metric]) for point in points], marker="."
+            )
             for line in lines:
                 lower.axhline(line, color="grey", linestyle=":", linewidth=1)
             for decision in result.get("decisions", ()):
@@ -45,7 +51,12 @@ def curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, tit
         return file.getvalue()
 
 
+def _drawn(value: float | None) -> float:
+    """The value to plot: NaN, which leaves a gap in the line, for an undefined metric."""
+    return math.nan if value is None else value
+
+
 def _mode(decision: Mapping[str, Any]) -> str:
-    """How gradients travel from a decision on, on one line or one for each kind of parameter."""
+    """The communication mode of a decision, in one line or one line for each kind of parameter."""
     mode = decision["mode"]
     return mode if isinstance(mode, str) else "\n".join(f"{kind}: {name}" for kind, name in mode.items())

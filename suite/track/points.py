@@ -1,11 +1,11 @@
-"""Every metric point of a run, as MLflow keeps them: key, value, time and step."""
+"""The metric points of a run in MLflow's form: key, value, time and step."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
 class Point(NamedTuple):
-    """One value of one metric; `time` is in training milliseconds, which are MLflow's time axis here."""
+    """One value of one metric; `time` is in training milliseconds, which serve as MLflow's time axis."""
 
     key: str
     value: float
@@ -17,26 +17,26 @@ Points = dict[tuple[str, int], Point]
 
 
 def points(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, finished: bool) -> Points:
-    """Points by (key, step).
+    """All metric points of a run, by (key, step).
 
-    `train/…`, `valid/…` and `hyper/…` have the number of updates as their step; `by_millisecond/…` the training
-    milliseconds; `time_to/<target>/seconds|steps|samples` the update that met the target; totals the last update.
+    The step of `train/…`, `valid/…` and `hyper/…` is the number of updates; of `by_millisecond/…` the training
+    milliseconds; of `time_to/<target>/seconds|steps|samples` the update that met the target; of totals the last one.
 
     Args:
         result: of the run, or what it would be if the run ended now.
         events: of the run.
-        finished: whether the totals are final. A point that has been sent is never changed, so others are not made.
+        finished: whether the run has a result; otherwise totals are left out, because points cannot be changed.
     """
-    found: Points = {}
+    collected: Points = {}
 
     def add(key: str, value: float | None, time: float, step: int) -> None:
         if value is not None:
-            found[key, step] = Point(key, float(value), round(1000 * time), step)
+            collected[key, step] = Point(key, float(value), round(1000 * time), step)
 
     for event in events:
         for name, value in _series(event).items():
             time = event["train_seconds"]
-            add(name, value, time, event["step"] or 0)  # a baseline's evaluation has no step, and MLflow wants one
+            add(name, value, time, event["step"] or 0)  # a baseline's evaluation has no step, but MLflow needs one
             add(f"by_millisecond/{name}", value, time, round(1000 * time))
         for name, value in event.get("hyper", {}).items():
             add(f"hyper/{name}", value, event["train_seconds"], event["step"])
@@ -47,19 +47,21 @@ def points(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, fi
     if finished:
         for name, value in _totals(result).items():
             add(name, value, result["train_seconds"] or 0.0, result["steps"])
-    return found
+    return collected
 
 
-def _series(event: Mapping[str, Any]) -> dict[str, float]:
+def _series(event: Mapping[str, Any]) -> dict[str, float | None]:
+    """The values of one event that form curves, by key."""
     if event["event"] == "step":
         return {"train/loss": event["loss"]}
     return {f"valid/{name}": value for name, value in event.get("metrics", {}).items()}
 
 
 def _totals(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """The values of a whole run, by key."""
     quantiles = {f"step_seconds/{name}": value for name, value in result["step_seconds"].items()}
     names = ("train_seconds", "wall_seconds", "compile_seconds", "peak_memory_bytes", "parameters", "steps", "samples")
     counted = {"flops": result["flops"]["trained"]} if "flops" in result else {}
-    found = {"explored": result["explored"]} if "explored" in result else {}
-    kept = {f"optimizer/{name}": value for name, value in result.get("optimizer", {}).items()}
-    return quantiles | counted | found | kept | {name: result[name] for name in names}
+    explored = {"explored": result["explored"]} if "explored" in result else {}
+    optimizer = {f"optimizer/{name}": value for name, value in result.get("optimizer", {}).items()}
+    return quantiles | counted | explored | optimizer | {name: result[name] for name in names}

@@ -1,4 +1,4 @@
-"""Rebuilds run directories from MLflow's artifacts, and believes none whose files do not agree with their digests."""
+"""Rebuilds run directories from MLflow's artifacts; rejects runs whose files do not match their digests."""
 
 import itertools
 import json
@@ -8,26 +8,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from suite import record
 from suite.contract import UserError
+from suite.record import record
 from suite.track import server
 from suite.track.server import Client, Run
-from suite.track.view import DIGEST, digests
+from suite.track.view import CURVE, DIGEST, REPORT, digests
 
 
 def pull(out: Path, *, uri: str | None = None) -> Iterator[tuple[Path, str]]:
-    """Write every finished run that MLflow holds to `<out>/<task>/<hash>`; what is there already is left alone.
+    """Write every finished run in MLflow to `<out>/<task>/<hash>`, unless it is there already.
 
     Yields:
-        A directory and `written` or `there`; or, where nothing was written because files and tags disagree, the
-        directory that would have been and `refused: …`.
+        (directory, outcome) for each run: `written`, `there`, or `rejected: …` if its files do not match its tags; then
+        nothing is written.
 
     Raises:
-        UserError: MLflow does not answer.
+        UserError: if MLflow does not answer.
     """
     out.mkdir(parents=True, exist_ok=True)
     with server.connected(uri) as client:
-        experiments = [found.experiment_id for found in _experiments(client)]
+        experiments = [experiment.experiment_id for experiment in _experiments(client)]
         for run in server.search(client, experiments, "tags.published = 'false'"):
             if DIGEST + "result.json" in run.data.tags:
                 yield _pull(client, run, out)
@@ -36,20 +36,21 @@ def pull(out: Path, *, uri: str | None = None) -> Iterator[tuple[Path, str]]:
 def _pull(client: Client, run: Run, out: Path) -> tuple[Path, str]:
     tags = run.data.tags
     base = out / Path(tags["task"]).name / Path(tags["hash"]).name
-    there = next((folder for folder in _executions(base) if _execution(folder) == tags["execution_id"]), None)
-    if there:
-        return there, "there"
+    present = next((folder for folder in _executions(base) if _execution(folder) == tags["execution_id"]), None)
+    if present:
+        return present, "there"
     with tempfile.TemporaryDirectory(dir=out, prefix=".pull-") as temporary:
         folder = Path(temporary, "run")
         folder.mkdir()
         client.download_artifacts(run.info.run_id, "", str(folder))
-        (folder / "curve.svg").unlink(missing_ok=True)
+        for made_for_mlflow in (CURVE, REPORT):
+            (folder / made_for_mlflow).unlink(missing_ok=True)
         try:
             _check(folder, tags)
         except UserError as error:
-            return base, f"refused: MLflow run {run.info.run_id}: {error}"
+            return base, f"rejected: MLflow run {run.info.run_id}: {error}"
         for name, milliseconds in (("header.json", run.info.start_time), ("events.jsonl", run.info.end_time)):
-            seconds = (milliseconds or 0) / 1000  # View.began and View.ended read them again
+            seconds = (milliseconds or 0) / 1000  # View.began and View.ended read these times
             os.utime(folder / name, (seconds, seconds))
         place = next(place for place in _names(base) if not place.exists())
         place.parent.mkdir(exist_ok=True)
@@ -58,17 +59,20 @@ def _pull(client: Client, run: Run, out: Path) -> tuple[Path, str]:
 
 
 def _check(folder: Path, tags: dict[str, str]) -> None:
-    """Refuse files that are not the ones that were sent, or a result that is not of this run."""
-    promised = {name: value for name, value in tags.items() if name.startswith(DIGEST)}
-    found = digests(folder)
-    wrong = sorted(name.removeprefix(DIGEST) for name, _ in promised.items() ^ found.items())
-    if wrong:
-        raise UserError(f"{', '.join(dict.fromkeys(wrong))}: not the file that was sent (sha256)")
+    """Check that the files are the ones that were sent, and that the result belongs to this run.
+
+    Raises:
+        UserError: if they are not.
+    """
+    expected = {name: value for name, value in tags.items() if name.startswith(DIGEST)}
+    changed = sorted(name.removeprefix(DIGEST) for name, _ in expected.items() ^ digests(folder).items())
+    if changed:
+        raise UserError(f"{', '.join(dict.fromkeys(changed))}: not the file that was sent (sha256)")
     result = json.loads((folder / "result.json").read_text())
     spec = result["spec"]
-    says = (record.config_hash(spec["config"]), result["hash"], result["execution_id"], spec["task"])
-    if says != (tags["hash"], tags["hash"], tags["execution_id"], tags["task"]):
-        raise UserError(f"result.json is of another run than the tags hash, execution_id and task say: {says}")
+    recorded = (record.config_hash(spec["config"]), result["hash"], result["execution_id"], spec["task"])
+    if recorded != (tags["hash"], tags["hash"], tags["execution_id"], tags["task"]):
+        raise UserError(f"result.json belongs to another run than the tags hash, execution_id and task: {recorded}")
 
 
 def _experiments(client: Client) -> Iterator[Any]:
@@ -82,7 +86,7 @@ def _experiments(client: Client) -> Iterator[Any]:
 
 
 def _names(base: Path) -> Iterator[Path]:
-    """`base`, `base.2`, `base.3`, … as `suite.run.Directory` counts executions."""
+    """`base`, `base.2`, `base.3`, … as `suite.launch.directories.Directory` counts executions."""
     return itertools.chain([base], (base.with_name(f"{base.name}.{number}") for number in itertools.count(2)))
 
 

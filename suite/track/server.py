@@ -1,4 +1,4 @@
-"""Where MLflow is, and how to speak to it: without waiting long, and without leaving traces in this process."""
+"""Connects to MLflow, with short timeouts and without lasting changes to this process's environment."""
 
 import os
 import re
@@ -9,31 +9,40 @@ from typing import Any
 
 from suite.contract import UserError
 
-Client = Any  # mlflow.MlflowClient, and mlflow.entities.Run: MLflow takes a second to import, so types name it nowhere
+Client = (
+    Any  # mlflow.MlflowClient and mlflow.entities.Run; types do not name them, because importing MLflow takes a second
+)
 Run = Any
 DEFAULT = "sqlite:///mlflow.db"
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-# MLflow reports its use to its makers, announces every table it creates and every run that ends; a benchmark does not.
+# By default, MLflow sends telemetry, and prints every table that it creates and every run that ends.
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-# Left alone, MLflow asks a dead server for minutes (7 retries, 120 s each). The first question finds out quickly.
-KNOCK = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+# By default, MLflow tries to reach a dead server for minutes (7 retries, 120 s each). The first request must fail fast.
+FIRST_REQUEST = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 WORK = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "30", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+TRAINING = (
+    "/#/experiments?workflowType=machine_learning"  # the page of experiments; MLflow 3's default is generative AI
+)
+# The view in which MLflow's pages open an experiment. Version 3.17 reads the address instead (TRAINING).
+KIND = {"mlflow.experimentKind": "custom_model_development"}
 
 
 def address(uri: str | None = None) -> str:
-    """The tracking URI: the one given, MLFLOW_TRACKING_URI, or a database in the current directory."""
+    """The tracking URI: `uri`, else MLFLOW_TRACKING_URI, else a database in the current directory."""
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT
 
 
 def how_to_open(uri: str | None = None) -> str:
-    """What to type, or where to point a browser, to see the runs."""
+    """The command to type, or the address to open in a browser, to see the runs."""
     where = _public(address(uri))
-    return where if where.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(where)}"
+    if where.startswith("http"):
+        return f"{where}{TRAINING}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(where)}, then http://127.0.0.1:5000{TRAINING}"
 
 
 def _public(where: str) -> str:
@@ -43,10 +52,16 @@ def _public(where: str) -> str:
 
 @contextmanager
 def connected(uri: str | None = None) -> Iterator[Client]:
-    """A client that has been answered once; environment variables are as before afterwards.
+    """Connect to MLflow and send a first request; restore the environment variables afterwards.
+
+    Args:
+        uri: of the tracking server; see `address`.
+
+    Yields:
+        The client.
 
     Raises:
-        UserError: MLflow does not answer, or refuses something inside the `with` block.
+        UserError: if MLflow does not answer, or rejects a request inside the `with` block.
     """
     where = address(uri)
     with _environment(QUIET):
@@ -58,19 +73,19 @@ def connected(uri: str | None = None) -> Iterator[Client]:
             if where.startswith(DATABASES):
                 _try_database(where)
             client = MlflowClient(tracking_uri=where)
-            with _environment(KNOCK):
+            with _environment(FIRST_REQUEST):
                 client.search_experiments(max_results=1)
             with _environment(WORK):
                 yield client
         except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
             raise UserError(
-                f"MLflow at {_public(where)}: {_reason(error)}. Runs are safe in their directories: "
-                "`suite sync` sends them when it answers, `suite sync --uri URI` to another"
+                f"MLflow at {_public(where)}: {_reason(error)}. The runs remain in their directories. To "
+                "send them later, type `suite sync`; to send them to another server, `suite sync --uri URI`"
             ) from error
 
 
 def search(client: Client, experiments: list[str], condition: str) -> Iterator[Run]:
-    """Every run in these experiments (by id) that meets the condition."""
+    """Every run in these experiments (by id) that satisfies the condition."""
     token = None
     while experiments:
         page = client.search_runs(experiments, condition, page_token=token)
@@ -81,23 +96,26 @@ def search(client: Client, experiments: list[str], condition: str) -> Iterator[R
 
 
 def experiment(client: Client, name: str) -> str:
-    """The id of the experiment called `name`, made where there is none."""
+    """The id of the experiment called `name`, which is created if it does not exist."""
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found:
-        return found.experiment_id
+    existing = client.get_experiment_by_name(name)
+    if existing:
+        for key, value in KIND.items():
+            if key not in existing.tags:  # made by an older version
+                client.set_experiment_tag(existing.experiment_id, key, value)
+        return existing.experiment_id
     try:
-        return client.create_experiment(name)
-    except MlflowException:  # another process may have made it in between
-        made = client.get_experiment_by_name(name)
-        if not made:
+        return client.create_experiment(name, tags=KIND)
+    except MlflowException:  # another process may have created it meanwhile
+        existing = client.get_experiment_by_name(name)
+        if not existing:
             raise
-        return made.experiment_id
+        return existing.experiment_id
 
 
 def _try_database(where: str) -> None:
-    """Open and close it: MLflow itself would try for 100 seconds before it said that it cannot."""
+    """Open and close the database, which fails at once; MLflow would retry for 100 seconds."""
     import sqlalchemy
 
     engine = sqlalchemy.create_engine(where)
@@ -106,22 +124,22 @@ def _try_database(where: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What lies at the bottom of an error where that is the system's word, its first sentence otherwise."""
-    below: BaseException | None = error
+    """The operating system's error that caused an error, if any; otherwise the error's first sentence."""
+    cause: BaseException | None = error
     system = None
-    while below:
-        system = below if isinstance(below, OSError) else system
-        below = below.__cause__ or below.__context__
+    while cause:
+        system = cause if isinstance(cause, OSError) else system
+        cause = cause.__cause__ or cause.__context__
     return str(system or error).strip().partition("\n")[0].partition(". ")[0].rstrip(".") or type(error).__name__
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that the user has not set, for a while."""
-    mine = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(mine)
+    """Set environment variables inside the context, except those that the user has set."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        for name in mine:
+        for name in added:
             os.environ.pop(name, None)

@@ -1,4 +1,4 @@
-"""What a run directory says, in MLflow's words: names, parameters and tags. MLflow itself is not needed here."""
+"""A run directory in MLflow's terms: names, parameters and tags. This module does not import MLflow."""
 
 import hashlib
 import json
@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite import load, record
+from suite import load
 from suite.contract import Task, UserError
+from suite.record import record
 
-SUFFIXES = (".yaml", ".json", ".jsonl")  # of the files that are a run; locks and checkpoints are not
-SPEC = ("task", "scale", "recipe", "optimizer", "baseline", "comm", "backend")  # tags of the same names
-DIGEST = "sha256/"  # tags that begin so hold the sha256 of the artifact named by the rest
+SUFFIXES = (".yaml", ".json", ".jsonl")  # of a run's files; locks and checkpoints are not sent
+SPEC = ("task", "scale", "recipe", "optimizer", "baseline", "comm", "backend")  # keys of `spec` that become tags
+CURVE, REPORT = "curve.svg", "report.html"  # files that MLflow has beside the run's own
+DIGEST = "sha256/"  # prefix of tags that contain the sha256 of a file, which the rest of the tag names
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class View:
         config: the run's configuration.
         result: the result, or what it would be if the run ended at the last event.
         events: the event log.
-        alive: whether a process is at work in the directory.
+        alive: whether a process holds the directory's lock.
     """
 
     folder: Path
@@ -38,7 +40,7 @@ class View:
 
     @property
     def finished(self) -> bool:
-        """Whether there is a result, which never changes again."""
+        """Whether the run has a result, which is final."""
         return (self.folder / "result.json").exists()
 
     @property
@@ -46,46 +48,46 @@ class View:
         """MLflow's word for the run's state."""
         if self.finished:
             return "FAILED" if self.result["outcome"]["kind"] == "failed" else "FINISHED"
-        # The process that has just been interrupted still holds the lock.
+        # A process that has just been interrupted may still hold the lock.
         return "RUNNING" if self.alive and not self.ended_itself else "KILLED"
 
     @property
     def ended_itself(self) -> bool:
-        """Whether the log says how the run, or its last segment, ended."""
+        """Whether the log's last event says how the run, or its last segment, ended."""
         return self.events[-1]["event"] == "finished"
 
     @property
     def experiment(self) -> str:
-        """Runs of one task, scale and data lie together."""
+        """The name of the experiment, which contains the runs of one task, scale and data."""
         return experiment_name(self.config, self.result["data"]["name"])
 
     @property
     def name(self) -> str:
-        """Optimizer, communication, backend and seed, as in kfac·float32·torch·s0; or trees (baseline)·s0."""
+        """Optimizer, communication, backend and seed, such as kfac·float32·torch·s0, or trees (baseline)·s0."""
         spec = self.result["spec"]
         parts = (record.method(self.config), spec["comm"], spec["backend"], f"s{spec['seed']}")
         return "·".join(filter(None, parts))
 
     @property
     def began(self) -> int:
-        """Milliseconds since 1970."""
+        """The start in milliseconds since 1970."""
         return _changed(self.folder / "header.json")
 
     @property
     def ended(self) -> int:
-        """Milliseconds since 1970, of the last event."""
+        """The time of the last event in milliseconds since 1970."""
         return _changed(self.folder / "events.jsonl")
 
     def parameters(self) -> dict[str, str]:
-        """The configuration, flat: `optimizer.lr`, `task.batch_size`, … with values as they are typed."""
+        """The configuration by dotted key, such as `optimizer.lr`, with values as text."""
         return dict(_flat(self.config))
 
     def digests(self) -> dict[str, str]:
-        """A tag for the sha256 of every file."""
+        """The sha256 of every file, by tag."""
         return digests(self.folder)
 
     def tags(self) -> dict[str, str]:
-        """What runs are found and told apart by."""
+        """The tags by which runs can be searched and compared."""
         result, environment = self.result, self.result["environment"]
         outcome = result["outcome"]["kind"] if self.ended_itself else self.status.lower()
         values = {
@@ -96,6 +98,7 @@ class View:
             "device": result["segments"][-1]["device"],
             "data": result["data"]["label"],
             "outcome": outcome,
+            "busy_pauses": result.get("busy_pauses") or None,  # training seconds are too low
             "suite": environment["suite"],
             "commit": environment["commit"],
             "dirty": environment["dirty"],
@@ -106,12 +109,12 @@ class View:
 
 
 def experiment_name(config: Mapping[str, Any], data: str) -> str:
-    """`<task>/<scale>/<data>`."""
+    """The name of an experiment: `<task>/<scale>/<data>`."""
     return f"{config['task']['name']}/{config['scale']}/{data}"
 
 
 def task_of(config: Mapping[str, Any]) -> Task:
-    """The configuration's task, for what only an unfinished run's task knows: its data and its targets."""
+    """Make the configuration's task; an unfinished run needs its data and targets."""
     node = config["task"]
     return load.common(node["module"]).make(**load.arguments(node))
 
@@ -122,19 +125,19 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that are a run."""
+    """The files of a run that are sent."""
     return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
 
 
 @contextmanager
 def snapshot(directory: Path) -> Iterator[View]:
-    """A view of copies of the directory's files, so that a run that goes on meanwhile cannot change them.
+    """Copy the files of a run directory, which a running process may change, and view the copies.
 
     Raises:
-        UserError: this is no run directory, or no training has begun in it.
+        UserError: if this is no run directory, or the run has not started training.
     """
     if not (directory / "header.json").exists():
-        raise UserError(f"{directory}: no run directory, header.json is missing")
+        raise UserError(f"{directory}: not a run directory: header.json is missing")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for file in files(directory):
@@ -148,17 +151,17 @@ def _read(folder: Path, directory: Path) -> View:
     log, result = folder / "events.jsonl", folder / "result.json"
     events = record.read_events(log) if log.exists() else []
     if not events:
-        raise UserError(f"{directory}: training has not begun, there is nothing to send yet")
+        raise UserError(f"{directory}: training has not started; there is nothing to send yet")
     config = yaml.safe_load((folder / "config.yaml").read_text())
     if result.exists():
         return View(folder, config, json.loads(result.read_text()), events)
     try:
         task = task_of(config)
-    except (UserError, TypeError) as error:  # no data here any more, or a configuration of an older version
-        raise UserError(f"{directory}: unfinished, and its task cannot be made here: {error}") from error
+    except (UserError, TypeError) as error:  # the data is gone, or the configuration is of an older version
+        raise UserError(f"{directory}: the run is unfinished, and its task cannot be made here: {error}") from error
     header = json.loads((folder / "header.json").read_text()) | {"data": record.data_record(task.data)}
-    so_far = record.result(events, config=config, targets=task.targets, header=header, published=())
-    return View(folder, config, so_far, events, _alive(directory))
+    partial = record.result(events, config=config, targets=task.targets, header=header, published=())
+    return View(folder, config, partial, events, _alive(directory))
 
 
 def _alive(directory: Path) -> bool:
@@ -166,7 +169,7 @@ def _alive(directory: Path) -> bool:
     import fcntl
 
     path = directory / "lock"
-    if not path.exists():  # not in copies
+    if not path.exists():  # a copy of a run directory has no lock
         return False
     with path.open() as lock:
         try:

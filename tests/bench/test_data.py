@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from suite import load
-from suite.train import Prefetch
+from suite.training.loop import Loader
 
 from .test_laptop import configured, in_suite, made
 
@@ -30,7 +30,9 @@ SOURCES = {
 }
 MAKE = """
 import sys, time
-from suite import configure, load, run
+from suite import load
+from suite.launch import run
+from suite.settings import configure
 name, *overrides = sys.argv[1:]
 config = configure.compose([f"task={name}", "optimizer=sgd", *overrides])
 load.common(config["task"]["module"])
@@ -44,10 +46,10 @@ print(time.process_time() - began)
 
 @pytest.mark.parametrize("name", load.members("tasks"))
 def test_waiting_for_data(name: str, benchmark: Any, capsys: Any) -> None:
-    """What the loop waits between two steps: as `suite.train` fetches batches, with the task's own `prefetch`."""
+    """What the loop waits between two steps: as the training loop fetches batches, with the task's own `prefetch`."""
     engine, ahead = made(name, "torch"), configured(name)["prefetch"]
     step, waits, steps = in_suite(engine), [], []
-    with Prefetch(lambda split, index: engine.task.batch(split, 0, index), range(WARMUP + STEPS), ahead) as batches:
+    with Loader(lambda split, index: engine.task.batch(split, 0, index), range(WARMUP + STEPS), ahead) as batches:
         began = time.perf_counter()
         for batch in batches:
             fetched = time.perf_counter()

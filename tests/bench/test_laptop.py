@@ -12,7 +12,9 @@ import engines
 import numpy as np
 import pytest
 
-from suite import configure, load, run
+from suite import load
+from suite.launch import run
+from suite.settings import configure
 
 from .measure import interleaved, ratio
 

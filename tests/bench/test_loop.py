@@ -8,8 +8,8 @@ import pytest
 
 from suite import load
 from suite.contract import Step
-from suite.log import Log
-from suite.train import train
+from suite.record.log import Log
+from suite.training.loop import train
 
 from .measure import interleaved, ratio
 

@@ -8,16 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stored import result_of
 
-from suite import published
 from suite.contract import Data, Evaluated, Finished, Started, Step, Target
-from suite.track import closing, sweep
+from suite.report import comparison, published, words
+from suite.track import sweep
 from suite.track.console import Console, patience, printer
 
 DIGITS = Data(
@@ -103,7 +102,8 @@ def test_what_takes_long_is_named_and_what_does_not_is_not(monkeypatch: pytest.M
 def test_the_first_line_needs_no_framework() -> None:
     code = """
 import sys
-from suite import configure, run
+from suite.launch import run
+from suite.settings import configure
 from suite.track.console import Console
 config = configure.compose(["+task=resnet50"])
 Console(config, run.make_task(config)).opening()
@@ -177,9 +177,9 @@ def test_resumed_interrupted_reused(capsys: pytest.CaptureFixture[str]) -> None:
     listen.interrupted(Path("runs/a"), Finished(57, {"kind": "interrupted", "step": 57, "signal": "SIGINT"}))
     listen.reused(Path("runs/a"))
     resumed, interrupted, reused = capsys.readouterr().out.splitlines()
-    assert resumed == "going on from step 50"
-    assert interrupted == "interrupted (SIGINT): saved in runs/a; the same command goes on from step 57"
-    assert reused == "this result exists: runs/a/result.json; force=true runs it again"
+    assert resumed == "continuing from step 50"
+    assert interrupted == "interrupted (SIGINT): saved in runs/a; the same command continues from step 57"
+    assert reused == "this run has a result already: runs/a/result.json; to run it again, type force=true"
 
 
 @pytest.fixture
@@ -209,12 +209,15 @@ def test_the_closing_table(made: Path, close: Callable[..., str]) -> None:
     assert "made all max_steps=20 steps. Not reached: top1>=99" in lines
     spent = " all in · compile 0.0 s · median step "
     assert any(" of training, " in line and spent in line and line.endswith(" · cpu") for line in lines)
-    assert any(line.startswith("J1-01 SGD, Osawa ResNet-18 128 × P100/V100 4,096 90 67.79") for line in lines)
-    assert f"6 of 190 published rows, {closing.ORDER}. All: suite board" in lines
+    assert any(re.match(r"[A-Z]\d-\d\d (SGD|Nesterov), .* ResNet-50 ", line) for line in lines)
+    assert f"6 of 190 published rows, {comparison.ORDER}. To see all, type suite board" in lines
     assert "…" not in printed, "nothing is cut"
     assert "never accuracy, steps or seconds" in " ".join(lines)
     assert f"Data: {result['data']['note']}" in lines
-    assert lines[-2:] == ["result runs/a/result.json", "MLflow not sent (track=none); suite sync runs/a sends it"]
+    assert lines[-2:] == [
+        "result runs/a/result.json",
+        "MLflow not sent (track=none); to send it, type suite sync runs/a",
+    ]
     assert "\x1b" not in printed and max(map(len, printed.splitlines())) <= 120
 
 
@@ -223,9 +226,12 @@ def test_the_closing_says_how_to_open_mlflow(
 ) -> None:
     spec = result_of(made)["spec"]
     spec["config"]["track"]["name"] = "mlflow"
-    assert close(spec=spec).endswith("MLflow  mlflow ui --backend-store-uri sqlite:///mlflow.db\n")
+    assert close(spec=spec).endswith(
+        "MLflow  mlflow ui --backend-store-uri sqlite:///mlflow.db, "
+        "then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning\n"
+    )
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
-    assert close(spec=spec).endswith("MLflow  http://tracking:5000\n")
+    assert close(spec=spec).endswith("MLflow  http://tracking:5000/#/experiments?workflowType=machine_learning\n")
 
 
 def test_other_outcomes_read_clearly(made: Path, close: Callable[..., str]) -> None:
@@ -244,58 +250,35 @@ def test_other_outcomes_read_clearly(made: Path, close: Callable[..., str]) -> N
     assert "compile 3.0 s (cache hit)" in close(compile_seconds=3.0, compile_cache="hit")
 
 
-def test_the_rows_beside_a_run() -> None:
-    rows = published.rows_for("resnet50")
-    chosen = closing.choose(rows, optimizer="kfac", batch_size=32768)
-    assert len(chosen) == closing.MOST_ROWS
-    assert all(None not in (row.hardware, row.devices, row.epochs, row.time_seconds) for row in chosen)
-    assert len({(row.citation, row.optimizer) for row in chosen}) == len(chosen)
-    mine = ["kfac" in str(row.optimizer).replace("-", "").lower() for row in chosen]
-    assert any(mine) and mine == sorted(mine, reverse=True), "the run's own optimizer comes first"
-    others = [row for row in chosen if "K" not in str(row.optimizer)]
-    assert others == sorted(others, key=lambda row: (row.batch_size != 32768, row.time_seconds))
-    assert "C1-03" in {row.id for row in chosen}
-    assert closing.choose([], optimizer="kfac", batch_size=64) == []
-
-
-def test_one_row_for_each_paper_and_optimizer_the_fastest() -> None:
-    row = published.row("A1-12")
-    slow, quick = replace(row, id="a", time_seconds=500.0), replace(row, id="b", time_seconds=400.0)
-    other = replace(row, id="c", citation="Another paper", time_seconds=450.0)
-    vague = replace(row, id="d", citation="A third", hardware=None, time_seconds=1.0)
-    text = replace(row, id="e", citation="A fourth", value="matches")
-    rows = [slow, quick, other, vague, text]
-    assert [row.id for row in closing.choose(rows, optimizer="sgd", batch_size=64)] == ["d", "b", "c"]
-    many = [vague, *(replace(quick, id=f"e{n}", citation=f"Paper {n}") for n in range(closing.MOST_ROWS))]
-    assert vague not in closing.choose(many, optimizer="sgd", batch_size=64), "those that print most are taken"
-    same_batch = replace(other, batch_size=64)
-    assert closing.choose([quick, same_batch], optimizer="sgd", batch_size=64)[0] is same_batch
-
-
 def test_a_sweep_s_runs_stand_side_by_side(made: Path, tmp_path: Path) -> None:
     result = result_of(made)
     missed = [target | {"reached": False} for target in result["targets"]]
-    for name, changes in {"hit": {}, "miss": {"targets": missed, "outcome": {"kind": "diverged"}}}.items():
+    for name, changes in {
+        "hit": {},
+        "miss": {"targets": missed, "outcome": {"kind": "diverged"}, "busy_pauses": 2},
+    }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(json.dumps(result | changes))
+    assert sweep.comparison([([], tmp_path / "hit")]).caption is None
     runs = [(["task=a", f"seed={seed}"], tmp_path / name) for seed, name in enumerate(("hit", "miss", "nothing"))]
     file, screen = io.StringIO(), printer()
     screen.file, screen.width = file, 400
     screen.print(sweep.comparison([*runs, (["task=a", "seed=9"], None)]))
-    head, _, *lines = [re.sub(r"\s+", " ", line).strip() for line in file.getvalue().splitlines()]
+    head, _, *lines, note = [re.sub(r"\s+", " ", line).strip() for line in file.getvalue().splitlines()]
     assert head == "run target reached at step train s at the end result"
     easy, last = result["targets"][0], result["curve"][-1]
     end, spent = f"top1 {last['metrics']['top1']:.4g}", f"> {last['train_seconds']:.2f}"
     assert lines == [
         f"seed=0 top1>=5 {easy['step']} {easy['train_seconds']:.2f} {end} {tmp_path}/hit/result.json",
-        f"seed=1 none, diverged > 20 {spent} {end} {tmp_path}/miss/result.json",
+        f"seed=1 none, diverged > 20 {spent} ‡ {end} {tmp_path}/miss/result.json",
         f"seed=2 no result {tmp_path}/nothing",
-        "seed=9 no result refused",
+        "seed=9 no result rejected",
     ]
+    assert note.startswith("‡ too low")
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.25, "0.25 s"), (99.94, "99.9 s"), (330, "5.5 min"), (3600, "60 min"), (104400, "29 h")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert closing.duration(seconds) == text
+    assert words.duration(seconds) == text

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from stored import artifacts, cut, history, query, result_of, status, tags
 
-from suite import published, record
 from suite.contract import UserError
-from suite.track import closing, mlflow, picture, server
+from suite.record import record
+from suite.report import comparison, published
+from suite.track import mlflow, picture, server, view
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own
 
@@ -52,6 +53,16 @@ def test_names_parameters_and_tags(store: Path, run: Path) -> None:
     assert expected.items() <= sent.data.tags.items()
 
 
+def test_seconds_that_are_too_low_are_tagged(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "copy")
+    with view.snapshot(tmp_path / "copy") as before:
+        assert "busy_pauses" not in before.tags()
+    marked = result_of(run) | {"busy_pauses": 2}
+    (tmp_path / "copy" / "result.json").write_text(json.dumps(marked))
+    with view.snapshot(tmp_path / "copy") as seen:
+        assert seen.tags()["busy_pauses"] == "2"
+
+
 def test_metrics_are_the_run_s_own(store: Path, run: Path) -> None:
     sent, result = history(mlflow.send(run)), result_of(run)
     events = record.read_events(run / "events.jsonl")
@@ -77,10 +88,35 @@ def test_time_to_target_equals_the_result(store: Path, run: Path) -> None:
 def test_artifacts_are_the_files(store: Path, run: Path, tmp_path: Path) -> None:
     run_id = mlflow.send(run)
     files = artifacts(run_id, tmp_path / "down")
-    assert set(files) == {"config.yaml", "header.json", "events.jsonl", "result.json", "curve.svg"}
-    for name in set(files) - {"curve.svg"}:
+    assert set(files) == {"config.yaml", "header.json", "events.jsonl", "result.json", "curve.svg", "report.html"}
+    for name in set(files) - {"curve.svg", "report.html"}:
         assert files[name] == (run / name).read_bytes()
         assert tags(run_id)[f"sha256/{name}"] == hashlib.sha256(files[name]).hexdigest()
+
+
+def test_mlflow_opens_the_experiment_as_training_with_its_data_and_a_description(store: Path, run: Path) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{store}")
+    sent = client.get_run(mlflow.send(run))
+    experiment = client.get_experiment(sent.info.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    (logged,) = sent.inputs.dataset_inputs
+    data = result_of(run)["data"]
+    assert (logged.dataset.name, logged.dataset.source) == (data["name"], data["label"])
+    assert data["identity"].startswith(logged.dataset.digest) and len(logged.dataset.digest) >= 12
+    description = sent.data.tags["mlflow.note.content"]
+    assert "made all max_steps=20 steps" in description.lower() and "| top1>=99 | no, best" in description
+
+
+def test_an_experiment_of_an_older_version_opens_as_training_too(store: Path, run: Path) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{store}")
+    with view.snapshot(run) as seen:
+        old = client.create_experiment(seen.experiment)
+    mlflow.send(run)
+    assert client.get_experiment(old).tags["mlflow.experimentKind"] == "custom_model_development"
 
 
 def test_an_interrupted_run_is_continued(
@@ -141,7 +177,7 @@ def test_a_run_is_running_while_its_directory_is_locked(store: Path, run: Path) 
 
 def test_a_directory_without_events_is_refused(store: Path, run: Path) -> None:
     (run / "events.jsonl").write_text("")
-    with pytest.raises(UserError, match="training has not begun"):
+    with pytest.raises(UserError, match="training has not started"):
         mlflow.send(run)
 
 
@@ -149,7 +185,9 @@ def test_an_unfinished_run_of_an_older_version_is_refused(store: Path, run: Path
     cut(run, 10)
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("task:\n", "task:\n  forgotten_option: 1\n"))
-    with pytest.raises(UserError, match=r"a: unfinished, and its task cannot be made here: .*forgotten_option"):
+    with pytest.raises(
+        UserError, match=r"a: the run is unfinished, and its task cannot be made here: .*forgotten_option"
+    ):
         mlflow.send(run)
 
 
@@ -161,8 +199,15 @@ def test_finish_adds_the_rows_beside_the_run_once(store: Path, run: Path) -> Non
     mlflow.finish(config, run)
     mlflow.finish(config, run)
     rows = query(store, "select value from tags where key = 'row'")
-    chosen = closing.choose(published.rows_for("resnet50"), optimizer="sgd", batch_size=64)
+    chosen = comparison.choose(published.rows_for("resnet50"), config, samples=1437)
     assert sorted(id for (id,) in rows) == sorted(row.id for row in chosen)
+
+
+def test_an_interrupted_run_ends_without_an_alarm(store: Path, run: Path) -> None:
+    config = result_of(run)["spec"]["config"] | {"track": {"name": "mlflow"}}
+    cut(run, 10)
+    assert not (run / "result.json").exists()
+    assert status(mlflow.finish(config, run)) == "KILLED"
 
 
 def test_a_published_row_keeps_its_numbers(store: Path) -> None:
@@ -204,7 +249,7 @@ def test_a_dead_server_is_one_line_soon(store: Path, run: Path, monkeypatch: pyt
 
 
 def test_a_silent_server_is_given_up(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(server.KNOCK, "MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setitem(server.FIRST_REQUEST, "MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.socket() as silent, pytest.raises(UserError, match="timed out"):
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -231,7 +276,7 @@ def test_where_mlflow_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking")
     assert server.address() == "http://tracking"
     assert server.address("http://other") == "http://other"
-    assert server.how_to_open("postgresql://me:secret@host/db").endswith("postgresql://me:***@host/db'")
+    assert server.how_to_open("postgresql://me:secret@host/db").count("postgresql://me:***@host/db'")
 
 
 def test_the_picture_depends_on_the_run_alone(made: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from stored import cut, result_of
 
-from suite import published
 from suite.contract import UserError
+from suite.report import published
 from suite.track import mlflow, server
 from suite.track.pull import pull
 from suite.verbs import sync
@@ -75,7 +75,7 @@ def test_a_result_of_another_run_is_refused(store: Path, run: Path) -> None:
     with server.connected() as client:
         client.set_tag(run_id, "sha256/result.json", hashlib.sha256(file.read_bytes()).hexdigest())
     ((_, outcome),) = pull(Path("pulled"))
-    assert "of another run" in outcome
+    assert "belongs to another run" in outcome
 
 
 def test_sync_names_what_it_leaves_out(
@@ -85,12 +85,12 @@ def test_sync_names_what_it_leaves_out(
     Path("runs/empty/events.jsonl").unlink()
     assert sync.main([]) == 1
     captured = capsys.readouterr()
-    assert "runs/empty: training has not begun" in captured.err
+    assert "runs/empty: training has not started" in captured.err
     assert "1 sent, 0 already there, 1 left out" in captured.out
 
 
 def test_sync_without_runs_says_what_to_type(store: Path) -> None:
     with pytest.raises(UserError, match="suite sync DIR"):
         sync.main(["nowhere"])
-    with pytest.raises(UserError, match="two commands"):
+    with pytest.raises(UserError, match="type a second command without --pull"):
         sync.main(["runs", "--pull", "sqlite:///mlflow.db"])

@@ -2,7 +2,7 @@
 
 from suite.comm.policies._policy import Commit, Measure, Probe
 
-SUMMARY, CITATION = "a policy outside the tree", ""
+SUMMARY, CITATION, READS = "a policy outside the tree", "", ()
 
 
 def decide(candidates, kinds, situation, *, steps, order):

@@ -1,30 +1,37 @@
 """A wrong byte in jax."""
 
+import copy
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 
-from mylab.flips import RANK, STEP
-from suite.comm.algorithms.all_to_all import jax as true
+from mylab.flips import PHASE, RANK, STEP
+from suite.comm.algorithms import all_to_all
+from suite.comm.transport.jax import Transport
 
 
-class Faulty:
-    """A transport whose all-gather changes a bit of what this rank receives, where `hit` is true."""
+class Faulty(Transport):
+    """A transport whose exchange in one phase changes a bit of what this rank receives, where `hit` is true."""
 
-    def __init__(self, transport: Any, hit: Array):
-        self.transport, self.hit = transport, hit
+    hit: Array
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.transport, name)
+    def _swapped(self, value: Array) -> Array:
+        return self._flipped(super()._swapped(value), "scatter")
 
     def all_gather(self, name: str, value: Array) -> Array:
-        received = self.transport.all_gather(name, value)
+        return self._flipped(super().all_gather(name, value), "gather")
+
+    def _flipped(self, received: Array, phase: str) -> Array:
+        if phase != PHASE:
+            return received
         bit = 64 << 8 * (received.dtype.itemsize - 1)  # a payload may be of words: of the last byte, which tells
         return received.at[0, 1].set(received[0, 1] ^ jnp.where(self.hit, bit, 0).astype(received.dtype))
 
 
-def mean(name: str, values: Array, *, coder: Any, transport: Any) -> Array:
+def mean(name: str, values: Array, *, encoder: Any, transport: Any) -> Array:
     """The mean over ranks of a flat (n,) array."""
-    hit = (coder.key[1] == max(STEP, 0)) & (transport.rank == RANK) & (STEP >= 0)
-    return true.mean(name, values, coder=coder, transport=Faulty(transport, hit))
+    faulty = copy.copy(transport)
+    faulty.__class__ = Faulty
+    faulty.hit = (encoder.key[1] == max(STEP, 0)) & (transport.rank == RANK) & (STEP >= 0)
+    return all_to_all.mean(name, values, encoder=encoder, transport=faulty)

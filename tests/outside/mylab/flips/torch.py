@@ -1,16 +1,28 @@
 """A wrong byte in torch."""
 
+import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from mylab.flips import RANK, STEP
-from suite.comm.algorithms.all_to_all import torch as true
+from mylab.flips import PHASE, RANK, STEP
+from suite.comm.algorithms import all_to_all
 from suite.comm.transport.torch import Arriving
 
 
+@dataclass
+class Flip:
+    """The end of a transfer that changes a bit of what has come."""
+
+    value: Tensor
+
+    def wait(self) -> None:
+        self.value[0, 1] ^= 64
+
+
 class Faulty:
-    """A transport whose all-gather changes a bit of what this rank receives."""
+    """A transport whose exchange in one phase changes a bit of what this rank receives."""
 
     def __init__(self, transport: Any):
         self.transport = transport
@@ -18,13 +30,19 @@ class Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.transport, name)
 
+    def all_to_all(self, name: str, value: Tensor) -> Arriving:
+        return self._flipped(self.transport.all_to_all(name, value), "scatter")
+
     def all_gather(self, name: str, value: Tensor) -> Arriving:
-        received = self.transport.all_gather(name, value).wait()
-        received[0, 1] ^= 64
-        return Arriving(received)
+        return self._flipped(self.transport.all_gather(name, value), "gather")
+
+    def _flipped(self, arriving: Arriving, phase: str) -> Arriving:
+        if phase != PHASE:
+            return arriving
+        return dataclasses.replace(arriving, works=[*arriving.works, Flip(arriving.value)])
 
 
-def mean(name: str, values: Tensor, *, coder: Any, transport: Any) -> Tensor:
+def mean(name: str, values: Tensor, *, encoder: Any, transport: Any) -> Tensor:
     """The mean over ranks of a flat (n,) array."""
-    hit = coder.key[1] == STEP and transport.rank == RANK
-    return true.mean(name, values, coder=coder, transport=Faulty(transport) if hit else transport)
+    hit = encoder.key[1] == STEP and transport.rank == RANK
+    return all_to_all.mean(name, values, encoder=encoder, transport=Faulty(transport) if hit else transport)

@@ -1,0 +1,87 @@
+"""The types that tasks, optimizers, engines and the training loop share.
+
+Standard library only, so that every package of the suite and every module outside it can import it.
+Arrays are `numpy.ndarray` on the host, `torch.Tensor` or `jax.Array` on a device; trees of them are flat
+dictionaries with dotted names (`layer1.0.conv1.weight`) and torch's shapes in both backends.
+"""
+
+from suite.contract.engines import Batch, Engine, Ranks
+from suite.contract.errors import UserError
+from suite.contract.events import Checkpointed, Decided, Evaluated, Event, Finished, Saved, Started, Step
+from suite.contract.models import JaxModel, Model, TorchModel
+from suite.contract.optimizers import (
+    CONSTRUCTION,
+    OFFERED,
+    PROMISED,
+    UPDATE,
+    Asked,
+    JaxOptimizer,
+    Objective,
+    Parcel,
+    Plan,
+    Rows,
+    TorchOptimizer,
+)
+from suite.contract.reduce import Reduce
+from suite.contract.tasks import (
+    DAMAGED,
+    Baseline,
+    Counts,
+    CountsEpochs,
+    Data,
+    Explains,
+    Generates,
+    Keeps,
+    Layer,
+    Sparse,
+    Spec,
+    Target,
+    Task,
+    quotient,
+    sized,
+)
+
+__all__ = [
+    "CONSTRUCTION",
+    "DAMAGED",
+    "OFFERED",
+    "PROMISED",
+    "UPDATE",
+    "Asked",
+    "Baseline",
+    "Batch",
+    "Checkpointed",
+    "Counts",
+    "CountsEpochs",
+    "Data",
+    "Decided",
+    "Engine",
+    "Evaluated",
+    "Event",
+    "Explains",
+    "Finished",
+    "Generates",
+    "JaxModel",
+    "JaxOptimizer",
+    "Keeps",
+    "Layer",
+    "Model",
+    "Objective",
+    "Parcel",
+    "Plan",
+    "Ranks",
+    "Reduce",
+    "Rows",
+    "Saved",
+    "Sparse",
+    "Spec",
+    "Started",
+    "Step",
+    "Target",
+    "Task",
+    "TorchModel",
+    "TorchOptimizer",
+    "UserError",
+    "quotient",
+    "sized",
+]

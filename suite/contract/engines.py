@@ -1,0 +1,127 @@
+"""What an engine offers to the training loop, the policies and the launcher. Both backends implement it alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from suite.contract.optimizers import Plan
+
+Batch = dict[str, Any]  # NumPy arrays by name, as `Task.batch` makes them
+
+
+class Ranks(Protocol):
+    """What the processes of a run agree on. Every process makes the same calls in the same order."""
+
+    def broadcast(self, value: Any) -> Any:
+        """Broadcast process 0's value, which must pickle."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """Gather every process's value, which must pickle, in the order of the processes."""
+        ...
+
+    def slowest(self, seconds: float) -> float:
+        """Return the largest value over processes."""
+        ...
+
+    def agree(self, signal: str | None) -> str | None:
+        """Return a signal that any process has received; None if there is none. All processes return the same."""
+        ...
+
+
+class Engine(Protocol):
+    """A model, its optimizer and their communication, on this process's devices.
+
+    Attributes:
+        share: (rank, world) of this process's share of a batch.
+        local_ranks: the ranks of this process's devices.
+        ranks: communication between processes outside training steps.
+        plan: the optimizer's schedule of work.
+        kinds: kind of layer of each replicated parameter, by name.
+    """
+
+    share: tuple[int, int]
+    local_ranks: tuple[int, ...]
+    plan: Plan
+    kinds: Mapping[str, str]
+
+    @property
+    def ranks(self) -> Ranks:
+        """Communication between processes outside training steps."""
+        ...
+
+    def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
+        """Compile or run once what these steps need, so that no step pays for first calls."""
+        ...
+
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Initialise the optimizer's statistics with their mean over batches at the current weights."""
+        ...
+
+    def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Any:
+        """Make update number `step` (from 0) and return its mean loss, which may not be computed yet."""
+        ...
+
+    def losses(self, pending: list[Any]) -> list[float]:
+        """Copy losses that `step` returned to the host; waits for the device."""
+        ...
+
+    def evaluate(self, batches: Iterable[Batch], generate: Callable[..., Batch] | None = None) -> Iterator[Batch]:
+        """Yield the model's outputs in evaluation mode for each batch, gathered over all ranks.
+
+        Args:
+            batches: this process's share of each.
+            generate: `Generates.generate`; its result is added to the outputs.
+
+        Raises:
+            RanksDiffer: the ranks hold different weights.
+        """
+        ...
+
+    def compare(self) -> None:
+        """Check that all ranks hold the same weights and have received what others sent.
+
+        Raises:
+            RanksDiffer: naming the ranks that do not.
+        """
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device and the optimizer's work on the host are done."""
+        ...
+
+    def weights(self) -> dict[str, Any]:
+        """Return parameters, buffers, patterns and whole tables by name, as NumPy arrays. All ranks call it."""
+        ...
+
+    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return this process's state: NumPy arrays by name, and a JSON skeleton. All ranks call it.
+
+        Args:
+            replicated: whether to include the arrays that are equal on all ranks.
+
+        Raises:
+            RanksDiffer: the ranks hold different weights.
+        """
+        ...
+
+    def restore(self, arrays: dict[str, Any], skeleton: dict[str, Any]) -> None:
+        """Restore a snapshot of this process; nothing is sent."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return sizes, device, memory, bytes and compile time, for the log and the result."""
+        ...
+
+    def use(self, mode: str | Mapping[str, str]) -> None:
+        """Send gradients in this communication mode from now on: one for all, or one for each kind of layer."""
+        ...
+
+    def exchange(self, kind: str) -> None:
+        """Average arrays of the size of all gradients of one kind of layer, and discard the result."""
+        ...
+
+    def code(self, kind: str) -> None:
+        """Encode and decode arrays of the size of all gradients of one kind of layer; nothing is sent."""
+        ...

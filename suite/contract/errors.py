@@ -1,0 +1,5 @@
+"""The error for mistakes of the user."""
+
+
+class UserError(Exception):
+    """An error that the user can correct. The message says what is wrong, where, and what to type; exit code 2."""

@@ -1,0 +1,466 @@
+"""The engine in jax: one jitted `shard_map` over the mesh axis `data`, on one process or several.
+
+A step runs the programs that the optimizer's plan names, then one program for gradient and update. If the plan's
+programs use this step's statistics or gradient, they run between the gradient and the update, which are then two
+programs in every step: otherwise forward and backward would be compiled twice.
+
+All that a step changes is one tree, `run`. Arrays below a key `owned` are split by rank; all others are equal on all
+ranks. `check_vma` is off because gradients must reach `reduce` as local shares; tests compare the replicas instead.
+
+`jax_step.py` contains the maths, `jax_programs.py` compilation, `jax_device.py` the placement of arrays on devices.
+This file contains the state, and the order of programs in a step.
+"""
+
+import functools
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from suite import engine, load
+from suite.comm import setup
+from suite.comm.transport import entry
+from suite.comm.transport.jax import AXIS, Transport
+from suite.contract import Plan, Sparse, Task
+from suite.engine.jax_device import Layout, devices_for, typed
+from suite.engine.jax_programs import Lowered, Mode, Programs, enable_cache
+from suite.engine.jax_step import Maths, offered
+from suite.engine.ranks.jax import Ranks
+
+__all__ = ["Engine", "enable_cache"]
+
+Tree = dict[str, Any]
+Batch = dict[str, np.ndarray]
+
+
+class Engine:
+    """A model, its optimizer and their communication on this process's share of the mesh.
+
+    Args:
+        task: data and model description.
+        config: the whole run's configuration, resolved.
+    """
+
+    def __init__(self, task: Task, config: Mapping[str, Any]):
+        self.task, self.seed, self.world = task, config["seed"], config["world"]
+        self.precision, self.share = config["precision"], (jax.process_index(), jax.process_count())
+        self.devices, self.ranks = devices_for(config["device"], self.world), Ranks()
+        self.modes, node = setup.modes(config["comm"], task, self.world, "jax"), config["optimizer"]
+        self.mode = next(iter(self.modes))
+        channels = self.modes[self.mode]
+        self.transport = functools.partial(Transport, self.world, channels.locals)
+        self.mesh = Mesh(np.array(self.devices).reshape(-1, channels.locals or self.world), AXIS)
+        process = jax.process_index()
+        devices = enumerate(self.mesh.devices.flat)
+        self.local_ranks = tuple(rank for rank, device in devices if device.process_index == process)
+        self.programs = Programs(self.mesh, self.transport, self._mode)
+        model = load.half(config["task"]["module"], "jax").make(task)
+        with self._mode():
+            kind = jnp.result_type(float)
+            shapes = task.shapes()
+            self.node, self.needs = node, load.common(node["module"]).NEEDS
+            self.tables = tuple(engine.tables(task, self.needs, node))
+            self.layout = Layout(self.mesh, self.tables)
+            self.sparse = engine.sparse(task, self.needs, node)
+            self.kinds = {n: kind for n, kind in setup.kind_of(task).items() if n not in self.tables}
+            initial = {name: task.init(self.seed, name) for name in shapes if name not in self.tables}
+            arrays = {n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in initial.items()}
+            arrays |= {name: self.layout.table(task, self.seed, name, kind) for name in self.tables}
+            kinds = ("parameter", "buffer", "pattern")
+            by_kind = {k: {n: arrays[n] for n in shapes if shapes[n].kind == k} for k in kinds}
+            params = self.layout.place(by_kind["parameter"])
+            offers = {
+                "layers": task.layers(),
+                "tables": engine.embeddings(task),
+                "shapes": {name: value.shape for name, value in params.items()},
+                "world": self.world,
+                "samples": task.data.samples["train"],
+            }
+            if "objective" in self.needs:  # it takes a batch, which other optimizers do not need
+                narrow = self.precision == "bfloat16"
+                offers["objective"] = offered(model, task, self.seed, self.world, by_kind, narrow=narrow)
+            needed = {name: value for name, value in offers.items() if name in self.needs}
+            self.optimizer = load.made(load.half(node["module"], "jax").make, node, "optimizer", **needed)
+            self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
+            self.split = "program" in self.needs and ("observe" in self.needs or "collect" in self.needs)
+            self.maths = Maths(
+                model,
+                self.optimizer,
+                self.needs,
+                channels,
+                self.tables,
+                accumulate=config["accumulate"],
+                clip_norm=config["clip_norm"],
+                narrow=self.precision == "bfloat16",
+            )
+            run = {
+                "params": params,
+                "buffers": by_kind["buffer"],
+                "patterns": by_kind["pattern"],
+                "carry": {"owned": typed(task.carry(task.batch_size))},
+                "opt": jax.jit(self.optimizer.init)(params),  # one program instead of one per shape
+                "comm": {"owned": {}},
+            }
+            self.run = self.layout.place(run)
+            hyper = self.run["opt"]["hyper"]
+            # an optimizer may leave out of an update by rows what depends on a hyper-parameter that starts at 0
+            self.live = {name for name, value in hyper.items() if not self.tables or name == "lr" or float(value)}
+            if setup.remembers(config["comm"]):
+                self._open_slots()
+
+    def _open_slots(self) -> None:
+        """A zero residual for every name that any step's communication will use, found by tracing each kind of step."""
+        batch, key, hyper = self.layout.inputs(self.seed, self.task.batch("train", self.seed, 0, *self.share), 0, {})
+        abstract = self.layout.described(self.run, batch, key, hyper)
+        state = self.layout.state_spec(self.run)
+        slots: Tree = {}
+        for phase in {self.plan.phase(step) for step in range(1000)}:
+
+            def body(*arguments: Any, phase: Any = phase) -> Tree:
+                run, _ = self.maths.body(*arguments, transport=self.transport(), half="both", phase=phase)
+                return run["comm"]["owned"]
+
+            specs = (state, {}, P(AXIS), P(), P())
+            mapped = jax.shard_map(body, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
+            slots |= jax.eval_shape(mapped, abstract[0], {}, *abstract[1:])
+        zeros = {"owned": {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in slots.items()}}
+        self.run["comm"] = self.layout.place({"comm": zeros})["comm"]
+
+    # --------------------------------------------------------------------------------------- communication
+    def use(self, mode: str | Mapping[str, str]) -> None:
+        """Send gradients in this communication mode from now on; its programs are compiled when they are needed."""
+        self.mode = str(mode)
+        self.maths = replace(self.maths, channels=setup.mixed(self.modes, mode))
+
+    def exchange(self, kind: str) -> None:
+        """Average arrays of the size of all gradients of one kind of layer (the weights), and discard the result."""
+        self._try("exchange", self.maths.exchange, kind)
+
+    def code(self, kind: str) -> None:
+        """Encode and decode arrays of the size of all gradients of one kind of layer (the weights); nothing is sent."""
+        self._try("code", self.maths.code, kind)
+
+    def _try(self, action: str, body: Any, kind: str) -> None:
+        key = action, kind, self.mode
+        values = {name: self.run["params"][name] for name in self.kinds if self.kinds[name] == kind}
+        with self._mode():
+            if key not in self.programs:
+                self.programs.compile({key: self.programs.lower(body, (values,), (P(),), P(), donate=False)})
+            jax.block_until_ready(self.programs(key, values))
+
+    # ------------------------------------------------------------------------------------------- programs
+    def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
+        """The programs of step `step` by key: (body, arguments, specs of the arguments, spec of the result)."""
+        phase, state = self.plan.phase(step), self.layout.state_spec(run)
+        between = {"grads": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
+        rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
+        body = functools.partial(self.maths.body, phase=phase)
+        names, spec = self._order(step, hyper), self.layout.spec(run["opt"])
+        stages: dict[Any, Any] = {}
+        for name in names:
+            if name[0] == "programs":
+                refresh = functools.partial(self.maths.refresh, names=name[1])
+                stages[name] = (refresh, (run["opt"],), (spec,), spec)
+        if not self.split:
+            whole = functools.partial(body, half="both")
+            return stages | {names[-1]: (whole, (run, {}, *rest), (state, {}, *rest_specs), (state, {"loss": P()}))}
+        halfway = {"grads": run["params"], "next": {"buffers": run["buffers"], "owned": run["carry"]["owned"]}}
+        first, last = functools.partial(body, half="gradient"), functools.partial(body, half="update")
+        gradient = (first, (run, {}, *rest), (state, {}, *rest_specs), (state, between | {"loss": P()}))
+        update = (last, (run, halfway, *rest), (state, between, *rest_specs), (state, {}))
+        return {names[0]: gradient, **stages, names[-1]: update}
+
+    def _order(self, step: int, hyper: Mapping[str, Any]) -> list[Any]:
+        """Keys of the programs that step `step` runs, in order."""
+        phase, hyper_names = self.plan.phase(step), tuple(sorted(hyper))
+        planned = self.plan.programs(step)
+        groups = [planned] if planned and self.plan.together else [(name,) for name in planned]
+        programs = [("programs", names, self.mode) for names in groups]
+        if not self.split:
+            return [*programs, ("both", phase, hyper_names, self.mode)]
+        update_phase = phase if "phase" in self.needs else ()
+        gradient, update = ("gradient", phase, hyper_names, self.mode), ("update", update_phase, hyper_names, self.mode)
+        return [gradient, *programs, update]
+
+    def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
+        """Compile every program of these steps, two at a time, so that no step has to compile one."""
+        engine.editable(hyper, self.live, self.node)
+        with self._mode():
+            self._compile(steps, *self.layout.inputs(self.seed, batch, 0, hyper))
+
+    def _compile(self, steps: Iterable[int], batch: Any, key: Any, hyper: Any) -> None:
+        began, seen = time.perf_counter(), set()
+        lowered: dict[Any, Lowered] = {}
+        abstract = self.layout.described(self.run, batch, key, hyper)
+        if self.sparse and "reset" not in self.programs and any(self.sparse.moves(step) for step in steps):
+            lowered |= self._moving(self.sparse, *abstract[:3])
+        if self.plan.warm_start and "prepare" not in self.programs and 0 in steps:
+            lowered |= self._preparing(*abstract[:3])
+        for step in steps:
+            kind = self.plan.phase(step), self.plan.programs(step)
+            if kind not in seen:
+                seen.add(kind)
+                for name, stage in self._stages(step, *abstract).items():
+                    if name not in self.programs and name not in lowered:
+                        lowered[name] = self.programs.lower(*stage)
+        self.programs.compile(lowered)
+        self.programs.seconds += time.perf_counter() - began
+
+    def _preparing(self, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
+        """The programs of `prepare`: a batch's statistics, and the optimizer's initialisation with their mean."""
+        labels = "sampled" if "sampled" in self.plan.phase(0) else "given"
+        body = functools.partial(self.maths.prepared, labels=labels)
+        specs, spec = (self.layout.state_spec(run), P(AXIS), P()), self.layout.spec(run["opt"])
+        observation = self.programs.lower(body, (run, batch, key), specs, P(), donate=False)
+        whole = self.layout.whole
+        statistics = jax.tree.map(
+            lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole), observation.program.out_info[0]
+        )
+        return {
+            "statistics": observation,
+            "prepare": self.programs.lower(self.maths.prepare, (run["opt"], statistics), (spec, P()), spec),
+        }
+
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Initialise the optimizer's statistics with their mean over batches at the current weights."""
+        with self._mode():
+            total, count = None, 0
+            for (_, number), batch in engine.preparation(self.seed, batches):
+                inputs = self.layout.inputs(self.seed, batch, number, {})[:2]
+                statistics = self.programs("statistics", self.run, *inputs)
+                total = jax.tree.map(jnp.add, total, statistics) if total else statistics
+                count += 1
+            mean = jax.tree.map(lambda value: value / count, total)
+            self.run["opt"] = self.programs("prepare", self.run["opt"], mean)
+
+    def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
+        """Make update number `step` (from 0) and return its mean loss, which may not be computed yet."""
+        engine.editable(hyper, self.live, self.node)
+        with self._mode():
+            rest = self.layout.inputs(self.seed, batch, step, hyper)
+            run = self.run
+            if "host" in self.needs:
+                run["opt"] = self.optimizer.host(self._with_hyper(rest[2]), step)
+            names = self._order(step, hyper)  # after `host`, which may change what the plan names
+            if names[0][0] == "programs":
+                run["opt"] = self._with_hyper(rest[2])
+            if any(name not in self.programs for name in names):
+                self._compile([step], *rest)
+            halfway: Tree = {}
+            loss: Any = None
+            for name in names:
+                if name[0] == "programs":
+                    run["opt"] = self.programs(name, run["opt"])
+                else:
+                    run, halfway = self.programs(name, run, halfway, *rest)
+                    loss = halfway.pop("loss", loss)
+            self.run = run
+            if self.sparse and self.sparse.moves(step):
+                self._move(self.sparse, *rest[:2])
+            return loss
+
+    def _with_hyper(self, hyper: Tree) -> Tree:
+        """The optimizer's state with this step's hyper-parameters, for the programs that run before the gradient."""
+        state = self.run["opt"]
+        return state | {"hyper": state["hyper"] | jax.device_put(hyper, self.layout.whole)}
+
+    def _moving(self, task: Sparse, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
+        """The programs of a move: the reset of moved blocks, and if the task uses it the gradient of whole matrices."""
+        state, specs = self.layout.state_spec(run), {name: P() for name in task.matrices()}
+        blocks = {f"{name}.weight": run["params"][f"{name}.weight"].shape[:1] for name in specs}
+        masks = {name: jax.ShapeDtypeStruct(shape, bool, sharding=self.layout.whole) for name, shape in blocks.items()}
+        both = {name: state[name] for name in ("params", "opt")}
+        start = {name: run[name] for name in both}
+        lowered = {"reset": self.programs.lower(self.maths.reset, (start, masks), (both, P()), both)}
+        if task.by_gradient:
+            body = functools.partial(self.maths.whole_gradients, names=tuple(specs))
+            arguments = (run, batch, key), (state, P(AXIS), P()), specs
+            lowered["whole gradients"] = self.programs.lower(body, *arguments, donate=False)
+        return lowered
+
+    def _move(self, task: Sparse, batch: Any, key: Any) -> None:
+        """Move blocks of sparse matrices; moved blocks restart from zero."""
+        gradients = {}
+        if task.by_gradient:
+            arrays = self.programs("whole gradients", self.run, batch, key)
+            gradients = {name: self._host(value) for name, value in arrays.items()}
+        weights = {name: self._host(self.run["params"][f"{name}.weight"]) for name in task.matrices()}
+        patterns = {name: self._host(value) for name, value in self.run["patterns"].items()}
+        seed, step = np.asarray(key).tolist()
+        new_patterns, moved = engine.moved(task, (seed, step), weights, patterns, gradients)
+        whole = self.layout.whole
+        self.run["patterns"] = jax.device_put(new_patterns, whole)
+        self.run |= self.programs("reset", {n: self.run[n] for n in ("params", "opt")}, jax.device_put(moved, whole))
+
+    # --------------------------------------------------------------------------------- everything around it
+    def losses(self, pending: list[Array]) -> list[float]:
+        """Copy losses that `step` returned to the host; waits for the device once."""
+        return [float(value) for value in jax.device_get(pending)]
+
+    def evaluate(self, batches: Iterable[Batch], generate: Callable[..., Batch] | None = None) -> Iterator[Batch]:
+        """Yield the model's outputs in evaluation mode for each batch, gathered over all ranks, as NumPy arrays.
+
+        Args:
+            batches: this process's share of each.
+            generate: `suite.contract.Generates.generate`; its result is added to the outputs. Each process searches for
+                its own share, on its first device.
+
+        Raises:
+            RanksDiffer: the ranks hold different weights.
+        """
+        self.compare()
+        for batch in batches:
+            with self._mode():
+                inputs, key, _ = self.layout.inputs(self.seed, batch, 0, {})
+                outputs = self._evaluation(
+                    self.run["params"],
+                    self.run["buffers"] | self.run["patterns"],
+                    self.run["carry"]["owned"],
+                    inputs,
+                    key,
+                )
+                hosted = {name: self._host(value) for name, value in outputs.items()}
+                yield hosted | (self._written(batch, generate) if generate else {})
+
+    def _written(self, batch: Batch, generate: Callable[..., Batch]) -> Batch:
+        params = {name: value.addressable_data(0) for name, value in self.run["params"].items()}
+        encode, decode_step = self._search
+        kind = jnp.result_type(float)
+
+        def start(batch: Batch) -> Any:
+            return encode(params, {n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in batch.items()})
+
+        def advance(state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
+            scores, state = decode_step(params, state, jnp.asarray(rows), jnp.asarray(token), np.int32(position))
+            return np.asarray(scores), state
+
+        written = generate(batch, start, advance)
+        if jax.process_count() == 1:
+            return written
+        return {name: multihost_utils.process_allgather(value, tiled=True) for name, value in written.items()}
+
+    @functools.cached_property
+    def _search(self) -> tuple[Any, Any]:
+        return jax.jit(self.maths.model.encode), jax.jit(self.maths.model.decode_step)
+
+    @functools.cached_property
+    def _evaluation(self) -> Any:
+        specs = (self.layout.spec(self.run["params"]), P(), P(AXIS), P(AXIS), P())
+        predict = functools.partial(self.maths.predict, world=self.world)
+        return jax.jit(jax.shard_map(predict, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False))
+
+    def _host(self, value: Array, name: str = "evaluation") -> np.ndarray:
+        """The whole array on every host. One that is split over processes is gathered, as `name` in the ledger."""
+        if not value.is_fully_addressable and not value.is_fully_replicated:
+            share = value.nbytes // self.world
+            self.programs.ledger.add([entry("all_gather", name, str(value.dtype), share, self.world)])
+            value = multihost_utils.process_allgather(value, tiled=True)
+        return _wide(np.asarray(value))
+
+    def compare(self) -> None:
+        """Check that all devices hold the same weights and have received what others sent.
+
+        Raises:
+            RanksDiffer: naming the ranks that do not.
+        """
+        copies: dict[Any, list[np.ndarray]] = {device: [] for device in self.mesh.local_devices}
+        parts = (self.run[name] for name in ("params", "buffers", "patterns")) if self.world > 1 else ()
+        for leaf in (leaf for part in parts for name, leaf in part.items() if name not in self.tables):
+            for shard in leaf.addressable_shards:
+                copies[shard.device].append(np.asarray(shard.data))
+        self.ranks.compare(copies.values(), self.programs.checksums() if self.world > 1 else None)
+
+    def synchronize(self) -> None:
+        """Wait until the device and the optimizer's work on the host are done."""
+        if "host" in self.needs:
+            self.optimizer.drain()
+        jax.block_until_ready(self.run)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return parameters, buffers, patterns and whole tables by name. All ranks call it."""
+        kinds = ("params", "buffers", "patterns")
+        arrays = {name: value for kind in kinds for name, value in self.run[kind].items()}
+        rows = {name: spec.shape[0] for name, spec in self.task.shapes().items() if name in self.tables}
+        whole = {name: self._host(value, "weights") for name, value in arrays.items()}
+        return {name: value[: rows[name]] if name in rows else value for name, value in whole.items()}
+
+    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the state of this process's devices, as views that are valid until the next step.
+
+        All processes call it. Only checksums of the weights are sent.
+
+        Args:
+            replicated: whether to include the arrays that are equal on all devices; a checkpoint has these from rank 0.
+
+        Returns:
+            Arrays by name, and a JSON skeleton. `skeleton["own"]` maps the names of the arrays that differ between
+            devices to their kind in words; their leading axis concatenates this process's devices.
+
+        Raises:
+            RanksDiffer: the ranks hold different weights.
+        """
+        self.compare()
+        arrays: dict[str, np.ndarray] = {}
+        own: dict[str, str] = {}
+        for path, leaf in jax.tree_util.tree_flatten_with_path(self.run)[0]:
+            name = f"run{jax.tree_util.keystr(path)}"
+            if self.layout.is_split(path):
+                arrays[name], own[name] = _wide(self.layout.local(leaf)), self._meaning(path)
+            elif replicated:
+                arrays[name] = _wide(np.asarray(leaf))
+        return arrays, {"tree": None, "own": own}
+
+    def _meaning(self, path: Sequence[Any]) -> str:
+        """The kind of a split array of the run, in words."""
+        part = path[0].key
+        if part in ("carry", "comm"):
+            return engine.CARRY if part == "carry" else engine.RESIDUALS
+        return engine.TABLES if any(getattr(key, "key", None) in self.tables for key in path) else engine.SLICES
+
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+        """Restore a snapshot of this process; nothing is sent."""
+        with self._mode():
+            leaves, structure = jax.tree_util.tree_flatten_with_path(self.run)
+            values = [arrays[f"run{jax.tree_util.keystr(path)}"] for path, _ in leaves]
+            self.run = self.layout.replaced(jax.tree_util.tree_unflatten(structure, values))
+
+    def facts(self) -> dict[str, Any]:
+        """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
+        stats = self.mesh.local_devices[0].memory_stats() or {}
+        kinds = set(self.programs.cache_events)
+        return {
+            "device": self.devices[0].device_kind,
+            "parameters": engine.parameters(self.task),
+            "flops": engine.flops(self.task),
+            "explored": engine.explored({name: self._host(value) for name, value in self.run["patterns"].items()}),
+            "optimizer": self._counted(),
+            "compile_seconds": self.programs.seconds,
+            "compile_cache": "miss" if "miss" in kinds else "hit" if kinds else None,
+            "peak_memory_bytes": stats.get(
+                "peak_bytes_in_use", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            ),
+            "bytes": self.programs.ledger.facts(),
+        }
+
+    def _counted(self) -> dict[str, float] | None:
+        """The optimizer's counts, or None: a step that failed may have deleted its donated state."""
+        state = self.run["opt"]
+        deleted = any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+        return self.optimizer.facts(state) if "facts" in self.needs and not deleted else None
+
+    def _mode(self) -> Any:
+        return Mode(self.precision)
+
+
+def _wide(host: np.ndarray) -> np.ndarray:
+    """bfloat16, which NumPy lacks, as float32; other arrays unchanged."""
+    return host.astype(np.float32) if host.dtype == jnp.bfloat16 else host

@@ -1,0 +1,85 @@
+"""K-FAC, K-BFGS and VOGN, which use the layers' inputs and output gradients, in your own jax training loop.
+
+def loss_of(params, x, y, tap):
+    hidden = tap("first", x, x @ params["first"]["weight"].T + params["first"]["bias"])
+    …
+
+optimizer = kfac(layers=layers, shapes=shapes_of(params), lr=0.05)
+observe = observing(loss_of, optimizer)
+
+@jax.jit
+def step(params, state, x, y):
+    loss, grads, statistics = observe(params, state, x, y)
+    updates, state = optimizer.update(grads, state, params, statistics=statistics)
+    return optax.apply_updates(params, updates), state, loss
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from suite.contract import UserError
+from suite.engine.jax_step import Calls
+from suite.optimizers._base.jax import Optimizer, named
+
+Look = Callable[..., tuple[Array, Any, dict[str, Array]]]
+
+
+def shapes_of(params: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a tree's leaves by their path, such as `layer.weight`."""
+    return {name: value.shape for name, value in named(params).items()}
+
+
+def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int | None = None) -> Look:
+    """Return a function that differentiates a loss and computes the layers' statistics.
+
+    Args:
+        loss: (params, *arguments, tap=…) to the mean loss. It passes each layer's input and output to `tap`, and uses
+            the result as the output: `y = tap("name", x, y)`. `suite.contract.Layer` describes x and y. The first axis
+            is that of the samples.
+        optimizer: `kfac`, `kbfgs` or `vogn` of this suite. VOGN draws new weights in each step.
+        counted: the number of terms, for example words, that the loss is a mean over; None: the number of samples.
+
+    Returns:
+        A function of (params, state, *arguments) that returns (loss, gradients, statistics).
+
+    Raises:
+        UserError: the optimizer uses the gradient only, or the loss does not tap a layer.
+    """
+    if "observe" not in vars(optimizer):
+        raise UserError(
+            "observing: takes what kfac, kbfgs or vogn returned, before optax wraps it; an optimizer that needs "
+            "no more than the gradient takes jax.value_and_grad(loss)"
+        )
+
+    def look(params: Any, state: Any, *arguments: Any) -> tuple[Array, Any, dict[str, Array]]:
+        structure, key = jax.tree.structure(params), jnp.stack([jnp.zeros_like(state["steps"]), state["steps"]])
+        drawn = optimizer.forward_params(named(params), state, key.astype(jnp.uint32))
+        weights = jax.tree.unflatten(structure, [drawn[name] for name in named(params)])
+        outputs = Calls()
+        jax.eval_shape(lambda p: loss(p, *arguments, tap=lambda name, x, y: outputs.add(name, y)), weights)
+        if missing := sorted(set(optimizer.layers) - {name for name, _ in outputs.values}):
+            raise UserError(
+                f"observing: the loss does not tap {', '.join(missing)}; type y = tap(name, x, y) behind each layer, "
+                "and go on with y"
+            )
+        probes = {call: jnp.zeros(value.shape, value.dtype) for call, value in outputs.values.items()}
+
+        def probed(params: Any, probes: dict[Any, Array]) -> tuple[Array, dict[Any, Array]]:
+            calls = Calls()
+            value = loss(params, *arguments, tap=lambda name, x, y: y + probes[calls.note(name, x)])
+            return value, calls.values
+
+        gradient = jax.value_and_grad(probed, (0, 1), has_aux=True)
+        (value, inputs), (grads, slopes) = gradient(weights, probes)
+        samples = len(next(iter(inputs.values())))
+        # a tap has the gradient of the summed loss
+        taps = {call: (inputs[call], (counted or samples) * slopes[call]) for call in slopes}
+        weight = jnp.ones(samples, next(iter(slopes.values())).dtype)
+        sums = optimizer.observe(taps, weight)
+        return value, grads, {name: total / samples for name, total in sums.items()}
+
+    return look

@@ -1,0 +1,144 @@
+"""Compiled programs of the jax engine: lowered over the mesh, compiled two at a time, counted when they run."""
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from suite.comm.transport import Entry, Ledger
+from suite.comm.transport.jax import AXIS, Transport
+
+CACHE_EVENTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
+# XLA would combine independent all-reduces into one, which waits for the last gradient: the suite makes the buckets
+OPTIONS = {"cpu": {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}}
+MATMUL = {"float32": "float32", "float64": "float32", "tf32": "tensorfloat32", "bfloat16": "bfloat16"}
+
+PENDING = 256  # calls whose checksums may stay on the device before they are added up
+
+
+class Mode:
+    """A context that sets jax's thread-local precision switches.
+
+    Args:
+        precision: as in `precision=`.
+    """
+
+    def __init__(self, precision: str):
+        self.contexts = jax.enable_x64(precision == "float64"), jax.default_matmul_precision(MATMUL[precision])
+
+    def __enter__(self) -> None:
+        for context in self.contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self.contexts):
+            context.__exit__(*error)
+
+
+class Lowered(NamedTuple):
+    """A program that is not compiled yet, and the ledger entries of each call."""
+
+    program: Any
+    sends: list[Entry]
+
+
+class Programs:
+    """One engine's compiled programs, by key.
+
+    Args:
+        mesh: the devices that run them.
+        transport: makes a transport for each trace.
+        mode: makes the context to compile in.
+    """
+
+    def __init__(self, mesh: Mesh, transport: Callable[[], Transport], mode: Callable[[], AbstractContextManager[Any]]):
+        self.mesh, self.transport, self.mode = mesh, transport, mode
+        self.compiled: dict[Any, tuple[Any, list[Entry]]] = {}
+        self.ledger, self.seconds, self.cache_events = Ledger(), 0.0, list[str]()
+        self.exchanged = np.zeros((len(mesh.local_devices), 2, mesh.size), np.uint32)
+        self.pending = list[jax.Array]()
+        LISTENING.add(self)
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self.compiled
+
+    def __call__(self, name: Any, *arguments: Any) -> Any:
+        """Run a program, and add what it sends to the ledger."""
+        program, sends = self.compiled[name]
+        self.ledger.add(sends)
+        result, checksums = program(*arguments)
+        if self.mesh.size > 1:
+            self.pending.append(checksums)
+        if len(self.pending) == PENDING:
+            self.checksums()
+        return result
+
+    def checksums(self) -> np.ndarray:
+        """Return checksums of what this process's devices have sent and received, (devices, 2, world) uint32."""
+        for value in self.pending:
+            shards = sorted(value.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+            self.exchanged = self.exchanged + np.concatenate([np.asarray(shard.data) for shard in shards])
+        self.pending = []
+        return self.exchanged
+
+    def lower(
+        self, body: Any, arguments: tuple[Any, ...], specs: tuple[Any, ...], out: Any, *, donate: bool = True
+    ) -> Lowered:
+        """Lower `body(*arguments, transport=…)` over the mesh.
+
+        Args:
+            body: the function that every device runs.
+            arguments: shapes, types and shardings of its arguments.
+            specs: partition specs of the arguments.
+            out: partition spec of the result.
+            donate: whether the result may use the first argument's memory.
+        """
+        transport = self.transport()
+
+        def checked(*arguments: Any) -> Any:
+            result = body(*arguments, transport=transport)
+            return result, transport.checksums()
+
+        out = (out, PartitionSpec(AXIS))
+        mapped = jax.shard_map(checked, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False)
+        program = jax.jit(mapped, donate_argnums=0 if donate else ()).lower(*arguments)
+        return Lowered(program, transport.entries)
+
+    def compile(self, lowered: Mapping[Any, Lowered]) -> None:
+        """Compile lowered programs, two at a time, so that they can be called by key."""
+        options = OPTIONS.get(self.mesh.devices.flat[0].platform) if self.mesh.size > 1 else None
+
+        def compiled(item: Lowered) -> Any:
+            with self.mode():  # the switches are thread-local: each worker thread sets them
+                return item.program.compile(compiler_options=options)
+
+        with ThreadPoolExecutor(2) as pool:
+            programs = pool.map(compiled, lowered.values())
+            self.compiled |= {
+                name: (program, item.sends) for (name, item), program in zip(lowered.items(), programs, strict=True)
+            }
+
+
+def _count_cache_event(event: str, **_: Any) -> None:
+    if event in CACHE_EVENTS:
+        for programs in list(LISTENING):
+            programs.cache_events.append(CACHE_EVENTS[event])
+
+
+# jax has no way to remove a listener; one that referred to an engine would keep it and all its programs in memory
+LISTENING: "weakref.WeakSet[Programs]" = weakref.WeakSet()
+jax.monitoring.register_event_listener(_count_cache_event)
+
+
+def enable_cache() -> None:
+    """Keep compiled programs between processes, where the user has not said otherwise."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "suite" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -1,0 +1,389 @@
+"""The engine in torch: one process for each device. `suite.comm` averages gradients, not DistributedDataParallel."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from suite import engine, load
+from suite.comm import setup
+from suite.comm.codecs._codec import Codec
+from suite.comm.encoder.torch import Encoder
+from suite.comm.reduce.torch import Reduce
+from suite.comm.transport import Ledger
+from suite.comm.transport.torch import Transport
+from suite.contract import Plan, Sparse, Task, TorchOptimizer
+from suite.engine import tree
+from suite.engine.ranks.torch import Ranks
+from suite.engine.torch_device import device_for, facts, require_compiler, switches
+from suite.engine.torch_step import Maths, Share, Watch
+from suite.engine.torch_taps import Observer, whole_gradients, wide
+
+RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
+Tree = dict[str, Tensor]
+Batch = dict[str, np.ndarray]
+
+
+class Engine:
+    """A model, its optimizer and their communication on this process's device.
+
+    Args:
+        task: data and model description.
+        config: the whole run's configuration, resolved.
+    """
+
+    def __init__(self, task: Task, config: Mapping[str, Any]):
+        self.task, self.seed = task, config["seed"]
+        self.accumulate, self.precision = config["accumulate"], config["precision"]
+        self._mode = functools.partial(switches, self.precision, config["deterministic"])
+        self.device = device_for(config["device"])
+        self.dtype = torch.float64 if self.precision == "float64" else torch.float32
+        self.ledger = Ledger()
+        self.compiles, self.compile_seconds = config["compile"], 0.0
+        if self.compiles:
+            require_compiler(self.device)
+        self.modes = setup.modes(config["comm"], task, config["world"], "torch", self.compiles)
+        node = config["optimizer"]
+        first = next(iter(self.modes))
+        deadline = config.get("launch", {}).get("deadline")
+        transport = Transport(self.ledger, self.modes[first].locals, deadline)
+        self.world, self.share = transport.world, (transport.rank, transport.world)
+        self.local_ranks = (transport.rank,)
+        self.reduce, self.ranks = Reduce(transport, self.modes[first]), Ranks(self.world, self.device)
+        with torch.device("meta"):  # torch's own initial values would take memory and random numbers
+            self.model = load.half(config["task"]["module"], "torch").make(task)
+        self.node, self.needs = node, load.common(node["module"]).NEEDS
+        self.tables = engine.tables(task, self.needs, node)
+        self.sparse = engine.sparse(task, self.needs, node)
+        self._load(task)
+        self.named = dict(self.model.named_parameters())
+        self.kinds = {n: kind for n, kind in setup.kind_of(task).items() if n not in self.tables}
+        self.schedules: dict[str, Any] = {}
+        self.use(first)
+        buffers, specs = dict(self.model.named_buffers()), task.shapes()
+        self.buffers = {name: value for name, value in buffers.items() if specs[name].kind == "buffer"}
+        self.patterns = {name: value for name, value in buffers.items() if name not in self.buffers}
+        self.layers = task.layers()
+        self.maths = Maths(
+            model=self.model,
+            forward=torch.compile(self.model) if self.compiles else self.model,
+            named=self.named,
+            buffers=self.buffers,
+            tables=self.tables,
+            reduce=self.reduce,
+            clip_norm=config["clip_norm"],
+            narrow=self.precision == "bfloat16",
+            device=self.device,
+        )
+        offers = {
+            "layers": self.layers,
+            "tables": engine.embeddings(task),
+            "shapes": {name: tuple(parameter.shape) for name, parameter in self.named.items()},
+            "world": self.world,
+            "samples": task.data.samples["train"],
+        }
+        needed = {name: value for name, value in offers.items() if name in self.needs}
+        make = load.half(node["module"], "torch").make
+        self.optimizer: TorchOptimizer = load.made(make, node, "optimizer", self.named.items(), **needed)
+        self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
+        self.carry = self._carry(task.carry(task.batch_size // self.world))
+
+    def _load(self, task: Task) -> None:
+        """Set the model's initial values; for a table placed by rows, this rank's rows."""
+        initial = {n: task.init(self.seed, n) for n in task.shapes() if n not in self.tables}
+        for name in self.tables:
+            initial[name] = engine.share(task, self.seed, name, *self.share)
+            module, _, leaf = name.rpartition(".")
+            shape = initial[name].shape
+            empty = torch.nn.Parameter(torch.empty(shape, device="meta"))
+            self.model.get_submodule(module).register_parameter(leaf, empty)
+        self.model.load_state_dict({name: torch.from_numpy(value) for name, value in initial.items()}, assign=True)
+        self.model.to(self.device, self.dtype)
+
+    # --------------------------------------------------------------------------------------- communication
+    def use(self, mode: str | Mapping[str, str]) -> None:
+        """Send gradients in this communication mode from now on."""
+        self.reduce.channels, name = setup.mixed(self.modes, mode), str(mode)
+        if name not in self.schedules:
+            replicated = {name: value for name, value in self.named.items() if name in self.kinds}
+            self.schedules[name] = self.reduce.channels.schedule.make(self.reduce, replicated)
+        self.schedule = self.schedules[name]
+
+    @torch.no_grad()
+    def exchange(self, kind: str) -> None:
+        """Average arrays of the size of all gradients of one kind of layer (the weights), and discard the result."""
+        values = {name: self.named[name].detach() for name in self.kinds if self.kinds[name] == kind}
+        self.reduce.mean("gradients", values, gradients=True)
+        self.synchronize()
+
+    @torch.no_grad()
+    def code(self, kind: str) -> None:
+        """Encode and decode arrays of the size of all gradients of one kind of layer (the weights); nothing is sent."""
+        values = {name: self.named[name].detach() for name in self.kinds if self.kinds[name] == kind}
+        for name, channel, members in self.reduce.buckets(values):
+            row = torch.cat([values[member].reshape(-1) for member in members])[None]
+            encoder = Encoder(f"trial/{name}", channel.codec, None, (self.seed, 0), 0)
+            encoder.decode(encoder.encode("", row), row[0])
+        self.synchronize()
+
+    # ------------------------------------------------------------------------------------------- one update
+    def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
+        """Run forward, backward and codecs once and discard the results, so that no step pays for first calls."""
+        began = time.perf_counter()
+        observing = {False, "statistics" in self.plan.phase(0)}  # with statistics, the model runs uncompiled
+        with self._mode():
+            for observe in sorted(observing) if self.compiles else [max(observing)]:
+                self._evaluate(self._micro(batch), (self.seed, 0), observe=self._curvature if observe else None)
+        if self.compiles and self.world > 1:
+            values = torch.ones(2**16 + 1, device=self.device, dtype=self.dtype)  # not a multiple of a block length
+            for codec in set[Codec]().union(*(channels.codecs for channels in self.modes.values())):
+                codec.decode(codec.encode(values, lambda count: values[:count]), values)
+        self.compile_seconds = time.perf_counter() - began if self.compiles else 0.0
+
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Initialise the optimizer's statistics with their mean over batches at the current weights."""
+        labels = "sampled" if "sampled" in self.plan.phase(0) else "given"
+        total: Tree = {}
+        count = 0
+        with self._mode():
+            for key, batch in engine.preparation(self.seed, batches):
+                share = self._evaluate(self._micro(batch), key, labels=labels, observe=self._curvature)
+                total = {n: total[n] + v if total else v for n, v in share.statistics.items()}
+                count += 1
+            with torch.no_grad():
+                self.optimizer.prepare({name: value / count for name, value in total.items()}, reduce=self.reduce)
+
+    def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Tensor:
+        """Make update number `step` (from 0) and return its mean loss, which may not be computed yet."""
+        optimizer, reduce, needs = self.optimizer, self.reduce, self.needs
+        for group in optimizer.param_groups:
+            engine.editable(hyper, group.keys() - {"params", "param_names"}, self.node)
+            group.update(hyper)
+        if "host" in needs:
+            optimizer.host(step)
+        phase, parcels, key = self.plan.phase(step), self.plan.parcels(step), (self.seed, step)
+        reduce.key = key
+        micro = self._micro(batch)
+
+        def evaluate(labels: str = "given", observe: Any = None) -> tuple[Tensor, Tree, Tree]:
+            observer = (self.layers, observe) if observe else self._curvature if "observe" in needs else None
+            again = self._evaluate(micro, key, labels=labels, observe=observer)
+            return again.loss, again.grads, again.statistics
+
+        with self._mode():
+            self.schedule.begin()
+            with optimizer.forward_params(key) if "forward_params" in needs else contextlib.nullcontext():
+                observer = self._curvature if "statistics" in phase else None
+                watch = functools.partial(self.schedule.watch, parcels=parcels if observer else {})
+                share = self._evaluate(micro, key, observe=observer, watch=watch, known=True)
+            grads = self.schedule.mean(share.sums, share.weight) | self.maths.table_gradients(share.tables)
+            for name, grad in self.maths.clipped(grads).items():
+                self.named[name].grad = grad
+            with torch.no_grad():
+                if "collect" in needs:
+                    optimizer.collect()
+                if "statistics" in phase:
+                    optimizer.absorb(share.statistics, reduce=reduce)
+                if "sampled" in phase:
+                    watch = functools.partial(self.schedule.watch, parcels=parcels, gradients=False)
+                    again = self._evaluate(micro, key, labels="sampled", observe=self._curvature, watch=watch)
+                    optimizer.absorb(again.statistics, reduce=reduce)
+                for name in self.plan.programs(step):
+                    optimizer.program(name, reduce=reduce)
+            offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
+            optimizer.step(**{name: value for name, value in offers.items() if name in needs})
+            for name, value in share.buffers.items():
+                self.buffers[name].copy_(value)
+            if self.sparse and self.sparse.moves(step):
+                self._move(self.sparse, micro, key)
+            self.carry = share.carry
+            return share.loss
+
+    @torch.no_grad()
+    def _move(self, task: Sparse, micro: list[Tree], key: tuple[int, int]) -> None:
+        """Move blocks of sparse matrices; moved blocks restart from zero."""
+        matrices, gradients = task.matrices(), {}
+        if task.by_gradient:
+            share = self._evaluate(micro, key, observe=(matrices, whole_gradients))
+            gradients = {name: _numpy(value) for name, value in self.reduce.exact(share.statistics).items()}
+        weights = {name: _numpy(self.named[f"{name}.weight"]) for name in matrices}
+        patterns = {name: _numpy(value) for name, value in self.patterns.items()}
+        new_patterns, moved = engine.moved(task, key, weights, patterns, gradients)
+        for name, value in new_patterns.items():
+            self.patterns[name].copy_(torch.from_numpy(value))
+        masks = {self.named[name]: torch.from_numpy(mask).to(self.device) for name, mask in moved.items()}
+        for parameter, mask in masks.items():
+            parameter[mask] = 0
+        self.optimizer.reset(masks)
+
+    def _micro(self, batch: Batch) -> list[Tree]:
+        """The batch on the device, split into `accumulate` micro-batches."""
+        values = {name: self._tensor(value) for name, value in batch.items()}
+        parts = {name: value.chunk(self.accumulate) for name, value in values.items()}
+        return [{name: part[i] for name, part in parts.items()} for i in range(self.accumulate)]
+
+    def _tensor(self, value: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(value).to(self.device, non_blocking=True)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def _carry(self, values: Batch) -> list[Tree]:
+        return self._micro(values) if values else [{} for _ in range(self.accumulate)]
+
+    @property
+    def _curvature(self) -> Observer:
+        return self.layers, self.optimizer.observe
+
+    def _evaluate(
+        self,
+        micro: list[Tree],
+        key: tuple[int, int],
+        *,
+        labels: str = "given",
+        observe: Observer | None,
+        watch: Watch | None = None,
+        known: bool = False,
+    ) -> Share:
+        """`Maths.evaluate` at this engine's current state."""
+        options = {"labels": labels, "observe": observe, "watch": watch, "known": known}
+        return self.maths.evaluate(micro, self.carry, key, observed=self.schedule.observed, **options)
+
+    # -------------------------------------------------------------------------------- everything around it
+    def losses(self, pending: list[Tensor]) -> list[float]:
+        """Copy losses that `step` returned to the host; waits for the device once."""
+        return torch.stack(pending).tolist() if pending else []
+
+    def evaluate(self, batches: Iterable[Batch], generate: Callable[..., Batch] | None = None) -> Iterator[Batch]:
+        """Yield the model's outputs in evaluation mode for each batch, gathered over all ranks, as NumPy arrays.
+
+        Args:
+            batches: this rank's share of each.
+            generate: `suite.contract.Generates.generate`; its result is added to the outputs.
+
+        Raises:
+            RanksDiffer: the ranks hold different weights.
+        """
+        self.compare()
+        self.model.eval()
+        for batch in batches:
+            with self._mode(), torch.no_grad(), self.maths.autocast():
+                inputs = self.maths.fetched({name: self._tensor(value) for name, value in batch.items()})[0]
+                outputs, _ = self.model(inputs)
+                if generate:
+                    written = generate(batch, self._start, self._advance)
+                    outputs |= {name: torch.from_numpy(value).to(self.device) for name, value in written.items()}
+            if self.world > 1:
+                transport = self.reduce.transport
+                outputs = {name: transport.all_gather("evaluation", value).wait() for name, value in outputs.items()}
+            yield {name: wide(value).cpu().numpy() for name, value in outputs.items()}
+
+    def _start(self, batch: Batch) -> Any:
+        return self.model.encode({name: self._tensor(value) for name, value in batch.items()})
+
+    def _advance(self, state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
+        scores, state = self.model.decode_step(state, self._tensor(rows), self._tensor(token), position)
+        return wide(scores).cpu().numpy(), state
+
+    def compare(self) -> None:
+        """Check that all ranks hold the same weights and have received what others sent.
+
+        Raises:
+            RanksDiffer: naming the ranks that do not.
+        """
+        weights = (_numpy(v) for name, v in self.model.state_dict().items() if name not in self.tables)
+        self.ranks.compare(weights, self.reduce.transport.checksums)
+
+    def synchronize(self) -> None:
+        """Wait until the device and the optimizer's work on the host are done."""
+        if "host" in self.needs:
+            self.optimizer.drain()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return parameters, buffers, patterns and whole tables by name. All ranks call it."""
+        rows = {name: spec.shape[0] for name, spec in self.task.shapes().items() if name in self.tables}
+
+        def whole(name: str, value: Tensor) -> Tensor:
+            parts = self.reduce.transport.all_gather("weights", value).wait() if self.world > 1 else value
+            return parts[: rows[name]]
+
+        state = self.model.state_dict()
+        return {name: _numpy(whole(name, value) if name in rows else value) for name, value in state.items()}
+
+    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return this rank's state, as views that are valid until the next step.
+
+        All ranks call it. Only checksums of the weights are sent.
+
+        Args:
+            replicated: whether to include the arrays that are equal on all ranks; a checkpoint has these from rank 0.
+
+        Returns:
+            Arrays by name, and a JSON skeleton. `skeleton["own"]` maps the names of the arrays that differ between
+            ranks to their kind in words.
+
+        Raises:
+            RanksDiffer: the ranks hold different weights.
+        """
+        self.compare()
+        arrays: dict[str, Tensor] = {}
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "carry": self.carry}
+        skeleton = {"tree": tree.pack(state, arrays, "run", lambda v: v if isinstance(v, Tensor) else None)}
+        own = self._own(state["optimizer"])
+        own |= {name: engine.CARRY for name in arrays if name.startswith("run.carry.")}
+        residuals = {RESIDUALS + name: value for name, value in self.reduce.state.items()}
+        own |= dict.fromkeys(residuals, engine.RESIDUALS)
+        chosen = {n: value for n, value in (arrays | residuals).items() if replicated or n in own}
+        return {name: _numpy(value) for name, value in chosen.items()}, skeleton | {"own": own}
+
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+        """Restore a snapshot of this rank; nothing is sent."""
+
+        def device(value: np.ndarray) -> Tensor:
+            return torch.from_numpy(value.copy()).to(self.device)
+
+        state = tree.unpack(skeleton["tree"], arrays, device)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.carry = state["carry"]
+        residuals = [name for name in arrays if name.startswith(RESIDUALS)]
+        self.reduce.state = {name.removeprefix(RESIDUALS): device(arrays[name]) for name in residuals}
+
+    def _own(self, state: dict[str, Any]) -> dict[str, str]:
+        """This rank's rows of tables and slices of the optimizer's state: {name in a snapshot: kind in words}."""
+        places = {n: i for g in state["param_groups"] for n, i in zip(g["param_names"], g["params"], strict=True)}
+        tables = [f"run.model.{name}" for name in self.tables]
+        for place in (places[name] for name in self.tables):
+            values = state["state"].get(place, {}).items()
+            tables += [f"run.optimizer.state.{place}.{key}" for key, value in values if value.ndim]
+        return dict.fromkeys(tables, engine.TABLES) | dict.fromkeys(_owned(state, "run.optimizer"), engine.SLICES)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
+        return facts(self.device) | {
+            "parameters": engine.parameters(self.task),
+            "flops": engine.flops(self.task),
+            "explored": engine.explored({name: _numpy(value) for name, value in self.patterns.items()}),
+            "optimizer": self.optimizer.facts() if "facts" in self.needs else None,
+            "compile_seconds": self.compile_seconds,
+            "compile_cache": None,
+            "bytes": self.ledger.facts(),
+        }
+
+
+def _numpy(value: Tensor) -> np.ndarray:
+    return value.detach().cpu().contiguous().numpy()
+
+
+def _owned(value: Any, path: str, inside: bool = False) -> Iterator[str]:
+    """Yield the paths, as `tree.pack` names them, of the tensors below a key `owned`."""
+    if isinstance(value, Tensor) and inside:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, item in items:
+        yield from _owned(item, f"{path}.{key}", inside or key == "owned")

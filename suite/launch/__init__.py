@@ -1,0 +1,1 @@
+"""Launches runs: makes the run directory, starts the ranks, connects them, and ends them together."""

@@ -1,0 +1,110 @@
+"""Run directories: where a run writes, and whether an earlier execution in the directory can be reused."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from suite.contract import UserError
+from suite.record import record
+from suite.training import checkpoint
+
+DIFFERENCES = 3  # settings that a message names
+
+
+def directory(config: Mapping[str, Any]) -> Path:
+    """The directory of a run's first execution: `run_dir`, or `runs/<task>/<hash>`."""
+    return Path(config["run_dir"] or Path("runs") / config["task"]["name"] / record.config_hash(config))
+
+
+def begun(directory: Path) -> bool:
+    """Whether the run in a directory has made a step, a checkpoint or a result; True also if its log is damaged."""
+    log = directory / "events.jsonl"
+    outputs = (directory / "result.json", directory / checkpoint.NAME / "index.json", directory / checkpoint.BEFORE)
+    if any(path.exists() for path in outputs):
+        return True
+    try:
+        events = record.read_events(log) if log.exists() else []
+    except ValueError:
+        return True
+    return any(event["event"] != "started" for event in events)
+
+
+class Directory:
+    """The directory of one execution: equal finished runs are reused, unfinished ones resumed, others not overwritten.
+
+    Attributes:
+        path: `run_dir`, or `run_dir.2`, `run_dir.3`, … for further executions.
+        state: `new`, `resumed` or `finished`.
+        passed: directories of unfinished runs of this configuration that are not resumed, because their fingerprint
+            differs.
+
+    Raises:
+        UserError: if the path is a file, or the directory contains a run of another configuration.
+    """
+
+    def __init__(self, config: Mapping[str, Any], fingerprint: str):
+        self.config, self.fingerprint = config, fingerprint
+        base = directory(config)
+        existing = next(path for path in (base, *base.parents) if path.exists())
+        if not existing.is_dir():
+            raise UserError(f"{base}: {existing} is a file; choose another run_dir=")
+        self.passed: list[Path] = []
+        number = 1
+        while True:
+            self.path = base if number == 1 else base.with_name(f"{base.name}.{number}")
+            self.state = self.look()
+            if self.state != "taken":
+                return
+            if not (self.path / "result.json").exists():
+                self.passed.append(self.path)
+            number += 1
+
+    def look(self) -> str:
+        """Determine the current state; `taken` means that another execution uses the directory.
+
+        Raises:
+            UserError: if the directory contains a run of another configuration that has made a step.
+        """
+        header_path = self.path / "header.json"
+        if not header_path.exists():
+            return "new"
+        header = json.loads(header_path.read_text())
+        same = header["fingerprint"] == self.fingerprint
+        anyway = self.config.get("resume") == "anyway"
+        if header.get("resumed_anyway") and not anyway:
+            same = False  # a part of the run was made with other code, data or packages
+        resumable = same or anyway
+        other = header["hash"] != record.config_hash(self.config)
+        if (other or not same) and not begun(self.path):
+            return "new"  # the earlier start failed; the command has been corrected since
+        if other:
+            raise UserError(f"{self.path}: contains a run of another configuration ({self._difference(header['hash'])}")
+        result = self.path / "result.json"
+        if result.exists():
+            usable = json.loads(result.read_text())["outcome"]["kind"] != "failed"
+            return "finished" if same and usable and not self.config["force"] else "taken"
+        return "resumed" if resumable else "taken"
+
+    def _difference(self, other_hash: str) -> str:
+        """How the configuration in the directory differs, and what to type."""
+        import yaml
+
+        theirs = _flat(yaml.safe_load((self.path / "config.yaml").read_text()))
+        ours = _flat({name: value for name, value in self.config.items() if name not in record.UNHASHED})
+        names = [name for name in ours if name in theirs and theirs[name] != ours[name]]
+        shown = ", ".join(f"{name}={theirs[name]} there, {ours[name]} here" for name in names[:DIFFERENCES])
+        other = f"{other_hash}; {shown}" + (", …" if len(names) > DIFFERENCES else "") if names else other_hash
+        per_rank = checkpoint.own(self.path) if "world" in names else []
+        lost = (
+            f". Each rank has its own {', '.join(per_rank)}, which world={ours['world']} cannot use" if per_rank else ""
+        )
+        return f"{other}){lost}; choose another run_dir="
+
+
+def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A configuration's values by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in node.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return flat

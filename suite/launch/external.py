@@ -1,0 +1,189 @@
+"""Runs as one process of several that torchrun, a scheduler or a person has started, on one host or many.
+
+`launch.rank`, `launch.processes` and `launch.address` are this process's rank, the number of processes, and the address
+at which rank 0 listens. conf/launch/torchrun.yaml and jax.yaml read them from the environment, and `suite.launch.slurm`
+gets them from the job. Rank 0 decides whether the run is new, resumed or finished, and broadcasts its decision.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from suite import load
+from suite.contract import Task, UserError
+from suite.launch import checks, local, orphan, peer_failure, rendezvous, run
+from suite.record import record
+from suite.track.console import Console
+from suite.training import checkpoint
+
+
+def launch(
+    config: dict[str, Any],
+    command: Sequence[str],
+    *,
+    apart: bool = False,
+    parent: str | None = None,
+    report_directory: Callable[[Path], None] = lambda directory: None,
+) -> NoReturn:
+    """Join the other processes and run; end this process with the run's exit code.
+
+    Args:
+        config: one run's configuration, the same for all processes.
+        command: what was typed after `suite`.
+        apart: whether the run belongs to a sweep, which this launcher rejects.
+        parent: id of a sweep's MLflow run.
+        report_directory: called with the run's directory before the run.
+
+    Raises:
+        UserError: if a setting is missing or does not fit, or not all processes join.
+    """
+    rank, ranks = check(config, apart=apart)
+    node = config["launch"]
+    agent = "TORCHELASTIC_RUN_ID" in os.environ  # torchrun's agent is the parent; it has connected the processes
+    if agent:
+        orphan.end_with_parent()
+    # the number of ranks on this host, in torchrun's variable
+    os.environ.setdefault("LOCAL_WORLD_SIZE", str(config["world"] // ranks * int(node["per_host"])))
+    task = run.make_task(config)
+    checks.check(config, task)
+    if not agent:
+        try:
+            rendezvous.meet(rank, ranks, node["address"], node["deadline"])
+        except UserError as error:
+            raise UserError(f"rank {rank}: {error}") from error
+    run.prepare_backend(config)
+    backend = load.half("suite.engine.ranks", config["backend"])
+    decision, hosts, reason = {}, [], ""
+    try:
+        connect(backend, rank, ranks, node["address"], node["deadline"])
+        hosts = backend.gather(peer_failure.address(node["address"]))
+        decision = backend.broadcast(_decide(config, list(command), task, report_directory) if rank == 0 else {})
+        code = _run(config, task, decision, rank)
+    except UserError as error:
+        print(f"suite: rank {rank}: {error}", file=sys.stderr)
+        code = 2
+        if rank == 0 and "header" in decision:
+            local.withdraw(Path(decision["directory"]))
+    except Exception as error:  # not raised: jax's clean-up would wait for ranks that wait for this one
+        traceback.print_exc()
+        code, reason = 1, f"rank {rank}: {peer_failure.reason(error, rank, hosts)}; "
+    if code not in (1, 2):
+        backend.disconnect()
+    if rank == 0 and "header" in decision:
+        local.conclude(config, Path(decision["directory"]), code, parent, reason)
+    elif code == 1 and "header" in decision:
+        local.failed(Path(decision["directory"]), reason)  # rank 0 may be the one that was lost
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # for the reason given in suite.launch.worker
+
+
+def connect(backend: Any, rank: int, ranks: int, address: str, deadline: float) -> None:
+    """Connect this process to the others, with the framework's own means.
+
+    Raises:
+        UserError: if that fails, with the first line of the framework's error.
+    """
+    try:
+        backend.connect(rank, ranks, address, deadline)
+    except Exception as error:  # each framework raises its own types
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(f"cannot join the {ranks} ranks at {address}: {reason}; start all ranks again") from error
+
+
+def check(config: Mapping[str, Any], *, apart: bool = False) -> tuple[int, int]:
+    """Check the launch settings.
+
+    Returns:
+        This process's rank, and the number of processes.
+
+    Raises:
+        UserError: if a setting is missing, or does not fit the rest of the configuration.
+    """
+    node, world = config["launch"], config["world"]
+    name = node["name"]
+    load.framework(config["backend"])
+    if apart:
+        raise UserError(f"launch={name}: accepts one run only; for a sweep or repeat=, type launch=local")
+    if config["backend"] not in node["backends"]:
+        raise UserError(f"launch={name}: does not support backend={config['backend']}; type launch=jax")
+    for key in ("rank", "processes", "address"):
+        if node[key] is None:
+            raise UserError(f"launch.{key}: missing; {node['hint']}")
+    rank, ranks = (checks.whole(f"launch.{key}", node[key]) for key in ("rank", "processes"))
+    if not 0 <= rank < ranks:
+        raise UserError(f"launch.rank={rank}: with launch.processes={ranks}, type a rank from 0 to {ranks - 1}")
+    if world % ranks or (config["backend"] == "torch" and world != ranks):
+        rule = "torch needs one per device" if config["backend"] == "torch" else "they cannot share the devices equally"
+        raise UserError(f"world={world}: {ranks} processes were started, and {rule}; type world={ranks}")
+    return rank, ranks
+
+
+def _decide(
+    config: dict[str, Any], command: list[str], task: Task, report_directory: Callable[[Path], None]
+) -> dict[str, Any]:
+    """Decide on rank 0 how to run; the process holds the directory's lock until it ends.
+
+    Returns:
+        `hash` and `directory`, and `code` for a finished run, or `header` and `step` (of the checkpoint) for another;
+        only `error` if the run is rejected.
+    """
+    try:
+        header, directory = local.find(config, command, task, report_directory)
+        decision = {"hash": record.config_hash(config), "directory": str(directory.path.resolve())}
+        if directory.state == "finished":
+            return decision | {"code": local.show(config, directory.path)}
+        local.report_passed(directory, header)
+        _, header = local.claim(config, header, directory)
+        return decision | {"header": header, "step": checkpoint.latest(directory.path)}
+    except UserError as error:
+        return {"error": str(error)}
+
+
+def _run(config: dict[str, Any], task: Task, decision: Mapping[str, Any], rank: int) -> int:
+    """Run as rank 0 has decided; return the exit code.
+
+    Raises:
+        UserError: if rank 0 rejected the run, or this process has another configuration or another directory.
+    """
+    if "error" in decision:
+        raise UserError(decision["error"])
+    if decision["hash"] != record.config_hash(config):
+        raise UserError("this process has a different configuration than rank 0; type the same command for every rank")
+    if "code" in decision:
+        return decision["code"]
+    directory = Path(decision["directory"])
+    if checkpoint.latest(directory) != decision["step"]:
+        raise UserError(
+            f"{directory}: this host does not see the files that rank 0 sees here; choose a run_dir= on a file system "
+            "that all hosts share"
+        )
+    with peer_failure.watched(rank, directory):
+        console = Console(config, task) if rank == 0 else None
+        return run.execute(config, task, directory, dict(decision["header"]), console, rank=rank)
+
+
+def main() -> int:
+    """Launch the run in the first line of standard input: {"config", "command", "parent"} as JSON.
+
+    The process that wrote the line keeps the pipe open; this process ends when the pipe closes.
+
+    Returns:
+        2, the exit code of bad usage. Otherwise `launch` ends the process.
+    """
+    job = json.loads(sys.stdin.readline())
+    orphan.end_with_pipe(sys.stdin.fileno())
+    load.search_working_directory()
+    try:
+        launch(job["config"], job["command"], parent=job["parent"])
+    except UserError as error:
+        print(f"suite: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

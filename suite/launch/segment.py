@@ -1,0 +1,151 @@
+"""One rank's segment of a run: trains, passes the events to the log and the console, and writes checkpoints."""
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from suite import disk
+from suite import engine as backend
+from suite.comm import setup
+from suite.comm.testbed.counters import Counter
+from suite.contract import Event, Finished, Started, Task
+from suite.record import record
+from suite.record.log import Log
+from suite.report.published import Row
+from suite.training import baseline, checkpoint, weights
+from suite.training.loop import train
+
+
+class Reporter(Protocol):
+    """Shows a run to a person; `suite.track.console.Console` is one."""
+
+    def opening(self) -> None:
+        """Show that the run starts."""
+
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+
+    def interrupted(self, directory: Path, event: Finished) -> None:
+        """Show that the run was interrupted, and saved in a directory."""
+
+    def closing(self, result: Mapping[str, Any], path: Path, rows: Sequence[Row]) -> None:
+        """Show the result, which is at `path`, and the published rows to compare it with."""
+
+
+@dataclass
+class Segment:
+    """One rank's part of an execution: from the start or a checkpoint until the run ends.
+
+    Attributes:
+        config: the run's configuration.
+        task: made from it.
+        directory: the run's directory.
+        engine: the backend's engine; None for a baseline.
+        log: the event log; None on all ranks but 0.
+        console: shows the events; None on all ranks but 0.
+        single_process: whether the run has only this process.
+        made_progress: whether the run has a checkpoint or an event other than `Started`.
+    """
+
+    config: dict[str, Any]
+    task: Task
+    directory: Path
+    engine: Any
+    log: Log | None
+    console: Reporter | None
+    single_process: bool
+    made_progress: bool
+
+    def run(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Finished:
+        """Train, or fit a baseline, and pass every event on; return the last one.
+
+        Args:
+            restored: the checkpoint to continue from, as `checkpoint.load` returns it.
+            received: names of the signals received so far; the first one ends the training.
+        """
+        finished: Finished | None = None
+        for event in self._events(restored, received):
+            self._emit(event)
+            finished = event if isinstance(event, Finished) else finished
+            self.made_progress = self.made_progress or not isinstance(event, Started)
+        assert finished is not None
+        return finished
+
+    def failure(self, error: Exception) -> Finished | None:
+        """Handle the error that ended the run.
+
+        Returns:
+            The event `Finished`, which has been logged; None if the failure is no outcome of the run, because ranks
+            differ or no step was made.
+
+        Raises:
+            WriteError: if the error is one of the disk.
+            Exception: `error`, if the run has several processes: another rank may be the cause, and the checkpoint
+                remains.
+        """
+        if isinstance(error, OSError) and error.errno in disk.PASSING:
+            raise disk.WriteError(f"{error.filename or self.directory}: {disk.cause(error)}") from error
+        if self.engine and not self.single_process:
+            raise error
+        traceback.print_exception(error)
+        if isinstance(error, backend.RanksDiffer) or (self.engine and not self.made_progress):
+            return None
+        facts = (self.engine or baseline).facts()
+        finished = Finished(0, {"kind": "failed", "error": f"{type(error).__name__}: {error}"}, facts)
+        self._emit(finished)
+        return finished
+
+    def _events(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Iterator[Event]:
+        if self.engine is None:
+            return baseline.measure(self.task, self.config)
+        start = None
+        if restored:
+            arrays, meta = restored
+            state = {name: meta[name] for name in ("step", "clock", "decisions", "spent", "best", "met")}
+            start = state, (arrays, meta["skeleton"])
+        return train(
+            self.task,
+            self.engine,
+            self.config,
+            save=self._save,
+            keep=self._keep,
+            restored=start,
+            stop=lambda: received[0] if received else None,
+            kernel_bytes=_kernel_bytes(self.config["world"]),
+        )
+
+    def _emit(self, event: Event) -> None:
+        if self.log:
+            self.log(event)
+        if self.console:
+            self.console(event)
+
+    def _save(self, step: int, state: dict[str, Any], snapshot: Any) -> str:
+        """Write a checkpoint, together with all ranks; return its path."""
+        config_hash, world = record.config_hash(self.config), self.config["world"]
+
+        def meta() -> dict[str, Any]:
+            assert self.log is not None  # called on rank 0
+            return {"config_hash": config_hash, "world": world, **state, "log": self.log.state()}
+
+        ranks, gather = self.engine.local_ranks, self.engine.ranks.gather
+        return str(checkpoint.save(self.directory, snapshot, meta, step=step, ranks=ranks, gather=gather))
+
+    def _keep(self, step: int, values: Mapping[str, Any]) -> Event | None:
+        """Write the weights on rank 0; return the event to log."""
+        if self.log is None:
+            return None
+        node = self.config["task"]
+        about = {"task": node["name"], "variant": node["variant"], "hash": record.config_hash(self.config)}
+        return weights.save(self.directory, step, values, about)
+
+
+def _kernel_bytes(world: int) -> Callable[[], Mapping[str, int]] | None:
+    """A function that returns the bytes that this host's kernel has sent since now; None outside the test bed."""
+    counter = Counter.here()
+    if counter is None:
+        return None
+    ranks = setup.ranks_per_host("auto", world)
+    return lambda: {"sent": counter.total(), "ranks": ranks}

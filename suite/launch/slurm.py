@@ -1,0 +1,193 @@
+"""Submits a run as a Slurm job with submitit. Every task of the job is one rank.
+
+In the job, each task is a process of submitit that receives Slurm's signals. Its child process is the rank, which joins
+the others with `suite.launch.external`. Ninety seconds before its time is over, or when it is pre-empted, a job
+receives SIGUSR2. Then all ranks write a checkpoint and end. The job is requeued and continues in the same directory.
+"""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from suite import load
+from suite.contract import UserError
+from suite.launch import checks, directories, run
+from suite.track.console import patience
+
+ENDED = (0, run.MISSED, *run.SIGNALS.values())  # exit codes of a rank that did not fail
+MEANT_FOR_TASKS = (signal.SIGTERM, signal.SIGUSR2)  # some sites send these to every process that a task has started
+
+
+def launch(
+    config: dict[str, Any],
+    command: Sequence[str],
+    *,
+    apart: bool = False,
+    parent: str | None = None,
+    report_directory: Callable[[Path], None] = lambda directory: None,
+) -> int:
+    """Submit a run; return 0, or with `launch.wait=true` wait for the job and return the run's exit code.
+
+    Args:
+        config: one run's configuration.
+        command: what was typed after `suite`.
+        apart: ignored, because every run is a job of its own.
+        parent: id of the sweep's MLflow run.
+        report_directory: called with the run's directory.
+
+    Raises:
+        UserError: if the settings do not fit, submitit is not installed, or Slurm rejects the job.
+    """
+    node = config["launch"]
+    submitit()
+    load.framework(config["backend"])
+    resources = parameters(config)
+    if config["repeat"] > 1 and not node["wait"]:
+        raise UserError(f"repeat={config['repeat']}: replicates run one after another; type launch.wait=true")
+    with patience(f"reading the data of {config['task']['name']}"):
+        checks.check(config, run.make_task(config))  # report errors now, and not when the job starts
+    directory = directories.directory(config)
+    report_directory(directory)
+    job = _submit(Job(config, list(command), parent), directory / "slurm", node, resources)
+    print(f"job     {job.job_id}: {resources['nodes']} × {resources['tasks_per_node']} tasks")
+    print(f"log     {directory / 'slurm' / f'{job.job_id}_0_log.out'}, and one log for every other rank")
+    print(f"result  {directory / 'result.json'}", flush=True)
+    return _wait(job) if node["wait"] else 0
+
+
+def submitit() -> Any:
+    """Import submitit.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    try:
+        return importlib.import_module("submitit")
+    except ModuleNotFoundError as error:
+        raise UserError("launch=slurm: submitit is not installed; type: pip install -e '.[slurm]'") from error
+
+
+def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The resources to request, as parameters of submitit.
+
+    Raises:
+        UserError: if the ranks cannot be divided among the nodes and tasks.
+    """
+    node, world = config["launch"], config["world"]
+    nodes, alone = node["nodes"], config["backend"] == "jax"  # in jax, one process has all devices of its node
+    tasks_per_node = node["per_host"] or (1 if alone else max(1, world // nodes))
+    if world % (nodes * tasks_per_node) or (not alone and world != nodes * tasks_per_node):
+        places = f"{nodes} nodes of {tasks_per_node} tasks" if node["per_host"] else f"{nodes} nodes"
+        raise UserError(f"world={world}: cannot be divided among {places}; type world={nodes * tasks_per_node}")
+    return {
+        "name": config["task"]["name"],
+        "nodes": nodes,
+        "tasks_per_node": tasks_per_node,
+        "timeout_min": node["minutes"],
+        **({"cpus_per_task": node["cpus"]} if node["cpus"] else {}),
+        "slurm_partition": node["partition"],
+        "slurm_account": node["account"],
+        "slurm_gres": node["gres"],
+        "slurm_setup": list(node["setup"]),
+        "slurm_srun_args": ["--kill-on-bad-exit=1"],  # otherwise the other ranks would wait for a rank that failed
+        "slurm_additional_parameters": dict(node["extra"]),
+    }
+
+
+def _submit(job: "Job", folder: Path, node: Mapping[str, Any], resources: Mapping[str, Any]) -> Any:
+    """Submit the job; return submitit's handle.
+
+    Raises:
+        UserError: with Slurm's error if it rejects the job.
+    """
+    try:
+        executor = submitit().AutoExecutor(folder, node["cluster"], slurm_max_num_timeout=node["restarts"])
+        executor.update_parameters(**resources)
+        return executor.submit(job)
+    except (RuntimeError, ValueError) as error:  # the types that submitit raises
+        hint = "; type launch.cluster=local to try the job on this machine" if node["cluster"] == "slurm" else ""
+        raise UserError(f"launch=slurm: {' '.join(str(error).split())}{hint}") from error
+
+
+def _wait(job: Any) -> int:
+    """Wait for a job; return the run's exit code."""
+    try:
+        return job.results()[0]
+    except submitit().core.utils.UncompletedJobError:  # raised for failed jobs, too
+        logs = job.paths.folder / f"{job.job_id}_*_log.err"
+        print(f"suite: job {job.job_id} failed or was cancelled; see {logs}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"suite: job {job.job_id} continues; to cancel it, type scancel {job.job_id}", file=sys.stderr)
+        return run.SIGNALS["SIGINT"]
+
+
+def rendezvous(job: Any) -> dict[str, Any]:
+    """The rank of a task, and rank 0's address: keys of `launch` that `suite.launch.external` reads.
+
+    Args:
+        job: submitit.JobEnvironment, which reads Slurm's variables.
+    """
+    port = 20_000 + zlib.crc32(job.job_id.encode()) % 10_000  # below the range of ephemeral ports
+    return {
+        "rank": job.global_rank,
+        "processes": job.num_tasks,
+        "per_host": job.num_tasks // job.num_nodes,
+        "address": f"{job.hostnames[0]}:{port}",
+    }
+
+
+@dataclass
+class Job:
+    """The callable that every task of the job runs; submitit pickles it.
+
+    Attributes:
+        config: the run's configuration.
+        command: what was typed after `suite`.
+        parent: id of the sweep's MLflow run.
+    """
+
+    config: dict[str, Any]
+    command: list[str]
+    parent: str | None
+    rank: "subprocess.Popen[str] | None" = field(default=None, init=False, repr=False)
+
+    def __call__(self) -> int:
+        """Run one rank in a child process; return its exit code.
+
+        Raises:
+            RuntimeError: if the rank failed, so that Slurm ends the others.
+        """
+        node = self.config["launch"] | rendezvous(submitit().JobEnvironment())
+        job = {"config": self.config | {"launch": node}, "command": self.command, "parent": self.parent}
+        self.rank = subprocess.Popen(
+            [sys.executable, "-m", "suite.launch.external"],
+            stdin=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONSAFEPATH": "1"},
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, MEANT_FOR_TASKS),
+        )
+        assert self.rank.stdin
+        self.rank.stdin.write(json.dumps(job) + "\n")
+        self.rank.stdin.flush()  # the pipe stays open: the rank ends when this process does
+        if (code := self.rank.wait()) not in ENDED:
+            raise RuntimeError(f"rank {node['rank']} ended with exit code {code}")
+        return code
+
+    def checkpoint(self) -> Any:
+        """Interrupt this rank, so that all ranks write a checkpoint and end; return the job to requeue.
+
+        submitit calls this for rank 0 during `wait`; it therefore must not acquire the lock of `wait`.
+        """
+        if self.rank and self.rank.returncode is None:
+            os.kill(self.rank.pid, signal.SIGINT)
+            os.waitid(os.P_PID, self.rank.pid, os.WEXITED | os.WNOWAIT)
+        return submitit().helpers.DelayedSubmission(Job(self.config, self.command, self.parent))

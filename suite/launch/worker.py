@@ -1,0 +1,52 @@
+"""One rank: `python -m suite.launch.worker DIRECTORY RANKS ADDRESS RANK PIPE`, started by `suite.launch.local`.
+
+The configuration is the first line of standard input, as JSON. The launcher keeps that pipe open until it ends. PIPE is
+the descriptor of a second pipe, to which this rank writes its error; the launcher prints each error once for all ranks.
+"""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from suite import load
+from suite.contract import UserError
+from suite.launch import external, orphan, run
+from suite.track.console import Console
+
+
+def main(arguments: list[str]) -> int:
+    """Join the other ranks, if there are any, and run; return the exit code."""
+    directory, ranks, address, rank, error_pipe = arguments
+    config = json.loads(sys.stdin.readline())
+    orphan.end_with_pipe(sys.stdin.fileno())
+    header = json.loads((Path(directory) / "header.json").read_text())
+    alone = int(ranks) == 1  # a run of a sweep with one rank
+    load.search_working_directory()
+    try:
+        run.prepare_backend(config)
+        backend = None if alone else load.half("suite.engine.ranks", config["backend"])
+        if backend:
+            external.connect(backend, int(rank), int(ranks), address, config["launch"]["deadline"])
+        task = run.make_task(config)
+        console = Console(config, task) if int(rank) == 0 else None
+        code = run.execute(config, task, Path(directory), header, console, rank=int(rank))
+        if backend and code != 1:
+            backend.disconnect()
+        return code
+    except UserError as error:
+        os.write(int(error_pipe), json.dumps({"rank": int(rank), "error": str(error)}).encode() + b"\n")
+        return 2
+    except Exception:  # not raised, to skip the frameworks' clean-up: see below
+        traceback.print_exc()
+        return 1
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Skip the frameworks' clean-up: in it, a rank that failed would wait for ranks that wait for it, and gloo's threads
+    # sometimes abort.
+    os._exit(code)

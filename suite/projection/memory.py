@@ -1,0 +1,89 @@
+"""Estimates the memory that a run needs on a device, without a framework: parameters, optimizer and activations.
+
+Parameters and gradients are counted exactly. The optimizer's state follows from its settings: one array of the
+parameters' size for each moving average, and square matrices for each layer if the optimizer has any. The task
+estimates the activations of one micro-batch. Not counted: work space of kernels, communication buffers, fragmentation,
+the framework itself, and differences between jax and torch.
+"""
+
+import math
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from suite.contract import Keeps, Task
+
+VALUE = {"float64": 8, "bfloat16": 2}  # bytes of an activation; 4 in every other precision. Parameters are float32
+AVERAGES = (
+    "momentum",
+    "beta1",
+    "beta2",
+    "initial_accumulator",
+)  # settings that each imply one array of the parameters' size
+FACTORED = ("linear", "conv2d")  # kinds of layers with one matrix for the inputs and one for the outputs
+MATRICES = 2  # for each of the two: statistics, and their inverse, root or basis
+USUAL = 80 * 2**30  # bytes of the accelerator that is assumed if there is none: A100 and H100 (NVIDIA's data sheets)
+
+
+def estimate(config: Mapping[str, Any], task: Task) -> dict[str, int]:
+    """Bytes on each device: `parameters` (with gradients), `optimizer` and `activations` of one micro-batch.
+
+    Of tables split by rows, only the device's share is counted. `activations` is 0 if the task does not estimate them.
+    """
+    world, value = config["world"], VALUE.get(config["precision"], 4)
+    shapes = {name: spec for name, spec in task.shapes().items() if spec.kind == "parameter"}
+    counts = {
+        name: math.prod(spec.shape) // (world if spec.placement == "rows" else 1) for name, spec in shapes.items()
+    }
+    stored = 8 if config["precision"] == "float64" else 4
+    micro = task.batch_size // world // config["accumulate"]
+    return {
+        "parameters": 2 * stored * sum(counts.values()),
+        "optimizer": stored * _optimizer_elements(config["optimizer"], task, counts),
+        "activations": int(micro * value * task.kept()) if isinstance(task, Keeps) else 0,
+    }
+
+
+def _optimizer_elements(optimizer: Mapping[str, Any], task: Task, counts: Mapping[str, int]) -> int:
+    """The number of elements in an optimizer's state."""
+    averages = 0
+    for name in AVERAGES:
+        zero = name == "momentum" and not optimizer.get(name)  # no velocity is stored then
+        averages += name in optimizer and not zero
+    shapes = {name: task.shapes()[name].shape for name in counts}
+    if "factor_decay" in optimizer:  # K-FAC and K-BFGS see layers, not tables
+        layers = [layer for layer in task.layers().values() if layer.kind in FACTORED]
+        shapes = {layer.parameters[0]: shapes[layer.parameters[0]] for layer in layers}
+    elif not {"block_size", "precondition_frequency"} & optimizer.keys():
+        shapes = {}
+    matrices = sum(_squares(shape, optimizer) for shape in shapes.values() if len(shape) > 1)
+    return averages * sum(counts.values()) + MATRICES * matrices
+
+
+def _squares(shape: tuple[int, ...], optimizer: Mapping[str, Any]) -> int:
+    """The number of elements of one square matrix for each of the two sides of a parameter.
+
+    `block_size` splits a side into blocks; a side longer than `max_size` has no matrix.
+    """
+    block, longest = optimizer.get("block_size"), optimizer.get("max_size")
+    sides = [side for side in (shape[0], math.prod(shape[1:])) if not longest or side <= longest]
+    return sum(side * min(side, block or side) for side in sides)
+
+
+def device(config: Mapping[str, Any]) -> tuple[int, str]:
+    """The memory of one device in bytes, and the device in words.
+
+    A GPU's memory is read from the driver. Without a GPU, `USUAL` is assumed. Ranks on the CPU share the host's memory.
+    """
+    if config["device"] != "cuda" and not (config["device"] == "auto" and shutil.which("nvidia-smi")):
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total // config["world"], "each rank's share of this machine"
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        sizes = [int(line) for line in done.stdout.split() if line.isdecimal()]
+        if sizes:
+            return min(sizes) * 2**20, "the smallest GPU here"
+    return USUAL, "the assumed accelerator (none is here)"

@@ -1,0 +1,166 @@
+"""Predicts exchanges for a policy, from the cost model and the measured speed of codecs on this machine.
+
+The network is the one in the configuration (`network=1gbit`). Without it, the link is measured: latency and bandwidth
+are fitted by least squares to a few exchanges without a codec.
+"""
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from suite.comm import setup
+from suite.comm.codecs._codec import Codec
+from suite.comm.policies._policy import Measure, Predict, Predicted
+from suite.comm.projection import cost, fit
+from suite.comm.projection import network as networks
+from suite.comm.projection.network import Level, Network, Place
+from suite.contract import Task, UserError
+from suite.projection import project
+
+SAMPLE = 250_000  # values for a codec's error; with fewer, percentiles depend on the draw
+
+
+class Model:
+    """The cost model of one run.
+
+    Args:
+        config: the run's configuration: `comm world precision`, and `network` if it was given.
+        task: what is trained.
+        engine: a backend's, with `use`, `code` and `slowest`.
+        measure: exchanges the gradients of one kind several times; returns the median seconds on the slowest rank.
+        paused: context in which time is not billed, for compilation.
+        settle: waits for the device; returns the training seconds so far.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        task: Task,
+        engine: Any,
+        *,
+        measure: Callable[[Measure], float],
+        paused: Callable[[], Any],
+        settle: Callable[[], float],
+    ):
+        described = {"network": config["network"]} if "network" in config else {}
+        self.config, self.task, self.engine = project.placed(config, described), task, engine
+        self.measure, self.paused, self.settle = measure, paused, settle
+        comm = self.config["comm"]
+        shared = {"ranks_per_host": comm["ranks_per_host"]}
+        self.modes = {name: {**node, **shared} for name, node in comm["candidates"].items()}
+        world = config["world"]
+        self.place = Place(world, setup.ranks_per_host(comm["ranks_per_host"], world))
+        self.itemsize = project.ITEMSIZE.get(config["precision"], 4)
+        self.network = networks.make(config["network"]) if described else None
+        self.drawn: list[Network] = []  # one fit for each round of measurements, if the link was measured
+
+    def answer(self, request: Predict) -> Predicted:
+        """Predict what a policy requested; all ranks must call this together."""
+        if self.network is None:
+            self.network, self.drawn = self._link(request.repeats)
+        config = self._with_mode(request.mode)
+        sent = project.gradients(config, self.task, request.kind)
+        codec = self._codec(config, request.kind)
+        payload = sum(bucket.channel.codec.nbytes(bucket.count, self.itemsize) for bucket in sent)
+        coded = [] if project.copies(codec, self.itemsize) else self._coding(request)
+
+        def seconds(network: Network, coding: float) -> float:
+            speed = 2 * payload / coding if coding else float("inf")  # bytes encoded and bytes decoded, in a second
+            net = replace(network, codec=speed)
+            return sum(project.travel_seconds(bucket, self.place, net, config) for bucket in sent)
+
+        coding = statistics.median(coded) if coded else 0.0
+        transfer = seconds(self.network, 0.0)
+        by_network = [seconds(network, coding) for network in self.drawn]
+        by_coding = [seconds(self.network, coding_seconds) for coding_seconds in coded]
+        return Predicted(
+            coding=seconds(self.network, coding) - transfer,
+            transfer=transfer,
+            sent=sum(item.sent for bucket in sent for item in bucket.entries),
+            bits=8 * codec.nbytes(2**20, self.itemsize) / 2**20,
+            error=error(codec),
+            network=self.network.name,
+            spread=math.hypot(_deviation(by_network), _deviation(by_coding)),
+        )
+
+    def _with_mode(self, mode: Any) -> dict[str, Any]:
+        """The configuration with one candidate as its communication mode."""
+        return {**self.config, "comm": self.modes[mode]}
+
+    def _codec(self, config: Mapping[str, Any], kind: str) -> Codec:
+        channels = setup.channels(config["comm"], self.task, config["world"])
+        return channels.kinds.get(kind, channels.default).codec
+
+    def _coding(self, request: Predict) -> list[float]:
+        """Seconds of encoding and decoding the gradients of one kind on the slowest rank, for each repeat."""
+        self.engine.use(request.mode)
+        with self.paused():
+            self.engine.code(request.kind)
+        seconds = []
+        for _ in range(request.repeats):
+            began = self.settle()
+            self.engine.code(request.kind)
+            seconds.append(self.settle() - began)
+        return [self.engine.ranks.slowest(own_seconds) for own_seconds in seconds]
+
+    def _link(self, repeats: int) -> tuple[Network, list[Network]]:
+        """Measure the link: the network fitted to the medians, and one fitted to each round of measurements.
+
+        Raises:
+            UserError: if the network has two levels, which this cannot separate, or if every candidate has a codec.
+        """
+        kinds = sorted(set(self.engine.kinds.values()))
+        plain = next((mode for mode in self.modes if all(self._copied(mode, kind) for kind in kinds)), None)
+        if plain is None or min(self.place.hosts, self.place.locals) > 1:
+            reason = "there are several hosts with several ranks" if plain else "every candidate has a codec"
+            raise UserError(
+                f"comm.policy: cannot measure the link, because {reason}; describe the network, for example: type "
+                "network=1gbit"
+            )
+        unit = Level(0.0, 1.0, shared=True)
+        bare = Network("", unit, unit, None, "ring", float("inf"))
+        rows = []
+        for kind in kinds:
+            entries = [
+                entry for sent in project.gradients(self._with_mode(plain), self.task, kind) for entry in sent.entries
+            ]
+            costs = [cost.cost(entry, self.place, bare) for entry in entries]
+            rows.append([sum(sum(item.messages) for item in costs), sum(max(item.bytes) for item in costs)])
+        rounds = np.array([[self.measure(Measure(plain, kind, 1)) for kind in kinds] for _ in range(repeats)])
+        design = np.array(rows, float)
+        return _fitted(design, np.median(rounds, 0)), [_fitted(design, seconds) for seconds in rounds]
+
+    def _copied(self, mode: str, kind: str) -> bool:
+        return project.copies(self._codec(self._with_mode(mode), kind), self.itemsize)
+
+
+@functools.cache
+def error(codec: Codec) -> float:
+    """The relative error that a codec declares for normal numbers: RMS of its bound divided by RMS of the numbers."""
+    values = np.random.default_rng(0).normal(size=SAMPLE).astype(np.float32)
+    bound = codec.bound(values).astype(np.float64)
+    return float(np.sqrt(np.mean(bound**2) / np.mean(values.astype(np.float64) ** 2)))
+
+
+def _fitted(rows: np.ndarray, seconds: np.ndarray) -> Network:
+    """Fit a network of one level to exchanges.
+
+    Args:
+        rows: (messages, bytes) of each exchange, shape (exchanges, 2).
+        seconds: of each exchange.
+    """
+    latency, by_byte = fit.least_squares(rows, seconds).tolist()
+    level = Level(latency, 1 / by_byte if by_byte else float("inf"), shared=True)
+    delay = f"{1e6 * latency:.3g} us a message" if latency else "latency too small to see"
+    rate = f"{level.bandwidth / 1e6:.4g} MB/s" if by_byte else "too fast to see"
+    return Network(f"as measured: {delay}, {rate}", level, level, None, "ring", float("inf"))
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The standard deviation of a few values; 0 for fewer than two."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0

@@ -1,0 +1,157 @@
+"""Describes a run's environment (hardware, versions, commit), and computes the fingerprint that decides on reuse."""
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import suite
+
+RESULTS = (":!results/runs", ":!results/adaprec", ":!results/*.csv")  # results in the checkout do not make it dirty
+COVERED = ("source", "packages", "python", "cpu")  # facts that the fingerprint covers, besides device and threads
+OPTIONAL = ("gpus", "data", "members", "initial_weights")
+FRAMEWORKS = ("torch", "jax", "jaxlib", "optax", "numpy", "hydra-core", "mlflow")
+
+
+def capture() -> dict[str, Any]:
+    """Collect facts about this machine and this checkout; no framework is imported."""
+    import psutil
+
+    commit, dirty = revision()
+    return {
+        "suite": suite.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "gpus": _gpus(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "frameworks": _versions(),
+        "packages": packages(),
+        "source": source(),
+        "commit": commit,
+        "dirty": dirty,
+        "environment_variables": {
+            name: os.environ[name]
+            for name in ("XLA_FLAGS", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+            if name in os.environ
+        },
+    }
+
+
+def fingerprint(environment: dict[str, Any], *, device: str, threads: int) -> str:
+    """A hash that is equal for two runs if one result can replace the other.
+
+    It covers source, packages, Python, processor, GPUs, device, threads, data, initial weights and members outside the
+    suite.
+
+    Args:
+        environment: as `capture` returns it, with `data`, `members` and `initial_weights` if the run has them.
+        device: the setting `device`.
+        threads: of one process.
+
+    Returns:
+        16 hexadecimal digits.
+    """
+    facts = [environment[key] for key in COVERED] + [device, threads]
+    # gpus: device=auto uses a GPU if there is one. Results of older versions lack data and members
+    facts += [environment[key] for key in OPTIONAL if environment.get(key)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def changes(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """The differences between two environments that change the fingerprint, one entry in words for each fact.
+
+    Args:
+        there: the earlier environment.
+        here: the present one.
+    """
+    names = (*COVERED, "threads", *OPTIONAL)
+    return [_described(name, there, here) for name in names if there.get(name) != here.get(name)]
+
+
+def _described(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
+    """How one fact differs, in words."""
+    before, after = there.get(name), here.get(name)
+    if name == "source":
+        commits = f" ({there['commit'][:9]} to {here['commit'][:9]})" if there["commit"] and here["commit"] else ""
+        return f"the suite's code{commits if there['commit'] != here['commit'] else ''}"
+    if name == "packages":
+        pairs = [(key, there["frameworks"].get(key), here["frameworks"].get(key)) for key in FRAMEWORKS]
+        versions = [f"{key} {old} to {new}" for key, old, new in pairs if old != new]
+        return f"installed packages ({', '.join(versions) or 'not the frameworks'})"
+    if name == "members":
+        changed = sorted(
+            key for key in {**(before or {}), **(after or {})} if (before or {}).get(key) != (after or {}).get(key)
+        )
+        return f"the code of {', '.join(changed)}"
+    if name in ("data", "initial_weights"):
+        return {"data": "the data", "initial_weights": "the weights of init_from"}[name]
+    return f"{name} ({before} to {after})"
+
+
+def source() -> str:
+    """The sha256 (16 digits) of all files of the installed suite that can change a number, with its members."""
+    digest = hashlib.sha256()
+    for name in ("suite", "suite.tasks", "suite.optimizers", "suite.comm", "suite.conf"):
+        root = Path(next(iter(importlib.import_module(name).__path__)))
+        for path in sorted(root.rglob("*")):
+            if path.suffix in (".py", ".yaml", ".json"):
+                digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def packages() -> str:
+    """The sha256 (16 digits) of the names and versions of all installed packages."""
+    versions = sorted({f"{d.metadata['Name']}=={d.version}".lower() for d in importlib.metadata.distributions()})
+    return hashlib.sha256("\n".join(versions).encode()).hexdigest()[:16]
+
+
+def revision() -> tuple[str | None, bool | None]:
+    """The checkout's commit, and whether it has uncommitted changes apart from results; None outside a checkout."""
+    root = Path(suite.__file__).parent.parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout
+
+    try:
+        if not git("ls-files", "pyproject.toml").strip():
+            return None, None
+        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--", ".", *RESULTS).strip())
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in FRAMEWORKS:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _gpus() -> list[str]:
+    """The models of the GPUs that the driver lists; none if CUDA_VISIBLE_DEVICES is empty."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return []
+    texts = [path.read_text() for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]
+    return [line.partition(":")[2].strip() for text in texts for line in text.splitlines() if line.startswith("Model:")]
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if sys.platform == "linux" and info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

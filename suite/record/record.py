@@ -1,0 +1,314 @@
+"""Computes the result of a run: a pure function of the event log, the configuration and the environment.
+
+`events.jsonl` has one event per line, written as it happens. `result.json` is written last, atomically, and never
+changed. `suite verify` computes the result again from the log and compares.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from suite import disk
+from suite.contract import Data, Event, Target, UserError, sized
+from suite.settings.baseline import is_baseline
+
+SCHEMA = 1
+UNHASHED = (
+    "run_dir",
+    "track",
+    "launch",
+    "force",
+    "repeat",
+    "require",
+    "save",
+    "resume",
+)  # settings that do not change what a run computes
+
+
+class LogError(UserError):
+    """An event log is not the log of one run."""
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """The sha256 (12 digits) of all settings that can change a number; it names the run directory."""
+    settings = {name: value for name, value in config.items() if name not in UNHASHED}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def as_line(event: Event) -> str:
+    """An event as a line of the log."""
+    return as_json({"event": type(event).__name__.lower(), **asdict(event)})
+
+
+def finite(value: Any) -> Any:
+    """Replace each number that is not finite by None, because JSON cannot express it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return value
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """A value as standard JSON, with null for each number that is not finite."""
+    return json.dumps(finite(value), indent=indent, allow_nan=False)
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Read the events of a log; a last line that a crash has cut off is ignored."""
+    lines = path.read_text().split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def crossings(curve: list[dict[str, Any]], targets: Iterable[Target]) -> list[dict[str, Any]]:
+    """Find when each target was reached.
+
+    Args:
+        curve: the run's evaluations.
+        targets: the task's targets.
+
+    Returns:
+        For each target, the first evaluation that meets it, and `bracket`: the steps of the last miss before it and of
+        this evaluation.
+    """
+    entries = []
+    for target in targets:
+        hit = next((point for point in curve if target.met(point["metrics"])), None)
+        misses = curve[: curve.index(hit)] if hit else curve
+        place = {name: hit[name] if hit else None for name in ("step", "samples", "train_seconds", "wall_seconds")}
+        bracket = [misses[-1]["step"] if misses else None, place["step"]]
+        entries.append(
+            {**asdict(target), "label": label(target), "reached": hit is not None, **place, "bracket": bracket}
+        )
+    return entries
+
+
+def label(target: Target) -> str:
+    """A target's name without `>=`, which MLflow's metrics do not allow: top1_97."""
+    return f"{target.metric}_{target.value:g}"
+
+
+def check_order(events: Iterable[Mapping[str, Any]]) -> None:
+    """Check that a log is the log of one run: its steps are 1, 2, 3, …, and the evaluations are in order.
+
+    Raises:
+        LogError: if an event is out of order.
+    """
+    last = dict.fromkeys(("step", "evaluated"), 0)
+    for event in events:
+        kind, step = event["event"], event.get("step")
+        if kind not in last or step is None:  # a baseline makes no steps
+            continue
+        if step <= last[kind] or (kind == "step" and step != last[kind] + 1):
+            name = "evaluation at step" if kind == "evaluated" else "step"
+            cause = "several processes wrote this log, or lines are lost"
+            raise LogError(f"{name} {step} follows {name} {last[kind]}: {cause}")
+        last[kind] = step
+
+
+def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, Any]:
+    """Compute the part of a result that follows from the events.
+
+    Args:
+        events: of the log.
+        targets: the task's targets.
+
+    Returns:
+        Entries of the result.
+
+    Raises:
+        LogError: if the steps are not in order.
+    """
+    check_order(events)
+    curve = [
+        {name: event[name] for name in ("step", "samples", "train_seconds", "wall_seconds", "metrics")}
+        for event in events
+        if event["event"] == "evaluated"
+    ]
+    steps = [event for event in events if event["event"] == "step"]
+    decisions = [
+        {name: event[name] for name in ("step", "mode", "steps", "why", "seconds", "train_seconds", "replayed")}
+        for event in events
+        if event["event"] == "decided"
+    ]
+    saved = [{name: e[name] for name in ("step", "file", "sha256")} for e in events if e["event"] == "saved"]
+    segments = [event for event in events if event["event"] == "started"]
+    last = events[-1] if events and events[-1]["event"] == "finished" else None
+    facts = last["facts"] if last else segments[-1]["facts"]
+    usage = _usage(segments, facts)
+    several = len(usage) > 1
+    return {
+        "parameters": facts["parameters"],
+        **_cost(facts, steps[-1]["samples"] if steps else 0),
+        "curve": curve,
+        "targets": crossings(curve, targets),
+        "outcome": last["outcome"] if last else {"kind": "failed"},
+        "steps": steps[-1]["step"] if steps else 0,
+        "samples": steps[-1]["samples"] if steps else 0,
+        "step_seconds": _quantiles([event["step_seconds"] for event in steps]),
+        "train_seconds": facts.get("train_seconds"),
+        "wall_seconds": facts.get("wall_seconds"),
+        "compile_seconds": sum(segment["facts"]["compile_seconds"] for segment in segments),
+        "compile_cache": facts["compile_cache"],
+        "excluded_seconds": facts.get("excluded_seconds", {}),
+        **{name: facts[name] for name in ("processor_seconds", "busy_pauses") if name in facts},
+        "segments": [
+            {
+                "step": s["step"],
+                "resumed": s["resumed"],
+                "device": s["facts"]["device"],
+                **(usage[n] if several else {}),
+            }
+            for n, s in enumerate(segments)
+        ],
+        "peak_memory_bytes": _largest(segment["peak_memory_bytes"] for segment in usage),
+        "bytes": _bytes([segment["bytes"] for segment in usage]),
+        **({"optimizer": facts["optimizer"]} if facts.get("optimizer") else {}),
+        **({"decisions": decisions} if decisions else {}),
+        **({"weights": saved[-1]} if saved else {}),
+    }
+
+
+def _cost(facts: Mapping[str, Any], samples: int) -> dict[str, Any]:
+    """FLOPs of one sample and of all training samples, if the task counts them; and the share of explored blocks."""
+    flops, explored = facts.get("flops"), facts.get("explored")
+    counted: dict[str, Any] = {} if flops is None else {"flops": {"sample": flops, "trained": flops * samples}}
+    return counted | ({} if explored is None else {"explored": explored})
+
+
+def _usage(segments: list[dict[str, Any]], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The bytes sent and the peak memory of each segment, up to its last checkpoint, or to the end of the run.
+
+    Work after a segment's last checkpoint is lost and not counted. Logs of older versions contain only the last
+    segment's numbers; then only these are returned.
+    """
+    before = [segment["facts"].get("before") for segment in segments[1:]]
+    counted = [*before, facts] if all(before) else [facts]
+    return [{name: segment[name] for name in ("bytes", "peak_memory_bytes")} for segment in counted]
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _bytes(segments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sum of all segments' bytes by the ledger; on the test bed also by the kernel, and the ratio of the two.
+
+    With several ranks on a host there is no ratio, because a rank's bytes may stay inside the host.
+    """
+    total: dict[str, Any] = {"sent": sum(counted["sent"] for counted in segments)}
+    for kind in ("by_name", "by_level"):
+        parts = [counted[kind] for counted in segments if kind in counted]
+        if parts:
+            total[kind] = {n: sum(part.get(n, 0) for part in parts) for n in dict.fromkeys(n for p in parts for n in p)}
+    kernels = [counted["kernel"] for counted in segments if counted.get("kernel")]
+    if len(kernels) < len(segments):
+        return total
+    sent, ranks = sum(kernel["sent"] for kernel in kernels), kernels[-1]["ranks"]
+    ledger = total["sent"] if ranks == 1 else 0
+    return {**total, "kernel": {"sent": sent, "ranks": ranks, "ratio": sent / ledger if ledger else None}}
+
+
+def _quantiles(seconds: list[float]) -> dict[str, float | None]:
+    """Median and 99th percentile (nearest rank)."""
+    ordered = sorted(seconds)
+    pick = lambda q: ordered[min(math.ceil(q * len(ordered)) - 1, len(ordered) - 1)] if ordered else None  # noqa: E731
+    return {"p50": pick(0.50), "p99": pick(0.99)}
+
+
+def data_record(data: Data) -> dict[str, Any]:
+    """The entry `data` of a result."""
+    optional = ("dropped", "dropped_unit", "dropped_of")  # left out if empty, as in older results
+    entry = {name: value for name, value in asdict(data).items() if name != "stamp" and (name not in optional or value)}
+    return {**entry, "samples": dict(data.samples), "skipped": list(data.skipped), "label": str(data)}
+
+
+def identity(entry: Mapping[str, Any]) -> str:
+    """The identity of a result's data. For generated data it includes the sizes, which older results lack."""
+    return sized(entry["identity"], entry["samples"]) if entry["kind"] == "generated" else entry["identity"]
+
+
+def data_of(entry: Mapping[str, Any]) -> Data:
+    """The data that a result's entry `data` describes; older results lack some fields."""
+    known = {field.name for field in fields(Data)}
+    return Data(**{name: value for name, value in entry.items() if name in known})
+
+
+def result(
+    events: list[dict[str, Any]],
+    *,
+    config: Mapping[str, Any],
+    targets: Iterable[Target],
+    header: Mapping[str, Any],
+    published: Iterable[str],
+) -> dict[str, Any]:
+    """Compute the whole result.
+
+    Args:
+        events: of the log.
+        config: the run's configuration.
+        targets: the task's targets.
+        header: `execution_id`, `task_version`, `data`, `environment`, `fingerprint` and `command`.
+        published: ids of the task's published rows.
+
+    Returns:
+        The contents of result.json.
+
+    Raises:
+        LogError: if the log is not the log of one run.
+    """
+    task = config["task"]
+    spec = {
+        "task": task["name"],
+        "variant": task["variant"],
+        "scale": config["scale"],
+        "recipe": config["tuning"]["source"],
+        **_method(config),
+        "seed": config["seed"],
+        "config": dict(config),
+    }
+    return {
+        "schema": SCHEMA,
+        "hash": config_hash(config),
+        **header,
+        "spec": spec,
+        "tuning": dict(config["tuning"]),
+        "precision": config.get("precision"),
+        "deterministic": config.get("deterministic"),
+        **fold(events, targets),
+        "published": sorted(published),
+    }
+
+
+def _method(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Optimizer, communication, backend, devices and batch size; all None for a baseline, which has a name instead."""
+    if is_baseline(config):
+        nothing = dict.fromkeys(("optimizer", "comm", "backend", "world", "batch_size"))
+        return {"baseline": config["baseline"]["name"], **nothing}
+    return {
+        "optimizer": config["optimizer"]["name"],
+        "comm": config["comm"]["name"],
+        "backend": config["backend"],
+        "world": config["world"],
+        "batch_size": config["task"]["batch_size"],
+    }
+
+
+def method(config: Mapping[str, Any]) -> str:
+    """The method as it is printed: the optimizer's name, or `trees (baseline)`."""
+    return f"{config['baseline']['name']} (baseline)" if is_baseline(config) else config["optimizer"]["name"]
+
+
+def write(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file; readers see the whole file or none.
+
+    Raises:
+        WriteError: if writing fails; an earlier file remains.
+    """
+    disk.replace(path, as_json(value, indent=1) + "\n")

@@ -1,0 +1,63 @@
+"""Overrides as the user types them: `key=value`."""
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from suite.contract import UserError
+
+# Configuration groups that the user chooses from; `network` belongs to `suite plan` and comm=projected only.
+CHOICES = ("task", "optimizer", "baseline", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
+CHOICES += ("network",)
+OPTIONAL = ("recipe", "experiment", "baseline", "network")  # choices that may be null
+TUNED = ("optimizer.", "schedule.", "task.batch_size", "accumulate", "max_steps")  # an override leaves the recipe
+DIRECTORIES = ("data_dir", "run_dir")
+
+
+def clean(overrides: Iterable[str]) -> list[str]:
+    """Return overrides in Hydra's syntax.
+
+    The leading + of a choice is removed, `recipe=null` becomes `~recipe`, and the names of directories are quoted
+    because one may be a number.
+    """
+    chosen = [re.sub(rf"^\+({'|'.join(CHOICES)})=", r"\1=", override) for override in overrides]
+    chosen = [re.sub(rf"^({'|'.join(DIRECTORIES)})=(?!null$)([\w.+-]+)$", r"\1='\2'", override) for override in chosen]
+    return [re.sub(rf"^({'|'.join(OPTIONAL)})=null$", r"~\1", override) for override in chosen]
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each run of a sweep.
+
+    Args:
+        overrides: `key=value`, where a value may be a comma-separated list or `range(…)`.
+
+    Returns:
+        Every combination of the values; those of the last key change first.
+
+    Raises:
+        UserError: an argument is not an override.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_overrides(clean(overrides))
+    except HydraException as error:
+        raise UserError(
+            f"{' '.join(overrides)}: not understood; write key=value, with quotes around special characters"
+        ) from error
+    axes = []
+    for override in parsed:
+        if override.is_sweep_override():
+            axes.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
+        else:
+            axes.append([override.input_line or ""])
+    return [list(run) for run in itertools.product(*axes)]
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested dictionaries as one dictionary with dotted keys."""
+    if not isinstance(value, dict) or not value:
+        return {prefix.rstrip("."): value}
+    return {k: v for name, item in value.items() for k, v in flat(item, f"{prefix}{name}.").items()}

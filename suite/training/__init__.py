@@ -1,0 +1,1 @@
+"""The training loop with its clock, schedules, checkpoints and weights, without any framework."""

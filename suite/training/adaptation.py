@@ -1,0 +1,189 @@
+"""Runs a policy, which chooses the communication mode during training.
+
+A policy (`suite.comm.policies`) requests trials. The engine executes them and is restored afterwards. The policy runs
+on rank 0, which broadcasts requests and decisions. Decisions are events of the run: a restored run continues with them,
+and `decisions=RESULT` replays those of another run without trials.
+"""
+
+import functools
+import json
+import math
+import statistics
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from suite import load
+from suite.comm.policies._policy import Commit, Measure, Point, Predict, Predicted, Probe, Probed, Situation
+from suite.contract import Decided, Engine, Task, UserError
+from suite.projection.predict import Model
+from suite.training.clock import Clock
+
+
+def recorded(path: str) -> list[dict[str, Any]]:
+    """Read the decisions of a `result.json` or an `events.jsonl`.
+
+    Args:
+        path: the file, as in `decisions=`.
+
+    Raises:
+        UserError: the file cannot be read or has no decisions.
+    """
+    try:
+        text = Path(path).read_text()
+        lines = [json.loads(line) for line in text.splitlines()] if path.endswith(".jsonl") else []
+        decisions = [line for line in lines if line["event"] == "decided"] if lines else json.loads(text)["decisions"]
+    except (OSError, KeyError, ValueError) as error:
+        raise UserError(f"decisions={path}: no record of decisions ({error}); type a result.json") from error
+    return [{name: decision[name] for name in ("step", "mode", "steps", "why")} for decision in decisions]
+
+
+class Adaptation:
+    """Chooses the communication mode before some of the steps.
+
+    Args:
+        config: the run's configuration: `comm decisions max_steps`; for `Predict` also `world precision network`.
+        task: the task; the metric of its last target scores the trials.
+        engine: one backend's engine.
+        clock: the training clock, which bills the trials.
+        batch: makes a training batch from its number.
+        hyper: hyper-parameters by step.
+        evaluate: computes the validation split's metrics at the engine's current state.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        task: Task,
+        engine: Engine,
+        clock: Clock,
+        *,
+        batch: Callable[[int], Any],
+        hyper: Sequence[Mapping[str, float]],
+        evaluate: Callable[[], Mapping[str, float | None]],
+    ):
+        self.node, self.total = config["comm"], config["max_steps"]
+        self.config, self.task, self.engine, self.clock = config, task, engine, clock
+        self.batch, self.hyper, self.evaluate = batch, hyper, evaluate
+        decisions = recorded(config["decisions"]) if config["decisions"] else None
+        self.replay = None if decisions is None else {decision["step"]: decision for decision in decisions}
+        self.past: list[dict[str, Any]] = []
+        self.points: list[Point] = []
+        self.until: int | None = 0
+        self.asking: Generator[Any, Any, None] | None = None  # the policy, after the first decision began
+
+    def restore(self, past: Sequence[dict[str, Any]]) -> None:
+        """Continue with the decisions of a checkpoint."""
+        self.past = list(past)
+        if self.past:
+            last = self.past[-1]
+            self.points = [Point(**point) for decision in self.past for point in decision["points"]]
+            self.until = None if last["steps"] is None else last["step"] + last["steps"]
+            self.engine.use(last["mode"])
+
+    def before(self, step: int) -> Decided | None:
+        """Decide before update `step` (from 0) if a decision is due, else return None.
+
+        Raises:
+            UserError: the replayed run has no decision for this step.
+        """
+        if step != self.until:
+            return None
+        began, seen = self.clock.settle(), len(self.points)
+        if self.replay is not None:
+            if step not in self.replay:
+                raise UserError(f"decisions=: none for step {step}; they are of a run with another policy or length")
+            decision = self.replay[step]
+            commit = Commit(decision["mode"], decision["steps"], decision["why"])
+        else:
+            commit = self._ask(step)
+        self.engine.use(commit.mode)
+        with self.clock.paused("compile"):
+            self.engine.warm(self.batch(step), range(step, self._end(step, commit.steps)), self.hyper[step])
+        self.until = None if commit.steps is None else step + commit.steps
+        new = [asdict(point) for point in self.points[seen:]]
+        self.past.append({"step": step, "mode": commit.mode, "steps": commit.steps, "points": new})
+        now = self.clock.settle()
+        return Decided(step, commit.mode, commit.steps, commit.why, now - began, now, self.replay is not None)
+
+    def _end(self, step: int, steps: int | None) -> int:
+        return self.total if steps is None else min(step + steps, self.total)
+
+    def _ask(self, step: int) -> Commit:
+        """Execute the policy's requests until it decides."""
+        policy = load.common(self.node["policy"]["module"])
+        options = load.arguments(self.node["policy"])
+        arrays, skeleton = self.engine.snapshot()
+        before = {name: value.copy() for name, value in arrays.items()}, skeleton
+        self.points.append(self._point(step))
+        state = Situation(step, self.total, list(self.points), self._best())
+        asking, answer = self.asking, state
+        if asking is None:
+            kinds, answer = sorted(set(self.engine.kinds.values())), None
+            self.asking = asking = policy.decide(list(self.node["candidates"]), kinds, state, **options)
+        while True:
+            request = self.engine.ranks.broadcast(asking.send(answer))  # rank 0 decides for all
+            if isinstance(request, Commit):
+                return request
+            answer = self.engine.ranks.broadcast(self._execute(request, step, before))
+
+    @functools.cached_property
+    def _model(self) -> Model:
+        compiling = functools.partial(self.clock.paused, "compile")
+        functions = {"measure": self._measured, "paused": compiling, "settle": self.clock.settle}
+        return Model(self.config, self.task, self.engine, **functions)
+
+    def _measured(self, request: Measure) -> float:
+        self.engine.use(request.mode)
+        with self.clock.paused("compile"):
+            self.engine.exchange(request.kind)
+        seconds = []
+        for _ in range(request.repeats):
+            began = self.clock.settle()
+            self.engine.exchange(request.kind)
+            seconds.append(self.clock.settle() - began)
+        return self.engine.ranks.slowest(statistics.median(seconds))
+
+    def _execute(self, request: Probe | Measure | Predict, step: int, before: Any) -> float | Predicted | Probed:
+        if isinstance(request, Predict):
+            return self._model.answer(request)
+        if isinstance(request, Measure):
+            return self._measured(request)
+        self.engine.use(request.mode)
+        steps = range(step, min(step + request.steps, self.total))
+        with self.clock.paused("compile"):
+            self.engine.warm(self.batch(step), steps, self.hyper[step])
+        marks = {step + math.ceil(len(steps) * (part + 1) / request.scores) for part in range(request.scores)}
+        points, spent = [], 0.0
+        for number in steps:
+            batch = self.batch(number)
+            began = self.clock.settle()
+            self.engine.step(number, batch, self.hyper[number])
+            spent += self.clock.settle() - began
+            if number + 1 in marks:
+                points.append(self._point(number + 1))
+        self.engine.restore(*before)
+        return Probed(self.engine.ranks.slowest(spent / len(steps)), points)
+
+    def _point(self, step: int) -> Point:
+        """The current value of the last target's metric, negated if lower is better.
+
+        Raises:
+            UserError: the validation split does not define it.
+        """
+        target = self.task.targets[-1]
+        value = self.evaluate()[target.metric]
+        if value is None:
+            raise UserError(
+                f"{target.metric} is undefined on the validation split, so that communication modes cannot be compared "
+                "by it; choose one, as in comm=float32"
+            )
+        return Point(step, value if target.higher_is_better else -value)
+
+    def _best(self) -> float:
+        """The best possible value: 1 or 100 for accuracies, 0 for negated losses."""
+        target = self.task.targets[-1]
+        if not target.higher_is_better:
+            return 0.0
+        return 1.0 if target.value <= 1 else 100.0

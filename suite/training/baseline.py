@@ -1,0 +1,58 @@
+"""A baseline: a model without optimizer, steps and batches, to compare its task's trained runs with.
+
+`conf/baseline/<name>.yaml` names its task and its module, a `suite.contract.Baseline`. A baseline emits the events of
+the training loop, and the same clock bills it.
+"""
+
+import os
+import resource
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from suite import load
+from suite.contract import Evaluated, Event, Finished, Started, Task
+from suite.training.clock import Clock
+from suite.training.idle import wait_until_idle
+
+
+def measure(task: Task, config: Mapping[str, Any]) -> Iterator[Event]:
+    """Fit and score a baseline.
+
+    Fitting is billed as training, scoring as evaluation. The data is made before the clock starts, as for a run.
+
+    Args:
+        task: the task.
+        config: the configuration, with `baseline` and `seed`.
+
+    Yields:
+        `Started`, one `Evaluated`, whose step and samples are None, and `Finished`.
+    """
+    member = load.common(config["baseline"]["module"])
+    clock = Clock(lambda: None, wait_until_idle=wait_until_idle)
+    task.batch("train", config["seed"], 0)
+    yield Started(0, facts=facts())
+    clock.start()
+    model = member.fit(task, config["seed"])
+    with clock.paused("evaluation"):
+        metrics = member.score(task, model)
+        yield Evaluated(None, None, clock.seconds, clock.wall, metrics)
+    with clock.paused("logging"):
+        reached = task.targets and all(target.met(metrics) for target in task.targets)
+        yield Finished(0, {"kind": "reached" if reached else "exhausted"}, facts() | clock.facts())
+
+
+def facts() -> dict[str, Any]:
+    """Return the entries of the result that an engine would provide, such as `device`."""
+    return {
+        "device": "cpu",
+        "parameters": None,  # of a network
+        "compile_seconds": 0.0,
+        "compile_cache": None,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "bytes": {"sent": 0, "by_name": {}},
+    }
+
+
+def prepare(threads: int) -> None:
+    """Limit the threads of OpenMP; call before a library loads it."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)

@@ -1,0 +1,274 @@
+"""Checkpoints: each rank writes and reads its own file, and an index makes the files valid together.
+
+    checkpoint/index.json                  step, clock, log, and the files with their sizes; replaced last, by rank 0
+    checkpoint/20/replicated.safetensors   the arrays that are equal on all ranks, written by rank 0
+    checkpoint/20/rank-0003.safetensors    the other arrays of rank 3: residuals, delayed gradients, carry, rows of
+                                           tables, slices of optimizer state; absent if it has none
+
+No array is gathered. The previous checkpoint's folder is deleted after the index names the new one, so that a crash at
+any time leaves one complete checkpoint. The suite uses this format instead of torch.distributed.checkpoint or orbax so
+that both backends have one format and one rule of validity. Also, the former takes plain tensors of one name to be
+equal on all ranks, and the latter saves global jax arrays only.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from suite import disk
+from suite.contract import UserError
+from suite.record import record
+
+NAME = "checkpoint"
+SCHEMA = 2
+BEFORE = "checkpoint.safetensors"  # schema 1: one file
+REPLICATED = "replicated.safetensors"
+
+Arrays = dict[str, np.ndarray]
+
+
+class RanksFailed(disk.WriteError):
+    """Some rank could not write its part of a checkpoint. Every rank raises it, and only one has to print it."""
+
+
+def save(
+    directory: Path,
+    snapshot: tuple[Mapping[str, np.ndarray], Mapping[str, Any]],
+    meta: Callable[[], Mapping[str, Any]],
+    *,
+    step: int,
+    ranks: Sequence[int] = (0,),
+    gather: Callable[[Any], list[Any]] = lambda value: [value],
+) -> Path:
+    """Write a checkpoint. It replaces the previous one only when all ranks' files are complete on disk.
+
+    Every process of a run calls this function.
+
+    Args:
+        directory: the run's directory.
+        snapshot: (arrays, skeleton) from `Engine.snapshot`. The arrays named in `skeleton["own"]` differ between ranks;
+            their leading axis concatenates the `ranks` of this process.
+        meta: returns further entries of the index, including `config_hash` and `world`; rank 0 calls it when all files
+            are written.
+        step: updates made.
+        ranks: the ranks of this process, in order.
+        gather: gathers every process's value on all processes.
+
+    Returns:
+        The path of the checkpoint.
+
+    Raises:
+        RanksFailed: some rank could not write. Every rank raises it, and the previous checkpoint is unchanged.
+    """
+    arrays, skeleton = snapshot
+    folder, written, first = directory / NAME / str(step), {}, ranks[0] == 0
+    try:
+        with disk.writing(folder):
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+        for name, part in _parts(arrays, skeleton["own"], ranks).items():
+            written[name] = _write(folder / name, part, step)
+        with disk.writing(folder):
+            disk.sync(folder)
+        fault = ""
+    except disk.WriteError as error:
+        fault = str(error)
+    gathered = gather((written, fault))
+    who = f"process {{}} of {len(gathered)}: " if len(gathered) > 1 else ""
+    fault = next((who.format(number) + fault for number, (_, fault) in enumerate(gathered) if fault), "")
+    if first and not fault:
+        files = {name: size for files, _ in gathered for name, size in files.items()}
+        try:
+            _present(folder, files)
+            index = {"schema": SCHEMA, "step": step, **record.finite(meta()), "files": files}
+            kinds = sorted(set(skeleton["own"].values()))
+            whole = {**index, "own": kinds, "skeleton": {"tree": skeleton["tree"]}}
+            # numbers of the state must be read back exactly; `tree.pack` has written infinities and NaN as text
+            disk.replace(folder.parent / "index.json", json.dumps(whole, allow_nan=False) + "\n")
+        except UserError as error:
+            fault = str(error)
+    fault = gather(fault)[0]
+    if fault:
+        if latest(directory) != step:  # if only the fsync of its directory failed, the new index is in place
+            _discard(
+                folder, list(folder.iterdir()) if first and folder.exists() else [folder / name for name in written]
+            )
+        raise RanksFailed(fault)
+    for other in folder.parent.iterdir() if first else ():
+        if other.is_dir() and other != folder:
+            shutil.rmtree(other, ignore_errors=True)  # if this fails, the next checkpoint tries again
+    return folder.parent
+
+
+def _parts(arrays: Mapping[str, np.ndarray], own: Mapping[str, str], ranks: Sequence[int]) -> dict[str, Arrays]:
+    """Arrays by the name of the file that contains them."""
+    parts: dict[str, Arrays] = {}
+    if ranks[0] == 0:
+        parts[REPLICATED] = {name: value for name, value in arrays.items() if name not in own}
+    if not own:
+        return parts
+    shares = {name: np.split(arrays[name], len(ranks)) if len(ranks) > 1 else [arrays[name]] for name in own}
+    for number, rank in enumerate(ranks):
+        parts[_file(rank)] = {name: rows[number] for name, rows in shares.items()}
+    return parts
+
+
+def _file(rank: int) -> str:
+    return f"rank-{rank:04}.safetensors"
+
+
+def _write(path: Path, arrays: Arrays, step: int) -> int:
+    """Write one file durably, and return its size in bytes."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    # ascontiguousarray alone would make scalars one-dimensional
+    rows = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in arrays.items()}
+    with disk.writing(path, SafetensorError):
+        save_file(rows, path, metadata={"step": str(step)})
+        disk.sync(path)
+        return path.stat().st_size
+
+
+def _discard(folder: Path, files: Sequence[Path]) -> None:
+    """Delete the files of a failed checkpoint, if the disk allows; the next checkpoint overwrites what remains."""
+    try:
+        for path in files:
+            path.unlink(missing_ok=True)
+        folder.rmdir()
+    except OSError:
+        return
+
+
+def remove(directory: Path) -> None:
+    """Delete the checkpoint of a run that has a result; print its path if that fails, which is harmless."""
+    folder = directory / NAME
+    try:
+        (folder / "index.json").unlink(missing_ok=True)
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        print(f"suite: {folder}: {disk.cause(error)}; not needed any more, delete it", file=sys.stderr)
+
+
+def resumption(directory: Path) -> str:
+    """Return the end of an error message: from where the run in a directory will continue."""
+    step = latest(directory)
+    if step is None:
+        return "no checkpoint was written yet, so the same command starts again; checkpoint_every=N writes them"
+    return f"the same command continues from step {step:,}"
+
+
+def latest(directory: Path) -> int | None:
+    """Return the step of a directory's checkpoint; None if there is no readable one."""
+    try:
+        return json.loads((directory / NAME / "index.json").read_text())["step"]
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def own(directory: Path) -> list[str]:
+    """Return the kinds of arrays that differ between ranks in a directory's checkpoint, in words."""
+    try:
+        return json.loads((directory / NAME / "index.json").read_text())["own"]
+    except (OSError, KeyError, TypeError, ValueError):
+        return []
+
+
+def load(
+    directory: Path, config_hash: str, *, ranks: Sequence[int] = (0,), world: int = 1
+) -> tuple[Arrays, dict[str, Any]] | None:
+    """Read a directory's checkpoint.
+
+    Args:
+        directory: the run's directory.
+        config_hash: of this run's configuration.
+        ranks: the ranks of this process, in order.
+        world: number of ranks of the run.
+
+    Returns:
+        The arrays of these ranks and the index; None if there is no checkpoint.
+
+    Raises:
+        UserError: for a missing or damaged file, another schema, another configuration or another number of ranks.
+    """
+    path = directory / NAME / "index.json"
+    again = f"delete {directory / NAME} to start the run again"
+    if not path.exists():
+        if (directory / BEFORE).exists():
+            raise UserError(f"{directory / BEFORE}: {_other_schema(1)}, or delete it to start the run again")
+        return None
+    try:
+        index = json.loads(path.read_text())
+        if index["schema"] == SCHEMA:
+            files, saved_world, saved_hash = dict(index["files"]), int(index["world"]), str(index["config_hash"])
+        else:
+            raise UserError(f"{path}: {_other_schema(index['schema'])}, or {again}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: damaged checkpoint ({error}); {again}") from error
+    if saved_hash != config_hash:
+        raise UserError(
+            f"{path}: checkpoint of another configuration ({saved_hash}, not {config_hash}); "
+            f"choose another run_dir=, or {again}"
+        )
+    if saved_world != world:
+        raise UserError(f"{path}: {another_world(directory, saved_world, world)}")
+    folder = path.parent / str(index["step"])
+    names = [name for name in (REPLICATED, *map(_file, ranks)) if name in files]
+    _present(folder, files if ranks[0] == 0 else {name: files[name] for name in names}, again)
+    replicated, *parts = [_read(folder / name, index["step"], again) for name in names]
+    if len(parts) > 1:
+        parts = [{name: np.concatenate([part[name] for part in parts]) for name in parts[0]}]
+    return replicated | (parts[0] if parts else {}), index
+
+
+def _other_schema(schema: int) -> str:
+    return f"checkpoint schema {schema}, this suite reads {SCHEMA}; go on with the version of the suite that wrote it"
+
+
+def another_world(directory: Path, there: int, here: int) -> str:
+    """Return why a run with `here` ranks cannot continue from a checkpoint of `there` ranks."""
+    kinds = own(directory)
+    lost = f"{', '.join(kinds)} of each rank cannot be mapped to {here}" if kinds else "a result is of one world"
+    both = f"checkpoint of world={there}, this run has world={here}"
+    return f"{both}: {lost}; type world={there}, or choose another run_dir="
+
+
+def _present(folder: Path, files: Mapping[str, int], again: str = "") -> None:
+    """Check that files exist and have the sizes with which they were written.
+
+    Raises:
+        UserError: naming the first that does not.
+    """
+    shared = "choose a run_dir= on a file system that all hosts share"
+    hint = f"put it back, or {again}" if again else shared
+    for name, size in files.items():
+        path = folder / name
+        try:
+            actual = path.stat().st_size
+        except OSError as error:
+            raise UserError(f"{path}: this host cannot see this part of the checkpoint; {hint}") from error
+        if actual != size:
+            raise UserError(f"{path}: truncated checkpoint ({actual:,} of {size:,} bytes); {hint}")
+
+
+def _read(path: Path, step: int, again: str) -> Arrays:
+    """Read one file's arrays.
+
+    Raises:
+        UserError: the file is damaged, or was written at another step.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            if (file.metadata() or {}).get("step") != str(step):
+                raise UserError(f"{path}: not of step {step}, which the index names; put it back, or {again}")
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: damaged checkpoint ({error}); put it back, or {again}") from error

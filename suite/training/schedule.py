@@ -1,0 +1,145 @@
+"""Learning-rate schedules in Python floats. Both backends receive the same numbers in each step.
+
+A schedule maps an update's number (from 0) to a factor in [0, 1]. The optimizer's `lr` is multiplied by it, and with
+`momentum_follows` also its `momentum` (SP-NGD, Osawa et al. 2020, eq. 24: m(e) = m0/η0 · η(e)).
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
+
+from suite.contract import UserError
+
+
+def constant(progress: float) -> float:
+    """Return 1."""
+    return 1.0
+
+
+def linear(progress: float) -> float:
+    """From 1 to 0 in a straight line."""
+    return 1.0 - progress
+
+
+def cosine(progress: float) -> float:
+    """From 1 to 0 along half a cosine (Loshchilov and Hutter 2017, eq. 5 without restarts)."""
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def polynomial(progress: float, power: float) -> float:
+    """From 1 to 0 as (1 - progress)**power (SP-NGD eq. 23; power 2 in MLPerf's ResNet-50)."""
+    return (1.0 - progress) ** power
+
+
+def staircase(progress: float, boundaries: list[float], factor: float) -> float:
+    """From 1, multiplied by `factor` at each boundary, a fraction of the run (Goyal et al. 2017, §5.1)."""
+    return factor ** sum(progress >= boundary for boundary in boundaries)
+
+
+def inverse_sqrt(progress: float, warmups: float) -> float:
+    """From 1 as (steps / warm-up steps)**-1/2 (Vaswani et al. 2017, eq. 3); `warmups` is its length in warm-ups."""
+    return (1.0 + progress * warmups) ** -0.5
+
+
+def exponential(progress: float, factor: float) -> float:
+    """From 1 to `factor`, by the same ratio at every step."""
+    return factor**progress
+
+
+SHAPES: Mapping[str, Callable[..., float]] = {
+    "constant": constant,
+    "linear": linear,
+    "cosine": cosine,
+    "polynomial": polynomial,
+    "staircase": staircase,
+    "exponential": exponential,
+    "inverse_sqrt": inverse_sqrt,
+}
+
+
+def factor(step: int, total: int, config: Mapping[str, Any]) -> float:
+    """Return the factor of the learning rate at update `step` (from 0) of `total`.
+
+    Args:
+        step: updates made so far.
+        total: updates in the whole run.
+        config: the configuration's `schedule`:
+            `shape`, and its options `power`, `boundaries` and `factor`;
+            `warmup`: its length in steps, or below 1 as a share of the run; the factor rises from `warmup_start` with
+            the power `warmup_power` (default 1);
+            `begin` and `end`: the steps at which the shape's progress is 0 and 1; `end` may be after the run's last
+            step, as in SP-NGD's table 2;
+            `floor`: the smallest factor.
+
+    Raises:
+        UserError: the shape is unknown, or lacks an option.
+    """
+    if config["shape"] not in SHAPES:
+        raise UserError(f"schedule.shape={config['shape']}: unknown; one of {', '.join(SHAPES)}")
+    warmup = config.get("warmup", 0)
+    warmup = round(warmup * total) if 0 < warmup < 1 else warmup
+    if step < warmup:
+        start = config.get("warmup_start", 0.0)
+        return start + (1.0 - start) * ((step + 1) / warmup) ** config.get("warmup_power", 1.0)
+    begin, end = config.get("begin", warmup), config.get("end") or total
+    progress = min(max((step - begin) / max(end - begin, 1), 0.0), 1.0)
+    shape = SHAPES[config["shape"]]
+    values = {**config, "warmups": (end - begin) / max(warmup, 1)}
+    names = list(inspect.signature(shape).parameters)[1:]
+    if absent := [name for name in names if name not in values]:
+        raise UserError(f"schedule.shape={config['shape']}: needs {absent[0]}; type +schedule.{absent[0]}=VALUE")
+    options = {name: values[name] for name in names}
+    return max(shape(progress, **options), config.get("floor", 0.0))
+
+
+def hyper(
+    step: int, total: int, config: Mapping[str, Any], optimizer: Mapping[str, Any], rate: float = 1.0
+) -> dict[str, float]:
+    """Return the scheduled hyper-parameters of update `step`: `lr`, and `momentum` with `momentum_follows`.
+
+    Args:
+        step: updates made so far.
+        total: updates in the whole run.
+        config: the schedule, as in `factor`.
+        optimizer: the optimizer's configuration.
+        rate: a further factor of the learning rate.
+
+    Raises:
+        UserError: `momentum_follows` is set and the optimizer has no momentum; also as in `factor`.
+    """
+    if config.get("momentum_follows") and "momentum" not in optimizer:
+        raise UserError(
+            f"schedule.momentum_follows=true: optimizer={optimizer.get('name')} has no momentum; "
+            "type schedule.momentum_follows=false"
+        )
+    scale = factor(step, total, config)
+    scheduled = {"lr": float(optimizer["lr"]) * scale * rate}
+    follows = config.get("momentum_follows") and optimizer["momentum"]  # with 0, an optimizer may have no velocity
+    return scheduled | ({"momentum": float(optimizer["momentum"]) * scale} if follows else {})
+
+
+class Scheduled(Sequence[dict[str, float]]):
+    """The scheduled hyper-parameters of every update, computed on access because a run may have millions.
+
+    Args:
+        total: updates in the whole run.
+        config: the schedule, as in `factor`.
+        optimizer: the optimizer's configuration.
+        rate: as in `hyper`.
+    """
+
+    def __init__(self, total: int, config: Mapping[str, Any], optimizer: Mapping[str, Any], rate: float = 1.0):
+        self._total, self._config, self._optimizer, self._rate = total, config, optimizer, rate
+
+    def __len__(self) -> int:
+        return self._total
+
+    @overload
+    def __getitem__(self, step: int) -> dict[str, float]: ...
+    @overload
+    def __getitem__(self, step: slice) -> list[dict[str, float]]: ...
+    def __getitem__(self, step: int | slice) -> dict[str, float] | list[dict[str, float]]:
+        if isinstance(step, slice):
+            return [self[number] for number in range(self._total)[step]]
+        return hyper(range(self._total)[step], self._total, self._config, self._optimizer, self._rate)

@@ -1,0 +1,41 @@
+"""The identity of generated data holds all that changes it, its sizes included; older results lack these."""
+
+import pytest
+
+from suite.contract import sized
+from suite.record import record
+from suite.tasks._data import shapes
+from suite.tasks.autoencoder import curves
+from suite.tasks.bert import hmm
+from suite.tasks.bert.sample import Hiding
+from suite.tasks.transformer import grammar
+
+
+def test_sizes_are_appended_once():
+    samples = {"train": 800, "valid": 100}
+    assert sized("v1", samples) == sized("v1/800-100", samples) == "v1/800-100"
+    assert sized("clicks-1-800-100", samples) == "clicks-1-800-100"
+    assert sized("v1/80-100", samples) == "v1/80-100/800-100"
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+@pytest.mark.parametrize("kind", ["shapes", "curves", "hmm", "grammar"])
+def test_a_generated_split_of_another_size_is_other_data(kind, split):
+    def identity(**sizes):
+        made = {
+            "shapes": lambda: shapes.make(**sizes),
+            "curves": lambda: curves.make(**sizes),
+            "hmm": lambda: hmm.make(Hiding(0.15, 10), sequence=64, next_sentence=False, **sizes),
+            "grammar": lambda: grammar.make(**sizes),
+        }[kind]()
+        assert record.identity(vars(made.data)) == made.data.identity
+        return made.data.identity
+
+    assert identity(**{split: 50}) != identity(**{split: 60})
+
+
+def test_words_hidden_as_a_whole_are_other_data():
+    one, two = (
+        hmm.make(Hiding(0.15, 10, whole), sequence=64, next_sentence=False, train=50).data for whole in (False, True)
+    )
+    assert one.identity != two.identity

@@ -1,0 +1,99 @@
+"""What `suite plan` estimates of a device's memory, against what torch holds."""
+
+from typing import Any
+
+import engines
+import pytest
+from tiny_runs import TINY, Call
+
+from suite import load
+from suite.launch import run
+from suite.projection import memory
+from suite.settings import configure
+
+ESTIMATED = 0.05  # of the activations
+HELD = 0.2  # of the optimizer's arrays
+NETWORKS = {
+    "autoencoder": [["task.batch_size=50"]],
+    "bert": [[], ["task.dropout=0.1", "task.layers=4"]],
+    "caffenet": [["task.batch_size=16"]],
+    "cifar10": [["task.batch_size=32", "task.blocks=[2,2,1,1]"]],
+    "dlrm": [["task.batch_size=128"], ["task.batch_size=128", "task.variant=v2"]],
+    "frnn": [["task.batch_size=8"], ["task.batch_size=8", "task.filters=32", "task.length=32"]],
+    "resnet50": [["task.data=shapes", "task.batch_size=32"]],
+    "transformer": [["task.batch_size=16"], ["task.batch_size=16", "task.dropout=0.1", "task.depth=3"]],
+}
+
+
+def kept(engine: Any) -> int:
+    """Bytes that one forward pass keeps for the backward pass, parameters apart."""
+    import torch
+
+    parameters = {value.untyped_storage().data_ptr() for value in engine.model.parameters()}
+    storages: dict[int, Any] = {}
+
+    def pack(value: Any) -> Any:
+        if (storage := value.untyped_storage()).data_ptr() not in parameters:
+            storages[storage.data_ptr()] = storage
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        engine._evaluate(engine._micro(engine.task.batch("train", 0, 0)), (0, 0), observe=None)
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+@pytest.mark.parametrize("task, options", [(task, each) for task, lists in NETWORKS.items() for each in lists])
+def test_activations_are_what_torch_keeps(task: str, options: list[str]) -> None:
+    config = configure.compose([f"task={task}", *options, "threads=1"])
+    engine = engines.engine(config, run.make_task(config))
+    assert memory.estimate(config, engine.task)["activations"] == pytest.approx(kept(engine), rel=ESTIMATED)
+
+
+@pytest.mark.parametrize("optimizer", sorted(set(load.members("optimizers")) - {"external", "kbfgs"}))
+def test_the_optimizers_arrays_are_counted(optimizer: str) -> None:
+    config = configure.compose(["task=bert", f"optimizer={optimizer}", "task.batch_size=8", "threads=1"])
+    engine = engines.engine(config, run.make_task(config))
+    engines.advance(engine, range(1), 1e-3)
+    held = sum(value.nbytes for name, value in engine.snapshot()[0].items() if not engines.called(name))
+    assert memory.estimate(config, engine.task)["optimizer"] == pytest.approx(held, rel=HELD)
+
+
+def test_precision_and_micro_batches_change_the_estimate() -> None:
+    sizes = ["task=bert", "scale=gpu", "task.variant=tiny", "task.positions=128"]
+    words: dict[str, list[str]] = {"": [], "half": ["precision=bfloat16"], "shared": ["accumulate=4", "world=2"]}
+    found = {}
+    for name, typed in words.items():
+        config = configure.compose([*sizes, *typed])
+        task = run.make_task({**config, "task": {**config["task"], "absent": True}})
+        found[name] = memory.estimate(config, task)
+    whole = found[""]["activations"]
+    assert found["half"]["activations"] == whole // 2 and found["half"]["parameters"] == found[""]["parameters"]
+    assert found["shared"]["activations"] == whole // 8
+
+
+def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["task=resnet50", "scale=paper", "device=cuda"]
+    monkeypatch.setattr(memory, "device", lambda config: (80 * 2**30, "a device"))
+    text = suite("plan", *words)[1]
+    assert (
+        "warning: memory: the run needs about 656 GiB on each device, but a device has 80; type accumulate=16" in text
+    )
+    assert "warning: memory" not in suite("plan", *words, "accumulate=16")[1]
+    text = suite("plan", "task=dlrm", "scale=paper")[1]
+    assert "parameters and optimizer alone need 179 GiB" in text
+    assert "warning: memory" not in suite("plan", "task=dlrm", "scale=paper", "world=4")[1], "tables are split by rows"
+
+
+def test_a_task_that_estimates_nothing_is_not_counted(suite: Call) -> None:
+    assert "activations not counted: the task does not estimate them" in suite("plan", *TINY)[1]
+
+
+def test_the_memory_of_a_gpu_is_asked_of_the_driver(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 24576\necho 16384\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert memory.device({"device": "cuda", "world": 2}) == (16384 * 2**20, "the smallest GPU here")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert memory.device({"device": "cuda", "world": 2})[0] == memory.USUAL
+    assert memory.device({"device": "cpu", "world": 2})[0] * 2 <= memory.device({"device": "cpu", "world": 1})[0]

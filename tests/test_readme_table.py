@@ -1,0 +1,68 @@
+"""The README's table of results, which `python -m suite.report.readme` writes."""
+
+import re
+
+import conftest
+import pytest
+from boards import result
+
+from suite.contract import UserError
+from suite.report import readme
+from suite.report.board import rank
+
+README = conftest.TESTS.parent / "README.md"
+
+
+def seeds(optimizer, *spent, **more):
+    return [result(seed=seed, step=step, optimizer=optimizer, **more) for seed, step in enumerate(spent)]
+
+
+def line(results):
+    (only,) = readme.table(rank(results)).splitlines()[2:]
+    return [cell.strip() for cell in only.strip("|").split(" | ")]
+
+
+def test_the_table_of_the_readme_is_that_of_the_committed_results():
+    assert readme.main(["--file", str(README), "--check"]) == 0, "run: .venv/bin/python -m suite.report.readme"
+
+
+def test_a_changed_number_is_noticed_and_written_again(tmp_path):
+    copy = tmp_path / "README.md"
+    copy.write_text(re.sub(r"kfac \d+ \((\d+)\)", r"kfac 7 (\1)", README.read_text()))
+    assert copy.read_text() != README.read_text()
+    assert readme.main(["--file", str(copy), "--check"]) == 1
+    assert readme.main(["--file", str(copy)]) == 0
+    assert copy.read_text() == README.read_text()
+
+
+def test_medians_stand_with_their_numbers_of_seeds_fewest_first():
+    cells = line([*seeds("sgd", 120, 110, 190), *seeds("kfac", 100, 150, 90, 95)])
+    assert cells[:3] == ["`resnet50`, digits", "top1>=85", "kfac 97.5 (4), sgd 120 (3); torch"]
+    assert cells[3] == "none: 2 not separable"
+
+
+def test_a_leader_is_named_only_if_intervals_say_so():
+    assert line([*seeds("kfac", 100, 102, 101, 99), *seeds("sgd", 203, 199, 201, 202)])[3] == "**kfac**"
+    assert line(seeds("kfac", 100, 102))[3] == "one optimizer"
+    missed = [*seeds("kfac", 1, 2, kind="exhausted"), *seeds("sgd", 1, 2, kind="diverged")]
+    assert line(missed)[2:] == ["kfac > 400 (2), sgd never (2); torch", "not reached"]
+
+
+def test_untuned_results_are_not_in_the_table():
+    assert readme.table(rank([result(trials=0)])).splitlines()[2:] == []
+
+
+def test_many_ladders_leave_the_readme_short():
+    ladders = [result(version=str(version)) for version in range(30)]
+    lines = readme.table(rank(ladders)).splitlines()
+    assert len(lines) == 2 + readme.MOST_LINES and "22 more ladders" in lines[-1]
+
+
+def test_names_keep_the_table_intact():
+    cells = line([result(optimizer="a | b\n<!-- end")])
+    assert "a \\" in cells[2] and "<!--" not in " ".join(cells)
+
+
+def test_a_file_without_markers_is_named():
+    with pytest.raises(UserError, match="needs the lines <!-- results"):
+        readme.replaced("# Title", "table")
