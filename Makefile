@@ -1,11 +1,15 @@
-# make run: the main job · make test: every quick test · make test-all: the long ones too · make bench: speed
+# make run: the main job · make quick: the tests of two minutes · make test: every quick test · make test-all: the long ones too · make bench: speed · make docs: the site
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export PYTHONSAFEPATH := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup run test test-all testbed bench bench-gpu steps lint matrix ladders
+QUICK := $(addprefix tests/,test_contract.py test_declared.py test_schedule.py test_stream.py test_comparison.py \
+	test_published.py test_projection.py test_recipes.py optimizers/test_adamw.py optimizers/test_first_order.py \
+	optimizers/test_muon.py comm/test_round_trips.py comm/test_layout.py comm/test_cost.py)
+
+.PHONY: setup run quick test test-all testbed bench bench-gpu steps lint docs matrix ladders grid
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -19,11 +23,16 @@ $(VENV)/.made: pyproject.toml constraints.txt
 run: setup
 	env -u OMP_NUM_THREADS $(BIN)/suite +task=resnet50 optimizer=kfac
 
+# one file of each kind, in about two minutes
+quick: setup
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest $(QUICK) -m "not slow and not bench" --numprocesses 2 --dist loadgroup $(ARGS)
+
 test: setup lint
-	$(BIN)/python -m pytest tests -m "not slow and not bench" --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest tests -m "not slow and not bench" --numprocesses 2 --dist loadgroup $(ARGS)
 
 test-all: setup lint
-	$(BIN)/python -m pytest tests -m "not bench" --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest tests -m "not bench" --numprocesses 2 --dist loadgroup $(ARGS)
 
 # hosts as network namespaces, with a slow network between them: needs root and iproute2. First what must be right, then
 # every mode's bytes, then speed; all of it runs, whatever has failed before
@@ -54,17 +63,17 @@ matrix: setup
 ladders: setup
 	$(BIN)/python tests/ladders.py results
 
-lint: setup .pyright
+# every task with at least five tuned optimizers, in both frameworks: hours; interrupt and repeat it as you like
+grid: setup
+	$(BIN)/python -m suite.studies.grid $(ARGS)
+
+# the documentation as a site, in site/docs
+docs: setup
+	$(BIN)/pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[docs]'
+	$(BIN)/python docs/figures.py
+	$(BIN)/sphinx-build -q -W --keep-going docs site/docs
+
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-
-# the package as pyright can read it: the member folders stand beside suite/, not in it
-.pyright:
-	mkdir -p .pyright/suite
-	ln -sfn ../../tasks .pyright/suite/tasks
-	ln -sfn ../../optimizers .pyright/suite/optimizers
-	ln -sfn ../../comm .pyright/suite/comm
-	ln -sfn ../../conf .pyright/suite/conf
-	ln -sfn ../../results .pyright/suite/results
-	for entry in suite/*; do ln -sfn ../../$$entry .pyright/$$entry; done
