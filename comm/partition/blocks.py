@@ -1,145 +1,102 @@
-"""Level 2: blocks, made by merging components that depend on each other until few remain.
+"""Level 2: blocks, made by merging neighbouring components until few remain.
 
-The smallest block is merged first, with the neighbour that saves the most traffic. A merge must keep blocks convex: no
-path leaves a block and returns to it, so that blocks can run one after another. No merged block takes longer than
-`LONGEST` of the mean time of the remaining blocks, unless nothing else is left.
+Blocks are intervals of the program. An interval is convex: no path leaves it and returns, so that blocks can run one
+after another. RaNNC also merges components that are not neighbours; then the gradients of a value that several stages
+use would be summed in another order than in the unmodified model, and the last bits would differ.
+
+The shortest block is merged first, over the boundary that more bytes cross. A merged block may take at most `LONGEST`
+of the mean time of the remaining blocks, unless nothing else is left.
 """
 
 import heapq
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from suite.comm.partition.components import components
 from suite.comm.partition.graph import Graph
 
-LONGEST = 1.5  # chosen so that 54 equal layers in 64 blocks can still be balanced; RaNNC: mean + 2 standard deviations
+LONGEST = 1.5  # so that 54 equal layers in 64 blocks can still be balanced; RaNNC: mean + 2 standard deviations
 
 
 @dataclass
 class Block:
-    """Nodes that are never separated, and the neighbouring blocks by number."""
+    """Neighbouring components that are never separated.
+
+    Attributes:
+        nodes: indices in the graph.
+        seconds: of one micro-batch, forward and backward.
+        before: the number of the block before; -1 for the first.
+        after: the number of the block after; -1 for the last.
+        crossing: bytes that cross the boundary before it.
+    """
 
     nodes: list[int]
     seconds: float
-    before: set[int] = field(default_factory=set)
-    after: set[int] = field(default_factory=set)
-
-
-class Blocks:
-    """The blocks of a graph, while they are merged.
-
-    Args:
-        graph: of the model.
-        seconds: time of one node, forward and backward.
-    """
-
-    def __init__(self, graph: Graph, seconds: Callable[[int], float]):
-        self.graph = graph
-        parts = components(graph)
-        self.blocks = {number: Block(list(part), sum(map(seconds, part))) for number, part in enumerate(parts)}
-        self.home = {node: number for number, part in enumerate(parts) for node in part}
-        for name, readers in graph.users.items():
-            maker = self.home.get(graph.maker.get(name, -1))
-            for reader in {self.home[reader] for reader in readers if reader in self.home} - {maker}:
-                if maker is not None:
-                    self.blocks[maker].after.add(reader)
-                    self.blocks[reader].before.add(maker)
-        self.total = sum(block.seconds for block in self.blocks.values())
-
-    def traffic(self, first: int, second: int) -> int:
-        """Bytes from one block to another; a gradient counts once more."""
-        sent = 0
-        for node in self.blocks[first].nodes:
-            for name in self.graph.nodes[node].outputs:
-                value = self.graph.values[name]
-                if any(self.home.get(reader) == second for reader in self.graph.users[name]):
-                    sent += value.nbytes * (1 + value.differentiable)
-        return sent
-
-    def convex(self, first: int, second: int) -> bool:
-        """Whether the direct edge is the only path from the first block to the second."""
-        seen = set()
-        queue = [number for number in self.blocks[first].after if number != second]
-        last = max(self.blocks[second].nodes)
-        while queue:
-            number = queue.pop()
-            if number == second:
-                return False
-            if number not in seen and min(self.blocks[number].nodes) < last:
-                seen.add(number)
-                queue.extend(self.blocks[number].after)
-        return True
-
-    def merge(self, first: int, second: int) -> int:
-        """Merge the second block into the first; return the number of the result."""
-        kept, gone = self.blocks[first], self.blocks.pop(second)
-        for node in gone.nodes:
-            self.home[node] = first
-        for number in gone.before - {first}:
-            self.blocks[number].after ^= {second}
-            self.blocks[number].after.add(first)
-        for number in gone.after - {first}:
-            self.blocks[number].before ^= {second}
-            self.blocks[number].before.add(first)
-        kept.nodes = sorted(kept.nodes + gone.nodes)
-        kept.seconds += gone.seconds
-        kept.before = (kept.before | gone.before) - {first, second}
-        kept.after = (kept.after | gone.after) - {first, second}
-        return first
-
-    def partners(self, number: int) -> list[tuple[int, int]]:
-        """The pairs (first, second) of this block and a neighbour that may be merged."""
-        block = self.blocks[number]
-        pairs = [(number, after) for after in sorted(block.after)] + [
-            (before, number) for before in sorted(block.before)
-        ]
-        return [pair for pair in pairs if self.convex(*pair)]
-
-    def coarsen(self, limit: int) -> None:
-        """Merge the smallest block with its best neighbour until at most `limit` blocks are left."""
-        heap = [(block.seconds, number) for number, block in self.blocks.items()]
-        heapq.heapify(heap)
-        full: list[tuple[float, int]] = []
-        while heap and len(self.blocks) > limit:
-            seconds, number = heapq.heappop(heap)
-            if number not in self.blocks or self.blocks[number].seconds != seconds:
-                continue
-            longest = LONGEST * self.total / limit
-            pairs = [pair for pair in self.partners(number) if self._merged(pair) <= max(longest, seconds)]
-            if not pairs:
-                full.append((seconds, number))
-                continue
-            best = max(pairs, key=lambda pair: (self.traffic(*pair), -self._merged(pair), pair))
-            kept = self.merge(*best)
-            heapq.heappush(heap, (self.blocks[kept].seconds, kept))
-
-    def _merged(self, pair: tuple[int, int]) -> float:
-        return self.blocks[pair[0]].seconds + self.blocks[pair[1]].seconds
-
-    def in_order(self) -> list[tuple[int, ...]]:
-        """The nodes of each block, so that every block runs after those it depends on; otherwise in program order."""
-        waiting = {number: len(block.before) for number, block in self.blocks.items()}
-        ready = [(min(block.nodes), number) for number, block in self.blocks.items() if not block.before]
-        heapq.heapify(ready)
-        ordered = []
-        while ready:
-            _, number = heapq.heappop(ready)
-            ordered.append(tuple(self.blocks[number].nodes))
-            for after in self.blocks[number].after:
-                waiting[after] -= 1
-                if not waiting[after]:
-                    heapq.heappush(ready, (min(self.blocks[after].nodes), after))
-        return ordered
+    before: int
+    after: int
+    crossing: int
 
 
 def blocks(graph: Graph, seconds: Callable[[int], float], limit: int) -> Sequence[tuple[int, ...]]:
-    """The blocks of a graph in an order in which they can run, as indices of nodes without constant ones.
+    """The blocks of a graph in program order, as indices of nodes without constant ones.
 
     Args:
         graph: of the model.
         seconds: time of one node, forward and backward.
         limit: largest number of blocks.
     """
-    merging = Blocks(graph, seconds)
-    merging.coarsen(limit)
-    return merging.in_order()
+    parts = components(graph)
+    crossing = _crossing(graph, parts)
+    merged = {
+        number: Block(list(part), sum(map(seconds, part)), number - 1, number + 1, crossing[number])
+        for number, part in enumerate(parts)
+    }
+    if merged:
+        merged[len(parts) - 1].after = -1
+    longest = LONGEST * sum(block.seconds for block in merged.values()) / limit
+    _merge(merged, limit, longest)
+    _merge(merged, limit, float("inf"))
+    return [tuple(sorted(block.nodes)) for block in merged.values()]
+
+
+def _merge(merged: dict[int, Block], limit: int, longest: float) -> None:
+    """Merge blocks until at most `limit` are left, or none can be merged without exceeding `longest`."""
+    heap = [(block.seconds, number) for number, block in merged.items()]
+    heapq.heapify(heap)
+    while heap and len(merged) > limit:
+        seconds, number = heapq.heappop(heap)
+        if number not in merged or merged[number].seconds != seconds:
+            continue
+        block = merged[number]
+        seams = [(merged[block.after].crossing, number, block.after)] if block.after >= 0 else []
+        seams += [(block.crossing, block.before, number)] if block.before >= 0 else []
+        seams = [seam for seam in seams if merged[seam[1]].seconds + merged[seam[2]].seconds <= longest]
+        if seams:
+            _, first, second = max(seams)
+            _join(merged, first, second)
+            heapq.heappush(heap, (merged[first].seconds, first))
+
+
+def _join(merged: dict[int, Block], first: int, second: int) -> None:
+    """Merge the second block into the first, its neighbour."""
+    kept, gone = merged[first], merged.pop(second)
+    kept.nodes += gone.nodes
+    kept.seconds += gone.seconds
+    kept.after = gone.after
+    if kept.after >= 0:
+        merged[kept.after].before = first
+
+
+def _crossing(graph: Graph, parts: Sequence[tuple[int, ...]]) -> list[int]:
+    """Bytes that cross the boundary before each component; a gradient counts once more."""
+    home = {node: number for number, part in enumerate(parts) for node in part}
+    change = [0] * (len(parts) + 1)
+    for name, maker in graph.maker.items():
+        readers = [home[reader] for reader in graph.users[name] if reader in home]
+        if maker in home and readers and max(readers) > home[maker]:
+            value = graph.values[name]
+            size = value.nbytes * (1 + value.differentiable)
+            change[home[maker] + 1] += size
+            change[max(readers) + 1] -= size
+    return list(itertools.accumulate(change))[: len(parts)]
