@@ -3,9 +3,10 @@
 `best[e][b][d]` is the shortest possible time of the busiest device if the blocks from b to the last become e stages on
 d devices. A stage of blocks b to c on r devices takes, in one step,
 
-    (n / r) (forward + backward + receiving) + all-reduce,
+    (n / r) max(forward + backward, receiving, receiving gradients) + all-reduce,
 
-with n micro-batches in the pipeline. Counting stages from the last lets one table serve every number of stages, because
+with n micro-batches in the pipeline: messages travel while the device computes, so that the slower of the two counts.
+RaNNC adds them, because it sends them one after the other. Counting stages from the last lets one table serve every number of stages, because
 a 1F1B schedule's memory depends only on the stages left.
 """
 
@@ -91,7 +92,7 @@ class Problem:
         whole = costs.memory(held, False, self.state) <= room
         short = ~whole & (costs.memory(held, True, self.state) <= room)
         passes = costs.forward + costs.backward + np.where(short, costs.forward, 0.0)
-        passes = passes + self.send(costs.entering) + self.send(costs.returning)
+        passes = np.maximum(passes, np.maximum(self.send(costs.entering), self.send(costs.returning)))
         own = -(-self.micro_batches // replicas)
         seconds = own * passes + self.all_reduce(costs.trainable, replicas)
         possible = costs.allowed & (whole | short) & np.triu(np.ones_like(whole), 1)

@@ -185,11 +185,12 @@ class Pipeline:
         """The forward pass of micro-batch `own` of this pipeline, which is `number` of the step."""
         forms = self._received_forms()
         received: tuple[Tensor, ...] = self.values.receive() if self.place.stage and forms else ()
-        state = None
+        state: Tensor | None = None
         if self.seeds_here:
             state = seeded(self.stage.device, self.seed_of(self.steps, number))
         elif self.state_form:
-            received, state = received[:-1], received[-1].cpu()
+            state = received[len(self.cut.values)].cpu()
+            received = received[: len(self.cut.values)]
         inputs = {name: inputs[name].to(self.stage.device) for name in self.stage.part.inputs}
         sent, state = self.stage.forward(own, inputs, received, state)
         if self.after is None:

@@ -137,7 +137,7 @@ class Tape(fx.Interpreter):
         reads = list(dict.fromkeys(call.all_input_nodes))
         inputs = [node.name for node in reads if node.op != "get_attr" and node.name in self.fakes]
         parameters = [self.names[str(node.target)] for node in reads if node.op == "get_attr"]
-        ties = [self._buffer(roots[node]) for node in reads if roots[node] in moved]
+        ties = [self._buffer(roots[node]) for node in (call, *reads) if roots[node] in moved]
         target = changed(call)
         statistics = [self.names[str(node.target)] for node in _running(call) if node.op == "get_attr"]
         outputs = [node.name for node in results(call) if node.name in self.fakes]

@@ -69,14 +69,14 @@ class Skipping(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(6))
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(9))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         early = torch.tanh(self.layers[0](x))
         y = early
-        for layer in self.layers[1:5]:
+        for layer in self.layers[1:-1]:
             y = torch.relu(layer(y)) * mask
-        return torch.tanh(self.layers[5](y)) + early * mask + x
+        return torch.tanh(self.layers[-1](y)) + early * mask + x
 
 
 class ForkJoin(nn.Module):
@@ -118,6 +118,16 @@ class Normalized(nn.Module):
         return self.head(self.dropout(x.mean((2, 3))))
 
 
+class Layer(nn.Module):
+    """The linear layers and norms of one encoder layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+
+
 class Encoder(nn.Module):
     """BERT as in NVIDIA's DeepLearningExamples: additive mask, dropout, masked-word head tied to the embedding."""
 
@@ -125,14 +135,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.norm, self.dropout, self.heads = nn.LayerNorm(WIDTH), nn.Dropout(0.1), heads
-        self.layers = nn.ModuleList(nn.ModuleDict(self._layer()) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
         self.transform, self.bias = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.zeros(WORDS))
-
-    def _layer(self) -> dict[str, nn.Module]:
-        names = ("query", "key", "value", "output")
-        linear = {name: nn.Linear(WIDTH, WIDTH) for name in names}
-        wide = {"up": nn.Linear(WIDTH, 4 * WIDTH), "down": nn.Linear(4 * WIDTH, WIDTH)}
-        return {**linear, **wide, "first": nn.LayerNorm(WIDTH), "second": nn.LayerNorm(WIDTH)}
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
@@ -142,11 +146,12 @@ class Encoder(nn.Module):
         places = torch.arange(tokens.shape[1], device=tokens.device)[None]
         x = self.dropout(self.norm(self.words(tokens) + self.places(places)))
         for layer in self.layers:
-            query, key, value = (self._split(layer[name](x)) for name in ("query", "key", "value"))
+            assert isinstance(layer, Layer)
+            query, key, value = self._split(layer.query(x)), self._split(layer.key(x)), self._split(layer.value(x))
             scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5 + bias
             mixed = (self.dropout(torch.softmax(scores, -1)) @ value).transpose(1, 2).flatten(2)
-            x = layer["first"](x + self.dropout(layer["output"](mixed)))
-            x = layer["second"](x + self.dropout(layer["down"](F.gelu(layer["up"](x)))))
+            x = layer.first(x + self.dropout(layer.output(mixed)))
+            x = layer.second(x + self.dropout(layer.down(F.gelu(layer.up(x)))))
         return F.linear(F.gelu(self.transform(x)), self.words.weight, self.bias)
 
 
