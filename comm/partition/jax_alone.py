@@ -1,13 +1,13 @@
 """All stages in one process, one after another: what a pipeline computes, without communication."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from suite.comm.partition.jax_split import readers, split
+from suite.comm.partition.jax_split import Part, readers, split
 from suite.comm.partition.jax_stages import Device, Grads, Stage, add, divided
 from suite.comm.partition.jax_tape import Tree, by_path
 from suite.comm.partition.jax_trace import Traced
@@ -22,16 +22,23 @@ def grid(plan: Plan) -> Grid:
     return Grid(replicas, plan.pipelines, plan.micro_batches, plan.schedule)
 
 
-def stages(traced: Traced, plan: Plan, params: Tree, devices: Sequence[Device | None]) -> list[Stage]:
-    """The stages of a plan, each on one device."""
-    parts = split(traced, plan)
+def stage_of(
+    traced: Traced, plan: Plan, parts: Sequence[Part], number: int, params: Mapping[str, Array], device: Device | None
+) -> Stage:
+    """One stage of a plan.
+
+    Args:
+        traced: the function.
+        plan: how it is cut.
+        parts: of the plan, from `jax_split.split`.
+        number: of the stage.
+        params: arrays by path; at least those that the stage reads.
+        device: on which it runs; None: jax's default.
+    """
     owners = {name: numbers[0] for name, numbers in readers(parts).items()}
-    named = by_path(params)
-    made = []
-    for number, (part, planned, device) in enumerate(zip(parts, plan.stages, devices, strict=True)):
-        own = [name for name in part.trainable if owners[name] == number]
-        made.append(Stage(traced, part, own, number + 1 == len(parts), planned.recompute, named, device))
-    return made
+    own = [name for name in parts[number].trainable if owners[name] == number]
+    last = number + 1 == len(parts)
+    return Stage(traced, parts[number], own, last, plan.stages[number].recompute, params, device)
 
 
 def micro_batch(traced: Traced, inputs: Sequence[Tree], number: int, count: int) -> dict[str, Array]:
@@ -101,7 +108,9 @@ def run(
     Returns:
         The mean loss, and the mean gradients by path of the parameter.
     """
-    chain = stages(traced, plan, params, devices or [None] * len(plan.stages))
+    parts, named = split(traced, plan), by_path(params)
+    chosen = devices or [None] * len(parts)
+    chain = [stage_of(traced, plan, parts, number, named, chosen[number]) for number in range(len(parts))]
     places, count = grid(plan), plan.pipelines * plan.micro_batches
     sums: dict[tuple[int, int], Grads] = {}  # by stage and rank
     for number in range(count):

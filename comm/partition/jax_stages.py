@@ -145,6 +145,10 @@ class Stage:
         self.sums = add(self.sums, mine) if self.sums else mine
         return Returned(values, {name: grad for name, grad in parameters.items() if name not in mine})
 
+    def zeros(self) -> Grads:
+        """The sums of a device without micro-batches."""
+        return {name: jnp.zeros_like(self.parameters[name]) for name in self.own}
+
     # ------------------------------------------------------------------------------------------- compiled functions
     def _linearized(self, trainable: Grads, fixed: Grads, inputs: Grads, received: list[Array]):
         """The values that get a gradient, the function from their gradients to those before, and the other values."""
