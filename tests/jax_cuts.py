@@ -39,19 +39,19 @@ def planned(graph: Any, stages: int, recompute: bool, schedule: Any = "1f1b", de
     )
 
 
-def whole(case: Case, made: Traced) -> tuple[float, dict[str, np.ndarray]]:
+def whole(case: Case, made: Traced, count: int = MICRO_BATCHES) -> tuple[float, dict[str, np.ndarray]]:
     """The mean loss and gradients of the unmodified function over the micro-batches."""
     structure = jax.tree.structure(case.inputs)
     grad = jax.jit(jax.value_and_grad(case.function, allow_int=True))
     losses, total = [], None
-    for number in range(MICRO_BATCHES):
-        parts = micro_batch(made, case.inputs, number, MICRO_BATCHES)
+    for number in range(count):
+        parts = micro_batch(made, case.inputs, number, count)
         loss, grads = grad(case.params, *jax.tree.unflatten(structure, list(parts.values())))
         losses.append(float(loss))
         named = {name: np.asarray(value) for name, value in by_path(grads).items() if value.dtype != jax.dtypes.float0}
         total = named if total is None else {name: total[name] + named[name] for name in named}
     assert total
-    return float(np.mean(losses)), {name: value / MICRO_BATCHES for name, value in total.items()}
+    return float(np.mean(losses)), {name: value / count for name, value in total.items()}
 
 
 def distance(found: dict[str, Any], expected: dict[str, np.ndarray]) -> float:

@@ -23,9 +23,10 @@ def main(rank: str, world: str, address: str, out: str, cases: str) -> None:
     from suite import load
 
     load.half("suite.engine.ranks", "jax").connect(int(rank), int(world), address, 60)
-    result = (
-        dies(int(rank)) if cases == "dies" else {title: compared(*case) for title, case in json.loads(cases).items()}
-    )
+    if cases == "dies":
+        result = dies(int(rank))
+    else:
+        result = {title: compared(*case) for title, case in json.loads(cases).items()}
     (Path(out) / f"{rank}.json").write_text(json.dumps(result))
 
 

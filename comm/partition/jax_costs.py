@@ -1,7 +1,9 @@
 """Costs of one operation of a traced jax function: floating-point operations, and what it keeps for its gradient."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax import Array
@@ -9,6 +11,8 @@ from jax.extend.core import JaxprEqn, Literal, Var, jaxprs_in_params
 
 from suite.comm.partition.graph import Parameter
 from suite.comm.partition.jax_tape import Operand, Operation, like, nbytes
+
+Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
 def flops(equation: JaxprEqn) -> float:
@@ -32,6 +36,37 @@ def flops(equation: JaxprEqn) -> float:
     return max(bodies) if name == "cond" else sum(bodies) * equation.params.get("length", 1)
 
 
+def operands_of(operation: Operation, shapes: Shapes) -> list[jax.ShapeDtypeStruct]:
+    """The shapes of an operation's operands."""
+    return [shapes[operand] if isinstance(operand, str) else like(operand) for operand in operation.reads]
+
+
+def signature(operation: Operation, shapes: Shapes, moving: Sequence[int]) -> str:
+    """Equal for operations that differ in values only.
+
+    Args:
+        operation: any.
+        shapes: of values and parameters.
+        moving: numbers of the operands with a gradient.
+    """
+    whole = f"{operation.equation.primitive} {operation.equation.params} {operands_of(operation, shapes)} {moving}"
+    return re.sub(r" at 0x[0-9a-f]+", "", whole)  # addresses of functions; their jaxprs are in the text, too
+
+
+def linearized(
+    operation: Operation, moving: Sequence[int], operands: Sequence[Array]
+) -> tuple[list[Array], Callable[..., Any]]:
+    """The results of an operation, and the function from their gradients to those of the operands `moving`."""
+
+    def result(*changing: Array) -> list[Array]:
+        values = list(operands)
+        for number, value in zip(moving, changing, strict=True):
+            values[number] = value
+        return operation(values)
+
+    return jax.vjp(result, *(operands[number] for number in moving))
+
+
 class Residuals:
     """The bytes that operations keep from forward to backward, by jax's own rules of differentiation.
 
@@ -42,7 +77,7 @@ class Residuals:
         differentiable: names of the values and parameters that have a gradient.
     """
 
-    def __init__(self, shapes: Mapping[str, jax.ShapeDtypeStruct], differentiable: set[str]):
+    def __init__(self, shapes: Shapes, differentiable: set[str]):
         self.shapes, self.differentiable = shapes, differentiable
         self.kept: set[str] = set()
         self.rules: dict[str, tuple[list[int], list[int], int]] = {}
@@ -52,8 +87,7 @@ class Residuals:
         moving = [number for number, name in enumerate(operation.reads) if self._moves(name)]
         if not moving or not self.differentiable & set(operation.makes):
             return 0
-        described = [self._like(operand) for operand in operation.reads]
-        key = f"{operation.equation.primitive} {operation.equation.params} {described} {moving}"
+        key = signature(operation, self.shapes, moving)
         if key not in self.rules:
             self.rules[key] = self._rule(operation, moving)
         reads, makes, new = self.rules[key]
@@ -66,25 +100,14 @@ class Residuals:
     def _moves(self, operand: Operand) -> bool:
         return isinstance(operand, str) and operand in self.differentiable
 
-    def _like(self, operand: Operand) -> jax.ShapeDtypeStruct:
-        if isinstance(operand, str):
-            return self.shapes[operand]
-        return jax.ShapeDtypeStruct(operand.shape, operand.dtype)
-
     def _rule(self, operation: Operation, moving: list[int]) -> tuple[list[int], list[int], int]:
         """What the operation keeps: numbers of its operands and of its results, and bytes of other arrays."""
 
         def kept(*operands: Array) -> tuple[list[Array], list[Array]]:
-            def result(*changing: Array) -> list[Array]:
-                values = list(operands)
-                for number, value in zip(moving, changing, strict=True):
-                    values[number] = value
-                return operation(values)
-
-            results, back = jax.vjp(result, *(operands[number] for number in moving))
+            results, back = linearized(operation, moving, operands)
             return results, jax.tree.leaves(back)
 
-        jaxpr = jax.make_jaxpr(kept)(*map(self._like, operation.reads)).jaxpr
+        jaxpr = jax.make_jaxpr(kept)(*operands_of(operation, self.shapes)).jaxpr
         results = jaxpr.outvars[: len(operation.makes)]
         arrays = {atom for atom in jaxpr.outvars[len(operation.makes) :] if isinstance(atom, Var)}
         reads = [number for number, atom in enumerate(jaxpr.invars) if atom in arrays]

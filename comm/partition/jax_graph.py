@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from suite.comm.partition.graph import Graph, Node, Parameter, Value
-from suite.comm.partition.jax_costs import Residuals, flops
+from suite.comm.partition.jax_costs import Residuals, Shapes, flops
 from suite.comm.partition.jax_tape import Operation, Tape, nbytes
 
 RANDOM = ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
-Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
 class Dependencies:

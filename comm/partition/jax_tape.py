@@ -20,7 +20,7 @@ Operand = str | np.ndarray  # the name of a value or parameter, or a literal
 INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}  # primitive: parameter with its jaxpr
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operation:
     """One equation of the jaxpr, with names in place of variables.
 
