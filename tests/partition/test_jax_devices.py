@@ -6,13 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_cuts import planned, traced
+from jax_cuts import distance, planned, traced
 from jax_models import CASES, Draw
 
+from suite.comm import setup
 from suite.comm.partition.jax_alone import run
 from suite.comm.partition.jax_messages import length, packed, unpacked
 from suite.comm.partition.jax_pipeline import Pipeline
-from suite.contract import UserError
+from suite.comm.partition.jax_tape import by_path
+from suite.contract import Spec, UserError
+from suite.settings import configure
 
 
 def same(first: Any, second: Any) -> bool:
@@ -84,3 +87,33 @@ def test_messages_keep_every_type() -> None:
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             value, other = jax.random.key_data(value), jax.random.key_data(other)
         assert np.asarray(value).tobytes() == np.asarray(other).tobytes()
+
+
+class Task:
+    """Parameters without layers, for `suite.comm.setup`."""
+
+    def __init__(self, params: Any):
+        self.shapes = lambda: {name: Spec(np.shape(value), "zeros") for name, value in by_path(params).items()}
+        self.layers = dict
+
+
+@pytest.mark.parametrize("mode, error", [("float32", 1e-7), ("int8", 0.02), ("onebit", 1.0)])
+def test_replicas_average_in_any_communication_mode(mode: str, error: float) -> None:
+    case = CASES["forked"](Draw())
+    made = traced(case)
+    cut = planned(made.graph, 1, False, devices=2)
+    node = configure.compose(["task=resnet50", f"comm={mode}"])["comm"]
+    channels = setup.channels(node, Task(case.params), 2, "jax")  # type: ignore[arg-type]
+    pipeline = Pipeline(made, cut, case.params, jax.local_devices()[:2], channels=channels)
+    exact = {name: np.asarray(value) for name, value in run(made, cut, case.params, case.inputs)[1].items()}
+    total = dict.fromkeys(exact, np.float32(0))
+    for step in range(1, 17):
+        pipeline.step(*case.inputs)
+        total = {name: total[name] + np.asarray(value) for name, value in pipeline.gradients.items()}
+        if step == 1:
+            first = distance(pipeline.gradients, exact)
+    assert first <= error and (mode == "float32" or first > 1e-4)
+    if mode == "onebit":  # what error feedback keeps enters later steps
+        assert pipeline.replicas[0].residuals
+        assert distance({name: value / 16 for name, value in total.items()}, exact) < 0.6 * first
+    assert pipeline.ledger.facts()["by_name"]["gradients"] > 0
