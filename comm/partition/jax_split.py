@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from suite.comm.partition.jax_tape import Operation
 from suite.comm.partition.jax_trace import Traced
@@ -45,7 +46,12 @@ class Part:
         for operation in self.operations:
             operands = [values[name] if isinstance(name, str) else name for name in operation.reads]
             values |= zip(operation.makes, operation(operands), strict=True)
-        return [values[name] for name in self.sends]
+        return [_strong(values[name]) for name in self.sends]
+
+
+def _strong(value: Array) -> Array:
+    """The value without jax's weak type, which a message would lose and which derivatives may depend on."""
+    return lax.convert_element_type(value, value.dtype) if jax.typeof(value).weak_type else value
 
 
 def split(traced: Traced, plan: Plan) -> list[Part]:
