@@ -22,12 +22,15 @@ def main(rank: str, world: str, address: str, out: str, cases: str) -> None:
     os.environ.pop("XLA_FLAGS", None)
     from suite import load
 
-    load.half("suite.engine.ranks", "jax").connect(int(rank), int(world), address, 60)
+    processes = load.half("suite.engine.ranks", "jax")
+    processes.connect(int(rank), int(world), address, 60)
     if cases == "dies":
         result = dies(int(rank))
     else:
         result = {title: compared(*case) for title, case in json.loads(cases).items()}
     (Path(out) / f"{rank}.json").write_text(json.dumps(result))
+    if cases != "dies":
+        processes.disconnect()  # waits for the others, whom the end of rank 0 would end
 
 
 def compared(name: str, stages: int, devices: int, recompute: bool, schedule: str) -> dict[str, object]:

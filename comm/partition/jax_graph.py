@@ -1,5 +1,6 @@
 """The planner's graph of a traced jax function: dependencies and costs of its operations."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -97,11 +98,13 @@ def planned(
                 random=primitive in RANDOM and not set(reads) & depends.given,
             )
         )
+    first = next((node.layer for node in nodes if node.layer), "")
+    nodes = [dataclasses.replace(node, layer=node.layer or first) for node in nodes]
     return Graph(samples, tuple(nodes), values, tuple(split), (loss,), parameters)
 
 
 def _layer(operation: Operation, parameters: Mapping[str, Parameter], before: Sequence[Node]) -> str:
-    """The scope of an operation, else the path of the parameters that it reads, else the layer of the one before it."""
+    """The scope of an operation, else the path of a parameter that it reads, else the layer of the one before it."""
     if operation.scope:
         return operation.scope
     own = [name for name in operation.reads if isinstance(name, str) and name in parameters and name[0] != "%"]
