@@ -7,7 +7,8 @@ import pytest
 from jax_cuts import MICRO_BATCHES, distance, planned, traced, whole
 from jax_models import CASES, Case, Draw
 
-from suite.comm.partition.jax_alone import micro_batch, run
+from suite.comm.partition.jax_alone import micro_batch, run, stage_of
+from suite.comm.partition.jax_split import split
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
@@ -59,6 +60,17 @@ def test_schedules_and_replicas_change_only_the_order_of_sums() -> None:
     assert sorted(stage.replicas for stage in uneven.stages) == [1, 2]
     _, grads = run(made, uneven, case.params, case.inputs)
     assert distance(grads, {name: np.asarray(value) for name, value in expected[1].items()}) <= 5e-7
+
+
+def test_a_forward_pass_does_not_keep_copies_of_the_weights() -> None:
+    case = CASES["swapped"](Draw())
+    made = traced(case)
+    cut = planned(made.graph, 1, False)
+    stage = stage_of(made, cut, split(made, cut), 0, case.params, None)
+    stage.forward(0, micro_batch(made, case.inputs, 0, MICRO_BATCHES), [])
+    residuals = stage.held[0].residuals
+    assert residuals and residuals.arrays
+    assert all(array.shape != case.params["a"].shape for array in residuals.arrays)
 
 
 def test_the_key_differs_between_micro_batches() -> None:

@@ -1,6 +1,9 @@
 """The public functions: plan without devices, partition over those that there are."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -8,6 +11,7 @@ from jax_cuts import DEVICE, NETWORK, distance, whole
 from jax_models import CASES, Draw
 
 from suite.comm.partition.jax import Device, partition, plan, run
+from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
 
 
@@ -66,6 +70,22 @@ def test_the_number_of_micro_batches_is_chosen() -> None:
     count = pipeline.plan.pipelines * pipeline.plan.micro_batches
     _, expected = whole(case, pipeline.traced, count)
     assert distance(pipeline.gradients, expected) <= 5e-7
+
+
+def test_a_function_may_have_other_operations_with_other_sizes() -> None:
+    """The plan is for the size of micro-batch that it names, although the first one was made with another."""
+    case = CASES["swapped"](Draw())
+
+    def function(params: Any, first: Any, second: Any) -> Any:
+        return case.function(params, jnp.tanh(jnp.tanh(first)) if len(first) > 1 else first, second)
+
+    slow = Network("slow", Level(1e-2, 1e10), Level(1e-2, 1e10), None, "ring", 1e9)  # sends few messages
+    pipeline = partition(
+        function, case.params, case.inputs, devices=jax.local_devices()[:2], stages=2, device=DEVICE, network=slow
+    )
+    assert pipeline.plan.samples > 1
+    assert sum(len(stage.nodes) for stage in pipeline.plan.stages) >= len(pipeline.traced.operations)
+    pipeline.step(*case.inputs)
 
 
 @pytest.mark.parametrize(
