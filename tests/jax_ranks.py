@@ -2,8 +2,8 @@
 
 python jax_ranks.py jax RANK WORLD ADDRESS OUT CASES, where CASES is JSON: {title: [case, stages, devices, recompute,
 schedule]}. Writes OUT/RANK.json: {title: {"loss", "paths": of its parameters, "different": paths of gradients that have
-other bits}}. With `dies` in place of CASES, rank 1 is killed in the second step, and the other ranks write the error
-and the seconds that it took.
+other bits}}. With `partition` in place of CASES, it writes what the public function does. With `dies`, rank 1 is killed
+in the second step, and the other ranks write the error and the seconds that it took.
 """
 
 import json
@@ -26,6 +26,8 @@ def main(rank: str, world: str, address: str, out: str, cases: str) -> None:
     processes.connect(int(rank), int(world), address, 60)
     if cases == "dies":
         result = dies(int(rank))
+    elif cases == "partition":
+        result = public()
     else:
         result = {title: compared(*case) for title, case in json.loads(cases).items()}
     (Path(out) / f"{rank}.json").write_text(json.dumps(result))
@@ -53,6 +55,24 @@ def compared(name: str, stages: int, devices: int, recompute: bool, schedule: st
         path for path, grad in pipeline.gradients.items() if not np.array_equal(np.asarray(grad), expected[path])
     ]
     return {"loss": float(loss), "paths": sorted(pipeline.gradients), "different": different, "all": sorted(expected)}
+
+
+def public() -> dict[str, object]:
+    """The plan and the loss of `partition`, and the error for a request that cannot be met."""
+    from jax_models import CASES, Draw
+
+    from suite.comm.partition.jax import partition, run
+    from suite.contract import UserError
+
+    case = CASES["swapped"](Draw())
+    pipeline = partition(case.function, case.params, case.inputs, stages=2, micro_batches=4)
+    loss = pipeline.step(*case.inputs)
+    assert float(loss) == float(run(pipeline.traced, pipeline.plan, case.params, case.inputs)[0])
+    try:
+        partition(case.function, case.params, case.inputs, stages=3)
+    except UserError as error:
+        return {"plan": pipeline.plan.to_json(), "loss": float(loss), "error": str(error)}
+    return {}
 
 
 def dies(rank: int) -> dict[str, object]:

@@ -41,6 +41,13 @@ def test_processes_have_the_bits_of_one(world: int, cases: dict[str, Any], tmp_p
         assert sorted(owned) == ranks[0][title]["all"]
 
 
+def test_all_processes_use_the_plan_of_the_first(tmp_path: Path) -> None:
+    """Operations are measured, so that each process would make another plan."""
+    launch(SCRIPT, "jax", 2, str(tmp_path), "partition", deadline=240)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first == second and "stages=3: there are 2 devices" in first["error"]
+
+
 def test_a_killed_stage_is_named_by_the_others(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
