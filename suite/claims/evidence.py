@@ -50,18 +50,23 @@ class Evidence:
     files: tuple[str, ...]
 
 
-def folders() -> list[Path]:
-    """The folders of results: the suite's own, then this directory's."""
-    committed = Path(str(resources.files("suite.results")))
-    return [folder for folder in (committed, Path("runs")) if folder.is_dir()]
+def committed() -> Path:
+    """The suite's own folder of results."""
+    return Path(str(resources.files("suite.results")))
 
 
 class Results:
-    """All results of the folders, read once, and found by a run's overrides."""
+    """All results of some folders, read once, and found by a run's overrides.
 
-    def __init__(self) -> None:
+    Args:
+        folders: of results and studies; by default the suite's own, then this directory's.
+    """
+
+    def __init__(self, folders: Sequence[Path] | None = None) -> None:
+        chosen = (committed(), Path("runs")) if folders is None else folders
+        self.folders = [folder for folder in chosen if folder.is_dir()]
         self._all: list[tuple[str, Result]] = []
-        for folder in folders():
+        for folder in self.folders:
             for path in sorted(folder.rglob("*.json")):
                 if result := _read(path):
                     self._all.append((_label(path, folder), result))
@@ -147,7 +152,7 @@ def matches(wanted: Mapping[str, Any], named: frozenset[str], result: Result) ->
 def collect(claim: Claim, check: Check, results: Results) -> list[Evidence]:
     """Everything measured for a check, by seed."""
     if check.study:
-        return list(_of_study(claim, check))
+        return list(_of_study(claim, check, results.folders))
     if not check.runs:
         return []
     by_run = {name: results.of(overrides, check) for name, overrides in check.runs.items()}
@@ -167,9 +172,9 @@ def value_file(folder: Path, claim: Claim, check: Check, seed: int) -> Path:
     return folder / "studies" / claim.id / f"{check.name}-s{seed}.json"
 
 
-def _of_study(claim: Claim, check: Check) -> Iterator[Evidence]:
+def _of_study(claim: Claim, check: Check, folders: Sequence[Path]) -> Iterator[Evidence]:
     by_seed: dict[int, Evidence] = {}
-    for folder in folders():
+    for folder in folders:
         for path in sorted((folder / "studies" / claim.id).glob(f"{check.name}-s*.json")):
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["made_by"] == made_by(check):
