@@ -52,7 +52,17 @@ def test_a_doubt_about_files_finds_them_by_name_and_by_content() -> None:
         ("status: open", "status: open\nanswer: Yes, that is true.", "an open doubt has no answer"),
         ("who: a reader", "who: a reader\nwho: another", "line 1: the key 'who' occurs more than once"),
         ("who: a reader", "who: &a reader\nmore: *a", "anchor or an alias"),
-        ("who: a reader", "who: a reader\ncolour: red", "colour"),
+        (
+            "who: a reader",
+            "who: a reader\ncolour: red",
+            "line 2: colour: unknown field. Accepted here: who, date, results",
+        ),
+        ("evidence:", "evidense:", "line 5: evidense: unknown field; did you mean evidence?"),
+        (
+            f"results: [{SAMPLE.name}]",
+            "row: {task: bert, dat: hmm}",
+            "line 3: row.dat: unknown field; did you mean data?",
+        ),
         ("who: a reader", "who: !!python/object/apply:os.system [ls]", "not YAML"),
         (f"results: [{SAMPLE.name}]", "results: [../../secret.json]", "results.0"),
         (f"results: [{SAMPLE.name}]", "", "give either results"),
