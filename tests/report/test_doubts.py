@@ -96,10 +96,10 @@ def test_a_doubt_is_added_once_and_never_replaced(suite: Call, tmp_path: Path) -
     assert suite("submit", "--doubt", "rate.yaml")[0] == 0
     kept = tmp_path / "results" / "doubts" / "rate.yaml"
     assert kept.read_text() == GOOD
-    assert "is there already" in suite("submit", "--doubt", "rate.yaml")[1]
+    assert "is already submitted, as " in suite("submit", "--doubt", "rate.yaml")[1]
     doubt.write_text(GOOD + "# changed\n")
     code, text = suite("submit", "--doubt", "rate.yaml")
-    assert code == 1 and "exists and differs" in text and kept.read_text() == GOOD
+    assert code == 1 and "exists with other content; edit that file" in text and kept.read_text() == GOOD
 
 
 def test_a_doubt_about_a_row_without_results_or_with_a_bad_name_is_rejected(suite: Call, tmp_path: Path) -> None:
