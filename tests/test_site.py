@@ -258,9 +258,9 @@ def test_leaderboard_json_is_versioned_and_has_the_seeds_of_each_row(tmp_path):
     entries = [entry for group in document["groups"] for entry in group["entries"]]
     assert len(entries) == 7
     kfac = next(entry for entry in entries if entry["optimizer"] == "kfac" and len(entry["results"]) == 5)
-    assert kfac["seeds"]["4"] == {"reached": True, "spent": 110}
+    assert kfac["seeds"]["4"] == {"reached": True, "spent": 110, "earliest": 110}
     (lamb,) = (entry for entry in entries if entry["optimizer"] == "lamb")
-    assert lamb["seeds"] == {"3": {"reached": False, "spent": None}}
+    assert lamb["seeds"] == {"3": {"reached": False, "spent": None, "earliest": None}}
 
 
 def test_the_page_of_documentation_names_every_field_of_leaderboard_json(tmp_path):
