@@ -210,3 +210,5 @@ def _read(path: Path) -> Paper:
         return parse(path.read_text(encoding="utf-8"), path.as_posix())
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start}: is not UTF-8") from error

@@ -10,7 +10,6 @@ import pytest
 from suite.claims import evidence
 from suite.claims.claim import select
 from suite.claims.evidence import Results, matches, might_be, typed, wanted_settings
-from suite.claims.standings import standings
 from suite.settings import configure
 
 FOLDER = conftest.TESTS.parent / "results" / "runs"
@@ -56,7 +55,7 @@ def test_a_network_does_not_count_as_a_baseline_on_its_data() -> None:
     assert any(matches(*network, result) for result in results)
 
 
-def test_what_no_result_can_match_is_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_result_can_match_is_not_composed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     composed = []
 
     def compose(words, *rest, **more):
@@ -65,12 +64,18 @@ def test_what_no_result_can_match_is_not_composed(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(evidence, "configure", SimpleNamespace(compose=compose))
     evidence._composed.cache_clear()
-    known = standings(
-        ["osawa2020-large-batches", "oyama-table1-hurts", "osawa2020-fewer-steps", "ueno2020-sgd-accuracy"]
+    result = next((FOLDER / "resnet50").glob("digits-sgd-torch-s3-*.json"))
+    (tmp_path / "result.json").write_text(result.read_text())
+    known = Results([tmp_path])
+    (check, *_) = (
+        check for _, _, claim in select(["nado2021-reality-check"]) for check in claim.checks if check.stands_for
     )
-    assert len(composed) == len(set(composed)) == 4  # K-FAC and SGD on shapes, in torch and jax
-    states = {one.claim.id: {item.state for item in one.checks} for one in known}
-    assert states["osawa2020-large-batches"] == {"out of reach"} and states["oyama-table1-hurts"] == {"not run"}
+    sgd = "+task=resnet50 task.data=digits optimizer=sgd"
+    for other in ("experiment=A1-12", f"{sgd} backend=jax", f"{sgd} max_steps=7", sgd.replace("digits", "shapes")):
+        assert not known.of(other, check)
+    assert not composed
+    assert known.of(sgd, check).keys() == known.of(f"{sgd} backend=torch", check).keys() == {3}
+    assert len(composed) == 1
 
 
 def test_the_folders_can_be_chosen(tmp_path: Path) -> None:
