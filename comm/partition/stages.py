@@ -6,8 +6,8 @@ d devices. A stage of blocks b to c on r devices takes, in one step,
     (n / r) max(forward + backward, receiving, receiving gradients) + all-reduce,
 
 with n micro-batches in the pipeline: messages travel while the device computes, so that the slower of the two counts.
-    (n / r) max(forward + backward, receiving, receiving gradients) + all-reduce,
-a 1F1B schedule's memory depends only on the stages left.
+RaNNC adds them, because it sends them one after the other. Counting stages from the last lets one table serve every
+number of stages, because a 1F1B schedule's memory depends only on the stages left.
 """
 
 from collections.abc import Callable
