@@ -3,13 +3,11 @@
 import collections
 import dataclasses
 import itertools
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch_models import CASES, Case, made
+from torch_models import CASES, Case, made, slices
 
 from suite.comm.partition import torch_alone
 from suite.comm.partition.device import Device
@@ -22,18 +20,6 @@ DEVICE = Device(memory=2**34, flops=1e11, bandwidth=1e10, overhead=1e-6)
 LINK = Level(latency=1e-9, bandwidth=1e12)
 FAST = Network("fast", LINK, LINK, None, "ring", 1e12)
 MICRO_BATCHES = 4
-
-
-def slices(batch: Any, number: int, count: int) -> Any:
-    """Micro-batch `number` of `count`; tensors without samples are whole."""
-
-    def cut(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.ndim:
-            return leaf
-        size = len(leaf) // count
-        return leaf[number * size : (number + 1) * size]
-
-    return pytree.tree_map(cut, batch)
 
 
 def planned(case: Case, stages: int, *, recompute: bool = False) -> tuple[Traced, Plan]:

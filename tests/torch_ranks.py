@@ -49,8 +49,7 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
     """Train, and print what this rank saw."""
     import torch
     import torch.distributed as dist
-    from test_torch_exact import slices
-    from torch_models import made
+    from torch_models import made, slices
 
     from suite.comm.partition.torch import partition
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 BATCH, LENGTH, WIDTH, WORDS = 8, 10, 16, 50
 
@@ -222,3 +223,15 @@ def made(name: str) -> Case:
     """A case with its weights and batch, the same every time."""
     torch.manual_seed(0)
     return CASES[name]()
+
+
+def slices(batch: Any, number: int, count: int) -> Any:
+    """Micro-batch `number` of `count`; tensors without samples are whole."""
+
+    def cut(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.ndim:
+            return leaf
+        size = len(leaf) // count
+        return leaf[number * size : (number + 1) * size]
+
+    return pytree.tree_map(cut, batch)
