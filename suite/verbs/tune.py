@@ -81,7 +81,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
     source = config["task"].get("data", recipe.ANY)
-    tuned |= {source: recipe.evidence(ranked, keys=list(keys), command=chosen.overrides, name=path.stem)}
+    typed = [*chosen.overrides, *(["--misses"] if missed else [])]
+    tuned |= {source: recipe.evidence(ranked, keys=list(keys), command=typed, name=path.stem)}
     defaults = [override for override in common if not override.startswith(TUNED)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(recipe.text(configure.whole(defaults, directory), tuned))
