@@ -194,6 +194,24 @@ class InPlace(nn.Module):
         return self.last(y) + torch.cat([half, half], -1)
 
 
+def hugging_face() -> Case:
+    """BERT of Hugging Face's transformers with random weights; its head is tied to the embedding."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=WORDS,
+        max_position_embeddings=LENGTH,
+        hidden_size=WIDTH,
+        num_attention_heads=4,
+        num_hidden_layers=3,
+        intermediate_size=2 * WIDTH,
+    )
+    model = BertForMaskedLM(config).train()
+    mask = torch.rand(BATCH, LENGTH) > 0.2
+    mask[:, 0] = True
+    return Case(model, (ids(), mask.long()), ids(), lambda outputs, y: words(outputs.logits, y), draws=True)
+
+
 def rows() -> Tensor:
     """(BATCH, WIDTH) normal values."""
     return torch.randn(BATCH, WIDTH)
@@ -213,6 +231,7 @@ CASES: dict[str, Callable[[], Case]] = {
         Normalized(), (torch.randn(BATCH, 3, 6, 6),), torch.randint(0, 5, (BATCH,)), classes, draws=True
     ),
     "encoder": lambda: Case(Encoder(), (ids(), torch.rand(BATCH, LENGTH) > 0.2), ids(), words, draws=True),
+    "hugging_face": hugging_face,
     "own_loss": lambda: Case(OwnLoss(), ({"x": rows(), "y": rows()}, torch.tensor(2.0)), None, None),
     "shared": lambda: Case(Shared(), (rows(),), rows(), mean_square),
     "in_place": lambda: Case(InPlace(), (rows(),), rows(), mean_square),
