@@ -32,7 +32,7 @@ def main(rank: str, world: str, address: str, out: str, cases: str) -> None:
         result = {title: compared(*case) for title, case in json.loads(cases).items()}
     (Path(out) / f"{rank}.json").write_text(json.dumps(result))
     if cases != "dies":
-        processes.disconnect()  # waits for the others, whom the end of rank 0 would end
+        processes.disconnect()  # waits for the other ranks: jax ends them when rank 0 ends
 
 
 def compared(name: str, stages: int, devices: int, recompute: bool, schedule: str) -> dict[str, object]:
@@ -76,11 +76,12 @@ def public() -> dict[str, object]:
 
 
 def dies(rank: int) -> dict[str, object]:
-    """Rank 1 ends without a word after the first step; what the others say, and after how many seconds."""
+    """Kill rank 1 after the first step; return the other ranks' errors and how many seconds they waited."""
     from jax_cuts import planned, traced
     from jax_models import CASES, Draw
 
-    from suite.comm.partition.jax_pipeline import PeerLost, Pipeline
+    from suite.comm.partition.jax_pipeline import Pipeline
+    from suite.comm.partition.peers import PeerLost
 
     case = CASES["swapped"](Draw())
     made = traced(case)

@@ -66,19 +66,20 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
         micro_batches=count,
         stages=job["stages"],
         schedule=job["schedule"],
+        outputs=True,
         deadline=DEADLINE,
     )
     mine = torch.optim.SGD(pipeline.parameters(), lr=0.1) if list(pipeline.parameters()) else None
     other = torch.optim.SGD(plain.parameters(), lr=0.1)
     different: set[str] = set()
     furthest = 0.0
-    losses = []
+    losses, equal = [], []
     for step in range(job["steps"]):
         if job.get("die") == [rank, step]:
             os.kill(os.getpid(), signal.SIGKILL)
         loss = pipeline.step(case.inputs, case.targets)
         other.zero_grad()
-        total = 0.0
+        total, results = 0.0, {}
         for number in range(count):
             inputs, targets = slices((case.inputs, case.targets), number, count)
             torch.manual_seed(pipeline.seed_of(step, number))
@@ -86,7 +87,9 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
             value = case.loss(outputs, targets) if case.loss else outputs
             value.backward()
             total += value.item()
+            results[number] = outputs.detach()
         losses.append([loss.item(), total / count])
+        equal += [torch.equal(result, results[number]) for number, result in pipeline.outputs.items()]
         whole = dict(plain.named_parameters())
         for parameter in whole.values():
             parameter.grad = None if parameter.grad is None else parameter.grad / count
@@ -107,6 +110,9 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
         "different": sorted(different),
         "furthest": furthest,
         "losses": losses,
+        "outputs": equal,
+        "received": [stage.received for stage in pipeline.plan.stages],
+        "returned": [stage.returned for stage in pipeline.plan.stages],
         "replicas": [stage.replicas for stage in pipeline.plan.stages],
         "sent": pipeline.ledger.sent,
     }

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 
 from suite.comm.partition.graph import Graph, Node
+from suite.comm.projection.network import Level, Network
+
+LOOPBACK = Level(2.5e-4, 3.0e9, shared=True)  # conf/network/loopback.yaml, measured there
+ONE_HOST = Network("loopback", LOOPBACK, LOOPBACK, None, "ring", 9.3e8, "pairs")
 
 BACKWARD = 2.0  # forward passes that a backward pass takes: one product each for the inputs' and the weights' gradients
 

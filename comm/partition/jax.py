@@ -9,22 +9,21 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from suite.comm.channel import Channels
-from suite.comm.partition.device import Device
+from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.jax_alone import micro_batch, run
-from suite.comm.partition.jax_pipeline import PeerLost, Pipeline
+from suite.comm.partition.jax_pipeline import Pipeline
 from suite.comm.partition.jax_profile import profiled
 from suite.comm.partition.jax_stages import Device as JaxDevice
 from suite.comm.partition.jax_tape import Tree, by_path, like
 from suite.comm.partition.jax_trace import Function, Traced, trace
 from suite.comm.partition.orders import Schedule
+from suite.comm.partition.peers import PeerLost
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner import Request
 from suite.comm.partition.planner import plan as planned
-from suite.comm.projection.network import Level, Network
+from suite.comm.projection.network import Network
 from suite.contract import UserError
 
-LOOPBACK = Level(2.5e-4, 3.0e9, shared=True)  # conf/network/loopback.yaml, measured there
-ONE_HOST = Network("loopback", LOOPBACK, LOOPBACK, None, "ring", 9.3e8, "pairs")
 MEASURED = Device(2**34, 1.0, 1.0)  # every operation is measured, so that speeds are not used
 FIRST = 4  # micro-batches for each device that a function is traced with while their number is not known
 

@@ -7,19 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from suite.comm.partition.jax_split import Part, readers, split
+from suite.comm.partition.jax_split import Part, split
 from suite.comm.partition.jax_stages import Device, Grads, Stage, add, divided
 from suite.comm.partition.jax_tape import Tree, by_path
 from suite.comm.partition.jax_trace import Traced
-from suite.comm.partition.placement import Grid, Place
-from suite.comm.partition.plan import Plan
+from suite.comm.partition.placement import Place
+from suite.comm.partition.plan import Plan, readers
 from suite.contract import UserError
-
-
-def grid(plan: Plan) -> Grid:
-    """The ranks of a plan."""
-    replicas = tuple(stage.replicas for stage in plan.stages)
-    return Grid(replicas, plan.pipelines, plan.micro_batches, plan.schedule)
 
 
 def stage_of(
@@ -35,7 +29,7 @@ def stage_of(
         params: arrays by path; at least those that the stage reads.
         device: on which it runs; None: jax's default.
     """
-    owners = {name: numbers[0] for name, numbers in readers(parts).items()}
+    owners = {name: numbers[0] for name, numbers in readers(part.trainable for part in parts).items()}
     own = [name for name in parts[number].trainable if owners[name] == number]
     last = number + 1 == len(parts)
     return Stage(traced, parts[number], own, last, plan.stages[number].recompute, params, device)
@@ -111,7 +105,7 @@ def run(
     parts, named = split(traced, plan), by_path(params)
     chosen = devices or [None] * len(parts)
     chain = [stage_of(traced, plan, parts, number, named, chosen[number]) for number in range(len(parts))]
-    places, count = grid(plan), plan.pipelines * plan.micro_batches
+    places, count = plan.grid, plan.pipelines * plan.micro_batches
     sums: dict[tuple[int, int], Grads] = {}  # by stage and rank
     for number in range(count):
         inputs_now = micro_batch(traced, inputs, number, count)

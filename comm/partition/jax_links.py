@@ -16,13 +16,10 @@ from jax.sharding import PartitionSpec as P
 
 from suite.comm.partition.jax_messages import Shape, length, packed, unpacked
 from suite.comm.partition.jax_stages import Device
+from suite.comm.partition.peers import PeerLost, met
 from suite.comm.transport import Ledger, entry
 
 AXIS = "pair"
-
-
-class PeerLost(RuntimeError):
-    """Another process of the pipeline ended, or did not answer in time."""
 
 
 @dataclass(frozen=True)
@@ -159,16 +156,3 @@ class Links:
                 work.set_exception(error)
             except BaseException as error:
                 work.set_exception(error)
-
-
-def met(words: str, exchange: Callable[[], Any]) -> Any:
-    """Call jax to exchange data with a peer; name the peer if it is lost.
-
-    Raises:
-        PeerLost: with the words, and jax's reason.
-    """
-    try:
-        return exchange()
-    except (RuntimeError, ValueError) as error:  # jax raises ValueError for gloo's errors
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise PeerLost(f"lost {words}: {reason.strip()}") from error

@@ -8,16 +8,17 @@ import numpy as np
 from jax import Array
 
 from suite.comm.channel import Channels
-from suite.comm.partition.jax_alone import grid, mean_loss, micro_batch, stage_of
-from suite.comm.partition.jax_links import Item, Links, PeerLost, met
+from suite.comm.partition.jax_alone import mean_loss, micro_batch, stage_of
+from suite.comm.partition.jax_links import Item, Links
 from suite.comm.partition.jax_replicas import Replicas
-from suite.comm.partition.jax_split import readers, split
+from suite.comm.partition.jax_split import split
 from suite.comm.partition.jax_stages import Device, Grads, Stage, divided
 from suite.comm.partition.jax_tape import Tree, by_path
 from suite.comm.partition.jax_trace import Traced
 from suite.comm.partition.orders import Pass
+from suite.comm.partition.peers import met
 from suite.comm.partition.placement import Place, events
-from suite.comm.partition.plan import Plan
+from suite.comm.partition.plan import Plan, readers
 from suite.comm.transport import Ledger
 from suite.contract import UserError
 
@@ -54,13 +55,17 @@ class Pipeline:
         ledger: Ledger | None = None,
         seed: int = 0,
     ):
-        self.traced, self.plan, self.grid, self.ledger = traced, plan, grid(plan), ledger or Ledger()
+        self.traced, self.plan, self.grid, self.ledger = traced, plan, plan.grid, ledger or Ledger()
         self.devices = list(devices or sorted(jax.devices(), key=lambda device: (device.process_index, device.id)))
         if len(set(self.devices)) != self.grid.world:
             raise UserError(f"the plan is for {self.grid.world} devices; devices names {len(set(self.devices))}")
         self.parts = split(traced, plan)
-        self.shared = {name: numbers for name, numbers in readers(self.parts).items() if len(numbers) > 1}
-        self.links = Links(self.devices, self.ledger, self._words)
+        self.shared = {
+            name: numbers
+            for name, numbers in readers(part.trainable for part in self.parts).items()
+            if len(numbers) > 1
+        }
+        self.links = Links(self.devices, self.ledger, self.grid.words)
         self.replicas = [
             Replicas([self.devices[rank] for rank in self.grid.group(number)], self.ledger, channels, seed)
             for number in range(len(self.parts))
@@ -75,10 +80,6 @@ class Pipeline:
         self.busy: dict[int, Tree] = {}  # what each rank computed last
         self.gradients: Grads = {}
         self.steps = 0
-
-    def _words(self, rank: int) -> str:
-        place = self.grid.place(rank)
-        return f"rank {rank} (stage {place.stage}, replica {place.replica}, pipeline {place.pipeline})"
 
     # ------------------------------------------------------------------------------------------------- parameters
     @property
@@ -222,6 +223,3 @@ class Pipeline:
             for stage in mine:
                 stage.sums = {}
             self.gradients |= means[mine[0].device]
-
-
-__all__ = ["PeerLost", "Pipeline"]

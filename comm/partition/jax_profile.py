@@ -16,7 +16,7 @@ from suite.comm.partition.jax_costs import linearized, operands_of, signature
 from suite.comm.partition.jax_tape import Operation
 from suite.comm.partition.jax_trace import Traced
 
-REPEATS = 5  # of which the median counts
+REPEATS = 5  # measurements of each operation; the result is their median
 SHORTEST = 1e-3  # seconds that one measurement takes at least, so that the clock's resolution does not matter
 
 

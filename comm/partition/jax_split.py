@@ -81,12 +81,3 @@ def split(traced: Traced, plan: Plan) -> list[Part]:
 
 def _reads(operations: Sequence[Operation]) -> set[str]:
     return {operand for operation in operations for operand in operation.reads if not isinstance(operand, np.ndarray)}
-
-
-def readers(parts: Sequence[Part]) -> dict[str, list[int]]:
-    """The stages that read each trainable parameter, in order; the first one owns it."""
-    stages: dict[str, list[int]] = {}
-    for number, part in enumerate(parts):
-        for name in part.trainable:
-            stages.setdefault(name, []).append(number)
-    return stages

@@ -56,6 +56,11 @@ class Grid:
             stage += 1
         return Place(pipeline, stage, rest)
 
+    def words(self, rank: int) -> str:
+        """The place of a rank in words, for errors."""
+        place = self.place(rank)
+        return f"rank {rank} (stage {place.stage}, replica {place.replica}, pipeline {place.pipeline})"
+
     def peer(self, place: Place, stage: int, micro_batch: int) -> int:
         """The rank that runs a micro-batch of a place's pipeline at another stage."""
         return self.rank(Place(place.pipeline, stage, micro_batch % self.replicas[stage]))

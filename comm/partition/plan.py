@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from suite.comm.partition.costs import spans
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.orders import Schedule, in_flight
+from suite.comm.partition.placement import Grid
 from suite.comm.partition.stages import Cut, Problem
 from suite.comm.partition.timeline import StageTimes, simulate
 
@@ -75,6 +76,12 @@ class Plan:
         return self.pipelines * sum(stage.replicas for stage in self.stages)
 
     @property
+    def grid(self) -> Grid:
+        """The ranks of all pipelines."""
+        replicas = tuple(stage.replicas for stage in self.stages)
+        return Grid(replicas, self.pipelines, self.micro_batches, self.schedule)
+
+    @property
     def throughput(self) -> float:
         """Samples a second."""
         return self.pipelines * self.micro_batches * self.samples / self.seconds
@@ -121,6 +128,19 @@ class Plan:
             f"slowest stage {self.balance:.2f} of the mean"
         )
         return "\n".join(lines)
+
+
+def readers(stages: Iterable[Iterable[str]]) -> dict[str, list[int]]:
+    """The stages that read each parameter, in order; the first of them owns it.
+
+    Args:
+        stages: names of the trainable parameters that each stage reads.
+    """
+    numbers: dict[str, list[int]] = {}
+    for number, names in enumerate(stages):
+        for name in names:
+            numbers.setdefault(name, []).append(number)
+    return numbers
 
 
 def size(nbytes: float) -> str:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from suite.comm.partition.device import Device
+from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner import Request
@@ -16,11 +16,9 @@ from suite.comm.partition.planner import plan as planned
 from suite.comm.partition.torch_pipeline import Pipeline
 from suite.comm.partition.torch_profile import profiled
 from suite.comm.partition.torch_trace import Loss, Traced, trace
-from suite.comm.projection.network import Level, Network
+from suite.comm.projection.network import Network
 from suite.contract import UserError
 
-LOOPBACK = Level(2.5e-4, 3.0e9, shared=True)  # conf/network/loopback.yaml, measured there
-ONE_HOST = Network("loopback", LOOPBACK, LOOPBACK, None, "ring", 9.3e8, "pairs")
 HOST_MEMORY = 2**34  # bytes of a device whose memory is unknown
 
 
@@ -63,7 +61,9 @@ def plan(
         >>> print(plan(model, (ids, mask), labels, loss=loss, devices=8, device=Device(32e9, 15.7e12, 9e11)))
     """
     batch = samples(inputs)
-    size = batch // micro_batches if micro_batches and batch % micro_batches == 0 else 1
+    size = (
+        batch // micro_batches if micro_batches and batch % micro_batches == 0 else min(batch, 2)
+    )  # BatchNorm cannot train on one sample
     traced = trace(model, *_first((inputs, targets), batch, size), loss=loss)
     request = Request(devices, batch, device, network, stages, micro_batches, schedule)
     return planned(traced.graph, request)

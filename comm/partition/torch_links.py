@@ -10,14 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from suite.comm.partition.peers import met
 from suite.comm.partition.torch_rehearsal import Form
 from suite.comm.transport import Ledger, entry
 
 ALIGNED = 16  # bytes; each tensor of a message starts at a multiple, as views of other types need
-
-
-class PeerLost(RuntimeError):
-    """Another rank of the pipeline ended, or did not answer before the deadline."""
 
 
 def length(forms: Iterable[Form]) -> int:
@@ -50,7 +47,7 @@ def unpacked(message: Tensor, forms: Sequence[Form]) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class Expected:
-    """One message that will come: from which rank, and what it holds."""
+    """A message that this rank will receive."""
 
     rank: int
     forms: tuple[Form, ...]
@@ -118,9 +115,4 @@ class Link:
             self._met(rank, work.wait)
 
     def _met(self, rank: int, wait: Callable[[], Any]) -> Any:
-        """Call torch; name the peer if it is lost."""
-        try:
-            return wait()
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-            raise PeerLost(f"lost {self.describe(rank)} while exchanging {self.name}: {reason}") from error
+        return met(f"{self.describe(rank)} while exchanging {self.name}", wait)

@@ -2,30 +2,26 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from suite.comm.partition.placement import Grid, Place
-from suite.comm.partition.plan import Plan
-from suite.comm.partition.torch_alone import micro_batch, owners, seeded
+from suite.comm.partition.peers import met
+from suite.comm.partition.placement import Place
+from suite.comm.partition.plan import Plan, readers
+from suite.comm.partition.torch_alone import micro_batch, outputs_of
 from suite.comm.partition.torch_links import Expected, Link
 from suite.comm.partition.torch_rehearsal import Cut, Form, form, rehearse
 from suite.comm.partition.torch_split import split
-from suite.comm.partition.torch_stage import Stage
+from suite.comm.partition.torch_stage import Stage, seeded
 from suite.comm.partition.torch_trace import Traced
-from suite.comm.transport import Ledger
+from suite.comm.transport import Ledger, entry
 from suite.contract import UserError
 
 Mean = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # averages gradients over the ranks of one stage
-
-
-def grid(plan: Plan) -> Grid:
-    """The ranks of a plan."""
-    replicas = tuple(stage.replicas for stage in plan.stages)
-    return Grid(replicas, plan.pipelines, plan.micro_batches, plan.schedule)
 
 
 @dataclass(frozen=True)
@@ -68,46 +64,44 @@ class Pipeline:
         seed: int = 0,
         deadline: float | None = None,
     ):
-        self.plan, self.grid, self.seed = plan, grid(plan), seed
+        self.plan, self.grid, self.seed = plan, plan.grid, seed
         rank, world = dist.get_rank(), dist.get_world_size()
         if world != self.grid.world:
             raise UserError(f"the plan is for {self.grid.world} devices, and there are {world} processes")
         self.rank, self.place, self.ledger = rank, self.grid.place(rank), ledger or Ledger()
         parts = split(traced, plan)
         cuts = rehearse(traced, parts, device)
-        readers = {name: numbers for name, numbers in owners(parts).items() if len(numbers) > 1}
+        shared = {
+            name: numbers for name, numbers in readers(part.parameters for part in parts).items() if len(numbers) > 1
+        }
         part, stage = parts[self.place.stage], self.place.stage
         part.module.to(device)
         self.cut = cuts[stage]
         self.after: Cut | None = cuts[stage + 1] if stage + 1 < len(cuts) else None
-        tied = [name for name, numbers in readers.items() if stage in numbers[1:]]
+        tied = [name for name, numbers in shared.items() if stage in numbers[1:]]
         self.stage = Stage(part, self.cut, self.after, plan.stages[stage].recompute, tied, device)
         self.shared = [
             Shared(name, tuple(numbers), form(parts[numbers[0]].parameters[name].detach()))
-            for name, numbers in readers.items()
+            for name, numbers in shared.items()
         ]
         first = next((number for number, other in enumerate(parts) if other.random), len(parts))
         self.draws = first <= stage  # whether the generator's state comes along
         self.seeds_here = first == stage
         self.state_form = form(seeded(device, 0)) if first < stage else None
         self.sends_state = first <= stage < len(parts) - 1
-        links = (Link(name, self.ledger, device, deadline, self._words) for name in ("values", "gradients", "tied"))
+        links = (Link(name, self.ledger, device, deadline, self.grid.words) for name in ("values", "gradients", "tied"))
         self.values, self.gradients, self.tied = links
-        self.group = self._groups()
+        self.group = self._group(deadline)
         self.mean, self.traced, self.steps = mean, traced, 0
 
-    def _groups(self) -> Any:
+    def _group(self, deadline: float | None) -> Any:
         """The process group of this stage's ranks; torch requires every rank to create all groups."""
-        mine = None
+        mine, timeout = None, timedelta(seconds=deadline) if deadline else None
         for stage in range(len(self.grid.replicas)):
             ranks = self.grid.group(stage)
-            group = dist.new_group(ranks) if len(ranks) > 1 else None
+            group = dist.new_group(ranks, timeout=timeout) if len(ranks) > 1 else None
             mine = group if stage == self.place.stage else mine
         return mine
-
-    def _words(self, rank: int) -> str:
-        place = self.grid.place(rank)
-        return f"rank {rank} (stage {place.stage}, replica {place.replica}, pipeline {place.pipeline})"
 
     # ------------------------------------------------------------------------------------------------- parameters
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -122,6 +116,12 @@ class Pipeline:
         """This rank's parameters and buffers, with their names in the model."""
         tensors = {**self.stage.own, **self.stage.part.buffers}
         return {name: tensor.detach() for name, tensor in tensors.items()}
+
+    @property
+    def outputs(self) -> dict[int, Any]:
+        """The model's outputs in the last step, by number of the micro-batch; at other stages than the last, empty."""
+        first = self.place.pipeline * self.grid.micro_batches
+        return {first + own: outputs_of(self.traced, values) for own, values in sorted(self.stage.outputs.items())}
 
     # ------------------------------------------------------------------------------------------------------ a step
     def seed_of(self, step: int, micro_batch: int) -> int:
@@ -144,13 +144,15 @@ class Pipeline:
         Raises:
             PeerLost: if another rank ended or did not answer.
         """
+        count = self.grid.pipelines * self.grid.micro_batches
+        self.stage.outputs.clear()
         self._copy_shared()
         self._expect()
         offset = self.place.pipeline * self.grid.micro_batches
         for job in self.grid.passes(self.place):
             number = offset + job.micro_batch
             if job.kind == "forward":
-                self._forward(job.micro_batch, micro_batch(self.traced, (inputs, targets), number), number)
+                self._forward(job.micro_batch, micro_batch(self.traced, (inputs, targets), number, count), number)
             else:
                 self._backward(job.micro_batch)
         for link in (self.values, self.gradients, self.tied):
@@ -246,8 +248,11 @@ class Pipeline:
 
     def _exact(self, shares: dict[str, Tensor], ranks: int) -> dict[str, Tensor]:
         """The mean over the ranks of this stage."""
+        words = f"a rank of stage {self.place.stage} while averaging gradients"
         for value in shares.values():
-            dist.all_reduce(value, group=self.group)
+            dtype = str(value.dtype).removeprefix("torch.")
+            self.ledger.add([entry("all_reduce", "averages", dtype, value.nbytes, ranks)])
+            met(words, lambda value=value: dist.all_reduce(value, group=self.group))
         return {name: value / ranks for name, value in shares.items()}
 
     def _loss(self) -> Tensor:
@@ -256,5 +261,5 @@ class Pipeline:
         for number in sorted(self.stage.losses):
             total += self.stage.losses[number]
         self.stage.losses.clear()
-        dist.all_reduce(total)
+        met("a rank while exchanging losses", lambda: dist.all_reduce(total))
         return total / (self.grid.pipelines * self.grid.micro_batches)

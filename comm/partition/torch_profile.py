@@ -15,7 +15,7 @@ from suite.comm.partition.torch_rehearsal import form
 from suite.comm.partition.torch_tape import attribute
 from suite.comm.partition.torch_trace import Traced
 
-REPEATS = 5  # of which the median counts
+REPEATS = 5  # measurements of each operation; the result is their median
 SHORTEST = 1e-3  # seconds that one measurement takes at least, so that the clock's resolution does not matter
 
 

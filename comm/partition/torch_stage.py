@@ -49,7 +49,7 @@ class Returned:
 
 
 class Stage:
-    """A stage's module, what it holds, and the sums of its parameters' gradients.
+    """Runs the passes of one stage, and sums the gradients of its parameters over micro-batches.
 
     Args:
         part: the stage.

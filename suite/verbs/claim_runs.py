@@ -157,7 +157,7 @@ def _last_message() -> str:
 def _keep_run(path: Path) -> None:
     """Copy a result to results/runs of the checkout, under the name that `suite submit` gives it.
 
-    Results are final: a further execution of a committed run stands beside it.
+    A committed result is never replaced; a repeated run gets a file of its own.
     """
     result = json.loads(path.read_text(encoding="utf-8"))
     target = committed() / "runs" / name_of(result)

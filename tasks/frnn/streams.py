@@ -1,4 +1,4 @@
-"""Parallel streams of shots: which chunk of which shot is in a batch; any batch can be computed."""
+"""Parallel streams of shots: says which chunk of which shot is in a batch, for any batch without the earlier ones."""
 
 from bisect import bisect_right
 

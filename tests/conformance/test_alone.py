@@ -347,7 +347,7 @@ def test_parameters_in_bfloat16_are_updated_in_float32(name: str) -> None:
     start, end = wide.params, wide.train(range(STEPS))
     length = np.sqrt(sum(((end[key] - start[key]) ** 2).sum() for key in end))
     apart = np.sqrt(sum(((narrow.params[key] - end[key]) ** 2).sum() for key in end))
-    assert apart < 0.5 * length  # K-BFGS takes differences of gradients, of which rounding leaves the least
+    assert apart < 0.5 * length  # K-BFGS subtracts nearly equal gradients, which amplifies rounding
     again.train(range(3))
     third = Torch(name, "bfloat16")
     third.model.load_state_dict(again.model.state_dict())

@@ -225,4 +225,4 @@ def test_parameters_in_bfloat16_are_updated_in_float32(name: str) -> None:
     assert {leaf.dtype for leaf in jax.tree.leaves(narrow.params_)} == {jnp.dtype("bfloat16")}
     length = np.sqrt(sum(((end[key] - start[key]) ** 2).sum() for key in end))
     apart = np.sqrt(sum(((narrow.params[key] - end[key]) ** 2).sum() for key in end))
-    assert apart < 0.5 * length  # K-BFGS takes differences of gradients, of which rounding leaves the least
+    assert apart < 0.5 * length  # K-BFGS subtracts nearly equal gradients, which amplifies rounding

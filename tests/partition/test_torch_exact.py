@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch_models import CASES, Case, made, slices
 
 from suite.comm.partition import torch_alone
@@ -15,6 +15,7 @@ from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner import Request, plan
 from suite.comm.partition.torch_trace import Traced, trace
 from suite.comm.projection.network import Level, Network
+from suite.contract import UserError
 
 DEVICE = Device(memory=2**34, flops=1e11, bandwidth=1e10, overhead=1e-6)
 LINK = Level(latency=1e-9, bandwidth=1e12)
@@ -25,7 +26,7 @@ MICRO_BATCHES = 4
 def planned(case: Case, stages: int, *, recompute: bool = False) -> tuple[Traced, Plan]:
     """A case's graph and its plan."""
     inputs, targets = slices((case.inputs, case.targets), 0, MICRO_BATCHES)
-    traced = trace(case.model, inputs, targets, case.loss)
+    traced = trace(case.model, inputs, targets, case.loss, outputs=True)
     batch = traced.graph.samples * MICRO_BATCHES
     request = Request(stages, batch, DEVICE, FAST, stages=stages, micro_batches=MICRO_BATCHES)
     result = plan(traced.graph, request)
@@ -33,9 +34,9 @@ def planned(case: Case, stages: int, *, recompute: bool = False) -> tuple[Traced
     return traced, dataclasses.replace(result, stages=again)
 
 
-def plain(case: Case, seeds: list[int]) -> tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Losses, gradients and buffers of the unmodified model."""
-    losses = []
+def plain(case: Case, seeds: list[int]) -> torch_alone.Step:
+    """What the unmodified model computes."""
+    losses, results = [], []
     for number in range(MICRO_BATCHES):
         inputs, targets = slices((case.inputs, case.targets), number, MICRO_BATCHES)
         torch.manual_seed(seeds[number])
@@ -43,8 +44,9 @@ def plain(case: Case, seeds: list[int]) -> tuple[list[Tensor], dict[str, Tensor]
         loss = case.loss(outputs, targets) if case.loss else outputs
         loss.backward()
         losses.append(loss.detach())
+        results.append(outputs if case.loss else ())
     grads = {name: p.grad for name, p in case.model.named_parameters() if p.grad is not None}
-    return losses, grads, dict(case.model.named_buffers())
+    return torch_alone.Step(losses, results, grads)
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
@@ -52,17 +54,28 @@ def plain(case: Case, seeds: list[int]) -> tuple[list[Tensor], dict[str, Tensor]
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_the_stages_have_the_bits_of_the_model(name: str, stages: int, recompute: bool) -> None:
     seeds = list(range(100, 100 + MICRO_BATCHES))
-    expected = plain(made(name), seeds)
+    other = made(name)
+    expected = plain(other, seeds)
     case = made(name)
     limit = {"shared": 3, "in_place": 2}.get(name, 4)  # the most stages of a model that cannot be cut everywhere
     traced, cut = planned(case, min(stages, limit), recompute=recompute)
-    losses, grads = torch_alone.run(traced, cut, (case.inputs, case.targets), seeds if case.draws else ())
-    assert all(map(torch.equal, losses, expected[0]))
-    assert grads.keys() == expected[1].keys()
-    different = [name for name, grad in grads.items() if not torch.equal(grad, expected[1][name])]
-    assert not different
-    buffers = dict(case.model.named_buffers())
-    assert all(torch.equal(value, expected[2][name]) for name, value in buffers.items())
+    step = torch_alone.run(traced, cut, (case.inputs, case.targets), seeds if case.draws else ())
+    assert all(map(torch.equal, step.losses, expected.losses))
+    outputs, references = (list(map(pytree.tree_leaves, run.outputs)) for run in (step, expected))
+    for mine, reference in zip(outputs, references, strict=True):
+        assert len(mine) == len(reference) and all(map(torch.equal, mine, reference))
+    assert step.sums.keys() == expected.sums.keys()
+    assert not [name for name, grad in step.sums.items() if not torch.equal(grad, expected.sums[name])]
+    buffers = dict(other.model.named_buffers())
+    assert all(torch.equal(value, buffers[name]) for name, value in case.model.named_buffers())
+
+
+def test_a_batch_of_another_size_is_rejected() -> None:
+    case = made("skipping")
+    traced, cut = planned(case, 2)
+    short = slices((case.inputs, case.targets), 0, 2)
+    with pytest.raises(UserError, match="has 4 samples; 4 micro-batches of 2 samples need 8"):
+        torch_alone.run(traced, cut, short)
 
 
 def test_a_value_skips_a_stage() -> None:

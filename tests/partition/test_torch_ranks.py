@@ -23,6 +23,8 @@ def test_a_pipeline_trains_with_the_bits_of_the_model(case: str, world: int, sch
     assert [rank["place"] for rank in ranks] == [[0, stage, 0] for stage in range(world)]
     for rank in ranks:
         assert rank["different"] == []
+        last = rank["place"][1] == world - 1
+        assert rank["outputs"] == ([True] * 8 if last else [])  # two steps of four micro-batches
         assert [mine for mine, _ in rank["losses"]] == [plain for _, plain in rank["losses"]]
     names = [name for rank in ranks for name in rank["parameters"]]
     assert len(names) == len(set(names)) > 0, "each parameter has one owner"
@@ -48,7 +50,8 @@ def test_the_ranks_that_stay_name_the_stage_that_died() -> None:
 
 
 def test_bytes_on_the_cuts_are_those_of_the_plan() -> None:
-    """What a stage sends in two steps: the values that the plan says, each padded to 16 bytes."""
+    """Two steps of four micro-batches; every value has 128 bytes, so that none is padded."""
     first, second = trained(2, "skipping", 2)
-    assert first["sent"].keys() == {"values"} and second["sent"].keys() == {"gradients"}
-    assert first["sent"]["values"] >= 2 * 4 * 1 and first["sent"]["values"] % 16 == 0
+    assert first["sent"] == {"values": 8 * first["received"][1]}
+    assert second["sent"] == {"gradients": 8 * second["returned"][0]}
+    assert first["received"][1] > 0 < second["returned"][0]

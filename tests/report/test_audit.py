@@ -164,7 +164,7 @@ def test_findings_are_listed_worst_first_whatever_the_order_of_the_results() -> 
 
 
 def test_the_committed_results_have_nothing_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    """Doubtful findings about our own results stay visible: docs/entries.md says of which kinds there are some."""
+    """docs/entries.md lists the kinds of findings that the audit has about the suite's own results."""
     assert audit.main([str(RUNS)]) == 0
     assert f"{len(list(RUNS.glob('*/*.json')))} results: 0 wrong" in capsys.readouterr().out
     _, findings = audit.audit_paths([RUNS])
