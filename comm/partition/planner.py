@@ -13,13 +13,14 @@ from suite.comm.partition.device import Device
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan, describe
-from suite.comm.partition.stages import ADAM, Array, Costs, Cut, Problem, solve
+from suite.comm.partition.stages import ADAM, Array, Costs, Problem, solve
 from suite.comm.projection.cost import cost
 from suite.comm.projection.network import Network, Place
 from suite.comm.transport import entry
 from suite.contract import UserError
 
-BLOCKS = 64  # twice RaNNC's 32, because 8 stages of 32 blocks cannot be balanced to 10 %
+BLOCKS = 64  # of the search for the numbers of stages, pipelines and micro-batches; RaNNC: 32
+FINE = 256  # of the second search, with these numbers: 16 stages of 64 blocks cannot be balanced to 10 %
 LARGEST = 64  # devices of one pipeline; more devices become more pipelines
 POWERS = (1, 2, 4, 8, 16, 32, 64)  # replicas of a stage that the planner tries, in large pipelines
 FEW = 8  # devices up to which every number of replicas is tried
@@ -38,7 +39,6 @@ class Request:
         micro_batches: of one step, of all pipelines together; None: the fastest.
         schedule: `1f1b` or `gpipe`.
         state: bytes of optimizer state for a byte of trainable parameters.
-        blocks: largest number of blocks.
     """
 
     devices: int
@@ -49,7 +49,6 @@ class Request:
     micro_batches: int | None = None
     schedule: Schedule = "1f1b"
     state: float = ADAM
-    blocks: int = BLOCKS
 
 
 def plan(graph: Graph, request: Request) -> Plan:
@@ -59,26 +58,39 @@ def plan(graph: Graph, request: Request) -> Plan:
         UserError: if the request contradicts itself, the model cannot be cut, or it does not fit.
     """
     _check(request)
-    seconds = [sum(request.device.seconds(graph, node, graph.samples)) for node in graph.nodes]
-    parts = blocks(graph, seconds.__getitem__, request.blocks)
+    parts = _blocks(graph, request, max(BLOCKS, request.stages or 0))
     if request.stages is not None and request.stages > len(parts):
         raise UserError(
-            f"partition.stages={request.stages}: the model can be cut into at most {len(parts)} stages; type a smaller "
-            "number"
+            f"stages={request.stages}: the model can be cut into at most {len(parts)} stages; type a smaller number"
         )
-    best: Plan | None = None
+    best = _search(graph, parts, request)
+    if best is None:
+        raise UserError(_too_large(graph, parts, request))
+    micro_batches = best.pipelines * best.micro_batches
+    same = dataclasses.replace(request, stages=len(best.stages), micro_batches=micro_batches)
+    return _search(graph, _blocks(graph, request, FINE), same, best) or best
+
+
+def _blocks(graph: Graph, request: Request, limit: int) -> Sequence[tuple[int, ...]]:
+    """At most `limit` blocks."""
+    seconds = [sum(request.device.seconds(graph, node, graph.samples)) for node in graph.nodes]
+    return blocks(graph, seconds.__getitem__, limit)
+
+
+def _search(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, best: Plan | None = None) -> Plan | None:
+    """The plan with the shortest step, if it is shorter than that of `best`; otherwise `best`."""
     for pipelines, micro_batches, table in _candidates(graph, parts, request):
         devices = request.devices // pipelines
         problem = _problem(table, request, micro_batches, pipelines)
         limit = min(devices, len(parts)) if request.stages is None else request.stages
-        for (stages, used), cuts in solve(problem, devices, limit).items():
+        for (stages, used), solution in solve(problem, devices, limit).items():
             if used != devices or stages != (request.stages or stages):
                 continue
-            candidate = describe(graph, parts, cuts, problem, request.batch, pipelines)
+            if best is not None and solution.busiest >= best.seconds:
+                continue
+            candidate = describe(graph, parts, solution.cuts, problem, request.batch, pipelines)
             if best is None or candidate.seconds < best.seconds:
                 best = candidate
-    if best is None:
-        raise UserError(_too_large(graph, parts, request))
     return best
 
 
@@ -87,13 +99,9 @@ def _check(request: Request) -> None:
     if request.devices < 1 or request.batch < 1:
         raise UserError("a plan needs at least one device and one sample")
     if request.stages is not None and not 1 <= request.stages <= request.devices:
-        raise UserError(
-            f"partition.stages={request.stages}: there are {request.devices} devices; type 1 to {request.devices}"
-        )
+        raise UserError(f"stages={request.stages}: there are {request.devices} devices; type 1 to {request.devices}")
     if request.micro_batches is not None and request.batch % request.micro_batches:
-        raise UserError(
-            f"partition.micro_batches={request.micro_batches}: does not divide the batch of {request.batch} samples"
-        )
+        raise UserError(f"micro_batches={request.micro_batches}: does not divide the batch of {request.batch} samples")
 
 
 def _candidates(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request) -> Iterator[tuple[int, int, Costs]]:
@@ -125,21 +133,26 @@ def _problem(table: Costs, request: Request, micro_batches: int, pipelines: int)
     """The problem of one pipeline among `pipelines` equal ones."""
     network, devices = request.network, request.devices
     locals_ = min(network.ranks_per_host or devices, devices)
-    link = network.inner if locals_ == devices else network.outer  # stages may lie on different hosts
+    one_host = locals_ == devices
+    link = network.inner if one_host else network.outer  # neighbouring stages may lie on different hosts
 
     def send(size: Array) -> Array:
         return np.where(size > 0, link.latency + size / link.bandwidth, 0.0)
+
+    def together(ranks: int) -> int:
+        """How many replicas of a stage lie on one host."""
+        if one_host:
+            return ranks
+        return math.gcd(locals_, ranks) if ranks == devices else 1  # a host has several stages of one pipeline
 
     def all_reduce(size: Array, replicas: int) -> Array:
         ranks = replicas * pipelines
         if ranks == 1:
             return np.zeros_like(size)
-        near = math.gcd(locals_, ranks) if devices == ranks else 1  # replicas of one stage lie on different hosts
-        near = ranks if locals_ == devices else near
 
         def seconds(payload: int) -> float:
             item = entry("all_reduce", "gradients", "float32", payload, ranks)
-            return cost(item, Place(ranks, near), network).seconds(network)
+            return cost(item, Place(ranks, together(ranks)), network).seconds(network)
 
         unit = 2**20
         start = seconds(0)
@@ -179,7 +192,7 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
     if enough is not None:
         return (
             f"no plan fits {request.devices} devices of {room} with this batch and number of micro-batches; {enough} "
-            "devices suffice with micro-batches of one sample: leave out partition.micro_batches, or type a larger one"
+            "devices suffice with micro-batches of one sample: leave out micro_batches, or type a larger one"
         )
     table = costs(graph, parts, request.device, 1)
     problem = _problem(table, request, 1, 1)
@@ -190,6 +203,3 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
         f"the model does not fit on any number of devices of {room}: the part at {layers} alone needs "
         f"{alone[heaviest] / 2**30:.3g} GiB and cannot be cut"
     )
-
-
-__all__ = ["Cut", "Request", "plan", "smallest"]

@@ -109,7 +109,20 @@ class Cut:
     recompute: bool
 
 
-def solve(problem: Problem, devices: int, stages: int) -> dict[tuple[int, int], list[Cut]]:
+@dataclass(frozen=True)
+class Solution:
+    """The stages with the shortest time of the busiest device.
+
+    Attributes:
+        cuts: the stages, in order.
+        busiest: seconds that the busiest device computes, receives and averages gradients; no step is shorter.
+    """
+
+    cuts: tuple[Cut, ...]
+    busiest: float
+
+
+def solve(problem: Problem, devices: int, stages: int) -> dict[tuple[int, int], Solution]:
     """The best stages for every number of stages and devices.
 
     Args:
@@ -118,7 +131,7 @@ def solve(problem: Problem, devices: int, stages: int) -> dict[tuple[int, int], 
         stages: largest number of stages.
 
     Returns:
-        (stages, devices) to the stages in order; combinations that do not fit are missing.
+        (stages, devices) to the solution; combinations that do not fit are missing.
     """
     size = problem.costs.forward.shape[0]
     last = np.full((devices + 1, size), np.inf)
@@ -148,13 +161,14 @@ def solve(problem: Problem, devices: int, stages: int) -> dict[tuple[int, int], 
     for left in range(1, stages + 1):
         for count in range(left, devices + 1):
             if np.isfinite(tables[left][count, 0]):
-                solutions[left, count] = _traced(choices, recomputed, left, count)
+                cuts = _traced(choices, recomputed, left, count)
+                solutions[left, count] = Solution(cuts, float(tables[left][count, 0]))
     return solutions
 
 
 def _traced(
     choices: list[npt.NDArray[np.int64]], recomputed: list[dict[int, npt.NDArray[np.bool_]]], left: int, count: int
-) -> list[Cut]:
+) -> tuple[Cut, ...]:
     """Follow the choices from the first block to the last."""
     cuts = []
     first = 0
@@ -162,4 +176,4 @@ def _traced(
         last, replicas = map(int, choices[remaining - 1][count, first])
         cuts.append(Cut(first, last, replicas, bool(recomputed[remaining - 1][replicas][first, last])))
         first, count = last, count - replicas
-    return cuts
+    return tuple(cuts)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from suite.comm.partition.orders import Schedule, order
+from suite.comm.partition.orders import Pass, Schedule, order
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Timeline:
 def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: int) -> Timeline:
     """Simulate one step.
 
-    A pass starts when its device is free and its input has arrived. Sending occupies no device, because sends run in
-    the background; what a device waits for shows as idle time.
+    A pass starts when its device is free and its input has arrived. Messages travel while devices compute; the messages
+    that a device receives in one direction follow each other.
 
     Args:
         stages: of one pipeline, in order.
@@ -62,6 +62,7 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
         for replica in range(min(times.replicas, micro_batches))
     }
     free = dict.fromkeys(queues, 0.0)
+    received = {(device, kind): 0.0 for device in queues for kind in ("forward", "backward")}
     busy = dict.fromkeys(queues, 0.0)
     ends: dict[tuple[str, int, int], float] = {}
     waiting = list(queues)
@@ -71,9 +72,10 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
             stage, times = device[0], stages[device[0]]
             while queues[device]:
                 job = queues[device][0]
-                arrival = _arrival(ends.get, times, job.kind, stage, len(stages), job.micro_batch)
-                if arrival is None:
+                sent, travel = _sent(ends.get, times, job, stage, len(stages))
+                if sent is None:
                     break
+                arrival = received[device, job.kind] = max(received[device, job.kind], sent) + travel
                 seconds = times.forward if job.kind == "forward" else times.backward
                 free[device] = ends[job.kind, stage, job.micro_batch] = max(free[device], arrival) + seconds
                 busy[device] += seconds
@@ -87,21 +89,12 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
     return Timeline(last, tuple(longest))
 
 
-def _arrival(
-    end: Callable[[tuple[str, int, int]], float | None],
-    times: StageTimes,
-    kind: str,
-    stage: int,
-    stages: int,
-    micro: int,
-) -> float | None:
-    """The time at which a pass has its input; None if that is not known yet."""
-    if kind == "forward":
-        if stage == 0:
-            return 0.0
-        sent = end(("forward", stage - 1, micro))
-        return None if sent is None else sent + times.receive
+def _sent(
+    end: Callable[[tuple[str, int, int]], float | None], times: StageTimes, job: Pass, stage: int, stages: int
+) -> tuple[float | None, float]:
+    """The time at which a pass's input is sent, None if that is not known yet; and how long it travels."""
+    if job.kind == "forward":
+        return (end(("forward", stage - 1, job.micro_batch)), times.receive) if stage else (0.0, 0.0)
     if stage == stages - 1:
-        return end(("forward", stage, micro))
-    sent = end(("backward", stage + 1, micro))
-    return None if sent is None else sent + times.receive_back
+        return end(("forward", stage, job.micro_batch)), 0.0
+    return end(("backward", stage + 1, job.micro_batch)), times.receive_back

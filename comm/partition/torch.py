@@ -61,9 +61,9 @@ def plan(
         >>> print(plan(model, (ids, mask), labels, loss=loss, devices=8, device=Device(32e9, 15.7e12, 9e11)))
     """
     batch = samples(inputs)
-    size = (
-        batch // micro_batches if micro_batches and batch % micro_batches == 0 else min(batch, 2)
-    )  # BatchNorm cannot train on one sample
+    size = min(batch, 2)  # not 1, because BatchNorm cannot train on one sample
+    if micro_batches and batch % micro_batches == 0:
+        size = batch // micro_batches
     traced = trace(model, *_first((inputs, targets), batch, size), loss=loss)
     request = Request(devices, batch, device, network, stages, micro_batches, schedule)
     return planned(traced.graph, request)
