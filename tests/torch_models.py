@@ -194,6 +194,38 @@ class InPlace(nn.Module):
         return self.last(y) + torch.cat([half, half], -1)
 
 
+class Attention(nn.Module):
+    """A floating-point mask, for which torch takes another kernel if it requires a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        bias = (1.0 - mask)[:, None, None, :] * -10000.0
+        for layer in self.layers:
+            query, key, value = (part.view(*x.shape[:2], 4, -1).transpose(1, 2) for part in layer(x).chunk(3, -1))
+            x = x + F.scaled_dot_product_attention(query, key, value, attn_mask=bias).transpose(1, 2).flatten(2)
+        return x
+
+
+class Counting(nn.Module):
+    """Its results depend on a buffer that every forward pass changes."""
+
+    count: Tensor
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(5))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(1.0)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x * self.count
+
+
 def hugging_face() -> Case:
     """BERT of Hugging Face's transformers with random weights; its head is tied to the embedding."""
     from transformers import BertConfig, BertForMaskedLM
@@ -231,6 +263,13 @@ CASES: dict[str, Callable[[], Case]] = {
         Normalized(), (torch.randn(BATCH, 3, 6, 6),), torch.randint(0, 5, (BATCH,)), classes, draws=True
     ),
     "encoder": lambda: Case(Encoder(), (ids(), torch.rand(BATCH, LENGTH) > 0.2), ids(), words, draws=True),
+    "attention": lambda: Case(
+        Attention(),
+        (torch.randn(BATCH, LENGTH, WIDTH), (torch.rand(BATCH, LENGTH) > 0.2).float()),
+        torch.randn(BATCH, LENGTH, WIDTH),
+        mean_square,
+    ),
+    "counting": lambda: Case(Counting(), (rows(),), rows(), mean_square),
     "hugging_face": hugging_face,
     "own_loss": lambda: Case(OwnLoss(), ({"x": rows(), "y": rows()}, torch.tensor(2.0)), None, None),
     "shared": lambda: Case(Shared(), (rows(),), rows(), mean_square),

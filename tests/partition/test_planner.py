@@ -67,7 +67,7 @@ def test_an_operation_without_samples_joins_its_only_user() -> None:
 
 
 def test_the_boundary_with_the_most_bytes_is_merged_first() -> None:
-    graph = chain([1.0, 0.9, 1.0, 1.0])
+    graph = chain([1.0, 1.0, 0.9, 1.0])
     sizes = {"v0": 10, "v1": 1000, "v2": 10}
     values = {name: dataclasses.replace(v, nbytes=sizes.get(name, v.nbytes)) for name, v in graph.values.items()}
     graph = dataclasses.replace(graph, values=values)
@@ -153,6 +153,39 @@ def test_memory_by_hand() -> None:
     )
     assert table.memory(2, recompute=False) == 400 + 7 + 20 + 5 + 2000
     assert table.memory(2, recompute=True) == 400 + 7 + 20 + 5 + 1000
+
+
+@pytest.mark.parametrize(
+    "memory, sending, seconds",
+    [
+        (1e6, 0.1, 2 * (3 + 5) + 0.5 * 100 * 2),  # computing is slower than receiving
+        (1e6, 2.0, 2 * 20 + 0.5 * 100 * 2),  # receiving 10 bytes is slower
+        (1700 / LIMIT, 0.1, 2 * (3 + 5 + 3) + 0.5 * 100 * 2),  # too little memory for two micro-batches: forward again
+    ],
+)
+def test_the_time_of_a_stage_by_hand(memory: float, sending: float, seconds: float) -> None:
+    """Two replicas share three micro-batches, so that one of them has two."""
+    entry = np.ones((2, 2))
+    table = Costs(
+        forward=3 * entry,
+        backward=5 * entry,
+        trainable=100 * entry,
+        fixed=0 * entry,
+        saved=1000 * entry,
+        entering=10 * entry,
+        returning=5 * entry,
+        allowed=entry > 0,
+    )
+    problem = Problem(
+        costs=table,
+        micro_batches=3,
+        schedule="gpipe",
+        memory=memory,
+        send=lambda size: size * sending,
+        all_reduce=lambda size, replicas: 0.5 * size * replicas,
+        replicas=(2,),
+    )
+    assert problem.busy(1, 2)[0][0, 1] == pytest.approx(seconds)
 
 
 # ------------------------------------------------------------------------------------------------------------ the plan

@@ -13,6 +13,8 @@ from suite.comm.partition import torch_alone
 from suite.comm.partition.device import Device
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner import Request, plan
+from suite.comm.partition.torch_links import length, packed, unpacked
+from suite.comm.partition.torch_rehearsal import form
 from suite.comm.partition.torch_trace import Traced, trace
 from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
@@ -21,6 +23,7 @@ DEVICE = Device(memory=2**34, flops=1e11, bandwidth=1e10, overhead=1e-6)
 LINK = Level(latency=1e-9, bandwidth=1e12)
 FAST = Network("fast", LINK, LINK, None, "ring", 1e12)
 MICRO_BATCHES = 4
+MOST = {"shared": 3, "in_place": 2, "counting": 1}  # stages of models that cannot be cut everywhere
 
 
 def planned(case: Case, stages: int, *, recompute: bool = False) -> tuple[Traced, Plan]:
@@ -57,7 +60,9 @@ def test_the_stages_have_the_bits_of_the_model(name: str, stages: int, recompute
     other = made(name)
     expected = plain(other, seeds)
     case = made(name)
-    limit = {"shared": 3, "in_place": 2}.get(name, 4)  # the most stages of a model that cannot be cut everywhere
+    limit = {"shared": 3, "in_place": 2, "counting": 1}.get(
+        name, 4
+    )  # the most stages of a model that cannot be cut everywhere
     traced, cut = planned(case, min(stages, limit), recompute=recompute)
     step = torch_alone.run(traced, cut, (case.inputs, case.targets), seeds if case.draws else ())
     assert all(map(torch.equal, step.losses, expected.losses))
@@ -68,6 +73,34 @@ def test_the_stages_have_the_bits_of_the_model(name: str, stages: int, recompute
     assert not [name for name, grad in step.sums.items() if not torch.equal(grad, expected.sums[name])]
     buffers = dict(other.model.named_buffers())
     assert all(torch.equal(value, buffers[name]) for name, value in case.model.named_buffers())
+
+
+def test_the_maker_of_a_value_that_changes_in_place_stays_with_its_users() -> None:
+    traced, _ = planned(made("in_place"), 1)
+    [changed] = {name for node in traced.graph.nodes for name in node.changes}
+    tied = [node.operation for node in traced.graph.nodes if changed in node.parameters]
+    assert tied[0] == "aten.mul.Tensor" and "aten.add_.Tensor" in tied
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(24.0).view(2, 3, 4).transpose(1, 2),
+        torch.arange(6).view(2, 1, 3).expand(2, 5, 3),
+        torch.arange(20.0)[::2],
+        torch.tensor([True, False, True]),
+        torch.tensor(3.5, dtype=torch.float64),
+    ],
+    ids=["transposed", "expanded", "strided", "bool", "scalar"],
+)
+def test_a_message_keeps_values_and_strides(tensor: torch.Tensor) -> None:
+    forms = [form(tensor), form(torch.ones(3, dtype=torch.bfloat16))]
+    message = packed([tensor, torch.ones(3, dtype=torch.bfloat16)], forms)
+    assert message.numel() == length(forms)
+    received, ones = unpacked(message, forms)
+    assert torch.equal(received, tensor) and received.stride() == tensor.stride()
+    assert torch.equal(ones, torch.ones(3, dtype=torch.bfloat16))
+    assert form(forms[0].empty()) == forms[0]
 
 
 def test_a_batch_of_another_size_is_rejected() -> None:
