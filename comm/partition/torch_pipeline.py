@@ -145,7 +145,6 @@ class Pipeline:
             PeerLost: if another rank ended or did not answer.
         """
         count = self.grid.pipelines * self.grid.micro_batches
-        self.stage.outputs.clear()
         self._copy_shared()
         self._expect()
         offset = self.place.pipeline * self.grid.micro_batches
