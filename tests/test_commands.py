@@ -168,6 +168,7 @@ WAYS = [
     Way(r"suite tune \S", tunes, "trains for many minutes: its runs are composed"),
     Way(r"suite \w+( [A-Z]+(\.json)?)?$", named, "names a verb, or needs a result"),
     Way(r"suite ", composes, "trains for minutes, or with data and devices that are not here: checked before ranks"),
+    Way(r"torchrun --nproc-per-node 2 train.py$", elsewhere, "tests/partition/test_page.py runs it"),
     Way(r"torchrun |python -m suite.comm.testbed run ", inside, "needs several hosts: each rank's command is checked"),
     Way(r"(python|pytest) ", there, "takes minutes, a network or idle cores: its file or module is there"),
     Way(r"make ", target, "builds, tests or measures for minutes: the Makefile has the target"),

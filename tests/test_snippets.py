@@ -12,6 +12,7 @@ import pytest
 
 ROOT = conftest.TESTS.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES.remove(ROOT / "docs" / "partition.md")  # its programs are run by tests/partition/test_page.py
 PAGES += sorted((ROOT / "tasks").glob("*/CARD.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [

@@ -103,13 +103,11 @@ def run(traced: Traced, plan: Plan, batch: Any, seeds: Sequence[int] = ()) -> St
         for stage in chain:
             values, state = stage.forward(number, inputs, values, state)
         grads: list[Tensor] = []
-        tied: dict[str, list[Tensor]] = {}
+        tied: dict[str, Tensor] = {}
         for stage in reversed(chain):
-            shared = {name: tied[name] for name in stage.own if name in tied}
-            returned = stage.backward(number, grads, shared)
+            returned = stage.backward(number, grads, {n: tied[n] for n in stage.part.parameters if n in tied})
             grads = returned.values
-            for name, grad in returned.tied.items():
-                tied.setdefault(name, []).append(grad)
+            tied |= returned.tied
     last = chain[-1]
     return Step(
         losses=[last.losses[number] for number in range(count)],

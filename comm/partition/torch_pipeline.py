@@ -26,11 +26,25 @@ Mean = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # averages gradients ov
 
 @dataclass(frozen=True)
 class Shared:
-    """A parameter that several stages read; the first stage owns it."""
+    """A parameter that several stages read; the first stage owns it.
+
+    In each micro-batch, its gradient goes from the last of these stages to the first, and each adds its own. The sum
+    then has autograd's order.
+    """
 
     name: str
     stages: tuple[int, ...]
     form: Form
+
+    def before(self, stage: int) -> int | None:
+        """The stage that reads the parameter before this one; None if there is none, or this one does not read it."""
+        number = self.stages.index(stage) if stage in self.stages else 0
+        return self.stages[number - 1] if number else None
+
+    def after(self, stage: int) -> int | None:
+        """The stage that reads the parameter after this one; None if there is none, or this one does not read it."""
+        number = self.stages.index(stage) + 1 if stage in self.stages else len(self.stages)
+        return self.stages[number] if number < len(self.stages) else None
 
 
 class Pipeline:
@@ -169,11 +183,10 @@ class Pipeline:
         after = [self.grid.peer(self.place, stage + 1, number) for number in own] if self.after else []
         self.gradients.expect(Expected(rank, self._returned_forms()) for rank in after)
         self.tied.expect(
-            Expected(self.grid.peer(self.place, reader, number), (shared.form,))
+            Expected(self.grid.peer(self.place, later, number), (shared.form,))
             for number in own
             for shared in self.shared
-            if shared.stages[0] == stage
-            for reader in reversed(shared.stages[1:])
+            if (later := shared.after(stage)) is not None
         )
 
     def _received_forms(self) -> tuple[Form, ...]:
@@ -205,15 +218,16 @@ class Pipeline:
     def _backward(self, own: int) -> None:
         """The backward pass of one micro-batch."""
         grads = self.gradients.receive() if self._returned_forms() else ()
-        mine = [shared for shared in self.shared if shared.stages[0] == self.place.stage]
-        tied = {shared.name: [self.tied.receive()[0] for _ in shared.stages[1:]] for shared in mine}
-        returned = self.stage.backward(own, list(grads), tied)
+        read_later = [shared for shared in self.shared if shared.after(self.place.stage) is not None]
+        later = {shared.name: self.tied.receive()[0] for shared in read_later}
+        returned = self.stage.backward(own, list(grads), later)
         if self.place.stage:
             forms = [form for form in self.cut.gradients if form is not None]
             self.gradients.send(self.grid.peer(self.place, self.place.stage - 1, own), returned.values, forms)
         for shared in self.shared:
-            if shared.name in returned.tied:
-                peer = self.grid.peer(self.place, shared.stages[0], own)
+            earlier = shared.before(self.place.stage)
+            if earlier is not None:
+                peer = self.grid.peer(self.place, earlier, own)
                 self.tied.send(peer, [returned.tied[shared.name]], [shared.form])
 
     @torch.no_grad()

@@ -41,7 +41,7 @@ class Returned:
 
     Attributes:
         values: gradients of the received values that get one, in order.
-        tied: gradients of the parameters that an earlier stage owns, by name.
+        tied: gradients of the parameters that an earlier stage owns, by name, with those of later stages.
     """
 
     values: list[Tensor]
@@ -107,14 +107,14 @@ class Stage:
         return tuple(value.detach() for value in sent), state_after
 
     def backward(
-        self, micro_batch: int, grads: Sequence[Tensor], tied: Mapping[str, Sequence[Tensor]] | None = None
+        self, micro_batch: int, grads: Sequence[Tensor], later: Mapping[str, Tensor] | None = None
     ) -> Returned:
         """Run the backward pass of one micro-batch, and add the gradients of the stage's parameters to `sums`.
 
         Args:
             micro_batch: its number.
             grads: gradients of the sent values that get one, in order.
-            tied: by name of a parameter that this stage owns, its gradients at later stages, the last stage first.
+            later: by name of a parameter that later stages read, too, its gradient there.
         """
         held = self.held.pop(micro_batch)
         sent = self._again(held) if held.sent is None else held.sent
@@ -122,8 +122,7 @@ class Stage:
         if self.after is not None:
             targets = [value for value, form in zip(sent, self.after.gradients, strict=True) if form is not None]
             roots = list(zip(targets, grads, strict=True))
-        for name, parts in (tied or {}).items():
-            roots.append((self.own[name], _summed(parts)))
+        roots += [(self.part.parameters[name], grad) for name, grad in (later or {}).items()]
         returned = [value for value, form in zip(held.received, self.cut.gradients, strict=True) if form is not None]
         wanted = [*returned, *self.own.values(), *self.tied.values()]
         results = gradients([root for root in roots if root[0].requires_grad], wanted)
@@ -148,13 +147,6 @@ class Stage:
         """Repeat a forward pass with the buffers and random numbers that it had."""
         with torch.enable_grad(), generator(self.device, held.state):
             return self.part(*held.inputs, *held.received, changing=held.buffers)
-
-
-def _summed(parts: Sequence[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
 
 
 def seeded(device: torch.device, seed: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from torch_models import CASES, Case, made, slices
 
 from suite.comm.partition import torch_alone
+from suite.comm.partition.costs import spans
 from suite.comm.partition.device import Device
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner import Request, plan
@@ -60,10 +61,7 @@ def test_the_stages_have_the_bits_of_the_model(name: str, stages: int, recompute
     other = made(name)
     expected = plain(other, seeds)
     case = made(name)
-    limit = {"shared": 3, "in_place": 2, "counting": 1}.get(
-        name, 4
-    )  # the most stages of a model that cannot be cut everywhere
-    traced, cut = planned(case, min(stages, limit), recompute=recompute)
+    traced, cut = planned(case, min(stages, MOST.get(name, 4)), recompute=recompute)
     step = torch_alone.run(traced, cut, (case.inputs, case.targets), seeds if case.draws else ())
     assert all(map(torch.equal, step.losses, expected.losses))
     outputs, references = (list(map(pytree.tree_leaves, run.outputs)) for run in (step, expected))
@@ -73,6 +71,30 @@ def test_the_stages_have_the_bits_of_the_model(name: str, stages: int, recompute
     assert not [name for name, grad in step.sums.items() if not torch.equal(grad, expected.sums[name])]
     buffers = dict(other.model.named_buffers())
     assert all(torch.equal(value, buffers[name]) for name, value in case.model.named_buffers())
+
+
+def test_every_cut_of_a_tied_weight_has_the_bits_of_the_model() -> None:
+    """Three stages read the weight, one or several times each."""
+    expected = plain(made("tied"), [0] * MICRO_BATCHES)
+    case = made("tied")
+    traced, whole = planned(case, 1)
+    nodes = whole.stages[0].nodes
+    for first, second in itertools.combinations(range(1, len(nodes)), 2):
+        home = {node: (place >= first) + (place >= second) for place, node in enumerate(nodes)}
+        uses = spans(traced.graph, home, 3)
+        stages = tuple(
+            dataclasses.replace(
+                whole.stages[0],
+                nodes=tuple(node for node in nodes if home[node] == number),
+                receives=tuple(name for name, made_in, used_in in uses if made_in < number <= used_in),
+            )
+            for number in range(3)
+        )
+        step = torch_alone.run(traced, dataclasses.replace(whole, stages=stages), (case.inputs, case.targets))
+        assert not [name for name, grad in step.sums.items() if not torch.equal(grad, expected.sums[name])], (
+            first,
+            second,
+        )
 
 
 def test_the_maker_of_a_value_that_changes_in_place_stays_with_its_users() -> None:
