@@ -28,8 +28,8 @@ Mean = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # averages gradients ov
 class Shared:
     """A parameter that several stages read; the first stage owns it.
 
-    In each micro-batch, its gradient goes from the last of these stages to the first, and each adds its own. The sum
-    then has autograd's order.
+    In each micro-batch, the last of these stages sends its gradient to the one before it, which adds its own and sends
+    the sum on, up to the first. Autograd adds in the same order.
     """
 
     name: str
@@ -37,14 +37,14 @@ class Shared:
     form: Form
 
     def before(self, stage: int) -> int | None:
-        """The stage that reads the parameter before this one; None if there is none, or this one does not read it."""
-        number = self.stages.index(stage) if stage in self.stages else 0
-        return self.stages[number - 1] if number else None
+        """The last earlier stage that reads the parameter; None if there is none, or `stage` does not read it."""
+        earlier = [reader for reader in self.stages if reader < stage]
+        return earlier[-1] if stage in self.stages and earlier else None
 
     def after(self, stage: int) -> int | None:
-        """The stage that reads the parameter after this one; None if there is none, or this one does not read it."""
-        number = self.stages.index(stage) + 1 if stage in self.stages else len(self.stages)
-        return self.stages[number] if number < len(self.stages) else None
+        """The next stage that reads the parameter; None if there is none, or `stage` does not read it."""
+        later = [reader for reader in self.stages if reader > stage]
+        return later[0] if stage in self.stages and later else None
 
 
 class Pipeline:

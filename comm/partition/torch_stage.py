@@ -41,7 +41,7 @@ class Returned:
 
     Attributes:
         values: gradients of the received values that get one, in order.
-        tied: gradients of the parameters that an earlier stage owns, by name, with those of later stages.
+        tied: gradients of the parameters that an earlier stage owns, by name, summed over this and later stages.
     """
 
     values: list[Tensor]
@@ -114,7 +114,7 @@ class Stage:
         Args:
             micro_batch: its number.
             grads: gradients of the sent values that get one, in order.
-            later: by name of a parameter that later stages read, too, its gradient there.
+            later: sums of the gradients of later stages, by name of the parameter that they share with this stage.
         """
         held = self.held.pop(micro_batch)
         sent = self._again(held) if held.sent is None else held.sent

@@ -9,7 +9,8 @@ from pathlib import Path
 import conftest
 import pytest
 
-PROGRAMS = re.findall(r"```python\n(.*?)```", (conftest.TESTS.parent / "docs" / "partition.md").read_text(), re.DOTALL)
+PAGE = conftest.TESTS.parent / "docs" / "partition.md"
+PLAN, TRAIN, TRAIN_IN_JAX = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def printed(tmp_path: Path, program: str, *launcher: str) -> str:
@@ -22,18 +23,18 @@ def printed(tmp_path: Path, program: str, *launcher: str) -> str:
 
 
 def test_the_plan_in_torch(tmp_path: Path) -> None:
-    text = printed(tmp_path, PROGRAMS[0])
+    text = printed(tmp_path, PLAN)
     assert "4 devices: 2 pipelines of 2 stages" in text or "4 devices: 1 pipeline of 2 stages" in text
     assert "samples/s" in text
 
 
 def test_training_in_torch(tmp_path: Path) -> None:
-    text = printed(tmp_path, PROGRAMS[1], "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    text = printed(tmp_path, TRAIN, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     assert "2 devices: 1 pipeline of 2 stages, 8 micro-batches of 32 samples" in text
     assert re.search(r"^loss \d\.\d{3}$", text, re.MULTILINE)
 
 
 @pytest.mark.skipif("xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""), reason="one device")
 def test_training_in_jax(tmp_path: Path) -> None:
-    text = printed(tmp_path, PROGRAMS[2])
+    text = printed(tmp_path, TRAIN_IN_JAX)
     assert "2 devices: 1 pipeline of 2 stages, 4 micro-batches of 8 samples" in text

@@ -91,10 +91,8 @@ def test_every_cut_of_a_tied_weight_has_the_bits_of_the_model() -> None:
             for number in range(3)
         )
         step = torch_alone.run(traced, dataclasses.replace(whole, stages=stages), (case.inputs, case.targets))
-        assert not [name for name, grad in step.sums.items() if not torch.equal(grad, expected.sums[name])], (
-            first,
-            second,
-        )
+        different = [name for name, grad in step.sums.items() if not torch.equal(grad, expected.sums[name])]
+        assert not different, (first, second)
 
 
 def test_the_maker_of_a_value_that_changes_in_place_stays_with_its_users() -> None:
