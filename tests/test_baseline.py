@@ -13,12 +13,12 @@ from tiny_runs import TINY, Call
 from suite import cli
 from suite.contract import UserError
 from suite.report import board
+from suite.report.recompute import schema_faults
 from suite.report.site import pages
 from suite.settings import configure
 from suite.tasks.frnn import trees
 from suite.track.points import points
 from suite.track.view import snapshot
-from suite.report.recompute import schema_faults
 
 MEANS = (*TINY, "baseline=means")
 ABSENT = ("optimizer", "comm", "backend", "world", "batch_size")  # from a baseline's spec

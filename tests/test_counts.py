@@ -11,8 +11,8 @@ import jax
 import pytest
 from engines import BACKENDS, advance, config, engine
 
-from suite.track.points import points
 from suite.report.recompute import schema_faults
+from suite.track.points import points
 
 both = pytest.mark.parametrize("backend", BACKENDS)
 # every statistic of a filter seen as 4 × 9 is singular on its longer side, and without a ridge it has no root

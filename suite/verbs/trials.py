@@ -33,6 +33,16 @@ def last(result: Result | None) -> str | None:
     return rungs(result)[-1]["label"] if rungs(result) else None
 
 
+def shortfall(result: Result | None) -> float:
+    """Distance of a run's best evaluation from its first target; infinite if the run failed or gave no number."""
+    if result is None:
+        return math.inf
+    target = result["targets"][0]
+    sign = 1 if target["higher_is_better"] else -1
+    values = [point["metrics"].get(target["metric"], math.nan) for point in result["curve"]]
+    return min((sign * (target["value"] - value) for value in values if math.isfinite(value)), default=math.inf)
+
+
 @dataclass(frozen=True)
 class Trial:
     """One point of the list, and the results of its runs; a result is None if the run failed."""
@@ -49,9 +59,16 @@ class Trial:
 
     @property
     def place(self) -> tuple[Any, int]:
-        """Sort key, best trial first: more targets, then fewer steps, of the worst seed; then the trial's number."""
-        scores = [(-len(rungs(result)), steps(result) or math.inf) for result in (self.result, *self.again)]
-        return max(scores), self.number
+        """Sort key, best trial first: more targets, then fewer steps, of the worst seed; then the trial's number.
+
+        Trials without a target are sorted by their distance from the first target.
+        """
+        return max(_score(result) for result in (self.result, *self.again)), self.number
+
+
+def _score(result: Result | None) -> tuple[int, float, float]:
+    reached = steps(result)
+    return (-len(rungs(result)), reached, 0.0) if reached else (0, math.inf, shortfall(result))
 
 
 def propose(optimizer: Mapping[str, Any], *, fixed: Collection[str], trials: int) -> list[dict[str, float]]:

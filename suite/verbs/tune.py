@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from suite.launch.local import launch
 from suite.settings import configure, validation
 from suite.settings.overrides import TUNED, clean
 from suite.verbs import recipe
-from suite.verbs.trials import PREFIX, Trial, propose, rungs, table
+from suite.verbs.trials import PREFIX, Trial, propose, rungs, shortfall, table
 
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3
@@ -23,8 +24,9 @@ they reach, then by the steps to the last one. Write the best values into a reci
 A trial is ranked by the worst of its seeds: the best trial runs again with the next seed, until the best trial has run
 with {SEEDS} seeds. The ranges stand in the optimizer's YAML file, search: {{lr: [low, high, log]}}; a value on the
 command line is not searched, and is recorded. Trials start from the defaults, not from an earlier recipe. Finished
-trials do not run again. The recipe's values for other data are kept. Exit codes: 0 written, 1 no trial reached a
-target, 2 bad usage, 130 and 143 interrupted (the same command continues)."""
+trials do not run again. The recipe's values for other data are kept. If no trial reaches a target, no recipe is
+written; with --misses, the trial that came closest to the first target is written. Exit codes: 0 written, 1 no trial
+reached a target, 2 bad usage, 130 and 143 interrupted (the same command continues)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="the recipe to write (default: conf/recipe/<task>-<optimizer>-<scale>.yaml)",
     )
+    parser.add_argument("--misses", action="store_true", help="write a recipe even if no trial reached a target")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
     overrides, trials, seeds = _split(clean(chosen.overrides))
@@ -72,7 +75,8 @@ def main(arguments: Sequence[str]) -> int:
     except _InterruptedError as interrupted:
         return interrupted.code
     print(f"\n{table(ranked)}\n")
-    if not rungs(ranked[0].result):
+    missed = not rungs(ranked[0].result)
+    if missed and not (chosen.misses and math.isfinite(shortfall(ranked[0].result))):
         print("no trial reached a target, so no recipe is written; type a larger max_steps=, or other ranges")
         return 1
     keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
@@ -81,8 +85,8 @@ def main(arguments: Sequence[str]) -> int:
     defaults = [override for override in common if not override.startswith(TUNED)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(recipe.text(configure.whole(defaults, directory), tuned))
-    print(f"written: {path}")
-    return 0
+    print(f"written: {path}" + (" (no trial reached a target)" if missed else ""))
+    return int(missed)
 
 
 class _InterruptedError(Exception):

@@ -1,6 +1,8 @@
 """`suite tune`, and the recipes that it wrote."""
 
 import dataclasses
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,12 @@ def test_ranges_that_are_not_understood_are_refused(search: dict[str, Any]) -> N
         propose(SGD | {"search": search}, fixed=[], trials=2)
 
 
-def trial(number: int, *steps: int | None) -> Trial:
-    targets = [{"reached": step is not None, "step": step, "label": f"top1_{i}"} for i, step in enumerate(steps)]
-    return Trial(number, {"optimizer.lr": 0.1}, {"targets": targets, "outcome": {"kind": "exhausted"}})
+def trial(number: int, *steps: int | None, top1: tuple[float, ...] = ()) -> Trial:
+    goal = {"metric": "top1", "value": 72, "higher_is_better": True}
+    targets = [goal | {"reached": s is not None, "step": s, "label": f"top1_{i}"} for i, s in enumerate(steps)]
+    curve = [{"metrics": {"top1": value}} for value in top1]
+    result = {"targets": targets, "curve": curve, "outcome": {"kind": "exhausted"}}
+    return Trial(number, {"optimizer.lr": 0.1}, result)
 
 
 def test_more_targets_win_then_fewer_steps_then_the_earlier_trial() -> None:
@@ -52,8 +57,10 @@ def test_more_targets_win_then_fewer_steps_then_the_earlier_trial() -> None:
         trial(4, 90, 300),
         trial(5, 80, 200),
         trial(6, 70, 200),
+        trial(7, None, None, top1=(60, 50)),
+        trial(8, None, None, top1=(55, 65, math.nan)),
     ]
-    assert [one.number for one in sorted(trials, key=lambda one: one.place)] == [5, 6, 4, 3, 1, 2]
+    assert [one.number for one in sorted(trials, key=lambda one: one.place)] == [5, 6, 4, 3, 8, 7, 1, 2]
     assert trials[0].outcome == "failed"
 
 
@@ -127,6 +134,24 @@ def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> Non
 def test_tune_without_a_target_writes_nothing(suite: Call, tmp_path: Path) -> None:
     code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "--out", "never.yaml")
     assert code == 1 and "no trial reached a target" in text and not (tmp_path / "never.yaml").exists()
+
+
+def test_tune_writes_the_closest_trial_when_asked(suite: Call, tmp_path: Path) -> None:
+    ranges = "optimizer.search={lr: [0.0001, 1.0, log]}"  # so wide that the trials differ after six steps
+    code, text = suite("tune", *TINY, "max_steps=6", "trials=3", ranges, "--misses", "--out", "never.yaml")
+    assert code == 1 and "written: never.yaml (no trial reached a target)" in text
+    evidence = yaml.safe_load((tmp_path / "never.yaml").read_text())["tuned"]["all"]
+    assert [line["reached"] for line in evidence["tried"]] == [None, None, None]
+
+    distances = {}
+    for path in (tmp_path / "runs").rglob("result.json"):
+        result = json.loads(path.read_text())
+        target = result["targets"][0]
+        value = result["curve"][-1]["metrics"][target["metric"]]
+        distance = target["value"] - value if target["higher_is_better"] else value - target["value"]
+        distances[result["spec"]["config"]["optimizer"]["lr"]] = distance
+    chosen = evidence["values"]["optimizer"]["lr"]
+    assert distances[chosen] == min(distances.values()) < max(distances.values())
 
 
 @pytest.mark.parametrize(
