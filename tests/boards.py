@@ -34,9 +34,10 @@ def result(
     task=None,
     samples=None,
     parameters=500,
+    every=1,
     **more,
 ):
-    """A result as the engine writes it; two seconds a step."""
+    """A result as the engine writes it; two seconds a step, and the last two evaluations `every` steps apart."""
     reached = kind == "reached"
     crossing = {"reached": reached, "step": step if reached else None, "train_seconds": 2.0 * step if reached else None}
     last = step if reached else budget
@@ -76,7 +77,10 @@ def result(
         "segments": [{"step": 0, "resumed": False, "device": device}],
         "tuning": {"source": "conf/recipe", "trials": trials},
         "precision": "float32",
-        "curve": [{"step": last, "samples": 64 * last, "train_seconds": 2.0 * last, "metrics": {"top1": 50.0}}],
+        "curve": [
+            {"step": point, "samples": 64 * point, "train_seconds": 2.0 * point, "metrics": {"top1": 50.0}}
+            for point in (last - every, last)
+        ],
         "targets": [{**TARGET, **crossing}] if targets is None else targets,
         "outcome": {"kind": kind},
         "published": list(published),
@@ -152,7 +156,7 @@ def golden(folder: Path) -> dict[str, bytes]:
 def _curve(steps):
     return [
         {"step": step, "samples": 64 * step, "train_seconds": 2.0 * step, "metrics": {"top1": 85.0 * step / steps}}
-        for step in (steps // 4, steps // 2, steps)
+        for step in (steps // 4, steps // 2, steps - 1, steps)
     ]
 
 

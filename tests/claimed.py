@@ -1,7 +1,26 @@
-"""Checks of committed claims that are measured by a study."""
+"""Checks of committed claims that are measured by a study, and a user's own file of claims."""
 
 from suite.claims.claim import Check, load
 from suite.studies.__main__ import call
+
+RUN = "+task=resnet50 optimizer=sgd max_steps=4 eval_every=2 stop_at_target=false task.batch_size=32 threads=1"
+CLAIMS = f"""
+citation: 'Someone: Something, 2026'
+claims:
+- id: mine-steps
+  statement: A run of four steps makes four steps.
+  place: page 1
+  checks:
+  - name: steps
+    scale: stand-in
+    stands_for: a test
+    quantity: steps
+    runs: {{sgd: {RUN}}}
+    measure: {{field: steps}}
+    statistic: exact
+    holds: {{above: 3.5, below: 4.5}}
+    minutes: 0.2
+"""
 
 
 def check_of(claim: str, name: str) -> Check:

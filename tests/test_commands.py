@@ -154,7 +154,8 @@ WAYS = [
     Way(r"suite --config-dir conf ", elsewhere, "tests/test_contributing.py runs it"),
     Way("|".join(f"{re.escape(text)}$" for text in test_docs.SUITE), elsewhere, "tests/test_docs.py runs it"),
     Way(
-        r"suite (data \w+( --from|$)|list|plan \S|(submit|export|report) \S|board --out|.* --cfg job)",
+        r"suite (data \w+( --from|$)|list|plan \S|(submit|export|report) \S|board --out|reproduce .*--again)|"
+        r"suite .* --cfg job",
         runs,
         "cheap: runs as printed",
     ),

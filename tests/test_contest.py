@@ -48,6 +48,30 @@ def test_with_one_row_an_optimizer_the_leader_is_that_of_the_statistics(spread):
     assert (contest.leader and contest.leader.optimizer) == (None if index is None else contest.rows[index].optimizer)
 
 
+def test_a_difference_of_less_than_the_steps_between_evaluations_is_none():
+    def near(every):
+        return [*seeds("kfac", 200, 202, 201, 199, every=every), *seeds("sgd", 220, 222, 223, 219, every=every)]
+
+    assert kinds(near(1)) == {("kfac", None): "leads", ("sgd", None): "slower"}
+    assert kinds(near(20)) == {("kfac", None): "first", ("sgd", None): "tied"}
+    coarse, fine = (only(near(every)).places[1].against for every in (20, 1))
+    assert coarse.low < 1 < fine.low and coarse.high > fine.high and coarse.ratio == fine.ratio
+    far = [*seeds("kfac", 200, 202, 201, 199, every=20), *seeds("sgd", 440, 442, 443, 439, every=20)]
+    assert kinds(far)["kfac", None] == "leads"
+
+
+def test_equal_steps_have_bounds_because_the_distance_of_evaluations_is_known():
+    equal = [*seeds("kfac", 200, 200, 200, 200, every=10), *seeds("sgd", 400, 400, 400, 400, every=10)]
+    assert kinds(equal) == {("kfac", None): "leads", ("sgd", None): "slower"}
+
+
+def test_the_first_evaluation_may_see_a_target_that_was_met_in_the_first_step():
+    first = [*seeds("kfac", 50, 50, 50, 50, every=50), *seeds("sgd", 100, 100, 100, 100, every=50)]
+    contest = only(first)
+    assert [row.seeds[3].earliest for row in contest.rows] == [1, 51]
+    assert contest.leader is None and contest.places[1].against.ratio == pytest.approx(2)
+
+
 def test_two_settings_of_one_optimizer_do_not_keep_it_from_leading():
     similar = [*CLEAR, *seeds("kfac", 101, 100, 102, 99, lr=0.2)]
     assert sorted(kinds(similar).values()) == ["leads", "slower", "tied"]

@@ -258,9 +258,9 @@ def test_leaderboard_json_is_versioned_and_has_the_seeds_of_each_row(tmp_path):
     entries = [entry for group in document["groups"] for entry in group["entries"]]
     assert len(entries) == 7
     kfac = next(entry for entry in entries if entry["optimizer"] == "kfac" and len(entry["results"]) == 5)
-    assert kfac["seeds"]["4"] == {"reached": True, "spent": 110}
+    assert kfac["seeds"]["4"] == {"reached": True, "spent": 110, "earliest": 110}
     (lamb,) = (entry for entry in entries if entry["optimizer"] == "lamb")
-    assert lamb["seeds"] == {"3": {"reached": False, "spent": None}}
+    assert lamb["seeds"] == {"3": {"reached": False, "spent": None, "earliest": None}}
 
 
 def test_the_page_of_documentation_names_every_field_of_leaderboard_json(tmp_path):
@@ -308,6 +308,7 @@ def test_the_command_names_what_it_left_out(tmp_path, capsys, monkeypatch):
     (tmp_path / "runs" / "broken.json").write_text("{")
     (tmp_path / "runs" / "other.json").write_text('{"schema": 7}')
     (tmp_path / "runs" / "short.json").write_text('{"schema": 1, "spec": {}}')
+    monkeypatch.setattr(verb, "_shipped", lambda: tmp_path / "absent")
     assert verb.main(["--out", "page", "--without-claims"]) == 0
     printed = capsys.readouterr()
     assert "page/index.html: 3 pages, 1 groups from 1 results, 3 files left out" in printed.out
@@ -320,14 +321,48 @@ def test_the_command_names_what_it_left_out(tmp_path, capsys, monkeypatch):
 
 def test_no_results_make_an_empty_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(verb, "_shipped", lambda: tmp_path / "absent")
     assert verb.main(["--without-claims"]) == 0
     assert "No results yet" in (tmp_path / "site" / "index.html").read_text()
     with pytest.raises(UserError, match="no such folder: elsewhere"):
         verb.main(["--results", "elsewhere"])
 
 
+def test_outside_a_checkout_the_suites_own_results_are_used_and_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = tmp_path / "package"
+    for place, some in ((shipped, result(seed=4)), (tmp_path / "runs", result(seed=5))):
+        place.mkdir()
+        (place / "one.json").write_text(json.dumps(some))
+    monkeypatch.setattr(verb, "_shipped", lambda: shipped)
+    assert verb.main(["--without-claims"]) == 0
+    printed = capsys.readouterr().out
+    assert f"using the suite's own results: {shipped}\n" in printed and "from 2 results" in printed
+    assert verb.main(["--without-claims", "--results", "runs"]) == 0
+    printed = capsys.readouterr().out
+    assert "suite's own" not in printed and "from 1 results" in printed
+
+
+def test_in_a_checkout_its_own_results_are_used(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    committed, shipped = tmp_path / "results" / "runs", tmp_path / "package"
+    for place, seeds in ((committed, (4,)), (shipped, (5, 6))):
+        place.mkdir(parents=True)
+        for seed in seeds:
+            (place / f"{seed}.json").write_text(json.dumps(result(seed=seed)))
+    monkeypatch.setattr(verb, "_shipped", lambda: shipped)
+    assert verb.main(["--without-claims"]) == 0
+    printed = capsys.readouterr().out
+    assert "suite's own" not in printed and "from 1 results" in printed
+
+
+def test_the_suites_own_results_are_those_of_the_repository():
+    assert verb._shipped().resolve() == ROOT / "results" / "runs"
+
+
 def test_the_command_shows_the_claims(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(verb, "_shipped", lambda: tmp_path / "absent")
     monkeypatch.setattr(verb, "standings", lambda: [standing()])
     assert verb.main([]) == 0
     assert "K-FAC needs &lt;fewer&gt; steps." in (tmp_path / "site" / "claims.html").read_text()

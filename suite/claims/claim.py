@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from suite.claims.faults import first_fault, not_yaml
 from suite.contract import UserError
 from suite.load import nearest
 
@@ -165,11 +166,9 @@ def parse(text: str, name: str) -> Paper:
     try:
         return Paper.model_validate(yaml.safe_load(text))
     except yaml.YAMLError as error:
-        raise UserError(f"{name}: {error}") from error
+        raise UserError(f"{name}: {not_yaml(error)}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{name}: {place}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise UserError(f"{name}: {first_fault(error, Paper, text)}") from error
 
 
 def select(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
@@ -211,3 +210,5 @@ def _read(path: Path) -> Paper:
         return parse(path.read_text(encoding="utf-8"), path.as_posix())
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start}: is not UTF-8") from error

@@ -6,6 +6,7 @@ in `results/studies` and `runs/studies`, one file for each seed.
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from suite.claims.claim import Check, Claim
 from suite.claims.measure import Bounds, Result, quantity
 from suite.contract import UserError
+from suite.load import preset
 from suite.settings import configure
 from suite.settings.overrides import flat
 
@@ -38,6 +40,10 @@ INCIDENTAL = (
 INCIDENTAL += ("checkpoint_every", "log_every", "resume", "tuning", "prefetch")
 CHOICES = ("task", "optimizer", "backend", "comm", "scale", "world")  # keys of a result's `spec`
 PLACES = ("data_dir", "cache_dir")  # settings of the task at any depth: where the data lies
+DEFAULT = "backend=torch"  # what a run without this word has, too
+USUAL = {"comm": "float32", "world": "1", "scale": "laptop"}  # without an experiment
+WORD = re.compile(r"[a-z]\w*")
+BASELINE = "baseline.name"
 CADENCE = "eval_every"  # matters for steps to a target only
 
 
@@ -50,18 +56,23 @@ class Evidence:
     files: tuple[str, ...]
 
 
-def folders() -> list[Path]:
-    """The folders of results: the suite's own, then this directory's."""
-    committed = Path(str(resources.files("suite.results")))
-    return [folder for folder in (committed, Path("runs")) if folder.is_dir()]
+def committed() -> Path:
+    """The suite's own folder of results."""
+    return Path(str(resources.files("suite.results")))
 
 
 class Results:
-    """All results of the folders, read once, and found by a run's overrides."""
+    """All results of some folders, read once, and found by a run's overrides.
 
-    def __init__(self) -> None:
+    Args:
+        folders: of results and studies; by default the suite's own, then this directory's.
+    """
+
+    def __init__(self, folders: Sequence[Path] | None = None) -> None:
+        chosen = (committed(), Path("runs")) if folders is None else folders
+        self.folders = [folder for folder in chosen if folder.is_dir()]
         self._all: list[tuple[str, Result]] = []
-        for folder in folders():
+        for folder in self.folders:
             for path in sorted(folder.rglob("*.json")):
                 if result := _read(path):
                     self._all.append((_label(path, folder), result))
@@ -76,21 +87,20 @@ class Results:
             check: that uses the run.
         """
         words = typed(overrides)
-        plausible = [item for item in self._all if might_be(words, item[1])]
+        plausible = [item for item in self._all if _counts(item[1], check) and might_be(words, item[1])]
         if not plausible:
             return {}
         wanted, named = wanted_settings(overrides)
         if check.measure and not (check.measure.steps_to or check.measure.seconds_to) and CADENCE not in named:
             wanted = {key: value for key, value in wanted.items() if key != CADENCE}
-        real = check.scale == "published"
-        results = {}
-        for path, result in plausible:
-            seed = result["spec"]["seed"]
-            if (result["tuning"]["trials"] and seed in TUNING_SEEDS) or result["outcome"]["kind"] == "interrupted":
-                continue
-            if (result["data"]["kind"] == "real" or not real) and matches(wanted, named, result):
-                results[seed] = path, result
-        return results
+        return {result["spec"]["seed"]: (path, result) for path, result in plausible if matches(wanted, named, result)}
+
+
+def _counts(result: Result, check: Check) -> bool:
+    """Whether a result may count for a check, whatever its settings."""
+    if result["outcome"]["kind"] == "interrupted" or (check.scale == "published" and result["data"]["kind"] != "real"):
+        return False
+    return not (result["tuning"]["trials"] and result["spec"]["seed"] in TUNING_SEEDS)
 
 
 def _label(path: Path, folder: Path) -> str:
@@ -114,17 +124,47 @@ def typed(overrides: str) -> dict[str, str]:
 
 
 def might_be(words: Mapping[str, str], result: Result) -> bool:
-    """Whether a result agrees with the choices that overrides name; composing the rest takes longer."""
-    usual = {} if "experiment" in words else {"comm": "float32", "world": "1", "scale": "laptop"}
+    """Whether a result agrees with the choices and values that overrides name; composing the rest takes longer."""
+    usual = _chosen_by(words["experiment"]) if "experiment" in words else USUAL
     chosen = {"backend": "torch", **usual, **words}
     spec = result["spec"]
-    return all(str(spec.get(key)) == chosen[key] for key in CHOICES if key in chosen and spec.get(key) is not None)
+    if any(str(spec.get(key)) != chosen[key] for key in CHOICES if key in chosen and spec.get(key) is not None):
+        return False
+    return not any(_differs(value, spec["config"], key) for key, value in words.items() if key not in INCIDENTAL)
 
 
 @cache
+def _chosen_by(experiment: str) -> dict[str, str]:
+    """The choices of an experiment's file, such as its task and scale."""
+    entries = (entry for entry in preset("experiment", experiment).get("defaults", []) if isinstance(entry, dict))
+    named = {key.removeprefix("override /"): value for entry in entries for key, value in entry.items()}
+    return {key: value for key, value in named.items() if key in CHOICES}
+
+
+def _differs(word: str, config: Mapping[str, Any], key: str) -> bool:
+    """Whether a configuration has another number or word at a dotted key; other types are not compared."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, bool):
+        return word in ("true", "false") and word != str(value).lower()
+    if isinstance(value, str):
+        return WORD.fullmatch(word) is not None and word != value
+    try:
+        return isinstance(value, int | float) and float(word) != value
+    except ValueError:
+        return False  # such as null or an expression
+
+
 def wanted_settings(overrides: str) -> tuple[dict[str, Any], frozenset[str]]:
     """The settings of a run as dotted keys, and the keys that its overrides name."""
-    return _settings(configure.compose(shlex.split(overrides), check=False)), frozenset(typed(overrides))
+    return _composed(tuple(word for word in shlex.split(overrides) if word != DEFAULT)), frozenset(typed(overrides))
+
+
+@cache
+def _composed(words: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of a run as dotted keys. Composing takes about 0.2 s, and checks share runs."""
+    return _settings(configure.compose(words, check=False))
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,6 +179,8 @@ def matches(wanted: Mapping[str, Any], named: frozenset[str], result: Result) ->
     A result may lack settings that are newer than it, unless the overrides name them.
     """
     own = _settings(result["spec"]["config"])
+    if own.get(BASELINE) != wanted.get(BASELINE):  # a network and a baseline share the task's settings only
+        return False
     if any(key in wanted and key not in own for key in named):
         return False
     return all(own[key] == value for key, value in wanted.items() if key in own)
@@ -147,7 +189,7 @@ def matches(wanted: Mapping[str, Any], named: frozenset[str], result: Result) ->
 def collect(claim: Claim, check: Check, results: Results) -> list[Evidence]:
     """Everything measured for a check, by seed."""
     if check.study:
-        return list(_of_study(claim, check))
+        return list(_of_study(claim, check, results.folders))
     if not check.runs:
         return []
     by_run = {name: results.of(overrides, check) for name, overrides in check.runs.items()}
@@ -167,9 +209,9 @@ def value_file(folder: Path, claim: Claim, check: Check, seed: int) -> Path:
     return folder / "studies" / claim.id / f"{check.name}-s{seed}.json"
 
 
-def _of_study(claim: Claim, check: Check) -> Iterator[Evidence]:
+def _of_study(claim: Claim, check: Check, folders: Sequence[Path]) -> Iterator[Evidence]:
     by_seed: dict[int, Evidence] = {}
-    for folder in folders():
+    for folder in folders:
         for path in sorted((folder / "studies" / claim.id).glob(f"{check.name}-s*.json")):
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["made_by"] == made_by(check):

@@ -24,6 +24,11 @@ REASONS: dict[State, str] = {
 }
 
 
+def error_rate(claim: Claim, check: Check) -> float:
+    """The error rate of one check: the claim's, divided by its number of checks of the same size."""
+    return ALPHA / sum(other.scale == check.scale for other in claim.checks)
+
+
 def measured(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> Measured:
     """The state of a check.
 

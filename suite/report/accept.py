@@ -85,14 +85,17 @@ def copies(
                 already.append((entry.path, other.path))
             else:
                 faults.append(
-                    (entry.path, f"differs from {other.file}, which is the same execution; a result is final")
+                    (
+                        entry.path,
+                        f"differs from {other.file}, which has the same execution_id; a submitted result never changes",
+                    )
                 )
             continue
         target = folder / name_of(entry.result)
         if target in taken or target.exists():
             target = target.with_name(f"{target.stem}-x{execution[:8]}.json")
         if target in taken or target.exists():
-            faults.append((entry.path, f"{target} exists and is not this result; move it away"))
+            faults.append((entry.path, f"another file has its name, {target}; move that file away"))
             continue
         digest = None if entry.log_digest is None else f"{entry.log_digest}  {LOG}\n"
         planned.append(Copy(entry.path, target, content, digest))

@@ -50,7 +50,12 @@ def audit_paths(paths: Sequence[Path]) -> tuple[int, list[Finding]]:
             if checked.entry is not None:
                 entries.append(checked.entry)
             else:
-                sentence = f"is not a result: {shown('; '.join(checked.faults))}"
+                faults = (
+                    "; ".join(checked.faults)
+                    .replace(f"; {submission.REMEDY}", "")
+                    .removeprefix("not a result of this suite ")
+                )
+                sentence = f"is not a result: {shown(faults)}"
                 remedy = "leave it out, or submit the unchanged result of the run"
                 unreadable.append(Finding("wrong", "form", (file.as_posix(),), sentence, remedy))
     return count, ordered([*unreadable, *audit(entries)])

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from suite.claims.faults import first_fault, not_yaml
 from suite.report import strict
 from suite.report.strict import Unreadable, shown
 
@@ -129,6 +130,9 @@ def parse(content: bytes, name: str) -> Doubt:
 
     try:
         text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"byte {error.start}: is not UTF-8") from error
+    try:
         if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in yaml.scan(text)):
             raise Unreadable("contains an anchor or an alias (& or *); write the text out, in quotes")
         _reject_repeated(yaml.compose(text, yaml.SafeLoader))
@@ -136,16 +140,12 @@ def parse(content: bytes, name: str) -> Doubt:
         if not isinstance(entries, dict) or "name" in entries:
             raise Unreadable("must consist of keys and values, without a name, which is the file's")
         return Doubt.model_validate({**entries, "name": name})
-    except UnicodeDecodeError as error:
-        raise Unreadable(f"byte {error.start}: is not UTF-8") from error
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        place = ".".join(shown(part) for part in first["loc"]) or "the doubt"
-        raise Unreadable(f"{place}: {shown(first['msg'].removeprefix('Value error, '))}") from error
+        raise Unreadable(shown(first_fault(error, Doubt, text, apart=["name"]))) from error
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         if isinstance(error, Unreadable):
             raise
-        raise Unreadable(f"not YAML: {shown(error)}") from error
+        raise Unreadable(shown(not_yaml(error))) from error
 
 
 def _reject_repeated(node: Any) -> None:

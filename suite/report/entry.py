@@ -139,17 +139,34 @@ def _crossing(result: Result, target: dict[str, Any] | None) -> dict[str, Any] |
 
 def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> Seeds:
     """What each seed spent to the target: the median of its executions. Interrupted runs do not count."""
-    executions: dict[int, list[tuple[bool, float]]] = defaultdict(list)  # (missed, spent), so that misses sort last
+    # (missed, spent, earliest), so that misses sort last
+    executions: dict[int, list[tuple[bool, float, float]]] = defaultdict(list)
     for result in results:
         seed, kind = result["spec"]["seed"], result["outcome"]["kind"]
         if crossing := _crossing(result, target):
-            executions[seed].append((False, crossing[unit]))
+            executions[seed].append((False, crossing[unit], _earliest(result, crossing, unit)))
         elif kind in ("diverged", "failed"):
-            executions[seed].append((True, math.inf))
+            executions[seed].append((True, math.inf, math.inf))
         elif kind != "interrupted":
-            executions[seed].append((True, max((point[unit] for point in result["curve"]), default=0)))
+            spent = max((point[unit] for point in result["curve"]), default=0)
+            executions[seed].append((True, spent, spent))
     middle = {seed: median_low(spent) for seed, spent in executions.items()}
-    return {seed: Observation(spent, not missed) for seed, (missed, spent) in middle.items()}
+    return {
+        seed: Observation(spent, not missed, None if missed else earliest)
+        for seed, (missed, spent, earliest) in middle.items()
+    }
+
+
+def _earliest(result: Result, crossing: dict[str, Any], unit: str) -> float:
+    """The first step (or training second) at which the run may have met the target.
+
+    It is one step after the last evaluation that did not see it.
+    """
+    step = crossing["step"] or 0  # a baseline makes no steps
+    before = [point for point in result["curve"] if (point["step"] or 0) < step]
+    last = max(before, key=lambda point: point["step"] or 0, default={"step": 0, "train_seconds": 0.0})
+    steps = step - (last["step"] or 0)
+    return last[unit] + (crossing[unit] - last[unit]) / steps if steps else crossing[unit]
 
 
 def _summary(seeds: Seeds) -> Summary | None:

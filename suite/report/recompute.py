@@ -17,8 +17,15 @@ def schema_faults(result: Any) -> Iterator[str]:
     import jsonschema
 
     schema = json.loads(resources.files("suite").joinpath("schema/result.json").read_text())
+    missing: dict[str, list[str]] = {}
     for error in jsonschema.Draft202012Validator(schema).iter_errors(result):
-        yield f"{error.json_path.removeprefix('$.')}: {error.message}"
+        place = "the result" if error.json_path == "$" else error.json_path.removeprefix("$.")
+        if error.validator == "required":
+            missing.setdefault(place, []).append(error.message.split("'")[1])
+        else:
+            yield f"{place}: {error.message}"
+    for place, names in missing.items():
+        yield f"{'' if place == 'the result' else f'{place}: '}lacks {', '.join(names)}"
 
 
 def recompute(result: Mapping[str, Any], events: list[dict[str, Any]] | None) -> dict[str, Any]:

@@ -26,6 +26,10 @@ class Unreadable(ValueError):
     """A file that is not JSON as this module accepts it; the message has the place and the cause."""
 
 
+class NotJson(Unreadable):
+    """A file that no reader of JSON accepts."""
+
+
 @dataclass(frozen=True)
 class _Fault:
     """Stands in the parsed value for something that JSON readers disagree about."""
@@ -80,7 +84,7 @@ def parse(content: bytes) -> Any:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Unreadable(f"byte {error.start}: is not UTF-8") from error
+        raise NotJson(f"byte {error.start}: is not UTF-8, as JSON is") from error
     _check_depth(text)
     try:
         value = json.loads(
@@ -91,7 +95,7 @@ def parse(content: bytes) -> Any:
             parse_float=_number,
         )
     except json.JSONDecodeError as error:
-        raise Unreadable(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
+        raise NotJson(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
     faults = []
     for fault in _faults(value):
         faults.append(fault)

@@ -16,7 +16,7 @@ from suite.report import strict
 from suite.report.condition import Result
 from suite.report.finding import Entry
 from suite.report.recompute import differences, inconsistent, recompute, schema_faults
-from suite.report.strict import LISTED, Unreadable, shown
+from suite.report.strict import LISTED, NotJson, Unreadable, shown
 from suite.settings.baseline import is_baseline
 
 LOG = "events.jsonl"
@@ -25,8 +25,9 @@ MOST_FILES = 10_000  # in one folder
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*")  # no separator, no leading or double dot
 LONGEST_WORD = 48  # so that the whole name stays below 255 bytes, the limit of most file systems
 PLAIN = "float32"  # the communication mode that a file's name does not mention
-NOT_RESULTS = ("header.json",)  # lies beside a result
+HEADER = "header.json"  # lies beside a result
 CHECKPOINT = "checkpoint"  # a folder of a run
+REMEDY = "name a finished run's directory or its result.json"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ def files(path: Path) -> list[Path]:
     Raises:
         Unreadable: if there are none, or too many.
     """
+    if not path.exists():
+        raise Unreadable(f"no such file or folder; {REMEDY}")
     if not path.is_dir():
         return [path]
     own = path / "result.json"
@@ -63,22 +66,45 @@ def files(path: Path) -> list[Path]:
         return [own]
     found = []
     for file in path.rglob("*.json"):
-        if file.name not in NOT_RESULTS and file.parent.name != CHECKPOINT:
+        if file.name != HEADER and file.parent.name != CHECKPOINT:
             found.append(file)
         if len(found) > MOST_FILES:
             raise Unreadable(f"contains more than {MOST_FILES:,} result files; name smaller folders")
     runs = [file for file in found if file.name == own.name]
+    if not found and (path / HEADER).exists():
+        raise Unreadable("is a run that has not finished; type its command again to continue it, then name it again")
     if not found:
-        raise Unreadable("contains no result.json and no other JSON file; name the directory of a finished run")
+        raise Unreadable(f"contains no result.json; {REMEDY}")
     return sorted(runs or found)
+
+
+def read(path: Path) -> tuple[bytes, Result]:
+    """The bytes of a file, and the object in it, which has the version number of a result.
+
+    Raises:
+        Unreadable: if it is no result of this version; one line for each fault.
+    """
+    content = strict.read_bytes(path)
+    try:
+        result = strict.parse(content)
+    except NotJson as error:
+        raise Unreadable(f"{error}; {REMEDY}") from error
+    if not isinstance(result, dict) or "schema" not in result:
+        raise Unreadable(f"not a result of this suite (the key schema is missing); {REMEDY}")
+    version = result["schema"]
+    if version != record.SCHEMA or isinstance(version, bool):
+        raise Unreadable(
+            f"schema: is {shown(version)}, but this version of the suite reads {record.SCHEMA}; use the version that "
+            "wrote the file"
+        )
+    return content, result
 
 
 def check(path: Path) -> Checked:
     """Check one result file, and the event log if it lies in a run directory."""
     content = b""
     try:
-        content = strict.read_bytes(path)
-        result = strict.parse(content)
+        content, result = read(path)
         faults = tuple(_form_faults(result))
         if faults:
             return Checked(path, None, content, faults)
@@ -88,15 +114,11 @@ def check(path: Path) -> Checked:
     return Checked(path, entry, content, tuple(_number_faults(entry)))
 
 
-def _form_faults(result: object) -> Iterator[str]:
+def _form_faults(result: Result) -> Iterator[str]:
     """At most `LISTED` violations of the schema."""
-    version = result.get("schema") if isinstance(result, dict) else None
-    if version != record.SCHEMA or isinstance(version, bool):
-        yield f"schema: not a result of schema {record.SCHEMA} (its schema is {shown(version)})"
-        return
     for count, fault in enumerate(schema_faults(result)):
         if count == LISTED:
-            yield "and more"
+            yield "and further violations of the format"
             return
         yield shown(fault)
 
@@ -131,7 +153,7 @@ def _number_faults(entry: Entry) -> Iterator[str]:
         faults = [str(error)]
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         source = f"{LOG} is not the log of this run" if entry.events is not None else "a part is missing or misplaced"
-        faults = [f"cannot be recomputed: {source} ({type(error).__name__}: {error})"]
+        faults = [f"its numbers cannot be checked: {source} ({type(error).__name__}: {error})"]
     yield from (shown(fault) for fault in faults[:LISTED])
     if len(faults) > LISTED:
         yield f"and {len(faults) - LISTED} more differences"

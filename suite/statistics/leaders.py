@@ -1,7 +1,8 @@
 """Which of two rows reaches a target earlier, and which row of a leaderboard leads, valid while seeds are added.
 
 Two rows are compared by the ratio of their steps (or seconds) to the target, on the logarithmic scale. Where both
-rows have a seed, its two runs are a pair, because they share initial weights and batches.
+rows have a seed, its two runs are a pair, because they share initial weights and batches. A crossing is known to one
+evaluation only; where an observation states how early it may have been, the intervals are that much wider.
 
 The intervals are those of `suite/statistics/sequential.py`, with their assumptions: pairs are independent, and which
 seeds a row has does not depend on their outcomes. Run the seeds of a row in order (0, 1, 2, …), and include all of
@@ -62,12 +63,15 @@ def separation(a: Row, b: Row, alpha: float = 0.05, *, resolution: float = 0.0) 
         a: the first row, by seed.
         b: the second row.
         alpha: probability that the interval ever excludes the true ratio.
-        resolution: steps (or seconds) between evaluations, if it matters: a crossing lies up to this much earlier than
-            the evaluation that saw it. If all pairs have the same ratio, nothing is separable without it.
+        resolution: steps (or seconds) between evaluations, for observations that do not state their `earliest`: a
+            crossing lies up to this much earlier than the evaluation that saw it. If all pairs have the same ratio,
+            nothing is separable without one of the two.
     """
-    bounds = [_log_ratio(first, second, resolution) for first, second in pairs(a, b)]
+    paired = list(pairs(a, b))
+    bounds = [_log_ratio(first, second, resolution) for first, second in paired]
     if all(math.isfinite(bound.low) and math.isfinite(bound.high) for bound in bounds):
-        return _by_mean(bounds, alpha)
+        seen = [_log_quotient(first.spent, second.spent) for first, second in paired]
+        return _by_mean(seen, bounds, alpha)
     return _by_median(bounds, alpha)
 
 
@@ -141,7 +145,9 @@ def _log_ratio(a: Observation, b: Observation, resolution: float) -> Interval:
         return Interval(_log_quotient(a.spent, b.spent), math.inf)
     if not b.reached:
         return Interval(-math.inf, _log_quotient(a.spent, b.spent))
-    earliest_a, earliest_b = max(0.0, a.spent - resolution), max(0.0, b.spent - resolution)
+    earliest_a, earliest_b = (
+        max(0.0, seed.spent - resolution) if seed.earliest is None else seed.earliest for seed in (a, b)
+    )
     return Interval(_log_quotient(earliest_a, b.spent), _log_quotient(a.spent, earliest_b))
 
 
@@ -153,8 +159,14 @@ def _log_quotient(numerator: float, denominator: float) -> float:
     return math.inf if denominator == 0 or math.isinf(numerator) else math.log(numerator / denominator)
 
 
-def _by_mean(bounds: Sequence[Interval], alpha: float) -> Separation:
-    """Compare by the mean of logarithms."""
+def _by_mean(seen: Sequence[float], bounds: Sequence[Interval], alpha: float) -> Separation:
+    """Compare by the mean of logarithms.
+
+    Args:
+        seen: the logarithm of each pair's ratio, of the evaluations that saw the crossings.
+        bounds: between which that of the crossings lies.
+        alpha: probability of a wrong interval.
+    """
     if not bounds:
         return Separation(None, 0.0, math.inf, False, None)
     logs = [(bound.low + bound.high) / 2 for bound in bounds]
@@ -162,7 +174,7 @@ def _by_mean(bounds: Sequence[Interval], alpha: float) -> Separation:
     interval = mean_interval(logs, alpha, resolution=rounding)
     separable = not interval.low <= 0 <= interval.high
     return Separation(
-        ratio=math.exp(sum(logs) / len(logs)),
+        ratio=math.exp(sum(seen) / len(seen)),
         low=exponential(interval.low),
         high=exponential(interval.high),
         separable=separable,

@@ -20,11 +20,13 @@ CONFIDENCE = 0.95  # conventional; every interval states its coverage
 class Observation:
     """One seed: the steps or seconds to the target, or those spent without reaching it.
 
-    A run that can never reach the target, because it diverged, has spent `math.inf`.
+    A run that can never reach the target, because it diverged, has spent `math.inf`. A crossing is seen at an
+    evaluation; `earliest` is the first step (or second) after the evaluation before, if that matters.
     """
 
     spent: float
     reached: bool
+    earliest: float | None = None  # None: the crossing was at `spent`
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ def _convert(name: str, key: str, annotation: Any, value: object) -> object:
     try:
         return TypeAdapter(annotation, config=ConfigDict(coerce_numbers_to_str=True)).validate_python(value)
     except ValidationError as error:
-        raise UserError(f"{name}: {key}={value}: {error.errors()[0]['msg']}") from error
+        message = error.errors()[0]["msg"].replace("Input should be", "must be")
+        raise UserError(f"{name}: {key}={value}: {message}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

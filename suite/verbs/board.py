@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from pathlib import Path
 
 from suite.claims.standings import standings
@@ -39,7 +40,11 @@ def main(arguments: Sequence[str]) -> int:
         "--out", type=Path, default=Path("site"), metavar="DIR", help="the folder to write to (default: site)"
     )
     parser.add_argument(
-        "--results", type=Path, nargs="+", metavar="DIR", help="folders with results (default: results/runs and runs)"
+        "--results",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="folders with results (default: results/runs, or the suite's own outside a checkout, and runs)",
     )
     parser.add_argument(
         "--without-claims",
@@ -55,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         help="then serve the site at http://127.0.0.1:PORT (default: 8000)",
     )
     chosen = parser.parse_args(arguments)
-    folders = chosen.results or [folder for folder in (Path("results/runs"), Path("runs")) if folder.is_dir()]
+    folders = chosen.results or _usual_folders()
     if absent := [str(folder) for folder in folders if not folder.is_dir()]:
         raise UserError(f"no such folder: {', '.join(absent)}; name folders with results: suite board --results DIR …")
     results, left_out = intake.read(_files(folders))
@@ -76,6 +81,23 @@ def main(arguments: Sequence[str]) -> int:
             except KeyboardInterrupt:
                 print()
     return 0
+
+
+def _usual_folders() -> list[Path]:
+    """The committed results of this checkout, or outside a checkout those of the suite; and this directory's runs."""
+    committed, own = Path("results/runs"), Path("runs")
+    if not committed.is_dir():
+        committed = _shipped()
+        if committed.is_dir():
+            print(f"no results/runs here; using the suite's own results: {committed}")
+        else:
+            print("no results/runs here, and this installation has no results; to add some, type --results DIR")
+    return [folder for folder in (committed, own) if folder.is_dir()]
+
+
+def _shipped() -> Path:
+    """The results that come with the suite; an installation from a wheel has none."""
+    return Path(str(resources.files("suite.results"))) / "runs"
 
 
 def _files(folders: Iterable[Path]) -> list[Path]:

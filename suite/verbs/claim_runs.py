@@ -14,15 +14,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 
 from suite import disk
 from suite.claims.claim import Check, Claim
-from suite.claims.evidence import Results, collect, made_by, missing, value_file
+from suite.claims.evidence import Results, collect, committed, made_by, missing, value_file
 from suite.claims.standing import Standing
 from suite.claims.standings import standings
-from suite.claims.verdict import ALPHA, measured
+from suite.claims.verdict import error_rate, measured
 from suite.contract import UserError
 from suite.record.record import as_json
 from suite.report.submission import name_of
@@ -44,8 +43,8 @@ class Budget:
         return time.monotonic() - self.started + 60.0 * minutes <= self.seconds
 
 
-class _StopError(Exception):
-    """The command was interrupted; `code` is its exit code."""
+class StopError(Exception):
+    """A process was interrupted, and so is the command; `code` is its exit code."""
 
     def __init__(self, code: int):
         self.code = code
@@ -78,7 +77,7 @@ def reproduce(
             for check in one.claim.checks:
                 if scale in (None, check.scale) and (not check.needs or overrides):
                     code = max(code, _measure(one, check, overrides, budget, progress, keep=keep))
-        except _StopError as stopped:
+        except StopError as stopped:
             return stopped.code
     return code
 
@@ -87,23 +86,29 @@ def _measure(
     one: Standing, check: Check, overrides: Sequence[str], budget: Budget, progress: str, *, keep: bool
 ) -> int:
     """Measure one check until it is decided, its seeds are used up, or the budget ends; 1 if a run failed."""
-    alpha = ALPHA / sum(other.scale == check.scale for other in one.claim.checks)
+    alpha = error_rate(one.claim, check)
     for count in range(1 if check.statistic == "exact" else check.seeds, _most(check) + 1):
         evidence = collect(one.claim, check, Results())
         if measured(check, evidence, alpha=alpha).state in DECIDED:
             return 0
         for seed in missing(check, evidence, count):
-            minutes = math.inf if check.minutes is None else check.minutes * max(1, len(check.runs))
-            if not budget.allows(minutes):
+            if not budget.allows(minutes_of(check)):
                 return 0
             if progress:
-                print(f"{progress} · {check.name} · seed {seed}, {_duration(minutes)}", flush=True)
-            if not _run(one.claim, check, seed, overrides, keep=keep):
+                print(f"{progress} · {check.name} · seed {seed}, {duration(check)}", flush=True)
+            if run(one.claim, check, seed, overrides, keep=keep) is None:
                 return 1
     return 0
 
 
-def _duration(minutes: float) -> str:
+def minutes_of(check: Check) -> float:
+    """The minutes of one seed of a check on two cores; infinite if unknown."""
+    return math.inf if check.minutes is None else check.minutes * max(1, len(check.runs))
+
+
+def duration(check: Check) -> str:
+    """The same in words."""
+    minutes = minutes_of(check)
     return "for an unknown time" if math.isinf(minutes) else f"about {minutes:.2g} min"
 
 
@@ -111,14 +116,27 @@ def _most(check: Check) -> int:
     return 1 if check.statistic == "exact" else max(check.seeds, check.most_seeds)
 
 
-def _run(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *, keep: bool) -> bool:
-    """Measure one seed; return whether every process succeeded."""
+def run(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:
+    """Measure one seed of a check.
+
+    Args:
+        claim: of the check.
+        check: with a study or runs.
+        seed: to measure.
+        overrides: added to every run.
+        keep: also write what was measured into the suite's own results.
+
+    Returns:
+        The folders of the new results, as `Results` takes them; None if a process failed.
+    """
     if check.study:
-        return _run_study(claim, check, seed, keep=keep)
-    return all([_run_suite(words, seed, overrides, keep=keep) for words in check.runs.values()])
+        folder = committed() if keep else Path("runs")
+        return [folder] if _run_study(claim, check, seed, folder) else None
+    made = [_run_suite(words, seed, overrides, keep=keep) for words in check.runs.values()]
+    return None if None in made else [folder for folders in made for folder in folders or []]
 
 
-def _run_suite(words: str, seed: int, overrides: Sequence[str], *, keep: bool) -> bool:
+def _run_suite(words: str, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:
     before = set(Path("runs").glob("*/*/result.json"))
     code = _process(["-m", "suite", *shlex.split(words), *overrides, f"seed={seed}", "track=none", "save=none"])
     if code == 2:
@@ -126,7 +144,8 @@ def _run_suite(words: str, seed: int, overrides: Sequence[str], *, keep: bool) -
     new = sorted(set(Path("runs").glob("*/*/result.json")) - before)
     if keep and new:
         _keep_run(new[-1])
-    return code == 0 or bool(new)  # a run that diverged has a result, too
+    # a run that diverged has a result, too
+    return [path.parent for path in new] if code == 0 or new else None
 
 
 def _last_message() -> str:
@@ -136,14 +155,19 @@ def _last_message() -> str:
 
 
 def _keep_run(path: Path) -> None:
-    """Copy a result to results/runs of the checkout, under the name that `suite submit` gives it."""
-    target = _checkout() / "runs" / name_of(json.loads(path.read_text(encoding="utf-8")))
+    """Copy a result to results/runs of the checkout, under the name that `suite submit` gives it.
+
+    Results are final: a further execution of a committed run stands beside it.
+    """
+    result = json.loads(path.read_text(encoding="utf-8"))
+    target = committed() / "runs" / name_of(result)
+    if target.exists():
+        target = target.with_name(f"{target.stem}-x{result['execution_id'][:8]}.json")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, target)
 
 
-def _run_study(claim: Claim, check: Check, seed: int, *, keep: bool) -> bool:
-    folder = _checkout() if keep else Path("runs")
+def _run_study(claim: Claim, check: Check, seed: int, folder: Path) -> bool:
     target = value_file(folder, claim, check, seed)
     target.parent.mkdir(parents=True, exist_ok=True)
     origin = made_by(check)
@@ -160,11 +184,6 @@ def _run_study(claim: Claim, check: Check, seed: int, *, keep: bool) -> bool:
     return True
 
 
-def _checkout() -> Path:
-    """The suite's folder of results."""
-    return Path(str(resources.files("suite.results")))
-
-
 def _process(words: Sequence[str], answer: Path | None = None) -> int:
     """Run Python with these arguments; standard output goes to a file, or with errors to the log."""
     LOG.parent.mkdir(exist_ok=True)
@@ -178,9 +197,9 @@ def _process(words: Sequence[str], answer: Path | None = None) -> int:
                 code = child.wait()
             except KeyboardInterrupt:
                 child.wait()
-                raise _StopError(130) from None
+                raise StopError(130) from None
     if code in INTERRUPTED or code < 0:
-        raise _StopError(code if code > 0 else 128 - code)
+        raise StopError(code if code > 0 else 128 - code)
     if code == 1:
         print(f"suite: {shlex.join(['python', *words])} ended with exit code {code}; see {LOG}", file=sys.stderr)
     return code

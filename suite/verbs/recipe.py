@@ -8,6 +8,7 @@ defaults.
 import datetime
 import functools
 import json
+import math
 import operator
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from suite.contract import UserError
 from suite.settings.overrides import flat
-from suite.verbs.trials import Trial, last, steps
+from suite.verbs.trials import Trial, last, shortfall, steps
 
 WIDTH = 160  # columns; each trial stands on one line
 ANY = "all"  # the source's name for a task with only one source
@@ -48,7 +49,10 @@ def evidence(ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[
 
 
 def _line(trial: Trial) -> dict[str, Any]:
-    outcome = {"reached": last(trial.result), "steps": steps(trial.result), "outcome": trial.outcome}
+    outcome: dict[str, Any] = {"reached": last(trial.result), "steps": steps(trial.result), "outcome": trial.outcome}
+    distance = shortfall(trial.result)
+    if not outcome["reached"] and math.isfinite(distance):
+        outcome["short"] = float(f"{distance:.4g}")  # what ranks trials that reached no target
     again = [{"reached": last(result), "steps": steps(result)} for result in trial.again]
     return {"trial": trial.number, **trial.values, **outcome} | ({"again": again} if again else {})
 

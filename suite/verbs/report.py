@@ -1,14 +1,15 @@
 """`suite report`: one page about one or several runs."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from suite.claims.standings import sentences
 from suite.contract import UserError
 from suite.record import record
+from suite.report import submission
 from suite.report.run_report import TEMPLATES, Report, page, report
+from suite.report.strict import Unreadable
 from suite.track import picture
 
 HELP = """Write one page about runs: targets, curves, published rows, the claims that they bear on, and the environment.
@@ -45,14 +46,26 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _report(path: Path) -> Report:
-    file = path / "result.json" if path.is_dir() else path
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-        log = file.parent / "events.jsonl"
+        files = submission.files(path)
+    except Unreadable as error:
+        raise UserError(f"{path}: {error}") from error
+    file = files[0]
+    if len(files) > 1:
+        raise UserError(f"{path}: contains {len(files)} results; name one of them, such as {file}")
+    try:
+        _, result = submission.read(file)
+    except Unreadable as error:
+        raise UserError(f"{file}: {str(error).splitlines()[0]}") from error
+    log = file.parent / submission.LOG
+    try:
         events = record.read_events(log) if log.exists() and file.name == "result.json" else None
+    except ValueError as error:
+        raise UserError(f"{log}: damaged: {error}; for a page without curves, move the log away") from error
+    try:
         curve = picture.curve(result, events, title=record.method(result["spec"]["config"])) if events else None
         return report(result, claims=sentences(result), curve=curve)
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}; name a finished run's directory or its result.json") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file}: not a result of this suite ({error!r})") from error
+    except KeyError as error:
+        raise UserError(f"{file}: not a complete result: lacks {error.args[0]}; {submission.REMEDY}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{file}: not a complete result ({error}); {submission.REMEDY}") from error

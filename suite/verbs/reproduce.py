@@ -8,15 +8,16 @@ from suite.claims.standing import Standing
 from suite.claims.standings import standings
 from suite.contract import UserError
 from suite.record.record import as_json
-from suite.verbs import claim_table
+from suite.verbs import claim_again, claim_table
 from suite.verbs.claim_runs import Budget, reproduce
 
 SCHEMA = 1
 HELP = """Run what is missing to decide published claims, and print published value, measured value, interval and
 verdict. Without names: every claim that this machine can decide, cheapest first. An interrupted command continues where
 it stopped. A claim is reproduced or contradicted only by runs whose model, data, batch size and target equal the
-paper's; smaller stand-ins say whether the pattern is seen. Exit codes: 0 no named claim is contradicted, 1 a run
-failed, 2 bad usage, 3 a claim is contradicted, 130 and 143 interrupted."""
+paper's; smaller stand-ins say whether the pattern is seen. --again measures the committed values again, and says
+whether the new ones agree. Exit codes: 0 no named claim is contradicted, 1 a run failed or a check of --again
+disagrees, 2 bad usage, 3 a claim is contradicted, 130 and 143 interrupted."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 60.0}
 
 
@@ -30,11 +31,14 @@ def main(arguments: Sequence[str]) -> int:
         The exit code.
 
     Raises:
-        UserError: for an unknown claim, or a malformed budget.
+        UserError: for an unknown claim, a malformed budget, or options that exclude each other.
     """
     parser = argparse.ArgumentParser(prog="suite reproduce", description=HELP)
     parser.add_argument("names", nargs="*", metavar="CLAIM|PAPER|key=value", help="claims; overrides for their runs")
     parser.add_argument("--list", action="store_true", help="run nothing; print cost and verdict so far")
+    parser.add_argument(
+        "--again", action="store_true", help="measure again what is committed, and compare; changes nothing committed"
+    )
     parser.add_argument("--scale", choices=["published", "stand-in"], help="only the checks of this size")
     parser.add_argument(
         "--budget", default="none", metavar="30m", help="start nothing that would take longer than this"
@@ -45,6 +49,15 @@ def main(arguments: Sequence[str]) -> int:
     names = [word for word in chosen.names if "=" not in word]
     overrides = [word for word in chosen.names if "=" in word]
     budget = Budget(_seconds(chosen.budget))
+    if chosen.again:
+        if chosen.list:
+            raise UserError("--again measures and --list does not; type one of them")
+        done = claim_again.repeat(names, overrides, budget, scale=chosen.scale, keep=chosen.keep, quiet=chosen.json)
+        if chosen.json:
+            print(as_json({"schema": SCHEMA, **claim_again.as_dict(done)}, indent=1))
+        else:
+            claim_again.show(done)
+        return done.code or int(not all(one.agrees for one in done.checks))
     code = 0
     if not chosen.list:
         code = reproduce(names, overrides, budget, scale=chosen.scale, keep=chosen.keep, quiet=chosen.json)

@@ -40,10 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.doubt is not None:
         if chosen.results or chosen.check or chosen.partial:
-            raise UserError("--doubt: submit a doubt alone; type suite submit --doubt FILE.yaml")
+            raise UserError("a doubt is submitted alone: type suite submit --doubt FILE.yaml")
         return _submit_doubt(chosen.doubt, chosen.to or _in_checkout(DOUBTS))
     if not chosen.results:
-        raise UserError("name a result.json, a run directory or a folder; type suite submit RESULT")
+        raise UserError("name a result.json, a run directory or a folder: type suite submit RESULT")
     if chosen.check:
         count, findings = audit.audit_paths(chosen.results)
         return audit.print_findings(findings, count)
@@ -54,7 +54,8 @@ def _in_checkout(folder: Path) -> Path:
     """The default folder, if the working directory is a checkout."""
     if not folder.parent.is_dir():
         raise UserError(
-            f"{folder}: this directory is no checkout of the suite; go to one, or name a folder with --to DIR"
+            f"this directory is no checkout of the suite: it has no folder {folder.parent}; go to a checkout, or type "
+            "--to DIR"
         )
     return folder
 
@@ -62,7 +63,7 @@ def _in_checkout(folder: Path) -> Path:
 def _submit(paths: Sequence[Path], folder: Path, *, partial: bool) -> int:
     """Check the results that the paths name, and copy them into the folder."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--to {folder}: is a file; name a folder")
+        raise UserError(f"--to {folder}: is a file, not a folder; type --to DIR")
     checked = [submission.check(file) for file in _files(paths)]
     passed = [(item.entry, item.content) for item in checked if item.entry is not None and not item.faults]
     existing = accept.present(folder)
@@ -73,14 +74,16 @@ def _submit(paths: Sequence[Path], folder: Path, *, partial: bool) -> int:
         print(f"{shown(path)}: {fault}", file=sys.stderr)
     bad = {path for path, _ in faults}
     if faults and not partial:
-        print(f"nothing was written: {len(bad)} of {len(checked)} results are wrong", file=sys.stderr)
+        if len(checked) > 1:
+            others = "; to copy the others, type --partial" if len(bad) < len(checked) else ""
+            print(f"nothing was copied: {len(bad)} of {len(checked)} results do not pass{others}", file=sys.stderr)
         return 1
     copies = [copy for copy in planned if copy.source not in bad]
     accept.write(copies)
     for copy in copies:
         print(copy.target)
     for source, target in already:
-        print(f"{target}: is there already ({shown(source)})")
+        print(f"{shown(source)}: is already submitted, as {target}")
     return 1 if faults else 0
 
 
@@ -123,9 +126,9 @@ def _submit_doubt(path: Path, folder: Path) -> int:
     target = folder / f"{doubt.name}.yaml"
     if target.exists():
         if target.read_bytes() == text:
-            print(f"{target}: is there already")
+            print(f"{shown(path)}: is already submitted, as {target}")
             return 0
-        print(f"{shown(path)}: {target} exists and differs; edit it there, or choose another name", file=sys.stderr)
+        print(f"{shown(path)}: {target} exists with other content; edit that file, or rename yours", file=sys.stderr)
         return 1
     accept.write([Copy(path, target, text, None)])
     print(target)

@@ -69,7 +69,15 @@ def test_a_check_at_the_published_size_has_the_batch_size_of_a_row(claim: Claim,
         ("holds: {above: 2, below: 1}", "no value lies between"),
         ("holds: {above: .inf}", "finite number"),
         ("holds: {below: 1}\n    stands_for: x", "a stand-in, and only a stand-in"),
-        ("holds: {below: 1}\n    speed: 3", "checks.0.speed: Extra inputs are not permitted"),
+        (
+            "holds: {below: 1}\n    statistics: mean",
+            "line 12: claims.0.checks.0.statistics: unknown field; did you mean st",
+        ),
+        ("holds: {below: 1, abve: 2}", "line 11: claims.0.checks.0.holds.abve: unknown field; did you mean above"),
+        ("holds: {below: 1}\n    zzz: 3", "checks.0.zzz: unknown field. Accepted here: name, scale, quantity, holds, "),
+        ("statistic: exact", "line 7: claims.0.checks.0.holds: is missing. Accepted here: name, scale"),
+        ("holds: below 1", "line 11: claims.0.checks.0.holds: must consist of keys and values: above, below"),
+        ("holds: {below: 1}\n    statistic: average", "statistic: must be 'mean', 'median', 'share' or 'exact'"),
         ("holds: {below: 1}\n    runs: {a: +task=bert}", "state either runs or study"),
     ],
 )
@@ -78,6 +86,27 @@ def test_a_malformed_claim_is_rejected_with_its_place(change: str, message: str)
     text = f"{head}    scale: published\n    quantity: e\n    study: f\n    {change}\n"
     with pytest.raises(UserError, match=message):
         parse(text, "a.yaml")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "a.yaml: line 1: the file must consist of keys and values: citation, arxiv, where, claims"),
+        ("citation: A\nclaims: [", "a.yaml: line 2, column 10: not YAML: "),
+        ("citation: A\nclaim: []", "a.yaml: line 1: claims: is missing. Accepted here: citation, arxiv, where, claims"),
+        ("citation: A\nclaims:\n- name: b", "a.yaml: line 3: claims.0.id: is missing. Accepted here: id, statement"),
+    ],
+)
+def test_a_file_that_is_no_file_of_claims_is_rejected_in_one_line(text: str, message: str):
+    with pytest.raises(UserError) as error:
+        parse(text, "a.yaml")
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_every_accepted_field_is_named():
+    with pytest.raises(UserError) as error:
+        parse("citation: A\nclaims:\n- {id: a, statement: b, place: c, check: []}", "a.yaml")
+    assert all(f" {name}" in str(error.value) for name in Claim.model_fields)
 
 
 def test_an_unknown_claim_is_rejected_with_the_nearest_name():

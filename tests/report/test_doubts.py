@@ -52,7 +52,17 @@ def test_a_doubt_about_files_finds_them_by_name_and_by_content() -> None:
         ("status: open", "status: open\nanswer: Yes, that is true.", "an open doubt has no answer"),
         ("who: a reader", "who: a reader\nwho: another", "line 1: the key 'who' occurs more than once"),
         ("who: a reader", "who: &a reader\nmore: *a", "anchor or an alias"),
-        ("who: a reader", "who: a reader\ncolour: red", "colour"),
+        (
+            "who: a reader",
+            "who: a reader\ncolour: red",
+            "line 2: colour: unknown field. Accepted here: who, date, results",
+        ),
+        ("evidence:", "evidense:", "line 5: evidense: unknown field; did you mean evidence?"),
+        (
+            f"results: [{SAMPLE.name}]",
+            "row: {task: bert, dat: hmm}",
+            "line 3: row.dat: unknown field; did you mean data?",
+        ),
         ("who: a reader", "who: !!python/object/apply:os.system [ls]", "not YAML"),
         (f"results: [{SAMPLE.name}]", "results: [../../secret.json]", "results.0"),
         (f"results: [{SAMPLE.name}]", "", "give either results"),
@@ -86,10 +96,10 @@ def test_a_doubt_is_added_once_and_never_replaced(suite: Call, tmp_path: Path) -
     assert suite("submit", "--doubt", "rate.yaml")[0] == 0
     kept = tmp_path / "results" / "doubts" / "rate.yaml"
     assert kept.read_text() == GOOD
-    assert "is there already" in suite("submit", "--doubt", "rate.yaml")[1]
+    assert "is already submitted, as " in suite("submit", "--doubt", "rate.yaml")[1]
     doubt.write_text(GOOD + "# changed\n")
     code, text = suite("submit", "--doubt", "rate.yaml")
-    assert code == 1 and "exists and differs" in text and kept.read_text() == GOOD
+    assert code == 1 and "exists with other content; edit that file" in text and kept.read_text() == GOOD
 
 
 def test_a_doubt_about_a_row_without_results_or_with_a_bad_name_is_rejected(suite: Call, tmp_path: Path) -> None:

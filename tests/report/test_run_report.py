@@ -81,9 +81,10 @@ def test_text_of_a_result_is_escaped():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["nowhere"], "nowhere: No such file"),
+        (["nowhere"], "nowhere: no such file or folder; name a finished run"),
         ([str(SGD), "--out", "page.pdf"], "must end in .html or .md"),
-        ([str(conftest.TESTS / "conftest.py")], "not a result of this suite"),
+        ([str(conftest.TESTS / "conftest.py")], "line 1, column 3: not JSON: Extra data"),
+        ([str(SGD.parent)], "results; name one of them, such as "),
     ],
 )
 def test_what_cannot_be_reported_is_rejected(arguments, message, tmp_path, monkeypatch):

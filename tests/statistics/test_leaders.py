@@ -70,6 +70,33 @@ def test_rows_with_equal_ratios_are_separable_only_with_a_resolution():
     assert rounded.separable and rounded.low < 220 / 520 and rounded.high > 240 / 500
 
 
+def test_the_interval_contains_the_ratios_of_all_crossings_between_the_evaluations():
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(200, 210, size=5), rng.integers(230, 240, size=5)
+    a, b = (
+        {seed: Observation(float(10 * -(-steps // 10)), True, 10 * ((steps - 1) // 10) + 1.0)
+         for seed, steps in enumerate(some)}
+        for some in (first, second)
+    )  # fmt: skip
+    rounded = separation(a, b)
+    for _ in range(200):
+        drawn = [
+            {seed: Observation(float(rng.uniform(item.earliest or 0, item.spent)), True) for seed, item in some.items()}
+            for some in (a, b)
+        ]
+        exact = separation(*drawn)
+        assert rounded.low <= exact.low * (1 + 1e-12) and exact.high <= rounded.high * (1 + 1e-12)
+
+
+def test_a_leader_by_less_than_the_evaluations_is_none():
+    def rounded(*spent, earlier):
+        return {seed: Observation(steps, True, steps - earlier) for seed, steps in enumerate(spent)}
+
+    for earlier, best, tied in ((0, 0, (0,)), (19, None, (0, 1))):
+        rows = [rounded(200, 202, 201, 199, earlier=earlier), rounded(220, 222, 223, 219, earlier=earlier)]
+        assert leader(rows) == best and tied_with_leader(rows) == tied
+
+
 def test_a_miss_on_one_side_counts_as_later():
     hits, misses = row(*[100] * 6), row(*[400] * 6, missed=tuple(range(6)))
     compared = separation(hits, misses)

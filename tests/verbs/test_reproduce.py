@@ -9,27 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from claimed import CLAIMS, RUN
 
 from suite.verbs import reproduce
-
-RUN = "+task=resnet50 optimizer=sgd max_steps=4 eval_every=2 stop_at_target=false task.batch_size=32 threads=1"
-CLAIMS = f"""
-citation: 'Someone: Something, 2026'
-claims:
-- id: mine-steps
-  statement: A run of four steps makes four steps.
-  place: page 1
-  checks:
-  - name: steps
-    scale: stand-in
-    stands_for: a test
-    quantity: steps
-    runs: {{sgd: {RUN}}}
-    measure: {{field: steps}}
-    statistic: exact
-    holds: {{above: 3.5, below: 4.5}}
-    minutes: 0.2
-"""
 
 
 @pytest.fixture
@@ -107,7 +89,7 @@ def test_an_interrupted_command_continues(claims):
 def test_what_is_kept_has_the_name_that_submit_gives_it(claims, tmp_path, monkeypatch):
     from suite.verbs import claim_runs
 
-    monkeypatch.setattr(claim_runs, "_checkout", lambda: tmp_path / "results")
+    monkeypatch.setattr(claim_runs, "committed", lambda: tmp_path / "results")
     assert reproduce.main([str(claims), "--json", "--keep"]) == 0
     (kept,) = (tmp_path / "results" / "runs").rglob("*.json")
     assert kept.parent.name == "resnet50" and kept.name.startswith("digits-sgd-torch-s3-")

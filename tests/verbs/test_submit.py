@@ -37,7 +37,7 @@ def test_a_run_is_copied_with_the_digest_of_its_log_and_only_once(suite: Call, o
         f"{name}.events.sha256": f"{digest}  events.jsonl\n".encode(),
     }
     code, text = suite("submit", str(one), "--to", "kept")
-    assert code == 0 and "is there already" in text and tree(tmp_path / "kept") == files
+    assert code == 0 and "is already submitted, as kept/tiny/" in text and tree(tmp_path / "kept") == files
 
 
 def test_another_execution_of_a_command_gets_a_name_of_its_own(suite: Call, one: Path, tmp_path: Path) -> None:
@@ -64,13 +64,17 @@ def test_an_execution_with_other_content_is_rejected(suite: Call, one: Path, tmp
     before = tree(tmp_path / "kept")
     changed = copied(one, tmp_path / "changed", command="suite something else", log=False)
     code, text = suite("submit", str(changed), "--to", "kept")
-    assert code == 1 and "a result is final" in text and tree(tmp_path / "kept") == before
+    assert code == 1 and "a submitted result never changes" in text and tree(tmp_path / "kept") == before
 
 
 def test_nothing_is_written_unless_all_pass_or_partial_is_given(suite: Call, one: Path, tmp_path: Path) -> None:
     wrong = copied(one, tmp_path / "wrong", curve__1__metrics__top1=99.0)
     code, text = suite("submit", str(one), str(wrong), "--to", "kept")
-    assert code == 1 and "curve.1.metrics.top1: the result has 99.0" in text and "nothing was written" in text
+    assert (
+        code == 1
+        and "curve.1.metrics.top1: the result has 99.0" in text
+        and "nothing was copied: 1 of 2 results do not pass; to copy the others, type --partial" in text
+    )
     assert not (tmp_path / "kept").exists()
     code, text = suite("submit", str(one), str(wrong), "--to", "kept", "--partial")
     assert code == 1 and len(tree(tmp_path / "kept")) == 2
@@ -208,11 +212,56 @@ def test_bad_usage_is_named(suite: Call, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for words, says in (
         ((), "name a result.json"),
-        (("RESULT.json",), "no checkout"),
-        (("empty", "--to", "kept"), "suite: empty: contains no result.json"),
-        (("--doubt", "a.yaml", "b.json"), "submit a doubt alone"),
+        (
+            ("RESULT.json",),
+            "this directory is no checkout of the suite: it has no folder results; go to a checkout, or",
+        ),
+        (("--doubt", "a.yaml", "b.json"), "a doubt is submitted alone: type suite submit --doubt FILE.yaml"),
     ):
         code, text = suite("submit", *words)
         assert code == 2 and says in text, text
-    code, text = suite("submit", "RESULT.json", "--to", "kept")
-    assert code == 1 and "RESULT.json: no such file" in text
+
+
+REMEDY = "name a finished run's directory or its result.json"
+NO_RESULTS = [
+    ("absent", f"absent: no such file or folder; {REMEDY}"),
+    ("empty", f"empty: contains no result.json; {REMEDY}"),
+    ("begun", "begun: is a run that has not finished; type its command again to continue it, then name it again"),
+    ("text.json", f"text.json: line 1, column 1: not JSON: Expecting value; {REMEDY}"),
+    ("bytes.json", f"bytes.json: byte 0: is not UTF-8, as JSON is; {REMEDY}"),
+    ("other.json", f"other.json: not a result of this suite (the key schema is missing); {REMEDY}"),
+    ("list.json", f"list.json: not a result of this suite (the key schema is missing); {REMEDY}"),
+    (
+        "newer.json",
+        "newer.json: schema: is 7, but this version of the suite reads 1; use the version that wrote the file",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "says"), NO_RESULTS, ids=[name for name, _ in NO_RESULTS])
+@pytest.mark.parametrize(
+    "verb", [("report",), ("submit", "--to", "kept"), ("export", "mlperf")], ids=lambda verb: verb[0]
+)
+def test_what_is_no_result_is_one_line_that_says_what_to_type(
+    verb: tuple[str, ...], name: str, says: str, suite: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "header.json").write_text("{}")
+    contents = {"text": b"hello", "bytes": b"\xff", "other": b'{"a": 1}', "list": b"[]", "newer": b'{"schema": 7}'}
+    for stem, content in contents.items():
+        (tmp_path / f"{stem}.json").write_bytes(content)
+    code, text = suite(*verb, name)
+    assert text.removeprefix("suite: ") == f"{says}\n"
+    assert code == (1 if verb[0] == "submit" and name.endswith(".json") else 2) and not (tmp_path / "kept").exists()
+
+
+def test_all_that_a_result_lacks_is_one_line(suite: Call, tmp_path: Path) -> None:
+    result = json.loads(SAMPLE.read_text())
+    del result["command"], result["curve"], result["spec"]["seed"]
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    assert suite("submit", "result.json", "--to", "kept")[1].splitlines() == [
+        "result.json: lacks command, curve",
+        "result.json: spec: lacks seed",
+    ]
+    assert suite("report", "result.json")[1].startswith("suite: result.json: not a complete result: lacks ")

@@ -216,9 +216,9 @@ def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
         )
         rungs = [None, *(record.label(target) for target in run.make_task(config).targets)]
 
-        def score(line: dict[str, Any], rungs: list[Any] = rungs) -> tuple[int, int]:
-            each = (line, *line.get("again", []))
-            return min((rungs.index(came["reached"]), -(came["steps"] or 0)) for came in each)
+        def score(line: dict[str, Any], rungs: list[Any] = rungs) -> tuple[int, int, float]:
+            runs = (line, *line.get("again", []))
+            return min((rungs.index(r["reached"]), -(r["steps"] or 0), -r.get("short", math.inf)) for r in runs)
 
         best = max(found["tried"], key=score)
         assert all(best[key] == value for key, value in values.items() if key in best)

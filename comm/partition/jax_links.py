@@ -1,0 +1,174 @@
+"""Messages between the devices of a pipeline: directly inside a process, by `ppermute` between processes."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from suite.comm.partition.jax_messages import Shape, length, packed, unpacked
+from suite.comm.partition.jax_stages import Device
+from suite.comm.transport import Ledger, entry
+
+AXIS = "pair"
+
+
+class PeerLost(RuntimeError):
+    """Another process of the pipeline ended, or did not answer in time."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """What one rank sends to another.
+
+    Attributes:
+        name: in the ledger and in errors.
+        number: of the micro-batch.
+        detail: tells items of one name and number apart.
+    """
+
+    name: str
+    number: int
+    detail: str = ""
+
+
+class Links:
+    """Messages between the ranks of a pipeline.
+
+    Sender and receiver meet at each message, so every process must call `exchange` for its ranks in one order of all
+    messages. A thread waits for the peers, while the process computes.
+
+    Args:
+        devices: of the ranks.
+        ledger: counts the bytes that are sent to other processes.
+        describe: a rank to words, for errors.
+    """
+
+    def __init__(self, devices: Sequence[Device], ledger: Ledger, describe: Callable[[int], str]):
+        self.devices, self.ledger, self.describe = devices, ledger, describe
+        self.exchanges: dict[tuple[int, int], Callable[[Array], Array]] = {}
+        self.empty: dict[tuple[int, int], Array] = {}  # operands of receivers, by rank and length
+        self.pack = jax.jit(lambda values: packed(values)[None])
+        self.unpack = jax.jit(lambda message, shapes: unpacked(message[0], shapes), static_argnames="shapes")
+        self.leaving: dict[tuple[Item, int], Sequence[Array]] = {}
+        self.coming: dict[tuple[Item, int], Callable[[], Sequence[Array]]] = {}
+        self.failed: PeerLost | None = None
+        self.sending: list[Future[Any]] = []
+        self.queue: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()  # must not keep a failed process alive
+
+    def leave(self, item: Item, sender: int, values: Sequence[Array]) -> None:
+        """Keep a local rank's arrays until they are exchanged."""
+        self.leaving[item, sender] = values
+
+    def exchange(self, item: Item, sender: int, receiver: int, shapes: Sequence[Shape]) -> None:
+        """Send arrays from one rank to another, as far as they are in this process; without waiting.
+
+        Args:
+            item: that the sender left.
+            sender: a rank.
+            receiver: a rank.
+            shapes: of the arrays.
+        """
+        values = self.leaving.pop((item, sender), ())
+        sends, receives = self._here(sender), self._here(receiver)
+        if sends and receives:
+            self.coming[item, receiver] = lambda: jax.device_put(list(values), self.devices[receiver])
+        elif sends and shapes:
+            self.send(item.name, sender, receiver, values)
+        elif receives and shapes:
+            self.coming[item, receiver] = self.receive(item.name, sender, receiver, shapes)
+
+    def take(self, item: Item, receiver: int) -> Sequence[Array]:
+        """Wait for the arrays that a local rank receives; none if there are none.
+
+        Raises:
+            PeerLost: if another process ended.
+        """
+        return self.coming.pop((item, receiver))() if (item, receiver) in self.coming else ()
+
+    def _here(self, rank: int) -> bool:
+        return self.devices[rank].process_index == jax.process_index()
+
+    def send(self, name: str, sender: int, receiver: int, values: Sequence[Array]) -> None:
+        """Send arrays from a local rank to one of another process, without waiting."""
+        message = self.pack(list(values))
+        self.ledger.add([entry("shift", name, "uint8", message.size, 2)])
+        work = self._meet(name, sender, receiver, message, peer=receiver)
+        self.sending.append(work)
+
+    def receive(self, name: str, sender: int, receiver: int, shapes: Sequence[Shape]) -> Callable[[], list[Array]]:
+        """Receive arrays at a local rank from one of another process; the result waits for them."""
+        size = length(shapes)
+        key = receiver, size
+        if key not in self.empty:
+            self.empty[key] = jax.device_put(jnp.zeros((1, size), jnp.uint8), self.devices[receiver])
+        work = self._meet(name, sender, receiver, self.empty[key], peer=sender)
+        return lambda: self.unpack(work.result(), shapes=tuple(shapes))
+
+    def finish(self) -> None:
+        """Wait until everything has been sent.
+
+        Raises:
+            PeerLost: if another process ended.
+        """
+        for work in self.sending:
+            work.result()
+        self.sending = []
+
+    def _meet(self, name: str, sender: int, receiver: int, message: Array, peer: int) -> "Future[Array]":
+        work: Future[Array] = Future()
+        exchange = self._exchange(sender, receiver)
+        words = f"{self.describe(peer)} while exchanging {name}"
+        self.queue.put((lambda: met(words, lambda: jax.block_until_ready(exchange(message))), work))
+        return work
+
+    def _exchange(self, sender: int, receiver: int) -> Callable[[Array], Array]:
+        """The function from this process's operand, (1, n), to its result."""
+        if (sender, receiver) not in self.exchanges:
+            mesh = Mesh(np.array([self.devices[sender], self.devices[receiver]]), (AXIS,))
+            split = NamedSharding(mesh, P(AXIS))
+            maps: dict[str, Any] = {"mesh": mesh, "in_specs": P(AXIS), "out_specs": P(AXIS), "check_vma": False}
+            permute = jax.jit(jax.shard_map(lambda value: lax.ppermute(value, AXIS, [(0, 1)]), **maps))
+
+            def exchange(message: Array) -> Array:
+                whole = jax.make_array_from_single_device_arrays((2, message.shape[1]), split, [message])
+                return permute(whole).addressable_shards[0].data
+
+            self.exchanges[sender, receiver] = exchange
+        return self.exchanges[sender, receiver]
+
+    def _work(self) -> None:
+        """Run one exchange after another; after a failure, none."""
+        while True:
+            exchange, work = self.queue.get()
+            try:
+                if self.failed:
+                    raise self.failed
+                work.set_result(exchange())
+            except PeerLost as error:
+                self.failed = error
+                work.set_exception(error)
+            except BaseException as error:
+                work.set_exception(error)
+
+
+def met(words: str, exchange: Callable[[], Any]) -> Any:
+    """Call jax to exchange data with a peer; name the peer if it is lost.
+
+    Raises:
+        PeerLost: with the words, and jax's reason.
+    """
+    try:
+        return exchange()
+    except (RuntimeError, ValueError) as error:  # jax raises ValueError for gloo's errors
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise PeerLost(f"lost {words}: {reason.strip()}") from error

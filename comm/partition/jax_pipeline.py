@@ -1,0 +1,227 @@
+"""The stages of a plan on many devices, of one process or of several."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from suite.comm.channel import Channels
+from suite.comm.partition.jax_alone import grid, mean_loss, micro_batch, stage_of
+from suite.comm.partition.jax_links import Item, Links, PeerLost, met
+from suite.comm.partition.jax_replicas import Replicas
+from suite.comm.partition.jax_split import readers, split
+from suite.comm.partition.jax_stages import Device, Grads, Stage, divided
+from suite.comm.partition.jax_tape import Tree, by_path
+from suite.comm.partition.jax_trace import Traced
+from suite.comm.partition.orders import Pass
+from suite.comm.partition.placement import Place, events
+from suite.comm.partition.plan import Plan
+from suite.comm.transport import Ledger
+from suite.contract import UserError
+
+
+class Pipeline:
+    """This process's stages of a partitioned function, and their exchange with other stages and replicas.
+
+    Every process makes its pipeline from the same function and plan, and calls `step` with the same batch.
+
+    Args:
+        traced: the function.
+        plan: for as many devices as `devices`.
+        params: initial values; each process needs only the parameters of its own stages.
+        devices: one for each rank, of all processes; None: `jax.devices()` in the order of processes.
+        channels: how gradients are averaged over the ranks of a stage; None: exactly, in their own type.
+        ledger: counts the bytes that this process sends.
+        seed: of codecs that draw random numbers.
+
+    Attributes:
+        plan: how the function is cut; `print(pipeline.plan)` shows it.
+        stages: of this process, by rank.
+        gradients: mean gradients of the last step, by path, of the parameters that this process's stages own.
+        ledger: bytes sent, by name.
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        plan: Plan,
+        params: Tree,
+        devices: Sequence[Device] | None = None,
+        *,
+        channels: Channels | None = None,
+        ledger: Ledger | None = None,
+        seed: int = 0,
+    ):
+        self.traced, self.plan, self.grid, self.ledger = traced, plan, grid(plan), ledger or Ledger()
+        self.devices = list(devices or sorted(jax.devices(), key=lambda device: (device.process_index, device.id)))
+        if len(set(self.devices)) != self.grid.world:
+            raise UserError(f"the plan is for {self.grid.world} devices; devices names {len(set(self.devices))}")
+        self.parts = split(traced, plan)
+        self.shared = {name: numbers for name, numbers in readers(self.parts).items() if len(numbers) > 1}
+        self.links = Links(self.devices, self.ledger, self._words)
+        self.replicas = [
+            Replicas([self.devices[rank] for rank in self.grid.group(number)], self.ledger, channels, seed)
+            for number in range(len(self.parts))
+        ]
+        self.world = Replicas(self.devices, self.ledger)
+        named, here = by_path(params), jax.process_index()
+        self.stages: dict[int, Stage] = {
+            rank: stage_of(traced, plan, self.parts, self.grid.place(rank).stage, named, device)
+            for rank, device in enumerate(self.devices)
+            if device.process_index == here
+        }
+        self.busy: dict[int, Tree] = {}  # what each rank computed last
+        self.gradients: Grads = {}
+        self.steps = 0
+
+    def _words(self, rank: int) -> str:
+        place = self.grid.place(rank)
+        return f"rank {rank} (stage {place.stage}, replica {place.replica}, pipeline {place.pipeline})"
+
+    # ------------------------------------------------------------------------------------------------- parameters
+    @property
+    def parameters(self) -> Grads:
+        """The trainable parameters that this process's stages own, by path. Assign new values after each update."""
+        first = reversed(self.stages.values())  # of several ranks of one stage, the first one's
+        return {name: stage.parameters[name] for stage in first for name in stage.own}
+
+    @parameters.setter
+    def parameters(self, values: Mapping[str, Array]) -> None:
+        if unknown := values.keys() - self.parameters.keys():
+            raise UserError(f"parameters: this process does not own {', '.join(sorted(unknown))}")
+        for stage in self.stages.values():
+            stage.parameters |= stage.put({name: values[name] for name in stage.own if name in values})
+
+    # ------------------------------------------------------------------------------------------------------ a step
+    def step(self, *inputs: Tree) -> Array:
+        """Run forward and backward for a batch, and leave the mean gradients in `gradients`.
+
+        Args:
+            inputs: of the function, for the whole batch. Every process passes the same batch; its stages use what they
+                need.
+
+        Returns:
+            The mean loss of all micro-batches, on every process.
+
+        Raises:
+            PeerLost: if another process ended.
+        """
+        count = self.grid.pipelines * self.grid.micro_batches
+        self._copy_shared()
+        for event in events(self.grid.replicas, self.grid.schedule, self.grid.micro_batches):
+            for pipeline in range(self.grid.pipelines):
+                replica = event.job.micro_batch % self.grid.replicas[event.stage]
+                place = Place(pipeline, event.stage, replica)
+                if event.kind == "transfer":
+                    self._transfer(place, event.job)
+                elif event.job.kind == "forward":
+                    self._forward(place, event.job.micro_batch, inputs, count)
+                else:
+                    self._backward(place, event.job.micro_batch)
+        self.links.finish()
+        loss = met("a rank while exchanging losses", lambda: self._loss(count))
+        self._average(count)
+        self.steps += 1
+        return loss
+
+    def _transfer(self, place: Place, job: Pass) -> None:
+        """Pass the result of a pass on to the stage after or before it."""
+        after = place.stage + (1 if job.kind == "forward" else -1)
+        names = self.parts[place.stage].sends if job.kind == "forward" else self._moving(place.stage)
+        item = Item("values" if job.kind == "forward" else "gradients", job.micro_batch)
+        receiver = self.grid.peer(place, after, job.micro_batch)
+        self.links.exchange(item, self.grid.rank(place), receiver, self._shapes(names))
+
+    def _shapes(self, names: Sequence[str]) -> list[jax.ShapeDtypeStruct]:
+        return [self.traced.shapes[name] for name in names]
+
+    def _moving(self, stage: int) -> list[str]:
+        """The received values of a stage that get a gradient."""
+        return [name for name in self.parts[stage].receives if self.traced.graph.values[name].differentiable]
+
+    def _forward(self, place: Place, number: int, inputs: Sequence[Tree], count: int) -> None:
+        rank = self.grid.rank(place)
+        if rank in self.stages:
+            whole = place.pipeline * self.grid.micro_batches + number
+            received = self.links.take(Item("values", number), rank)
+            self._wait(rank)
+            sent = self.stages[rank].forward(number, micro_batch(self.traced, inputs, whole, count), received)
+            self.links.leave(Item("values", number), rank, sent)
+            self.busy[rank] = sent
+
+    def _backward(self, place: Place, number: int) -> None:
+        """Run a backward pass, after the gradients of the stage's parameters at later stages have come."""
+        rank, tied = self.grid.rank(place), self._shared_by(place.stage)
+        for name, reader in tied:
+            sender = self.grid.peer(place, reader, number)
+            self.links.exchange(Item("tied", number, f"{name} of {reader}"), sender, rank, self._shapes([name]))
+        if rank in self.stages:
+            grads = self.links.take(Item("gradients", number), rank)
+            parts: dict[str, list[Array]] = {}
+            for name, reader in tied:
+                parts.setdefault(name, []).extend(self.links.take(Item("tied", number, f"{name} of {reader}"), rank))
+            self._wait(rank)
+            returned = self.stages[rank].backward(number, grads, parts)
+            self.links.leave(Item("gradients", number), rank, returned.values)
+            for name, grad in returned.tied.items():
+                self.links.leave(Item("tied", number, f"{name} of {place.stage}"), rank, [grad])
+            self.busy[rank] = self.stages[rank].sums, returned.values, returned.tied
+
+    def _wait(self, rank: int) -> None:
+        """Wait for the last pass of a rank: jax on CPUs would run several at once, and hold all their activations."""
+        jax.block_until_ready(self.busy.pop(rank, None))
+
+    def _shared_by(self, owner: int) -> list[tuple[str, int]]:
+        """The parameters that a stage owns and later stages read, with each of these stages, the last one first."""
+        return [
+            (name, reader)
+            for name, numbers in self.shared.items()
+            if numbers[0] == owner
+            for reader in reversed(numbers[1:])
+        ]
+
+    def _copy_shared(self) -> None:
+        """Send each shared parameter from its owner to the other stages that read it."""
+        for name, (owner, *others) in self.shared.items():
+            for receiver in (rank for reader in others for rank in self.grid.group(reader)):
+                place = self.grid.place(receiver)
+                sender = self.grid.peer(place, owner, place.replica)
+                item = Item("tied", receiver, name)
+                if sender in self.stages:
+                    self.links.leave(item, sender, [self.stages[sender].parameters[name]])
+                self.links.exchange(item, sender, receiver, self._shapes([name]))
+                if receiver in self.stages:
+                    [self.stages[receiver].parameters[name]] = self.links.take(item, receiver)
+
+    def _loss(self, count: int) -> Array:
+        """The mean loss. Each entry of the summed array has one rank's loss, so that the sum is exact."""
+        shape = self.traced.shapes[self.traced.graph.outputs[0]]
+        losses: dict[Device, Array] = {}
+        for rank, stage in self.stages.items():
+            first = self.grid.place(rank).pipeline * self.grid.micro_batches
+            values = [jnp.zeros((), shape.dtype)] * count
+            for number in list(stage.losses):
+                values[first + number] = stage.losses.pop(number)
+            losses[stage.device] = stage.put(jnp.stack(values))
+        return mean_loss(self.world.sum(losses))
+
+    def _average(self, count: int) -> None:
+        """Set `gradients`: sums over all micro-batches of the step, divided by their number."""
+        self.gradients = {}
+        for number, replicas in enumerate(self.replicas):
+            group = self.grid.group(number)
+            mine = [self.stages[rank] for rank in group if rank in self.stages]
+            if not mine or not mine[0].own:
+                continue
+            divisor = np.float64(count / len(group))
+            shares = {stage.device: divided(stage.sums or stage.zeros(), divisor) for stage in mine}
+            words = f"a rank of stage {number} while averaging gradients"
+            means = met(words, lambda replicas=replicas, shares=shares: replicas.mean(shares, self.steps))
+            for stage in mine:
+                stage.sums = {}
+            self.gradients |= means[mine[0].device]
+
+
+__all__ = ["PeerLost", "Pipeline"]

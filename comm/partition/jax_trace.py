@@ -1,0 +1,105 @@
+"""Reads the graph of an unmodified jax function.
+
+Nothing is computed: parameters and inputs may be `jax.ShapeDtypeStruct`s.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from suite.comm.partition.graph import Graph
+from suite.comm.partition.jax_graph import planned
+from suite.comm.partition.jax_tape import Operand, Operation, Tape, Tree, by_path, like
+from suite.contract import UserError
+
+Function = Callable[..., Array]  # (params, *inputs) to a scalar loss
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function's graph, for the planner and for jax.
+
+    Attributes:
+        graph: what the planner cuts.
+        operations: in the order of `graph.nodes`.
+        shapes: shape and type of each value and parameter, by name.
+        constants: arrays that the function contains, by name; they are parameters of the graph.
+        split: of each input, whether its axis 0 has the samples; other inputs are the same for all micro-batches.
+    """
+
+    graph: Graph
+    operations: tuple[Operation, ...]
+    shapes: Mapping[str, jax.ShapeDtypeStruct]
+    constants: Mapping[str, Array]
+    split: Mapping[str, bool]
+
+
+def trace(function: Function, params: Tree, inputs: Sequence[Tree], *, split: Sequence[bool] | None = None) -> Traced:
+    """Trace a function with one micro-batch.
+
+    Args:
+        function: (params, *inputs) to a scalar loss, the mean over samples.
+        params: a pytree; floating-point arrays are trained, others are not.
+        inputs: pytrees, with the samples of one micro-batch along axis 0.
+        split: of each array of the inputs, whether its axis 0 has the samples; None: if it is as long as that of the
+            first array.
+
+    Raises:
+        UserError: if the function does not return one floating-point scalar that depends on the parameters.
+    """
+    named = {name: like(leaf) for name, leaf in by_path(params).items()}
+    leaves = {name: like(leaf) for name, leaf in by_path(tuple(inputs), "%inputs/").items()}
+    samples = next((leaf.shape[0] for leaf in leaves.values() if leaf.shape), 1)
+    if split is None:
+        split = [bool(leaf.shape) and leaf.shape[0] == samples for leaf in leaves.values()]
+    halves = dict(zip(leaves, split, strict=True))
+    tape, results = _taped(function, params, inputs, [*named, *leaves])
+    if len(results) != 1 or not isinstance(results[0], str) or results[0] in (named | leaves | tape.constants):
+        raise UserError(f"the function cannot be cut: {_name(function)} must return one scalar loss that it computes")
+    loss = results[0]
+    if tape.shapes[loss].shape or not jnp.issubdtype(tape.shapes[loss].dtype, jnp.floating):
+        raise UserError(
+            f"the function cannot be cut: {_name(function)} must return a floating-point scalar, the mean loss; it "
+            f"returns {tape.shapes[loss].dtype}{list(tape.shapes[loss].shape)}"
+        )
+    shapes = tape.shapes | named | leaves
+    graph = planned(tape, shapes, halves, tuple(named), loss, samples, _grown(function, params, inputs, halves, tape))
+    if not graph.values[loss].differentiable:
+        raise UserError(f"the function cannot be cut: the loss of {_name(function)} does not depend on the parameters")
+    return Traced(graph, tuple(tape.operations), shapes, tape.constants, halves)
+
+
+def _taped(
+    function: Function, params: Tree, inputs: Sequence[Tree], names: Sequence[str]
+) -> tuple[Tape, list[Operand]]:
+    """The operations of a function, and its results."""
+    tape = Tape()
+    results = tape.record(jax.make_jaxpr(function)(params, *inputs), names)
+    tape.prune(results)
+    return tape, results
+
+
+def _grown(
+    function: Function, params: Tree, inputs: Sequence[Tree], split: Mapping[str, bool], tape: Tape
+) -> Mapping[str, jax.ShapeDtypeStruct] | None:
+    """The shapes of all values with twice the samples; None if the function is another one then, or rejects them."""
+    leaves, structure = jax.tree.flatten(tuple(inputs))
+    halves = zip(leaves, split.values(), strict=True)
+    doubled = [
+        jax.ShapeDtypeStruct((2 * leaf.shape[0], *leaf.shape[1:]) if halved else leaf.shape, leaf.dtype)
+        for leaf, halved in halves
+    ]
+    names = [*by_path(params), *split]
+    try:
+        other, _ = _taped(function, params, jax.tree.unflatten(structure, doubled), names)
+    except (TypeError, ValueError):  # the function accepts this size of batch only
+        return None
+    same = [operation.makes for operation in other.operations] == [operation.makes for operation in tape.operations]
+    return other.shapes if same else None
+
+
+def _name(function: Function) -> str:
+    return getattr(function, "__name__", repr(function))

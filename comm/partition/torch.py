@@ -1,0 +1,173 @@
+"""Partitions an unmodified `nn.Module` into the stages of a pipeline, with replicas of each stage."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from suite.comm.partition.device import Device
+from suite.comm.partition.orders import Schedule
+from suite.comm.partition.plan import Plan
+from suite.comm.partition.planner import Request
+from suite.comm.partition.planner import plan as planned
+from suite.comm.partition.torch_pipeline import Pipeline
+from suite.comm.partition.torch_profile import profiled
+from suite.comm.partition.torch_trace import Loss, Traced, trace
+from suite.comm.projection.network import Level, Network
+from suite.contract import UserError
+
+LOOPBACK = Level(2.5e-4, 3.0e9, shared=True)  # conf/network/loopback.yaml, measured there
+ONE_HOST = Network("loopback", LOOPBACK, LOOPBACK, None, "ring", 9.3e8, "pairs")
+HOST_MEMORY = 2**34  # bytes of a device whose memory is unknown
+
+
+def plan(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    targets: Any = None,
+    *,
+    loss: Loss | None = None,
+    devices: int,
+    device: Device,
+    network: Network = ONE_HOST,
+    stages: int | None = None,
+    micro_batches: int | None = None,
+    schedule: Schedule = "1f1b",
+) -> Plan:
+    """Plan the stages of a model without running it; the devices need not exist.
+
+    The model and the inputs may be on the `meta` device, so that they need no memory.
+
+    Args:
+        model: in training mode.
+        inputs: positional arguments of the model with the whole batch of a step: tensors with the samples along axis 0.
+        targets: second argument of `loss`.
+        loss: (outputs, targets) to a scalar, the mean over samples; None if the model returns it.
+        devices: number of devices.
+        device: memory and speed of one device.
+        network: between the devices.
+        stages: number of stages; None: the fastest.
+        micro_batches: number of micro-batches of a step; None: the fastest.
+        schedule: `1f1b` or `gpipe`.
+
+    Returns:
+        The plan; `print` shows it as a table.
+
+    Raises:
+        UserError: if the model cannot be cut or does not fit.
+
+    Example:
+        >>> print(plan(model, (ids, mask), labels, loss=loss, devices=8, device=Device(32e9, 15.7e12, 9e11)))
+    """
+    batch = samples(inputs)
+    size = batch // micro_batches if micro_batches and batch % micro_batches == 0 else 1
+    traced = trace(model, *_first((inputs, targets), batch, size), loss=loss)
+    request = Request(devices, batch, device, network, stages, micro_batches, schedule)
+    return planned(traced.graph, request)
+
+
+def partition(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    targets: Any = None,
+    *,
+    loss: Loss | None = None,
+    micro_batches: int,
+    stages: int | None = None,
+    schedule: Schedule = "1f1b",
+    memory: float = HOST_MEMORY,
+    network: Network = ONE_HOST,
+    device: torch.device | str = "cpu",
+    outputs: bool = False,
+    seed: int = 0,
+    deadline: float | None = None,
+) -> Pipeline:
+    """Cut a model over all processes of `torch.distributed`, and return this process's stage.
+
+    Every process calls this with the same unmodified model. Operators are measured on rank 0's device, and rank 0's
+    plan is used. Afterwards, each process needs only the parameters of its own stage.
+
+    Args:
+        model: in training mode; the same weights on every process.
+        inputs: positional arguments of the model with the whole batch of a step: tensors with the samples along axis 0.
+        targets: second argument of `loss`.
+        loss: (outputs, targets) to a scalar, the mean over samples; None if the model returns it.
+        micro_batches: number of micro-batches of a step.
+        stages: number of stages; None: the fastest.
+        schedule: `1f1b` or `gpipe`.
+        memory: bytes of one device.
+        network: between the devices, for the plan.
+        device: of this process.
+        outputs: keep the model's outputs, in `pipeline.outputs` of the last stage.
+        seed: of dropout and the like.
+        deadline: seconds that a process waits for another; None: torch's default.
+
+    Returns:
+        The pipeline. `pipeline.step(inputs, targets)` trains one step up to the gradients.
+
+    Raises:
+        UserError: if the model cannot be cut or does not fit.
+
+    Example:
+        >>> torch.distributed.init_process_group("gloo")
+        >>> pipeline = partition(model, (ids, mask), labels, loss=loss, micro_batches=8)
+        >>> optimizer = torch.optim.AdamW(pipeline.parameters(), lr=1e-3)
+        >>> value = pipeline.step((ids, mask), labels)
+        >>> optimizer.step()
+    """
+    device = torch.device(device)
+    batch = samples(inputs)
+    if batch % micro_batches:
+        raise UserError(f"micro_batches={micro_batches}: does not divide the batch of {batch} samples")
+    traced = trace(model, *_first((inputs, targets), batch, batch // micro_batches), loss=loss, outputs=outputs)
+
+    def measured() -> Plan:
+        graph = profiled(traced, device)
+        kind = Device(memory, 1.0, 1.0)  # every operator is measured, so that speeds are not used
+        return planned(graph, Request(dist.get_world_size(), batch, kind, network, stages, micro_batches, schedule))
+
+    return Pipeline(traced, agreed(measured), device, seed=seed, deadline=deadline)
+
+
+def agreed(make: Callable[[], Plan]) -> Plan:
+    """Rank 0's plan, on every rank; its error, too."""
+    message: list[Plan | UserError | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            message[0] = make()
+        except UserError as error:
+            message[0] = error
+    dist.broadcast_object_list(message)
+    answer = message[0]
+    if isinstance(answer, UserError):
+        raise answer
+    assert isinstance(answer, Plan)
+    return answer
+
+
+def samples(inputs: tuple[Any, ...]) -> int:
+    """The number of samples of a batch: the length of its first tensor.
+
+    Raises:
+        UserError: if there is no tensor.
+    """
+    for leaf in pytree.tree_leaves(inputs):
+        if isinstance(leaf, Tensor) and leaf.ndim:
+            return len(leaf)
+    raise UserError("inputs: no tensor with the samples along axis 0; pass a tuple, for example (ids, mask)")
+
+
+def _first(batch: Any, count: int, size: int) -> Any:
+    """The first `size` samples of a batch of `count`; tensors of another length are the same for every micro-batch."""
+
+    def cut(leaf: Any) -> Any:
+        whole = not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != count
+        return leaf if whole else leaf[:size]
+
+    return pytree.tree_map(cut, batch)
+
+
+__all__ = ["Device", "Network", "Pipeline", "Plan", "Traced", "partition", "plan"]

@@ -1,0 +1,126 @@
+"""Messages between the stages of a pipeline, over `torch.distributed`."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from suite.comm.partition.torch_rehearsal import Form
+from suite.comm.transport import Ledger, entry
+
+ALIGNED = 16  # bytes; each tensor of a message starts at a multiple, as views of other types need
+
+
+class PeerLost(RuntimeError):
+    """Another rank of the pipeline ended, or did not answer before the deadline."""
+
+
+def length(forms: Iterable[Form]) -> int:
+    """Bytes of the message that holds tensors of these forms."""
+    return sum(-(-form.nbytes // ALIGNED) * ALIGNED for form in forms)
+
+
+def packed(values: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
+    """Tensors as one message of bytes."""
+    message = torch.zeros(length(forms), dtype=torch.uint8, device=values[0].device)
+    start = 0
+    for value, form in zip(values, forms, strict=True):
+        sent = value.as_strided(form.sent_shape, value.stride()) if form.sent_shape != form.shape else value
+        message[start : start + form.nbytes] = sent.contiguous().view(-1).view(torch.uint8)
+        start += -(-form.nbytes // ALIGNED) * ALIGNED
+    return message
+
+
+def unpacked(message: Tensor, forms: Sequence[Form]) -> tuple[Tensor, ...]:
+    """The tensors of a message, with the strides of their forms."""
+    values = []
+    start = 0
+    for form in forms:
+        flat = message[start : start + form.nbytes].view(form.dtype).view(form.sent_shape)
+        value = torch.empty_strided(form.sent_shape, form.stride, dtype=form.dtype, device=message.device)
+        values.append(value.copy_(flat).expand(form.shape))
+        start += -(-form.nbytes // ALIGNED) * ALIGNED
+    return tuple(values)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One message that will come: from which rank, and what it holds."""
+
+    rank: int
+    forms: tuple[Form, ...]
+
+
+class Link:
+    """Messages in one direction. Every pair of ranks sends and receives its messages in the same order.
+
+    A receive is posted before the message is needed, so that it travels while the device computes.
+
+    Args:
+        name: in the ledger.
+        ledger: counts the bytes.
+        device: of the tensors.
+        deadline: seconds that a rank waits for a message; None: torch's default.
+        describe: a rank to words, for errors.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ledger: Ledger,
+        device: torch.device,
+        deadline: float | None,
+        describe: Callable[[int], str],
+    ):
+        self.name, self.ledger, self.device, self.describe = name, ledger, device, describe
+        self.group: Any = dist.new_group(timeout=timedelta(seconds=deadline) if deadline else None)
+        self.sending: deque[tuple[Any, Tensor, int]] = deque()
+        self.coming: deque[Expected] = deque()
+        self.posted: deque[tuple[Any, Tensor, Expected]] = deque()
+
+    def expect(self, messages: Iterable[Expected]) -> None:
+        """Announce the messages of a step, in the order in which `receive` will return them."""
+        self.coming.extend(message for message in messages if message.forms)
+        self._post()
+
+    def _post(self) -> None:
+        if self.coming and not self.posted:
+            expected = self.coming.popleft()
+            buffer = torch.empty(length(expected.forms), dtype=torch.uint8, device=self.device)
+            work = self._met(expected.rank, lambda: dist.irecv(buffer, expected.rank, group=self.group))
+            self.posted.append((work, buffer, expected))
+
+    def receive(self) -> tuple[Tensor, ...]:
+        """Wait for the next message and return its tensors."""
+        work, buffer, expected = self.posted.popleft()
+        self._met(expected.rank, work.wait)
+        self._post()
+        return unpacked(buffer, expected.forms)
+
+    def send(self, rank: int, values: Sequence[Tensor], forms: Sequence[Form]) -> None:
+        """Send tensors to a rank without waiting."""
+        if not forms:
+            return
+        message = packed(values, forms)
+        self.ledger.add([entry("shift", self.name, "uint8", message.numel(), 2)])
+        work = self._met(rank, lambda: dist.isend(message, rank, group=self.group))
+        self.sending.append((work, message, rank))
+
+    def finish(self) -> None:
+        """Wait until everything has been sent."""
+        while self.sending:
+            work, _, rank = self.sending.popleft()
+            self._met(rank, work.wait)
+
+    def _met(self, rank: int, wait: Callable[[], Any]) -> Any:
+        """Call torch; name the peer if it is lost."""
+        try:
+            return wait()
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+            raise PeerLost(f"lost {self.describe(rank)} while exchanging {self.name}: {reason}") from error

@@ -1,0 +1,260 @@
+"""The stages of a plan on many processes: one process for each device."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from suite.comm.partition.placement import Grid, Place
+from suite.comm.partition.plan import Plan
+from suite.comm.partition.torch_alone import micro_batch, owners, seeded
+from suite.comm.partition.torch_links import Expected, Link
+from suite.comm.partition.torch_rehearsal import Cut, Form, form, rehearse
+from suite.comm.partition.torch_split import split
+from suite.comm.partition.torch_stage import Stage
+from suite.comm.partition.torch_trace import Traced
+from suite.comm.transport import Ledger
+from suite.contract import UserError
+
+Mean = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # averages gradients over the ranks of one stage
+
+
+def grid(plan: Plan) -> Grid:
+    """The ranks of a plan."""
+    replicas = tuple(stage.replicas for stage in plan.stages)
+    return Grid(replicas, plan.pipelines, plan.micro_batches, plan.schedule)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A parameter that several stages read; the first stage owns it."""
+
+    name: str
+    stages: tuple[int, ...]
+    form: Form
+
+
+class Pipeline:
+    """This rank's stage of a partitioned model, and its exchange with other stages and replicas.
+
+    Every rank makes its pipeline from the same model and plan, and calls `step` with the same batch.
+
+    Args:
+        traced: the model.
+        plan: for as many devices as there are ranks.
+        device: of this rank.
+        mean: averages the gradients of one stage over its ranks; None: exactly, in the gradients' own type.
+        ledger: counts the bytes that this rank sends.
+        seed: of the random numbers of dropout and the like; see `seed_of`.
+        deadline: seconds that a rank waits for another; None: torch's default.
+
+    Attributes:
+        plan: how the model is cut; `print(pipeline.plan)` shows it.
+        place: this rank's pipeline, stage and replica.
+        ledger: bytes sent, by name.
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        plan: Plan,
+        device: torch.device,
+        *,
+        mean: Mean | None = None,
+        ledger: Ledger | None = None,
+        seed: int = 0,
+        deadline: float | None = None,
+    ):
+        self.plan, self.grid, self.seed = plan, grid(plan), seed
+        rank, world = dist.get_rank(), dist.get_world_size()
+        if world != self.grid.world:
+            raise UserError(f"the plan is for {self.grid.world} devices, and there are {world} processes")
+        self.rank, self.place, self.ledger = rank, self.grid.place(rank), ledger or Ledger()
+        parts = split(traced, plan)
+        cuts = rehearse(traced, parts, device)
+        readers = {name: numbers for name, numbers in owners(parts).items() if len(numbers) > 1}
+        part, stage = parts[self.place.stage], self.place.stage
+        part.module.to(device)
+        self.cut = cuts[stage]
+        self.after: Cut | None = cuts[stage + 1] if stage + 1 < len(cuts) else None
+        tied = [name for name, numbers in readers.items() if stage in numbers[1:]]
+        self.stage = Stage(part, self.cut, self.after, plan.stages[stage].recompute, tied, device)
+        self.shared = [
+            Shared(name, tuple(numbers), form(parts[numbers[0]].parameters[name].detach()))
+            for name, numbers in readers.items()
+        ]
+        first = next((number for number, other in enumerate(parts) if other.random), len(parts))
+        self.draws = first <= stage  # whether the generator's state comes along
+        self.seeds_here = first == stage
+        self.state_form = form(seeded(device, 0)) if first < stage else None
+        self.sends_state = first <= stage < len(parts) - 1
+        links = (Link(name, self.ledger, device, deadline, self._words) for name in ("values", "gradients", "tied"))
+        self.values, self.gradients, self.tied = links
+        self.group = self._groups()
+        self.mean, self.traced, self.steps = mean, traced, 0
+
+    def _groups(self) -> Any:
+        """The process group of this stage's ranks; torch requires every rank to create all groups."""
+        mine = None
+        for stage in range(len(self.grid.replicas)):
+            ranks = self.grid.group(stage)
+            group = dist.new_group(ranks) if len(ranks) > 1 else None
+            mine = group if stage == self.place.stage else mine
+        return mine
+
+    def _words(self, rank: int) -> str:
+        place = self.grid.place(rank)
+        return f"rank {rank} (stage {place.stage}, replica {place.replica}, pipeline {place.pipeline})"
+
+    # ------------------------------------------------------------------------------------------------- parameters
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """This rank's trainable parameters, with their names in the model. A shared parameter is at its owner only."""
+        yield from self.stage.own.items()
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """This rank's trainable parameters, for an optimizer."""
+        yield from self.stage.own.values()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """This rank's parameters and buffers, with their names in the model."""
+        tensors = {**self.stage.own, **self.stage.part.buffers}
+        return {name: tensor.detach() for name, tensor in tensors.items()}
+
+    # ------------------------------------------------------------------------------------------------------ a step
+    def seed_of(self, step: int, micro_batch: int) -> int:
+        """The seed of one micro-batch's random numbers.
+
+        The unmodified model draws the same numbers after `torch.manual_seed(pipeline.seed_of(step, number))`.
+        """
+        return (self.seed * 1_000_003 + step) * 1_000_003 + micro_batch
+
+    def step(self, inputs: tuple[Any, ...], targets: Any = None) -> Tensor:
+        """Run forward and backward for a batch, and leave the mean gradients in `.grad` of this rank's parameters.
+
+        Args:
+            inputs: of the model, for the whole batch. Every rank passes the same batch and uses what its stage needs.
+            targets: of the loss.
+
+        Returns:
+            The mean loss of all micro-batches, on every rank.
+
+        Raises:
+            PeerLost: if another rank ended or did not answer.
+        """
+        self._copy_shared()
+        self._expect()
+        offset = self.place.pipeline * self.grid.micro_batches
+        for job in self.grid.passes(self.place):
+            number = offset + job.micro_batch
+            if job.kind == "forward":
+                self._forward(job.micro_batch, micro_batch(self.traced, (inputs, targets), number), number)
+            else:
+                self._backward(job.micro_batch)
+        for link in (self.values, self.gradients, self.tied):
+            link.finish()
+        self._average()
+        self.steps += 1
+        return self._loss()
+
+    def _expect(self) -> None:
+        """Announce the messages of this step."""
+        own = [job.micro_batch for job in self.grid.passes(self.place) if job.kind == "forward"]
+        stage = self.place.stage
+        before = [self.grid.peer(self.place, stage - 1, number) for number in own] if stage else []
+        self.values.expect(Expected(rank, self._received_forms()) for rank in before)
+        after = [self.grid.peer(self.place, stage + 1, number) for number in own] if self.after else []
+        self.gradients.expect(Expected(rank, self._returned_forms()) for rank in after)
+        self.tied.expect(
+            Expected(self.grid.peer(self.place, reader, number), (shared.form,))
+            for number in own
+            for shared in self.shared
+            if shared.stages[0] == stage
+            for reader in reversed(shared.stages[1:])
+        )
+
+    def _received_forms(self) -> tuple[Form, ...]:
+        return (*self.cut.values, *((self.state_form,) if self.state_form else ()))
+
+    def _returned_forms(self) -> tuple[Form, ...]:
+        return tuple(form for form in self.after.gradients if form is not None) if self.after else ()
+
+    def _forward(self, own: int, inputs: Mapping[str, Tensor], number: int) -> None:
+        """The forward pass of micro-batch `own` of this pipeline, which is `number` of the step."""
+        forms = self._received_forms()
+        received: tuple[Tensor, ...] = self.values.receive() if self.place.stage and forms else ()
+        state: Tensor | None = None
+        if self.seeds_here:
+            state = seeded(self.stage.device, self.seed_of(self.steps, number))
+        elif self.state_form:
+            state = received[len(self.cut.values)].cpu()
+            received = received[: len(self.cut.values)]
+        inputs = {name: inputs[name].to(self.stage.device) for name in self.stage.part.inputs}
+        sent, state = self.stage.forward(own, inputs, received, state)
+        if self.after is None:
+            return
+        peer = self.grid.peer(self.place, self.place.stage + 1, own)
+        forms, values = self.after.values, list(sent)
+        if self.sends_state and state is not None:
+            forms, values = (*forms, form(state)), [*values, state]
+        self.values.send(peer, values, forms)
+
+    def _backward(self, own: int) -> None:
+        """The backward pass of one micro-batch."""
+        grads = self.gradients.receive() if self._returned_forms() else ()
+        mine = [shared for shared in self.shared if shared.stages[0] == self.place.stage]
+        tied = {shared.name: [self.tied.receive()[0] for _ in shared.stages[1:]] for shared in mine}
+        returned = self.stage.backward(own, list(grads), tied)
+        if self.place.stage:
+            forms = [form for form in self.cut.gradients if form is not None]
+            self.gradients.send(self.grid.peer(self.place, self.place.stage - 1, own), returned.values, forms)
+        for shared in self.shared:
+            if shared.name in returned.tied:
+                peer = self.grid.peer(self.place, shared.stages[0], own)
+                self.tied.send(peer, [returned.tied[shared.name]], [shared.form])
+
+    @torch.no_grad()
+    def _copy_shared(self) -> None:
+        """Send the shared parameters from their owners to the other stages that read them."""
+        for shared in self.shared:
+            owner = self.grid.rank(Place(self.place.pipeline, shared.stages[0], 0))
+            if self.rank == owner:
+                for stage in shared.stages[1:]:
+                    for replica in range(self.grid.replicas[stage]):
+                        peer = self.grid.rank(Place(self.place.pipeline, stage, replica))
+                        self.tied.send(peer, [self.stage.own[shared.name].detach()], [shared.form])
+            elif self.place.stage in shared.stages[1:]:
+                self.tied.expect([Expected(owner, (shared.form,))])
+                self.stage.tied[shared.name].copy_(self.tied.receive()[0])
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Set each parameter's gradient: the sum over all micro-batches of the step, divided by their number."""
+        count = self.grid.pipelines * self.grid.micro_batches
+        ranks = len(self.grid.group(self.place.stage))
+        sums, self.stage.sums = self.stage.sums, {}
+        if ranks > 1:
+            sums = {name: sums.get(name, torch.zeros_like(p)) for name, p in self.stage.own.items()}
+            shares = {name: value / (count / ranks) for name, value in sums.items()}
+            means = self.mean(shares) if self.mean else self._exact(shares, ranks)
+        else:
+            means = {name: value / count for name, value in sums.items()}
+        for name, parameter in self.stage.own.items():
+            parameter.grad = means.get(name)
+
+    def _exact(self, shares: dict[str, Tensor], ranks: int) -> dict[str, Tensor]:
+        """The mean over the ranks of this stage."""
+        for value in shares.values():
+            dist.all_reduce(value, group=self.group)
+        return {name: value / ranks for name, value in shares.items()}
+
+    def _loss(self) -> Tensor:
+        """The mean loss over all micro-batches."""
+        total = torch.zeros((), dtype=torch.float64, device=self.stage.device)
+        for number in sorted(self.stage.losses):
+            total += self.stage.losses[number]
+        self.stage.losses.clear()
+        dist.all_reduce(total)
+        return total / (self.grid.pipelines * self.grid.micro_batches)

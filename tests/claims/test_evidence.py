@@ -1,0 +1,84 @@
+"""Which committed results count for a check, and that few configurations are composed to find them."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import conftest
+import pytest
+
+from suite.claims import evidence
+from suite.claims.claim import select
+from suite.claims.evidence import Results, matches, might_be, typed, wanted_settings
+from suite.settings import configure
+
+FOLDER = conftest.TESTS.parent / "results" / "runs"
+RESULTS = [json.loads(path.read_text()) for path in sorted(FOLDER.rglob("*.json"))]
+CONFIG = {"max_steps": 320, "stop_at_target": False, "optimizer": {"fisher": "empirical", "lr": 0.1, "name": None}}
+
+
+@pytest.mark.parametrize(
+    ("key", "same", "other"),
+    [
+        ("max_steps", ("320", "320.0", "${x}", "null"), ("20",)),
+        ("stop_at_target", ("false", "no"), ("true",)),
+        ("optimizer.fisher", ("empirical", "'empirical'", "null,"), ("sampled",)),
+        ("optimizer.lr", ("0.1", "1e-1"), ("1e-2", "1")),
+        ("optimizer.name", ("kfac",), ()),
+        ("optimizer.absent", ("1",), ()),
+        ("optimizer", ("kfac",), ()),
+    ],
+)
+def test_only_another_number_or_word_differs(key: str, same: tuple[str, ...], other: tuple[str, ...]) -> None:
+    assert not any(evidence._differs(word, CONFIG, key) for word in same)
+    assert all(evidence._differs(word, CONFIG, key) for word in other)
+
+
+PAPERS = ("ueno2020-kfac", "goldfarb2020-kbfgs", "nado2021-reality-check", "kates-harbeck2019-frnn")
+RUNS = sorted(
+    {words for _, _, claim in select(PAPERS) for check in claim.checks for words in check.runs.values()}
+)  # experiments, explicit choices and values, and a baseline
+
+
+@pytest.mark.parametrize("overrides", RUNS)
+def test_no_result_is_left_out_that_the_composed_configuration_matches(overrides: str) -> None:
+    words, (wanted, named) = typed(overrides), wanted_settings(overrides)
+    matching = [result for result in RESULTS if matches(wanted, named, result)]
+    assert all(might_be(words, result) for result in matching)
+
+
+def test_a_network_does_not_count_as_a_baseline_on_its_data() -> None:
+    trees = wanted_settings("+task=frnn task.data=simulated baseline=trees")
+    network = wanted_settings("+task=frnn task.data=simulated optimizer=adamw")
+    results = [result for result in RESULTS if result["spec"]["task"] == "frnn" and not result["spec"].get("baseline")]
+    assert results and not any(matches(*trees, result) for result in results)
+    assert any(matches(*network, result) for result in results)
+
+
+def test_what_no_result_can_match_is_not_composed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    composed = []
+
+    def compose(words, *rest, **more):
+        composed.append(words)
+        return configure.compose(words, *rest, **more)
+
+    monkeypatch.setattr(evidence, "configure", SimpleNamespace(compose=compose))
+    evidence._composed.cache_clear()
+    result = next((FOLDER / "resnet50").glob("digits-sgd-torch-s3-*.json"))
+    (tmp_path / "result.json").write_text(result.read_text())
+    known = Results([tmp_path])
+    (check, *_) = (
+        check for _, _, claim in select(["nado2021-reality-check"]) for check in claim.checks if check.stands_for
+    )
+    sgd = "+task=resnet50 task.data=digits optimizer=sgd"
+    for other in ("experiment=A1-12", f"{sgd} backend=jax", f"{sgd} max_steps=7", sgd.replace("digits", "shapes")):
+        assert not known.of(other, check)
+    assert not composed
+    assert known.of(sgd, check).keys() == known.of(f"{sgd} backend=torch", check).keys() == {3}
+    assert len(composed) == 1
+
+
+def test_the_folders_can_be_chosen(tmp_path: Path) -> None:
+    (claim,) = [claim for _, _, claim in select(["lessard2016-heavy-ball-cycle"])]
+    assert evidence.collect(claim, claim.checks[0], Results())
+    assert not evidence.collect(claim, claim.checks[0], Results([tmp_path]))
