@@ -64,9 +64,9 @@ def outputs_of(traced: Traced, values: Sequence[Tensor]) -> Any:
 
     Args:
         traced: the model.
-        values: results of the last stage behind the loss.
+        values: results of the last stage.
     """
-    named = dict(zip(traced.graph.outputs[1:], values, strict=True))
+    named = dict(zip(traced.graph.outputs, values, strict=True))
     return pytree.tree_map_only(fx.Node, lambda node: named[node.name], traced.outputs)
 
 

@@ -62,7 +62,7 @@ class Stage:
     Attributes:
         sums: of the gradients of its own parameters, by name.
         losses: of the micro-batches; empty unless it is the last stage.
-        outputs: of the micro-batches, if they were asked for; empty unless it is the last stage.
+        outputs: of the micro-batches, the loss first; empty unless it is the last stage.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Stage:
             self.part.changes[target].copy_(buffer)
         if self.after is None:
             self.losses[micro_batch] = sent[0].detach()
-            self.outputs[micro_batch] = tuple(value.detach() for value in sent[1:])
+            self.outputs[micro_batch] = tuple(value.detach() for value in sent)
         self.held[micro_batch] = Held(values, received, None if self.recompute else sent, state, before)
         return tuple(value.detach() for value in sent), state_after
 

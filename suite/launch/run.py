@@ -13,6 +13,7 @@ from typing import Any
 from suite import disk, load
 from suite import engine as backend
 from suite.contract import Task, UserError
+from suite.engine import pipeline
 from suite.launch.segment import Reporter, Segment
 from suite.record import dependencies, environment, record
 from suite.record.log import Log
@@ -45,6 +46,9 @@ def make_task(config: Mapping[str, Any]) -> Task:
     needs = load.common(config["optimizer"]["module"]).NEEDS
     for check in (backend.tables, backend.sparse):
         check(task, needs, config["optimizer"])
+    if config.get("partition"):
+        pipeline.check(config, task)
+        return task
     unit = config["world"] * config["accumulate"] * task.group
     if task.batch_size % unit:
         smaller = ", or a smaller task.bn_group" if "bn_group" in config["task"] else ""
@@ -130,7 +134,10 @@ def _execute(
     if console:
         console.opening()
     prepare_backend(config)
-    engine = None if is_baseline(config) else load.half("suite.engine", config["backend"]).Engine(task, config)
+    engines = "suite.engine.pipeline" if config.get("partition") else "suite.engine"
+    engine = None if is_baseline(config) else load.half(engines, config["backend"]).Engine(task, config)
+    if console and config.get("partition"):
+        print(engine.pipeline.plan)
     ranks, world = (engine.local_ranks, config["world"]) if engine else ((0,), 1)
     restored = checkpoint.load(directory, record.config_hash(config), ranks=ranks, world=world)
     log = None

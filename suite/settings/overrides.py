@@ -9,8 +9,8 @@ from suite.contract import UserError
 
 # Configuration groups that the user chooses from; `network` belongs to `suite plan` and comm=projected only.
 CHOICES = ("task", "optimizer", "baseline", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
-CHOICES += ("network",)
-OPTIONAL = ("recipe", "experiment", "baseline", "network")  # choices that may be null
+CHOICES += ("network", "partition")
+OPTIONAL = ("recipe", "experiment", "baseline", "network", "partition")  # choices that may be null
 TUNED = ("optimizer.", "schedule.", "task.batch_size", "accumulate", "max_steps")  # an override leaves the recipe
 DIRECTORIES = ("data_dir", "run_dir")
 

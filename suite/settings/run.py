@@ -41,6 +41,15 @@ class TaskSettings(Declared):
     bn_group: int = setting(1, "consecutive samples that share batch normalisation's statistics", at_least=1)
 
 
+class PartitionSettings(Declared):
+    """Settings of a pipeline: `partition=auto`."""
+
+    stages: int | None = setting(None, "number of stages; null: the fastest", at_least=1)
+    micro_batches: int = setting(4, "micro-batches of a step, over all pipelines", at_least=1)
+    schedule: Literal["1f1b", "gpipe"] = setting("1f1b", "order of forward and backward passes")
+    memory_gib: float = setting(16.0, "memory of one device in GiB", at_least=0.001)
+
+
 class CommSettings(Declared):
     """Settings that every communication mode has."""
 

@@ -12,7 +12,7 @@ from suite.contract import UserError
 from suite.declared import Declared
 from suite.load import common, declared, files, nearest, options, preset
 from suite.settings.overrides import CHOICES, DIRECTORIES, OPTIONAL
-from suite.settings.run import CommSettings, RunSettings, TaskSettings
+from suite.settings.run import CommSettings, PartitionSettings, RunSettings, TaskSettings
 
 # Settings whose type may differ from that of their default.
 FREE = (*DIRECTORIES, "init_from", "require", "threads", "launch.processes", "comm.ranks_per_host")
@@ -100,6 +100,7 @@ def against_declarations(config: Mapping[str, Any]) -> None:
     _check(RunSettings, config, "")
     _check(TaskSettings, config["task"], "task.")
     _check(CommSettings, config.get("comm") or {}, "comm.")
+    _check(PartitionSettings, config.get("partition") or {}, "partition.")
     optimizer = config.get("optimizer") or {}
     if optimizer and (settings := declared(optimizer["module"])):
         _check(settings, optimizer, "optimizer.")

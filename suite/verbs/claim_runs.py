@@ -64,10 +64,10 @@ def reproduce(
         quiet: print no progress.
 
     Returns:
-        0, 1 if a run failed, 130 or 143 if interrupted.
+        0, 1 if a run failed, 2 if a run was rejected, 130 or 143 if interrupted.
 
     Raises:
-        UserError: if a name is unknown, or a run is rejected.
+        UserError: if a name is unknown, or a run of the only claim is rejected. With several claims, the others go on.
     """
     chosen = sorted(standings(names), key=lambda one: one.minutes or 0.0)
     code = 0
@@ -79,6 +79,11 @@ def reproduce(
                     code = max(code, _measure(one, check, overrides, budget, progress, keep=keep))
         except StopError as stopped:
             return stopped.code
+        except UserError as error:
+            if len(chosen) == 1:
+                raise
+            print(f"suite: {error}", file=sys.stderr, flush=True)  # the other claims do not need this run
+            code = 2
     return code
 
 
@@ -138,7 +143,10 @@ def run(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *, keep
 
 def _run_suite(words: str, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:
     before = set(Path("runs").glob("*/*/result.json"))
-    code = _process(["-m", "suite", *shlex.split(words), *overrides, f"seed={seed}", "track=none", "save=none"])
+    chosen = shlex.split(words)
+    # a baseline is no network, and has no weights to save
+    unsaved = [] if any(word.startswith("baseline=") for word in chosen) else ["save=none"]
+    code = _process(["-m", "suite", *chosen, *overrides, f"seed={seed}", "track=none", *unsaved])
     if code == 2:
         raise UserError(f"suite {words} was rejected: {_last_message()}")
     new = sorted(set(Path("runs").glob("*/*/result.json")) - before)

@@ -73,7 +73,7 @@ def uniform(key: Key, name: str, index: Tensor) -> Tensor:
     """`suite.stream.uniform` on the device: 32-bit words in int64, because torch cannot shift unsigned integers."""
     word = index.long() & 0xFFFFFFFF
     for part in (zlib.crc32(name.encode()), *key):
-        word = (_mix(word ^ (int(part) & 0xFFFFFFFF)) + 0x9E3779B9) & 0xFFFFFFFF
+        word = (_mix(word ^ (part & 0xFFFFFFFF)) + 0x9E3779B9) & 0xFFFFFFFF
     return ((_mix(word) >> 9).float() + 0.5) * 2.0**-23
 
 

@@ -1,0 +1,295 @@
+"""The engine of a partitioned model in torch: one process for each device, which holds one stage."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from suite import engine, load
+from suite.comm.partition.torch import partition
+from suite.comm.transport import entry
+from suite.comm.transport.torch import Transport
+from suite.contract import Plan, Task, TorchOptimizer, UserError
+from suite.engine import tree
+from suite.engine.ranks.torch import Ranks
+from suite.engine.torch_device import device_for, facts, switches
+from suite.engine.torch_taps import wide
+
+STAGES = "stages of the model"  # kind of array that differs between ranks
+Tree = dict[str, Tensor]
+Batch = dict[str, np.ndarray]
+
+
+class Trained(nn.Module):
+    """A task's model with its loss: (batch, seed, step) to the summed loss and the summed weight of the samples."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model: Any = model
+
+    def forward(self, batch: Tree, seed: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Both results are scalars."""
+        outputs, _ = self.model(batch, {}, (seed, step))
+        return self.model.loss({name: wide(value) for name, value in outputs.items()}, batch)
+
+
+class Engine:
+    """One stage of a model, its optimizer and its exchange with other stages: `suite.contract.Engine`.
+
+    Every rank makes the whole batch and uses what its stage needs. With a power of two as number of micro-batches, one
+    pipeline's losses and weights have the bits of a run on one device with `accumulate=` micro-batches.
+
+    Args:
+        task: data and model description.
+        config: the whole run's configuration, resolved, with `partition`.
+    """
+
+    share = (0, 1)  # every rank makes the whole batch
+
+    def __init__(self, task: Task, config: Mapping[str, Any]):
+        self.task, self.seed, self.clip_norm = task, config["seed"], config["clip_norm"]
+        self._mode = functools.partial(switches, config["precision"], config["deterministic"])
+        self.device = device_for(config["device"])
+        self.dtype = torch.float64 if config["precision"] == "float64" else torch.float32
+        with torch.device("meta"):  # torch's own initial values would take memory and random numbers
+            self.model: Any = load.half(config["task"]["module"], "torch").make(task)
+        initial = {name: torch.from_numpy(task.init(self.seed, name)) for name in task.shapes()}
+        self.model.load_state_dict(initial, assign=True)
+        self.model.to(self.device, self.dtype)
+        node, deadline = config["partition"], config.get("launch", {}).get("deadline")
+        inputs = self._inputs(task.batch("train", self.seed, 0, 0, 1), 0)
+        with self._mode():
+            self.pipeline = partition(
+                Trained(self.model).train(),
+                inputs,
+                loss=lambda sums, _: sums[0],
+                micro_batches=node["micro_batches"],
+                stages=node["stages"],
+                schedule=node["schedule"],
+                memory=node["memory_gib"] * 2**30,
+                device=self.device,
+                outputs=True,
+                deadline=deadline,
+            )
+        self.grid, self.ledger = self.pipeline.grid, self.pipeline.ledger
+        self.transport = Transport(self.ledger, None, deadline)
+        self.rank, self.world = self.transport.rank, self.transport.world
+        self.local_ranks, self.ranks = (self.rank,), Ranks(self.world, self.device)
+        self.plan, self.kinds = Plan(), dict[str, str]()
+        self.own = {name.removeprefix("model."): value for name, value in self.pipeline.named_parameters()}
+        self.owners = self._owners()
+        self.node = config["optimizer"]
+        self.optimizer: TorchOptimizer = self._optimizer(task)
+
+    def _owners(self) -> dict[str, int]:
+        """The first rank that holds each parameter, by name.
+
+        Raises:
+            UserError: if a stage has no parameters.
+        """
+        owners: dict[str, int] = {}
+        for rank, names in enumerate(self.ranks.gather(list(self.own))):
+            if not names:
+                stage = self.grid.place(rank).stage
+                advice = f"type partition.stages={len(self.grid.replicas) - 1} or less, or larger micro-batches"
+                raise UserError(f"partition=auto: stage {stage} has no parameters to train; {advice}")
+            for name in names:
+                owners.setdefault(name, rank)
+        return owners
+
+    def _optimizer(self, task: Task) -> TorchOptimizer:
+        """The optimizer of this stage's parameters."""
+        layers = task.layers().items()
+        offers = {
+            "layers": {name: layer for name, layer in layers if all(part in self.own for part in layer.parameters)},
+            "shapes": {name: tuple(parameter.shape) for name, parameter in self.own.items()},
+        }
+        needs = load.common(self.node["module"]).NEEDS
+        needed = {name: value for name, value in offers.items() if name in needs}
+        make = load.half(self.node["module"], "torch").make
+        return load.made(make, self.node, "optimizer", self.own.items(), **needed)
+
+    # ------------------------------------------------------------------------------------------- one update
+    def _inputs(self, batch: Batch, step: int) -> tuple[Tree, Tensor, Tensor]:
+        """The inputs of `Trained`."""
+        return self._tensors(batch), torch.tensor(self.seed), torch.tensor(step)
+
+    def _tensors(self, batch: Batch) -> Tree:
+        tensors = {name: torch.from_numpy(value).to(self.device) for name, value in batch.items()}
+        return {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
+
+    def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
+        """Run forward and backward once and discard the results, so that no step pays for first calls."""
+        with self._mode():
+            self.pipeline.step(self._inputs(batch, steps.start))
+        for parameter in self.own.values():
+            parameter.grad = None
+
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Do nothing: no optimizer of a pipeline has statistics to initialise."""
+
+    def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Tensor:
+        """Make update number `step` (from 0) and return its mean loss."""
+        for group in self.optimizer.param_groups:
+            engine.editable(hyper, group.keys() - {"params", "param_names"}, self.node)
+            group.update(hyper)
+        with self._mode():
+            self.pipeline.step(self._inputs(batch, step))
+            total, weight = self._sums()
+            count = self.grid.pipelines * self.grid.micro_batches
+            for parameter in self.own.values():
+                if parameter.grad is not None:  # the mean of the micro-batches' sums
+                    parameter.grad = parameter.grad / (weight / count)
+            self._clip()
+            self.optimizer.step()
+        return total / weight
+
+    def _sums(self) -> tuple[Tensor, Tensor]:
+        """The summed loss and the summed weight of the step's samples."""
+        sums = torch.zeros(2, dtype=self.dtype, device=self.device)
+        for _, values in sorted(self.pipeline.outputs.items()):
+            sums += torch.stack(values)
+        total, weight = self.transport.all_reduce("losses", sums)
+        return total, weight
+
+    def _clip(self) -> None:
+        """Scale the gradient to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
+        if not self.clip_norm:
+            return
+        grads = [parameter.grad for parameter in self.own.values() if parameter.grad is not None]
+        square = torch.stack(torch._foreach_norm(grads)).square().sum() / len(self.grid.group(self.grid_stage))
+        factor = (self.clip_norm / self.transport.all_reduce("norm", square).sqrt()).clamp(max=1.0)
+        torch._foreach_mul_(grads, factor)
+
+    @property
+    def grid_stage(self) -> int:
+        """The number of this rank's stage."""
+        return self.pipeline.place.stage
+
+    # -------------------------------------------------------------------------------- everything around it
+    def losses(self, pending: list[Tensor]) -> list[float]:
+        """Copy losses that `step` returned to the host; waits for the device once."""
+        return torch.stack(pending).tolist() if pending else []
+
+    @torch.no_grad()
+    def _gather(self) -> None:
+        """Copy every stage's parameters into `model`, on every rank."""
+        named = dict(self.model.named_parameters())
+        for owner in sorted(set(self.owners.values())):
+            parts = [named[name] for name, rank in self.owners.items() if rank == owner]
+            values = torch.cat([part.reshape(-1) for part in parts])
+            if owner == self.rank:
+                self.ledger.add([entry("broadcast", "weights", "float32", values.nbytes, self.world)])
+            dist.broadcast(values, owner)
+            for part, value in zip(parts, values.split([part.numel() for part in parts]), strict=True):
+                part.copy_(value.view_as(part))
+
+    def evaluate(self, batches: Iterable[Batch], generate: Callable[..., Batch] | None = None) -> Iterator[Batch]:
+        """Yield the model's outputs in evaluation mode for each batch, as NumPy arrays.
+
+        Every rank gets the whole model and evaluates its share of the samples.
+
+        Args:
+            batches: with all samples.
+            generate: `suite.contract.Generates.generate`; its result is added to the outputs.
+
+        Raises:
+            RanksDiffer: replicas of a stage hold different weights.
+        """
+        self.compare()
+        self._gather()
+        self.model.eval()
+        for batch in batches:
+            part = {name: np.array_split(value, self.world)[self.rank] for name, value in batch.items()}
+            with self._mode(), torch.no_grad():
+                outputs, _ = self.model(self._tensors(part))
+                if generate:
+                    written = generate(part, self._start, self._advance)
+                    outputs |= {name: torch.from_numpy(value).to(self.device) for name, value in written.items()}
+            gathered = {name: self.transport.all_gather("evaluation", value) for name, value in outputs.items()}
+            yield {name: wide(value.wait()).cpu().numpy() for name, value in gathered.items()}
+        self.model.train()
+
+    def _start(self, batch: Batch) -> Any:
+        return self.model.encode(self._tensors(batch))
+
+    def _advance(self, state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
+        place, word = torch.from_numpy(rows).to(self.device), torch.from_numpy(token).to(self.device)
+        scores, state = self.model.decode_step(state, place, word, position)
+        return wide(scores).cpu().numpy(), state
+
+    def compare(self) -> None:
+        """Check that all replicas of each stage hold the same weights.
+
+        Raises:
+            RanksDiffer: naming the ranks that do not.
+        """
+        digests = self.ranks.gather(engine.digest(_numpy(value) for value in self.own.values()))
+        for stage in range(len(self.grid.replicas)):
+            group = self.grid.group(stage)
+            try:
+                engine.compare([digests[rank] for rank in group])
+            except engine.RanksDiffer as error:
+                ranks = ", ".join(map(str, group))
+                raise engine.RanksDiffer(f"stage {stage}, on ranks {ranks} (counted from 0 here): {error}") from error
+
+    def synchronize(self) -> None:
+        """Wait until the device is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the whole model's parameters by name. All ranks call it."""
+        self._gather()
+        return {name: _numpy(value) for name, value in self.model.state_dict().items()}
+
+    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return this rank's stage and its optimizer's state. All ranks call it.
+
+        Args:
+            replicated: has no effect, because every array belongs to a stage.
+
+        Returns:
+            Arrays by name, and a JSON skeleton with one tree for each rank.
+
+        Raises:
+            RanksDiffer: replicas of a stage hold different weights.
+        """
+        self.compare()
+        arrays: Tree = {}
+        state = {"model": self.own, "optimizer": self.optimizer.state_dict()}
+        packed = tree.pack(state, arrays, "run", lambda value: value if isinstance(value, Tensor) else None)
+        own = dict.fromkeys(arrays, STAGES)
+        return {n: _numpy(value) for n, value in arrays.items()}, {"tree": self.ranks.gather(packed), "own": own}
+
+    @torch.no_grad()
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+        """Restore a snapshot of this rank; nothing is sent."""
+
+        def device(value: np.ndarray) -> Tensor:
+            return torch.from_numpy(value.copy()).to(self.device)
+
+        state = tree.unpack(skeleton["tree"][self.rank], arrays, device)
+        for name, value in state["model"].items():
+            self.own[name].copy_(value)
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def facts(self) -> dict[str, Any]:
+        """Return the entries of the result that describe the engine: device, sizes, memory and bytes."""
+        return facts(self.device) | {
+            "parameters": engine.parameters(self.task),
+            "flops": engine.flops(self.task),
+            "explored": None,
+            "optimizer": None,
+            "compile_seconds": 0.0,
+            "compile_cache": None,
+            "bytes": self.ledger.facts(),
+        }
+
+
+def _numpy(value: Tensor) -> np.ndarray:
+    return value.detach().cpu().contiguous().numpy()
