@@ -48,9 +48,8 @@ def make_task(config: Mapping[str, Any]) -> Task:
         check(task, needs, config["optimizer"])
     if config.get("partition"):
         pipeline.check(config, task)
-        return task
     unit = config["world"] * config["accumulate"] * task.group
-    if task.batch_size % unit:
+    if not config.get("partition") and task.batch_size % unit:
         smaller = ", or a smaller task.bn_group" if "bn_group" in config["task"] else ""
         raise UserError(
             f"task.batch_size={task.batch_size}: not divisible by world × accumulate × samples per group = "
@@ -136,7 +135,7 @@ def _execute(
     prepare_backend(config)
     engines = "suite.engine.pipeline" if config.get("partition") else "suite.engine"
     engine = None if is_baseline(config) else load.half(engines, config["backend"]).Engine(task, config)
-    if console and config.get("partition"):
+    if engine and console and config.get("partition"):
         print(engine.pipeline.plan)
     ranks, world = (engine.local_ranks, config["world"]) if engine else ((0,), 1)
     restored = checkpoint.load(directory, record.config_hash(config), ranks=ranks, world=world)

@@ -48,6 +48,9 @@ class PartitionSettings(Declared):
     micro_batches: int = setting(4, "micro-batches of a step, over all pipelines", at_least=1)
     schedule: Literal["1f1b", "gpipe"] = setting("1f1b", "order of forward and backward passes")
     memory_gib: float = setting(16.0, "memory of one device in GiB", at_least=0.001)
+    tflops: float | None = setting(None, "10¹² operations a second of one device; null: timed here", at_least=1e-6)
+    bandwidth_gb: float | None = setting(None, "10⁹ bytes a second of its memory", at_least=1e-6)
+    overhead_us: float = setting(0.0, "microseconds to start one operation", at_least=0)
 
 
 class CommSettings(Declared):

@@ -22,17 +22,18 @@ from suite.report.published import Row
 from suite.settings import configure, recipes, validation
 from suite.settings.baseline import is_baseline
 from suite.settings.overrides import flat
-from suite.verbs import papers, plan_baseline
+from suite.verbs import papers, plan_baseline, plan_partition
 
 RANKS_PER_CORE = 4  # ranks that may share a core; such a run is slow but correct
 HELP = """Show what the command without `plan` would run: parameters, steps, samples and epochs, what each device
 receives and sends, and the step time of the most similar run under runs/. With network= (a file of conf/network), also
 the projected step time on that network; the computation of one device is taken from compute_seconds= or from a run
-under runs/. With experiment=, the published row that the run repeats; at paper scale, the numbers of devices that
-papers used. One line for each warning (settings that are neither published nor tuned, less than one epoch, more memory
-than a device has, as estimated) and for each thing that is missing here (data, devices, a framework). Nothing is
-trained or allocated, and no framework is imported. Exit codes: 0 the command would run here, 1 something is missing
-here (the plan is still printed), 2 the command cannot run anywhere."""
+under runs/. With partition=, the stages into which the model is cut. With experiment=, the published row that the run
+repeats; at paper scale, the numbers of devices that papers used. One line for each warning (settings that are neither
+published nor tuned, less than one epoch, more memory than a device has, as estimated) and for each thing that is
+missing here (data, devices, a framework). Nothing is trained or allocated; only partition= imports a framework. Exit
+codes: 0 the command would run here, 1 something is missing here (the plan is still printed), 2 the command cannot run
+anywhere."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,6 +81,8 @@ def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
     if is_baseline(config):
         return plan_baseline.plan(config, task, absent)
     checks.check(config, task)
+    if config.get("partition"):
+        return plan_partition.plan(config, task, options, absent, missing(config))
     shapes, layers = task.shapes(), task.layers()
     counts = {name: math.prod(spec.shape) for name, spec in shapes.items()}
     trained = {name for name, spec in shapes.items() if spec.kind == "parameter"}
@@ -279,6 +282,8 @@ def lines(planned: Mapping[str, Any]) -> list[str]:
     """The plan as lines of text."""
     if is_baseline(planned["config"]):
         return plan_baseline.lines(planned)
+    if planned["config"].get("partition"):
+        return plan_partition.lines(planned)
     config, sent, near = planned["config"], planned["gradient_bytes_per_step"], planned["measured"]
     head = [planned["task"], config["scale"], planned["data"], config["optimizer"]["name"], config["backend"]]
     layers = ", ".join(f"{count} {kind}" for kind, count in planned["layers"].items())

@@ -50,5 +50,5 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
     if missing:
         yield (
             f"optimizer={optimizer['name']} needs {', '.join(missing)}, which a stage does not offer; type optimizer="
-            "adamw, lamb, lars, muon or sgd"
+            "adamw, or adagrad, lamb, lars, muon, rmsprop, sgd, sm3"
         )

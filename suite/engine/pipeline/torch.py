@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from suite import engine, load
-from suite.comm.partition.torch import partition
+from suite.comm.partition.plan import Plan as Cut
+from suite.comm.partition.plan import Stage
+from suite.comm.partition.torch import Pipeline, partition
 from suite.comm.transport import entry
 from suite.comm.transport.torch import Transport
-from suite.contract import Plan, Task, TorchOptimizer, UserError
+from suite.contract import Plan, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import device_for, facts, switches
@@ -75,34 +78,32 @@ class Engine:
                 outputs=True,
                 deadline=deadline,
             )
-        self.grid, self.ledger = self.pipeline.grid, self.pipeline.ledger
+        self.ledger, self.deadline, self.node = self.pipeline.ledger, deadline, config["optimizer"]
         self.transport = Transport(self.ledger, None, deadline)
         self.rank, self.world = self.transport.rank, self.transport.world
         self.local_ranks, self.ranks = (self.rank,), Ranks(self.world, self.device)
         self.plan, self.kinds = Plan(), dict[str, str]()
-        self.own = {name.removeprefix("model."): value for name, value in self.pipeline.named_parameters()}
+        self._use(self.pipeline)
+
+    def _use(self, pipeline: Pipeline) -> None:
+        """Train this rank's stage of a pipeline, with a new optimizer."""
+        self.pipeline, self.grid = pipeline, pipeline.grid
+        self.own = {name.removeprefix("model."): value for name, value in pipeline.named_parameters()}
         self.owners = self._owners()
-        self.node = config["optimizer"]
-        self.optimizer: TorchOptimizer = self._optimizer(task)
+        self.optimizer = self._optimizer(self.task)
 
     def _owners(self) -> dict[str, int]:
-        """The first rank that holds each parameter, by name.
-
-        Raises:
-            UserError: if a stage has no parameters.
-        """
+        """The first rank that holds each parameter, by name."""
         owners: dict[str, int] = {}
         for rank, names in enumerate(self.ranks.gather(list(self.own))):
-            if not names:
-                stage = self.grid.place(rank).stage
-                advice = f"type partition.stages={len(self.grid.replicas) - 1} or less, or larger micro-batches"
-                raise UserError(f"partition=auto: stage {stage} has no parameters to train; {advice}")
             for name in names:
                 owners.setdefault(name, rank)
         return owners
 
-    def _optimizer(self, task: Task) -> TorchOptimizer:
-        """The optimizer of this stage's parameters."""
+    def _optimizer(self, task: Task) -> TorchOptimizer | None:
+        """The optimizer of this stage's parameters; None if it has none, for example a stage of activations only."""
+        if not self.own:
+            return None
         layers = task.layers().items()
         offers = {
             "layers": {name: layer for name, layer in layers if all(part in self.own for part in layer.parameters)},
@@ -134,7 +135,7 @@ class Engine:
 
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Tensor:
         """Make update number `step` (from 0) and return its mean loss."""
-        for group in self.optimizer.param_groups:
+        for group in self.optimizer.param_groups if self.optimizer else ():
             engine.editable(hyper, group.keys() - {"params", "param_names"}, self.node)
             group.update(hyper)
         with self._mode():
@@ -145,7 +146,8 @@ class Engine:
                 if parameter.grad is not None:  # the mean of the micro-batches' sums
                     parameter.grad = parameter.grad / (weight / count)
             self._clip()
-            self.optimizer.step()
+            if self.optimizer:
+                self.optimizer.step()
         return total / weight
 
     def _sums(self) -> tuple[Tensor, Tensor]:
@@ -161,14 +163,13 @@ class Engine:
         if not self.clip_norm:
             return
         grads = [parameter.grad for parameter in self.own.values() if parameter.grad is not None]
-        square = torch.stack(torch._foreach_norm(grads)).square().sum() / len(self.grid.group(self.grid_stage))
+        square = torch.zeros((), dtype=self.dtype, device=self.device)
+        for grad in grads:
+            square += grad.square().sum()
+        square /= len(self.grid.group(self.pipeline.place.stage))  # its ranks have equal gradients
         factor = (self.clip_norm / self.transport.all_reduce("norm", square).sqrt()).clamp(max=1.0)
-        torch._foreach_mul_(grads, factor)
-
-    @property
-    def grid_stage(self) -> int:
-        """The number of this rank's stage."""
-        return self.pipeline.place.stage
+        for grad in grads:
+            grad *= factor
 
     # -------------------------------------------------------------------------------- everything around it
     def losses(self, pending: list[Tensor]) -> list[float]:
@@ -261,22 +262,31 @@ class Engine:
         """
         self.compare()
         arrays: Tree = {}
-        state = {"model": self.own, "optimizer": self.optimizer.state_dict()}
+        state = {"model": self.own, "optimizer": self.optimizer and self.optimizer.state_dict()}
+        state["plan"] = asdict(self.pipeline.plan)
         packed = tree.pack(state, arrays, "run", lambda value: value if isinstance(value, Tensor) else None)
         own = dict.fromkeys(arrays, STAGES)
         return {n: _numpy(value) for n, value in arrays.items()}, {"tree": self.ranks.gather(packed), "own": own}
 
     @torch.no_grad()
     def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
-        """Restore a snapshot of this rank; nothing is sent."""
+        """Restore a snapshot of this rank. All ranks call it, and use the snapshot's plan.
+
+        Another plan may be the fastest now, because the times of operations vary.
+        """
 
         def device(value: np.ndarray) -> Tensor:
             return torch.from_numpy(value.copy()).to(self.device)
 
         state = tree.unpack(skeleton["tree"][self.rank], arrays, device)
+        plan = Cut(**state["plan"] | {"stages": tuple(Stage(**stage) for stage in state["plan"]["stages"])})
+        if plan != self.pipeline.plan:
+            traced = self.pipeline.traced
+            self._use(Pipeline(traced, plan, self.device, ledger=self.ledger, deadline=self.deadline))
         for name, value in state["model"].items():
             self.own[name].copy_(value)
-        self.optimizer.load_state_dict(state["optimizer"])
+        if self.optimizer:
+            self.optimizer.load_state_dict(state["optimizer"])
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory and bytes."""

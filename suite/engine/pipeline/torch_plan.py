@@ -1,0 +1,60 @@
+"""Plans the stages of a task's model in torch without training it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite import load
+from suite.comm.partition.device import ONE_HOST, Device
+from suite.comm.partition.plan import Plan
+from suite.comm.partition.planner import Request
+from suite.comm.partition.planner import plan as planned
+from suite.comm.partition.torch_profile import profiled
+from suite.comm.partition.torch_trace import trace
+from suite.comm.projection.network import Network
+from suite.contract import Task
+from suite.engine.pipeline.torch import Trained
+
+
+def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> Plan:
+    """Plan the stages of a run.
+
+    With `partition.tflops`, the model is on the `meta` device and needs no memory. Otherwise its operations are timed
+    here.
+
+    Args:
+        task: data and model description.
+        config: of the run, with `partition`.
+        network: between the devices.
+
+    Raises:
+        UserError: if the model cannot be cut or does not fit.
+    """
+    node, seed = config["partition"], config["seed"]
+    imagined = node["tflops"] is not None
+    where, micro_batches = torch.device("meta" if imagined else "cpu"), node["micro_batches"]
+    dtype = torch.float64 if config["precision"] == "float64" else torch.float32
+    with torch.device("meta"):
+        model = load.half(config["task"]["module"], "torch").make(task)
+    if not imagined:
+        initial = {name: torch.from_numpy(task.init(seed, name)) for name in task.shapes()}
+        model.load_state_dict(initial, assign=True)
+    batch = task.batch("train", seed, 0, 0, 1)
+    samples = task.batch_size // micro_batches
+
+    def tensor(value: Any) -> Tensor:
+        part = torch.from_numpy(value[:samples]).to(where)
+        return part.to(dtype) if part.is_floating_point() else part
+
+    inputs = {name: tensor(value) for name, value in batch.items()}, torch.tensor(seed), torch.tensor(0)
+    traced = trace(Trained(model.to(dtype)).train(), inputs, loss=lambda sums, _: sums[0])
+    graph = traced.graph if imagined else profiled(traced, where)
+    device = Device(node["memory_gib"] * 2**30, 1.0, 1.0)  # timed operations need no speeds
+    if imagined:
+        speed = 1e12 * node["tflops"], 1e9 * node["bandwidth_gb"]
+        device = Device(node["memory_gib"] * 2**30, *speed, 1e-6 * node["overhead_us"])
+    devices, schedule = config["world"], node["schedule"]
+    request = Request(devices, task.batch_size, device, network, node["stages"], micro_batches, schedule)
+    return planned(graph, request)

@@ -1,0 +1,169 @@
+"""Runs with `partition=auto`: the bits of one device, interruptions, lost peers, and what is rejected."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small import SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER
+from test_run import curve, wait_for_step
+
+from suite.contract import UserError
+from suite.launch.run import make_task
+from suite.settings import configure
+
+Call = Callable[..., tuple[int, str]]
+COMMON = ("track=none", "threads=1", "max_steps=4", "eval_every=2", "stop_at_target=false")
+BERT = ("+task=bert", *(f"task.{word}" for word in SMALL_BERT))
+TRANSFORMER = ("+task=transformer", *(f"task.{word}" for word in SMALL_TRANSFORMER), "task.dropout=0.1")
+AUTOENCODER = ("+task=autoencoder", *(f"task.{word}" for word in SMALL_AUTOENCODER), "task.eval_batch_size=30")
+CUT = "partition=auto"
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "suite", *COMMON, *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def train(folder: Path, *arguments: str) -> Path:
+    process = start(*arguments, f"run_dir={folder}")
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return folder
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return load_file(folder / "weights.safetensors")
+
+
+def assert_same(one: Path, other: Path, *, metrics: bool = True) -> None:
+    """Check that two runs have the same bits; `metrics=False`: without those of evaluations."""
+    assert [row for row in curve(one) if metrics or not row[4]] == [
+        row for row in curve(other) if metrics or not row[4]
+    ]
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "task, optimizer, stages",
+    [
+        pytest.param(BERT, "lamb", 2, id="bert, tied weights"),
+        pytest.param(TRANSFORMER, "adamw", 2, id="transformer, dropout and a search"),
+        pytest.param(AUTOENCODER, "rmsprop", 3, id="autoencoder, three stages"),
+    ],
+)
+def test_a_pipeline_has_the_bits_of_one_device(task: tuple[str, ...], optimizer: str, stages: int, tmp_path: Path):
+    words = (*task, f"optimizer={optimizer}")
+    whole = train(tmp_path / "whole", *words, "accumulate=4")
+    cut = train(tmp_path / "cut", *words, CUT, f"partition.stages={stages}", f"world={stages}")
+    assert_same(
+        whole, cut, metrics=False
+    )  # each rank evaluates some samples of a batch, whose products round differently
+    assert json.loads((cut / "result.json").read_text())["bytes"]["by_name"]["values"] > 0
+
+
+@pytest.mark.parametrize(
+    "world, more",
+    [
+        pytest.param(3, ("partition.stages=2", "task.eval_batch_size=24"), id="uneven: a stage with two replicas"),
+        pytest.param(4, ("partition.stages=2", "clip_norm=0.1"), id="replicas and clipping"),
+    ],
+)
+def test_replicas_differ_from_one_device_by_rounding(world: int, more: tuple[str, ...], tmp_path: Path):
+    shared = [word for word in more if not word.startswith("partition")]
+    words = (*BERT, "optimizer=sgd", "optimizer.lr=0.1")
+    whole = train(tmp_path / "whole", *words, *shared, "accumulate=4")
+    cut = train(tmp_path / "cut", *words, *more, CUT, f"world={world}")
+    first, second = weights(whole), weights(cut)
+    difference = sum(float(np.square(first[name] - second[name]).sum()) for name in first) ** 0.5
+    norm = sum(float(np.square(value).sum()) for value in first.values()) ** 0.5
+    assert difference <= 1e-6 * norm
+
+
+def test_an_interrupted_pipeline_continues_with_the_same_bits(tmp_path: Path):
+    words = (*BERT, "optimizer=lamb", CUT, "partition.stages=2", "world=2", "max_steps=60", "eval_every=20")
+    process = start(*words, f"run_dir={tmp_path / 'cut'}")
+    wait_for_step(process, tmp_path / "cut", 5)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    train(tmp_path / "cut", *words)
+    train(tmp_path / "whole", *words)
+    assert len(json.loads((tmp_path / "cut" / "result.json").read_text())["segments"]) == 2
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_killed_stage_ends_the_run_and_it_continues(tmp_path: Path):
+    words = (*BERT, "optimizer=lamb", CUT, "partition.stages=2", "world=2", "max_steps=60", "checkpoint_every=5")
+    process = start(*words, f"run_dir={tmp_path / 'cut'}")
+    wait_for_step(process, tmp_path / "cut", 12)
+    os.kill(ranks_of(process.pid)[-1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, None) and not (tmp_path / "cut" / "result.json").exists()
+    assert "the same command continues from step" in output, output
+    train(tmp_path / "cut", *words)
+    train(tmp_path / "whole", *words)
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """The processes that a launcher has started, in order."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+        workers = [int(pid) for pid in children if "worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+        if len(workers) > 1:
+            return workers
+    raise AssertionError("no ranks")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("world=1",), "no device for a second stage; type world=2"),
+        (("world=2", "backend=jax"), "type backend=torch"),
+        (("world=2", "accumulate=2"), "type partition.micro_batches=2 instead"),
+        (("world=2", "precision=bfloat16"), "leave out precision="),
+        (("world=2", "comm=float21"), "averaged in comm=float32 only"),
+        (("world=2", "optimizer=kfac"), "needs world, observe, .* type optimizer=adamw, or adagrad"),
+        (("world=2", "partition.micro_batches=3"), "does not divide task.batch_size=32"),
+    ],
+)
+def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message: str):
+    config = configure.compose(["+task=bert", "optimizer=lamb", CUT, *words])
+    with pytest.raises(UserError, match=f"partition=auto: .*{message}"):
+        make_task(config)
+
+
+def test_running_statistics_are_rejected():
+    with pytest.raises(UserError, match="running statistics"):
+        make_task(configure.compose(["+task=resnet50", "optimizer=sgd", CUT, "world=2"]))
+
+
+def test_a_plan_needs_no_devices(suite: Call):
+    words = (*BERT, "optimizer=lamb", "partition=v100", "partition.stages=2", "world=8", "network=100gbit")
+    code, text = suite("plan", *words, "--json")
+    planned: dict[str, Any] = json.loads(text)
+    part = planned["partition"]
+    assert code in (0, 1) and len(part["stages"]) == 2
+    assert part["pipelines"] * sum(stage["replicas"] for stage in part["stages"]) == 8
+    assert sum(stage["nodes"] for stage in part["stages"]) > 20 and part["step_seconds"] > 0
+
+
+def test_a_plan_that_does_not_fit_says_how_many_devices_would(suite: Call):
+    words = ("+task=bert", "optimizer=lamb", "partition=v100", "world=2", "partition.memory_gib=0.003")
+    code, text = suite("plan", *words)
+    assert code == 2 and "devices" in text and "fit" in text
