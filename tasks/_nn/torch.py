@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Key = tuple[int, int]  # (seed, step)
+Key = tuple[int | Tensor, int | Tensor]  # (seed, step); scalars of int64 where a model is traced for a pipeline
 
 
 class BatchNorm2d(nn.Module):
