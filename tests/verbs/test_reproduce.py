@@ -108,3 +108,26 @@ def test_a_wrong_argument_of_a_study_is_one_message(claims):
     claims.write_text(text.replace("    statistic: exact\n", "    statistic: exact\n    arguments: {momentun: 0.1}\n"))
     with pytest.raises(UserError, match="mine-steps: heavy-ball: no argument momentun; did you mean momentum"):
         reproduce.main([str(claims)])
+
+
+def test_a_rejected_run_of_one_claim_does_not_end_the_others(claims, capsys):
+    first, _, second = CLAIMS.partition("- id: mine-steps")
+    rejected = f"- id: mine-rejected{second}".replace("task.batch_size=32", "optimizer.lr=-1").replace("0.2", "0.1")
+    claims.write_text(f"{first}{rejected.rstrip()}\n- id: mine-steps{second}")
+    assert reproduce.main([str(claims), "--json"]) == 2
+    text = capsys.readouterr()
+    assert "was rejected: optimizer.lr=-1" in text.err
+    patterns = {one["id"]: one["pattern"] for one in json.loads(text.out)["claims"]}
+    assert patterns == {"mine-rejected": "not run", "mine-steps": "pattern seen"}
+
+
+@pytest.mark.parametrize(
+    "words, saved", [("+task=frnn optimizer=sgd", ["save=none"]), ("+task=frnn baseline=trees", [])]
+)
+def test_a_baseline_has_no_weights_to_leave_out(words: str, saved: list[str], claims, monkeypatch):
+    from suite.verbs import claim_runs
+
+    typed: list[list[str]] = []
+    monkeypatch.setattr(claim_runs, "_process", lambda command: typed.append(command) or 0)
+    claim_runs._run_suite(words, 3, [], keep=False)
+    assert typed[0][-1 - len(saved) :] == ["track=none", *saved]

@@ -184,7 +184,8 @@ class Engine:
             parts = [named[name] for name, rank in self.owners.items() if rank == owner]
             values = torch.cat([part.reshape(-1) for part in parts])
             if owner == self.rank:
-                self.ledger.add([entry("broadcast", "weights", "float32", values.nbytes, self.world)])
+                dtype = str(values.dtype).removeprefix("torch.")
+                self.ledger.add([entry("broadcast", "weights", dtype, values.nbytes, self.world)])
             dist.broadcast(values, owner)
             for part, value in zip(parts, values.split([part.numel() for part in parts]), strict=True):
                 part.copy_(value.view_as(part))
