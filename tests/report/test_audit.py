@@ -169,4 +169,4 @@ def test_the_committed_results_have_nothing_wrong(capsys: pytest.CaptureFixture[
     assert f"{len(list(RUNS.glob('*/*.json')))} results: 0 wrong" in capsys.readouterr().out
     _, findings = audit.audit_paths([RUNS])
     doubtful = {finding.check for finding in findings if finding.severity == "doubtful"}
-    assert doubtful == {"seeds", "settings", "tuning-seeds", "versions"}
+    assert doubtful == {"seeds", "settings", "source", "tuning-seeds", "versions"}
