@@ -8,30 +8,50 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "results" / "runs"
+Key = tuple[str, str, str, str, int, str, int]  # task, data, optimizer, comm, world, backend, seed
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One optimizer on one task: its tuning, and its reported runs."""
+    """One optimizer on one task in one communication mode: its tuning, and its reported runs.
+
+    Attributes:
+        task, data, optimizer: names.
+        seeds: reported.
+        trials: of the tuning.
+        max_steps: of the tuning.
+        overrides: of the tuning.
+        comm: communication mode, with its overrides.
+        world: number of ranks.
+    """
 
     task: str
-    optimizer: str
     data: str
-    max_steps: int
+    optimizer: str
+    seeds: tuple[int, ...]
     trials: int
+    max_steps: int = 0
     overrides: tuple[str, ...] = ()
+    comm: str = "float32"
+    world: int = 1
 
     @property
     def name(self) -> str:
-        """Task, data and optimizer."""
-        return f"{self.task}/{self.data}/{self.optimizer}"
+        """Task, data and optimizer; with several ranks, also the communication mode."""
+        parts = [self.task, self.data, self.optimizer, *([self.mode] if self.world > 1 else [])]
+        return "/".join(parts)
+
+    @property
+    def mode(self) -> str:
+        """The name of the communication mode."""
+        return self.comm.split()[0]
 
     @property
     def recipe(self) -> Path:
@@ -53,18 +73,49 @@ class Cell:
         """The overrides that tuning and reported runs share."""
         return [f"+task={self.task}", f"optimizer={self.optimizer}", f"task.data={self.data}", "threads=1"]
 
-    def result(self, backend: str, seed: int) -> Path | None:
-        """The committed result of a reported run; None if there is none."""
-        name = f"{self.data}-{self.optimizer}-{backend}-s{seed}-*.json"
-        return next(iter(sorted((RUNS / self.task).glob(name))), None)
+    @property
+    def ranks(self) -> list[str]:
+        """The overrides of a reported run on several ranks."""
+        return [f"world={self.world}", *f"comm={self.comm}".split()] if self.world > 1 else []
+
+    def key(self, backend: str, seed: int) -> Key:
+        """What identifies a reported run."""
+        return self.task, self.data, self.optimizer, self.mode, self.world, backend, seed
 
 
-def cells(grid: dict[str, Any]) -> Iterator[Cell]:
+def cells(grid: Mapping[str, Any]) -> Iterator[Cell]:
     """Every cell of the grid, in the file's order."""
-    for entry in grid["entries"]:
+    trials, seeds = grid["trials"], grid["seeds"]
+    for entry in grid["optimizers"]:
+        common = entry["task"], entry["data"]
+        extra, own = tuple(entry.get("overrides", ())), tuple(entry.get("seeds", seeds))
         for optimizer in entry["optimizers"]:
-            extra = tuple(entry.get("overrides", ()))
-            yield Cell(entry["task"], optimizer, entry["data"], entry["max_steps"], grid["trials"], extra)
+            yield Cell(*common, optimizer, own, trials, entry["max_steps"], extra)
+    for entry in grid["modes"]:
+        for comm in entry["comm"]:
+            common = entry["task"], entry["data"], entry["optimizer"]
+            yield Cell(*common, tuple(entry["seeds"]), trials, comm=comm, world=entry["world"])
+
+
+def committed(paths: Iterable[Path], trials: int) -> set[Key]:
+    """The reported runs of tuned recipes among result files.
+
+    Args:
+        paths: of result files.
+        trials: that a recipe must have.
+    """
+    keys = set()
+    for path in paths:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if result["tuning"]["trials"] >= trials and result["spec"]["optimizer"]:
+            keys.add(_key(result))
+    return keys
+
+
+def _key(result: Mapping[str, Any]) -> Key:
+    spec = result["spec"]
+    data = spec["config"]["task"].get("data", "")
+    return spec["task"], data, spec["optimizer"], spec["comm"], spec["world"], spec["backend"], spec["seed"]
 
 
 def tune(cell: Cell) -> bool:
@@ -75,17 +126,16 @@ def tune(cell: Cell) -> bool:
 
 def run(cell: Cell, backend: str, seed: int) -> None:
     """Make one reported run and keep its result; a run that failed leaves no file."""
-    code = _suite(*cell.words, f"backend={backend}", f"seed={seed}", "track=none", "save=none")
+    code = _suite(*cell.words, *cell.ranks, f"backend={backend}", f"seed={seed}", "track=none", "save=none")
     if code not in (0, 1):
         return
     for path in sorted((ROOT / "runs" / cell.task).glob("*/result.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
-        spec = result["spec"]
-        same = (spec["optimizer"], spec["backend"], spec["seed"]) == (cell.optimizer, backend, seed)
-        if same and spec["config"]["task"]["data"] == cell.data and result["tuning"]["trials"] >= cell.trials:
+        if _key(result) == cell.key(backend, seed) and result["tuning"]["trials"] >= cell.trials:
             (RUNS / cell.task).mkdir(parents=True, exist_ok=True)
             digits = path.parent.name.partition(".")[0]
-            name = f"{cell.data}-{cell.optimizer}-{backend}-s{seed}-{digits}.json"
+            mode = f"-{cell.mode}" if cell.mode != "float32" else ""
+            name = f"{cell.data}-{cell.optimizer}{mode}-{backend}-s{seed}-{digits}.json"
             (RUNS / cell.task / name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
 
 
@@ -101,16 +151,19 @@ def _suite(*words: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tune and run what is missing; return 0, or 1 if a cell could not be tuned."""
     parser = argparse.ArgumentParser(prog="make grid", description=__doc__)
-    parser.add_argument("cells", nargs="*", metavar="TASK/DATA/OPTIMIZER", help="only these, or TASK or TASK/DATA")
+    parser.add_argument(
+        "cells", nargs="*", metavar="TASK/DATA/OPTIMIZER", help="only these, or TASK, or TASK/DATA/OPTIMIZER/MODE"
+    )
     parser.add_argument("--list", action="store_true", help="print what is missing, and run nothing")
     parser.add_argument("--tune", action="store_true", help="only tune; commit the recipes before the reported runs")
     chosen = parser.parse_args(arguments)
     import yaml
 
     grid = yaml.safe_load((ROOT / "results" / "grid.yaml").read_text(encoding="utf-8"))
+    made = committed(RUNS.rglob("*.json"), grid["trials"])
     code = 0
     for cell in cells(grid):
-        missing = [(b, s) for b in grid["backends"] for s in grid["seeds"] if cell.result(b, s) is None]
+        missing = [(b, s) for s in cell.seeds for b in grid["backends"] if cell.key(b, s) not in made]
         if not missing or (chosen.cells and not any(cell.name.startswith(name) for name in chosen.cells)):
             continue
         if chosen.list:
