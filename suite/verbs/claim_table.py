@@ -21,16 +21,16 @@ def show_list(known: Sequence[Standing]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("claim", "verdict", "stand-in", "minutes"):
-        table.add_column(column, no_wrap=True, justify="right" if column == "minutes" else "left")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")  # fits into 80 columns
+    for column in ("claim", "verdict", "stand-in", "min"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "min" else "left")
     for one in known:
         minutes = f"{one.minutes:.2g}" if one.minutes else ""
         table.add_row(one.claim.id, _coloured(one.verdict), _coloured(one.pattern), minutes)
     console = Console()
     console.print(table)
     console.print(
-        "minutes: to measure what is missing here, on two cores. suite reproduce CLAIM shows a claim's checks"
+        "min: minutes to measure what is missing here, on two cores. suite reproduce CLAIM shows a claim's checks"
     )
 
 
