@@ -6,6 +6,7 @@ own. Tuned recipes are written to conf/recipe, results to results/runs.
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,14 +60,19 @@ class Cell:
         return ROOT / "conf" / "recipe" / f"{self.task}-{self.optimizer}-laptop.yaml"
 
     @property
-    def tuned(self) -> bool:
-        """Whether the recipe has as many trials on this data as the grid asks for."""
+    def evidence(self) -> Mapping[str, Any]:
+        """What `suite tune` wrote about this data into the recipe; empty if it has not."""
         if not self.recipe.exists():
-            return False
+            return {}
         import yaml
 
-        evidence = yaml.safe_load(self.recipe.read_text(encoding="utf-8")).get("tuned", {})
-        return evidence.get(self.data, {}).get("trials", 0) >= self.trials
+        return yaml.safe_load(self.recipe.read_text(encoding="utf-8")).get("tuned", {}).get(self.data, {})
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the recipe was tuned on this data with the grid's number of trials and overrides."""
+        typed = shlex.split(self.evidence.get("command", ""))
+        return self.evidence.get("trials", 0) >= self.trials and all(word in typed for word in self.overrides)
 
     @property
     def words(self) -> list[str]:
@@ -88,8 +94,9 @@ def cells(grid: Mapping[str, Any]) -> Iterator[Cell]:
     trials, seeds = grid["trials"], grid["seeds"]
     for entry in grid["optimizers"]:
         common = entry["task"], entry["data"]
-        extra, own = tuple(entry.get("overrides", ())), tuple(entry.get("seeds", seeds))
+        own = tuple(entry.get("seeds", seeds))
         for optimizer in entry["optimizers"]:
+            extra = *entry.get("overrides", ()), *entry.get("settings", {}).get(optimizer, ())
             yield Cell(*common, optimizer, own, trials, entry["max_steps"], extra)
     for entry in grid["modes"]:
         for comm in entry["comm"]:
@@ -97,19 +104,38 @@ def cells(grid: Mapping[str, Any]) -> Iterator[Cell]:
             yield Cell(*common, tuple(entry["seeds"]), trials, comm=comm, world=entry["world"])
 
 
-def committed(paths: Iterable[Path], trials: int) -> set[Key]:
-    """The reported runs of tuned recipes among result files.
+def committed(paths: Iterable[Path], trials: int) -> dict[Key, list[Mapping[str, Any]]]:
+    """The settings of the optimizer in each reported run of a tuned recipe, among result files.
 
     Args:
         paths: of result files.
         trials: that a recipe must have.
     """
-    keys = set()
+    made: dict[Key, list[Mapping[str, Any]]] = {}
     for path in paths:
         result = json.loads(path.read_text(encoding="utf-8"))
         if result["tuning"]["trials"] >= trials and result["spec"]["optimizer"]:
-            keys.add(_key(result))
-    return keys
+            made.setdefault(_key(result), []).append(result["spec"]["config"]["optimizer"])
+    return made
+
+
+def missing(
+    cell: Cell, made: Mapping[Key, Sequence[Mapping[str, Any]]], backends: Sequence[str]
+) -> list[tuple[str, int]]:
+    """The backends and seeds without a committed run of the cell's present recipe.
+
+    Args:
+        cell: of the grid.
+        made: what is committed.
+        backends: reported.
+    """
+    recipe = cell.evidence.get("values", {}).get("optimizer", {}).items() if cell.tuned else None
+
+    def absent(backend: str, seed: int) -> bool:
+        runs = made.get(cell.key(backend, seed), [])
+        return recipe is None or not any(recipe <= settings.items() for settings in runs)
+
+    return [(backend, seed) for seed in cell.seeds for backend in backends if absent(backend, seed)]
 
 
 def _key(result: Mapping[str, Any]) -> Key:
@@ -163,17 +189,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = committed(RUNS.rglob("*.json"), grid["trials"])
     code = 0
     for cell in cells(grid):
-        missing = [(b, s) for s in cell.seeds for b in grid["backends"] if cell.key(b, s) not in made]
-        if not missing or (chosen.cells and not any(cell.name.startswith(name) for name in chosen.cells)):
+        lacking = missing(cell, made, grid["backends"])
+        if not lacking or (chosen.cells and not any(cell.name.startswith(name) for name in chosen.cells)):
             continue
         if chosen.list:
             tuning = "" if cell.tuned else "tuning, "
-            print(f"{cell.name}: {tuning}{len(missing)} runs missing")
+            print(f"{cell.name}: {tuning}{len(lacking)} runs missing")
             continue
-        if not cell.tuned and not tune(cell):
-            code = 1
-            continue
-        for backend, seed in [] if chosen.tune else missing:
+        if not cell.tuned:
+            if not tune(cell):
+                code = 1
+                continue
+            lacking = missing(cell, made, grid["backends"])
+        for backend, seed in [] if chosen.tune else lacking:
             run(cell, backend, seed)
     return code
 
