@@ -27,6 +27,7 @@ VERBS = {
     "report": "suite.verbs.report",
     "submit": "suite.verbs.submit",
     "export": "suite.verbs.export",
+    "regress": "suite.verbs.regress",
 }
 HELP = """suite: published claims of large-scale training as commands, in PyTorch and in JAX
 
@@ -36,7 +37,7 @@ HELP = """suite: published claims of large-scale training as commands, in PyTorc
   suite experiment=A1-12                                a published row, as printed
 
   suite list | plan | data | tune | verify | sync       each with --help
-  suite reproduce | report | board | submit | export
+  suite reproduce | report | board | submit | export | regress
 
 Groups (group=choice):
 {groups}

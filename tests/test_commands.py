@@ -19,9 +19,10 @@ from tiny_runs import Call
 from suite import cli
 from suite.contract import UserError
 from suite.launch import checks, external, slurm
+from suite.regress.sides import OVERRIDE, REQUIREMENT
 from suite.settings import configure, validation
 from suite.settings.overrides import CHOICES
-from suite.verbs import plan, tune
+from suite.verbs import plan, regress, tune
 
 EVERY = commands.every()
 NOT_OURS = ("distrax", "immutabledict")  # packages that only kfac-jax wants
@@ -110,7 +111,18 @@ def lists(text: str, suite: Call) -> None:
     """List its claims; a user's file of claims is left out."""
     words = [word for word in shlex.split(text)[2:] if not word.endswith(".yaml")]
     code, said = suite("reproduce", *words, *(["--list"] if "--list" not in words else []))
-    assert code in (0, 3) and "minutes:" in said, said
+    assert code in (0, 3) and "min: minutes" in said, said
+
+
+def regresses(text: str, suite: Call) -> None:
+    """Its options are accepted, its benchmarks compose, and its sides are of a known kind."""
+    chosen = regress.parser().parse_args(shlex.split(text)[2:])
+    if chosen.benchmarks is None:
+        for benchmark in regress.benchmarks_of(chosen):
+            configure.compose(benchmark.overrides)
+    for word in shlex.split(f"{chosen.a} {chosen.b}"):
+        commit = re.fullmatch(r"HEAD(~\d+)?|main|A|B", word)
+        assert commit or word == "." or REQUIREMENT.fullmatch(word) or OVERRIDE.fullmatch(word), word
 
 
 def there(text: str, suite: Call) -> None:
@@ -165,6 +177,7 @@ WAYS = [
         lists,
         "measures for minutes: its claims are listed, tests/verbs/test_reproduce.py measures",
     ),
+    Way(r"suite regress \S", regresses, "measures for minutes: tests/regress runs it on commits that take no time"),
     Way(r"suite tune \S", tunes, "trains for many minutes: its runs are composed"),
     Way(r"suite \w+( [A-Z]+(\.json)?)?$", named, "names a verb, or needs a result"),
     Way(r"suite ", composes, "trains for minutes, or with data and devices that are not here: checked before ranks"),

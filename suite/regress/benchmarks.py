@@ -1,0 +1,131 @@
+"""Benchmarks: short runs of the suite, and what is read from their results."""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from suite.contract import UserError
+
+# Added to every run. One evaluation at the end, no checkpoints; nothing is sent anywhere or reused.
+SHORT = ("max_steps=40", "eval_every=40", "stop_at_target=false")
+ALWAYS = ("track=none", "save=none", "threads=1", "force=true")
+
+
+def _step(result: Mapping[str, Any], wall: float) -> float:
+    return result["step_seconds"]["p50"]
+
+
+def _processor(result: Mapping[str, Any], wall: float) -> float:
+    return result["processor_seconds"]["training"] / result["steps"]
+
+
+def _compile(result: Mapping[str, Any], wall: float) -> float:
+    return result["compile_seconds"]
+
+
+def _evaluation(result: Mapping[str, Any], wall: float) -> float:
+    return result["excluded_seconds"]["evaluation"]
+
+
+def _start(result: Mapping[str, Any], wall: float) -> float:
+    return wall - result["wall_seconds"]
+
+
+def _memory(result: Mapping[str, Any], wall: float) -> float:
+    return result["peak_memory_bytes"]
+
+
+# By name: a function of (result, seconds of the whole process).
+METRICS: dict[str, Callable[[Mapping[str, Any], float], float]] = {
+    "step": _step,  # median seconds of a step
+    "processor": _processor,  # processor seconds of a step; others on the machine hardly change them
+    "compile": _compile,  # seconds of compiling, in jax
+    "evaluation": _evaluation,  # seconds of the evaluation
+    "start": _start,  # seconds of the process outside of training, evaluation and compilation: imports, data, weights
+    "memory": _memory,  # most bytes of the process
+}
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One short run and the number that is compared.
+
+    Attributes:
+        name: in the table.
+        run: overrides of the run.
+        metric: key of `METRICS`.
+    """
+
+    name: str
+    run: tuple[str, ...]
+    metric: str = "step"
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The run's overrides, and those of every benchmark that it does not name itself."""
+        named = {word.lstrip("+").partition("=")[0] for word in self.run}
+        rest = (word for word in (*SHORT, *ALWAYS) if word.partition("=")[0] not in named)
+        return (*self.run, *rest)
+
+    def value(self, result: Mapping[str, Any], wall: float) -> float:
+        """The compared number of a finished run.
+
+        Args:
+            result: of the run.
+            wall: seconds of the whole process.
+
+        Raises:
+            UserError: if the result does not have the number, or it is not positive.
+        """
+        try:
+            value = METRICS[self.metric](result, wall)
+        except (KeyError, TypeError):
+            value = None
+        if value is None or not value > 0:
+            raise UserError(f"benchmark {self.name}: its runs have no {self.metric}; choose another metric")
+        return float(value)
+
+
+def read(path: Path | None = None) -> list[Benchmark]:
+    """The benchmarks of a YAML file; by default the suite's own.
+
+    Raises:
+        UserError: naming the entry that is wrong.
+    """
+    import yaml
+
+    source = Path(str(resources.files("suite.regress"))) / "benchmarks.yaml" if path is None else path
+    try:
+        entries = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"--benchmarks {source}: {getattr(error, 'strerror', None) or error}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"--benchmarks {source}: not YAML: {error}") from error
+    if not isinstance(entries, list) or not entries:
+        raise UserError(f"--benchmarks {source}: expected a list, such as - {{name: mine, run: +task=resnet50}}")
+    made = [_benchmark(entry, f"--benchmarks {source}, entry {number}") for number, entry in enumerate(entries, 1)]
+    names = [benchmark.name for benchmark in made]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"--benchmarks {source}: two entries have the name {name}")
+    return made
+
+
+def typed(runs: Sequence[str], metric: str) -> list[Benchmark]:
+    """Benchmarks from overrides on the command line, each one string."""
+    return [_benchmark({"name": run, "run": run, "metric": metric}, "--run") for run in runs]
+
+
+def _benchmark(entry: Any, place: str) -> Benchmark:
+    fields = {"name", "run", "metric"}
+    if not isinstance(entry, dict) or not {"name", "run"} <= entry.keys() or entry.keys() - fields:
+        raise UserError(f"{place}: expected name, run and perhaps metric")
+    name, run, metric = str(entry["name"]), shlex.split(str(entry["run"])), str(entry.get("metric", "step"))
+    if metric not in METRICS:
+        raise UserError(f"{place}: metric {metric}: type one of {', '.join(METRICS)}")
+    if not any(word.lstrip("+").startswith("task=") or word.startswith("experiment=") for word in run):
+        raise UserError(f"{place}: run: {' '.join(run)}: names no task; begin with +task=…")
+    return Benchmark(name, tuple(run), metric)

@@ -1,0 +1,83 @@
+"""Finds the first commit that is slower than an earlier one."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from suite.contract import UserError
+from suite.regress.benchmarks import Benchmark
+from suite.regress.session import Limits, Session
+from suite.regress.show import answer
+from suite.regress.sides import Side, built, repository
+
+
+def commits(folder: Path, first: str, last: str) -> list[str]:
+    """The commits after `first` up to `last` along the first parents, oldest first.
+
+    Raises:
+        UserError: if `last` does not descend from `first`.
+    """
+    command = ["git", "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{first}..{last}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    found = done.stdout.split()
+    if done.returncode or not found:
+        raise UserError(f"--bisect: {last[:12]} does not come after {first[:12]}")
+    return found
+
+
+def bisect(
+    sides: tuple[Side, Side], benchmarks: Sequence[Benchmark], limits: Limits, say: Callable[[str], None]
+) -> int:
+    """Find the first slower commit, and print it.
+
+    Every commit in the middle is compared with A anew. If B itself is not slower in this command, the alarm cannot be
+    repeated, and the search ends.
+
+    Args:
+        sides: two commits.
+        benchmarks: what is measured; a commit is slower if one of them is.
+        limits: of each comparison.
+        say: prints progress.
+
+    Returns:
+        3 if a commit was found, 0 if the alarm cannot be repeated, 1 if a comparison stayed undecided or failed.
+
+    Raises:
+        UserError: if a side is not a commit.
+    """
+    a, b = sides
+    root = repository(Path.cwd())
+    if root is None or a.commit is None or b.commit is None:
+        raise UserError("--bisect needs two commits: suite regress --bisect HEAD~8 HEAD")
+    line = [a.commit, *commits(root, a.commit, b.commit)]
+    state = _compare(a, b, benchmarks, limits, say)
+    if state != "slower":
+        print(f"the alarm cannot be repeated: {b.commit[:12]} is {state} against {a.commit[:12]}")
+        return 0 if state == "not slower" else 1
+    fast, slow = 0, len(line) - 1
+    while slow - fast > 1:
+        middle = (fast + slow) // 2
+        with ExitStack() as stack:
+            side = stack.enter_context(built(line[middle], say))
+            state = _compare(a, side, benchmarks, limits, say)
+        if state in ("undecided", "failed"):
+            print(
+                f"{line[middle][:12]} is {state}; the first slower commit comes after {line[fast][:12]} and is "
+                f"{line[slow][:12]} at the latest"
+            )
+            return 1
+        fast, slow = (fast, middle) if state == "slower" else (middle, slow)
+    subject = subprocess.run(
+        ["git", "log", "-1", "--format=%h %s", line[slow]], cwd=root, capture_output=True, text=True
+    )
+    print(f"first slower commit: {subject.stdout.strip()}")
+    return 3
+
+
+def _compare(a: Side, b: Side, benchmarks: Sequence[Benchmark], limits: Limits, say: Callable[[str], None]) -> str:
+    """The worst answer of all benchmarks."""
+    say(f"comparing {(b.commit or b.name)[:12]} with {(a.commit or a.name)[:12]}")
+    outcomes = Session((a, b), benchmarks, limits).run()
+    states = [answer(outcome, limits, len(outcomes)) for outcome in outcomes]
+    return next((state for state in ("slower", "failed", "undecided") if state in states), "not slower")

@@ -1,0 +1,141 @@
+"""Measures two sides in turns until every benchmark is decided."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from suite.contract import UserError
+from suite.regress.benchmarks import Benchmark
+from suite.regress.rule import ALPHA, MARGIN, ROUNDS, Look, Verdict, look, verdict
+from suite.regress.sample import cores, measure
+from suite.regress.sides import Side
+
+Measure = Callable[[Side, Benchmark, int | None], float]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Attributes:
+        margin: smallest slow-down that is reported, as a share.
+        alpha: of one look at all benchmarks together.
+        rounds: most rounds of one look.
+        seconds: of the whole command; a round that has begun is finished.
+    """
+
+    margin: float = MARGIN
+    alpha: float = ALPHA
+    rounds: int = ROUNDS
+    seconds: float = float("inf")
+
+
+@dataclass
+class Outcome:
+    """What was measured for one benchmark.
+
+    Attributes:
+        benchmark: what ran.
+        first: (A, B) of each round, in the benchmark's unit.
+        second: of the rounds after a first alarm.
+        error: why it could not be measured; None if it could.
+    """
+
+    benchmark: Benchmark
+    first: list[tuple[float, float]] = field(default_factory=list)
+    second: list[tuple[float, float]] = field(default_factory=list)
+    error: str | None = None
+
+    def looks(self, limits: Limits, family: int) -> tuple[Look, Look | None] | None:
+        """What the rounds show; None before the first one.
+
+        Args:
+            limits: margin and error rate.
+            family: number of benchmarks that share the error rate.
+        """
+        if not self.first:
+            return None
+        both = [
+            look([b / a for a, b in rounds], limits.margin, limits.alpha / family) if rounds else None
+            for rounds in (self.first, self.second)
+        ]
+        assert both[0] is not None
+        return both[0], both[1]
+
+    def verdict(self, limits: Limits, family: int) -> Verdict | None:
+        """The answer so far; None before the first round."""
+        looks = self.looks(limits, family)
+        return verdict(*looks) if looks else None
+
+
+class Session:
+    """One comparison of two sides.
+
+    Args:
+        sides: A and B.
+        benchmarks: what is measured.
+        limits: when to stop.
+        measure: one measurement; tests replace it.
+        seed: of the random order in which the sides of a round run.
+        report: called after each round with the benchmark's outcome.
+
+    Attributes:
+        outcomes: one for each benchmark, in order.
+    """
+
+    def __init__(
+        self,
+        sides: tuple[Side, Side],
+        benchmarks: Sequence[Benchmark],
+        limits: Limits,
+        *,
+        measure: Measure = measure,
+        seed: int = 0,
+        report: Callable[[Outcome], None] = lambda outcome: None,
+    ):
+        self.sides, self.limits = sides, limits
+        self.outcomes = [Outcome(benchmark) for benchmark in benchmarks]
+        self._measure, self._report, self._order = measure, report, random.Random(seed)
+
+    def run(self) -> list[Outcome]:
+        """Measure one round of every undecided benchmark after another, until all are decided or a limit is reached.
+
+        The benchmarks take turns, so that one noisy minute does not hit all rounds of one of them.
+        """
+        until = time.monotonic() + self.limits.seconds
+        while open_ := [outcome for outcome in self.outcomes if self._open(outcome)]:
+            for outcome in open_:
+                if time.monotonic() >= until:
+                    return self.outcomes
+                self._round(outcome)
+                self._report(outcome)
+        return self.outcomes
+
+    def _open(self, outcome: Outcome) -> bool:
+        """Whether another round may change the answer."""
+        if outcome.error:
+            return False
+        looks = outcome.looks(self.limits, len(self.outcomes))
+        if looks is None:
+            return True
+        first, second = looks
+        if first.state != "slower":
+            return first.state == "undecided" and first.rounds < self.limits.rounds
+        return second is None or (second.state == "undecided" and second.rounds < self.limits.rounds)
+
+    def _round(self, outcome: Outcome) -> None:
+        """Measure both sides once, in random order and on the same core."""
+        looks = outcome.looks(self.limits, len(self.outcomes))
+        rounds = outcome.second if looks and looks[0].state == "slower" else outcome.first
+        ranks = next((int(word[6:]) for word in outcome.benchmark.run if word.startswith("world=")), 1)
+        choice = cores(ranks)
+        core = choice[(len(outcome.first) + len(outcome.second)) % len(choice)]
+        values: dict[int, float] = {}
+        try:
+            for side in self._order.sample((0, 1), 2):
+                values[side] = self._measure(self.sides[side], outcome.benchmark, core)
+        except UserError as error:
+            outcome.error = str(error)
+            return
+        rounds.append((values[0], values[1]))

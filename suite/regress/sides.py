@@ -1,0 +1,168 @@
+"""The two sides of a comparison: what was typed, and how to run it.
+
+A side is a commit, a requirement (`torch==2.14`), an interpreter, overrides, or several of these in one string.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from suite.contract import UserError
+
+REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?(===?|~=|!=|<=|>=|<|>)[\w.*+!-]+")
+OVERRIDE = re.compile(r"[+~]*[\w./@]+=.*", re.DOTALL)
+CACHE = Path.home() / ".cache" / "suite" / "regress"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side, ready to run.
+
+    Attributes:
+        name: as typed.
+        python: interpreter.
+        folder: where the command runs; it is first on Python's path.
+        overrides: added to every run.
+        commit: 40 hexadecimal digits; None for the working tree.
+    """
+
+    name: str
+    python: Path
+    folder: Path
+    overrides: tuple[str, ...] = ()
+    commit: str | None = None
+
+    def command(self, overrides: Sequence[str]) -> list[str]:
+        """The command line of a run."""
+        return [str(self.python), "-m", "suite", *overrides, *self.overrides]
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables of a run: one thread, and the side's own code first."""
+        path = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+@contextmanager
+def built(typed: str, report: Callable[[str], None]) -> Iterator[Side]:
+    """A side, ready to run. Its working tree is removed afterwards; environments are kept for the next time.
+
+    Args:
+        typed: by the user, for example `HEAD~1`, `torch==2.14`, `/usr/bin/python3.12`, `optimizer.root=eigh32`, `.`.
+        report: prints what is being done.
+
+    Raises:
+        UserError: if a word is none of these, or cannot be built.
+    """
+    here = Path.cwd()
+    side = Side(typed, Path(sys.executable), repository(here) or here)
+    with ExitStack() as stack:
+        requirements = []
+        for word in shlex.split(typed) or ["."]:
+            if word == ".":
+                continue
+            if REQUIREMENT.fullmatch(word):
+                requirements.append(word)
+            elif OVERRIDE.fullmatch(word):
+                side = replace(side, overrides=(*side.overrides, word))
+            elif Path(word).is_file() and os.access(word, os.X_OK):
+                side = replace(side, python=Path(word).absolute())
+            else:
+                commit = resolve(side.folder, word)
+                folder = stack.enter_context(checkout(side.folder, commit))
+                side = replace(side, folder=folder, commit=commit)
+        if requirements:
+            side = replace(side, python=environment(side.python, requirements, report))
+        yield side
+
+
+def repository(folder: Path) -> Path | None:
+    """The root of the git checkout around a folder; None outside of one."""
+    done = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=folder, capture_output=True, text=True)
+    return Path(done.stdout.strip()) if done.returncode == 0 else None
+
+
+def resolve(folder: Path, word: str) -> str:
+    """The commit that a word names.
+
+    Raises:
+        UserError: if it names none.
+    """
+    command = ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{word}^{{commit}}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(
+            f"{word}: no commit of {folder}, requirement (torch==2.14), interpreter, override (optimizer.lr=1) or file "
+            "of saved measurements"
+        )
+    return done.stdout.strip()
+
+
+@contextmanager
+def checkout(folder: Path, commit: str) -> Iterator[Path]:
+    """A second working tree of the repository at a commit.
+
+    Raises:
+        UserError: if git cannot make it.
+    """
+    tree = CACHE / "trees" / f"{commit[:12]}-{os.getpid()}"
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        ["git", "worktree", "add", "--detach", "--force", str(tree), commit],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise UserError(f"{commit[:12]}: git worktree add: {done.stderr.strip().splitlines()[-1]}")
+    try:
+        yield tree
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=folder, capture_output=True)
+
+
+def environment(python: Path, requirements: Sequence[str], report: Callable[[str], None]) -> Path:
+    """An environment with other versions of some packages, above the packages of another interpreter.
+
+    It is kept, and found again by interpreter and requirements.
+
+    Args:
+        python: the interpreter whose other packages are used.
+        requirements: for pip.
+        report: prints what is being done.
+
+    Returns:
+        The interpreter of the environment.
+
+    Raises:
+        UserError: if pip cannot install them.
+    """
+    key = hashlib.sha256("\n".join([str(python), *sorted(requirements)]).encode()).hexdigest()[:12]
+    folder = CACHE / "environments" / key
+    own, ready = folder / "bin" / "python", folder / "ready"
+    if ready.exists():
+        return own
+    report(f"installing {' '.join(requirements)}")
+    below = subprocess.run(
+        [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True
+    )
+    _run([str(python), "-m", "venv", "--clear", str(folder)], requirements)
+    packages = next((folder / "lib").glob("python*/site-packages"))
+    # addsitedir also reads the .pth files there, which editable packages consist of
+    (packages / "below.pth").write_text(f"import site; site.addsitedir({below.stdout.strip()!r})\n")
+    _run([str(own), "-m", "pip", "install", "--quiet", "--upgrade", *requirements], requirements)
+    ready.touch()
+    return own
+
+
+def _run(command: Sequence[str], requirements: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
+        raise UserError(f"{' '.join(requirements)}: {lines[-1] if lines else 'could not be installed'}")

@@ -1,0 +1,111 @@
+"""`suite regress`: say whether a commit, a version of a package or a setting makes a step slower."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from suite.contract import UserError
+from suite.record.record import as_json
+from suite.regress import show
+from suite.regress.benchmarks import METRICS, Benchmark, read, typed
+from suite.regress.bisect import bisect
+from suite.regress.rule import ALPHA, MARGIN, ROUNDS
+from suite.regress.session import Limits, Outcome, Session
+from suite.regress.sides import built
+
+HELP = """Compare the speed of two sides. A side is a commit (HEAD~1), a requirement (torch==2.14), an interpreter
+(/usr/bin/python3.12), overrides (optimizer.root=eigh32), or several of these in one string; `.` is the working tree.
+Without B, the working tree is compared with A. Both sides run in turns, each time in a new process. A benchmark is
+called slower only if the interval of the ratio excludes 1, the ratio exceeds the margin, and the same holds again in
+new processes. Exit codes: 0 nothing is slower, 1 a run failed, 2 bad usage, 3 something is slower, 130 and 143
+interrupted."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare two sides.
+
+    Args:
+        arguments: what was typed after `suite regress`.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: for a side that cannot be built, or a benchmark that does not exist.
+    """
+    chosen = parser().parse_args(arguments)
+    if chosen.margin <= 0 or chosen.rounds < 1 or chosen.minutes <= 0:
+        raise UserError("--margin, --rounds and --minutes are positive")
+    limits = Limits(chosen.margin / 100, ALPHA, chosen.rounds, 60 * chosen.minutes)
+    benchmarks = benchmarks_of(chosen)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with ExitStack() as stack:
+            sides = stack.enter_context(built(chosen.a, _say)), stack.enter_context(built(chosen.b, _say))
+            if chosen.bisect:
+                return bisect(sides, benchmarks, limits, _say)
+            session = Session(sides, benchmarks, limits, report=lambda outcome: _say(_progress(outcome, limits)))
+            outcomes = session.run()
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was decided")
+        return 130
+    show.table(sides, outcomes, limits)
+    for path, text in (
+        (chosen.json, as_json(show.as_dict(sides, outcomes, limits), indent=1)),
+        (chosen.junit, show.junit(sides, outcomes, limits)),
+        (chosen.markdown, show.markdown(sides, outcomes, limits)),
+    ):
+        if path:
+            path.write_text(text, encoding="utf-8")
+    states = {show.answer(outcome, limits, len(outcomes)) for outcome in outcomes}
+    return 3 if "slower" in states else int("failed" in states)
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command accepts."""
+    made = argparse.ArgumentParser(prog="suite regress", description=HELP)
+    made.add_argument("a", metavar="A", help="the side that is believed to be fast")
+    made.add_argument("b", metavar="B", nargs="?", default=".", help="the side in question; default: .")
+    made.add_argument("--benchmarks", type=Path, metavar="FILE", help="a list of benchmarks of your own, in YAML")
+    made.add_argument("--only", nargs="+", metavar="NAME", help="only these benchmarks")
+    made.add_argument("--run", nargs="+", action="append", metavar="key=value", help="measure this run instead")
+    made.add_argument("--metric", choices=METRICS, default="step", help="what is compared in --run; default: step")
+    made.add_argument("--margin", type=float, default=100 * MARGIN, metavar="PERCENT", help="default: %(default)g")
+    made.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="most rounds; default: %(default)s")
+    made.add_argument("--minutes", type=float, default=float("inf"), help="start no round after so many minutes")
+    made.add_argument("--bisect", action="store_true", help="find the first slower commit between A and B")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    made.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit's XML")
+    made.add_argument("--markdown", type=Path, metavar="FILE", help="write one table, for a comment")
+    return made
+
+
+def benchmarks_of(chosen: argparse.Namespace) -> list[Benchmark]:
+    """The benchmarks that were asked for."""
+    if chosen.run:
+        return typed([" ".join(words) for words in chosen.run], chosen.metric)
+    benchmarks = read(chosen.benchmarks)
+    names = [benchmark.name for benchmark in benchmarks]
+    for name in chosen.only or ():
+        if name not in names:
+            raise UserError(f"--only {name}: no such benchmark; type one of {', '.join(names)}")
+    return [benchmark for benchmark in benchmarks if not chosen.only or benchmark.name in chosen.only]
+
+
+def _progress(outcome: Outcome, limits: Limits) -> str:
+    """One line after a round."""
+    name, rounds = outcome.benchmark.name, [*outcome.first, *outcome.second]
+    if outcome.error or not rounds:
+        return f"{name}: failed"
+    a, b = rounds[-1]
+    amounts = [show.amount(value, outcome.benchmark.metric) for value in (a, b)]
+    checking = ", checking an alarm" if outcome.second else ""
+    return f"{name}: round {len(rounds)}{checking}: A {amounts[0]}, B {amounts[1]}, B / A {b / a:.3f}"
+
+
+def _say(line: str) -> None:
+    """Print progress on standard error, where it does not mix with the answer."""
+    print(line, file=sys.stderr, flush=True)

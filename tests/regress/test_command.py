@@ -1,0 +1,157 @@
+"""`suite regress`: sides, exit codes, reports, and the search for a commit, with runs that take no time."""
+
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from repositories import git, repository
+
+from suite.contract import UserError
+from suite.regress import sides
+from suite.regress.benchmarks import METRICS, Benchmark, read
+from suite.regress.sample import RunFailedError, measure
+from suite.regress.sides import built
+
+Call = Callable[..., tuple[int, str]]
+RUN = ("--run", "+task=any")
+
+
+@pytest.fixture
+def history(suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Six commits, of which the fourth is 10 % slower; the working directory is their repository."""
+    folder = tmp_path / "repository"
+    commits = repository(folder, [0.1, 0.1, 0.1, 0.11, 0.11, 0.11])
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sides, "CACHE", tmp_path / "cache")
+    return commits
+
+
+def test_a_slower_commit_is_found_and_reported(history: list[str], suite: Call, tmp_path: Path) -> None:
+    paths = {kind: tmp_path / f"report.{kind}" for kind in ("json", "junit", "markdown")}
+    options = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
+    code, text = suite("regress", "HEAD~3", "HEAD", *options, *RUN)
+    assert code == 3 and "slower" in text and history[2][:12] in text
+    report = json.loads(paths["json"].read_text())
+    [entry] = report["benchmarks"]
+    assert entry["answer"] == "slower" and 1.08 < entry["verdict"]["shown"]["ratio"] < 1.12
+    assert len(entry["first"]) >= 4 and len(entry["second"]) >= 4
+    [case] = ElementTree.fromstring(paths["junit"].read_text()).findall("testcase")
+    assert case.find("failure") is not None
+    assert "| **slower** |" in paths["markdown"].read_text()
+    assert git(Path.cwd(), "worktree", "list").count("\n") == 0, "the second working tree is removed"
+
+
+def test_equal_commits_pass(history: list[str], suite: Call) -> None:
+    code, text = suite("regress", "HEAD~1", *RUN)
+    assert code == 0 and "not slower" in text
+
+
+def test_overrides_and_the_working_tree_are_sides(history: list[str], suite: Call) -> None:
+    assert suite("regress", ".", "factor=1.2", *RUN)[0] == 3
+    Path("seconds.txt").write_text("0.2")
+    assert suite("regress", "HEAD", *RUN)[0] == 3
+
+
+@pytest.mark.parametrize("metric", ["start", "step"])
+def test_other_metrics(metric: str, history: list[str], suite: Call) -> None:
+    code, text = suite("regress", ".", "--rounds", "1", "--metric", metric, *RUN)
+    assert code == 0 and metric in text and "undecided" in text
+
+
+def test_a_failed_run_is_an_error_with_its_output(history: list[str], suite: Call, tmp_path: Path) -> None:
+    code, text = suite("regress", ".", "broken=1", "--junit", str(tmp_path / "junit.xml"), *RUN)
+    assert code == 1 and "this run is broken" in text and "side broken=1" in text
+    [case] = ElementTree.parse(tmp_path / "junit.xml").getroot().findall("testcase")
+    assert case.find("error") is not None
+
+
+def test_a_metric_that_a_run_lacks_is_named(history: list[str]) -> None:
+    with built(".", print) as side, pytest.raises(UserError, match="have no compile; choose another metric"):
+        measure(side, Benchmark("mine", ("+task=any",), "compile"))
+
+
+def test_a_run_that_takes_too_long_is_killed(history: list[str]) -> None:
+    Path("suite/__main__.py").write_text("import time\ntime.sleep(60)\n")
+    with built(".", print) as side, pytest.raises(RunFailedError, match=r"took longer than 0\.5 s"):
+        measure(side, Benchmark("mine", ("+task=any",)), limit=0.5)
+
+
+def test_bisect_finds_the_commit(history: list[str], suite: Call) -> None:
+    code, text = suite("regress", "--bisect", history[0], "HEAD", *RUN)
+    assert code == 3 and f"first slower commit: {history[3][:7]}" in text and "commit 3" in text
+
+
+def test_bisect_says_that_an_alarm_cannot_be_repeated(history: list[str], suite: Call) -> None:
+    code, text = suite("regress", "--bisect", history[0], history[2], *RUN)
+    assert code == 0 and "the alarm cannot be repeated" in text
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("nowhere",), "nowhere: no commit of .* requirement"),
+        (("--bisect", ".", "HEAD"), "needs two commits"),
+        (("--bisect", "HEAD", "HEAD~2"), "does not come after"),
+        (("HEAD", "--margin", "0"), "are positive"),
+        (("HEAD", "--only", "sgd"), "no such benchmark; type one of sgd-torch"),
+        (("HEAD", "--benchmarks", "none.yaml"), "none.yaml: No such file"),
+        (("HEAD", "--run", "optimizer=sgd"), "names no task"),
+    ],
+)
+def test_wrong_words_are_explained(words: tuple[str, ...], message: str, history: list[str], suite: Call) -> None:
+    more = () if {"--only", "--benchmarks", "--run"} & set(words) else RUN
+    code, text = suite("regress", *words, *more)
+    assert code == 2 and re.search(message, text), text
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{}", "expected a list"),
+        ("- {name: a}", "entry 1: expected name, run"),
+        ("- {name: a, run: +task=b, speed: 3}", "entry 1: expected name, run"),
+        ("- {name: a, run: +task=b, metric: speed}", "metric speed: type one of step"),
+        ("- {name: a, run: +task=b}\n- {name: a, run: +task=c}", "two entries have the name a"),
+        ("- {name: [", "not YAML"),
+    ],
+)
+def test_a_wrong_file_of_benchmarks_is_explained(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read(path)
+
+
+def test_benchmarks_of_the_suite_compose() -> None:
+    from suite.settings import configure
+
+    for benchmark in read():
+        config = configure.compose([*benchmark.overrides, "run_dir=any"])
+        assert config["max_steps"] == 40 and benchmark.metric in METRICS
+
+
+def test_a_requirement_is_installed_above_the_other_packages(
+    history: list[str], suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel made here replaces nothing in the environment below."""
+    wheel = tmp_path / "wheels" / "slowdown-2.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("slowdown.py", "FACTOR = 1.2\n")
+        archive.writestr("slowdown-2.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: slowdown\nVersion: 2.0\n")
+        archive.writestr(
+            "slowdown-2.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("slowdown-2.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    main = Path("suite/__main__.py")
+    more = "try:\n    import slowdown\n    seconds *= slowdown.FACTOR\nexcept ImportError:\n    pass\nimport numpy\n"
+    main.write_text(main.read_text().replace("folder = Path", f"{more}folder = Path"))
+    assert suite("regress", ".", "slowdown==2.0", *RUN)[0] == 3
+    code, text = suite("regress", ".", "slowdown==3.0", *RUN)
+    assert code == 2 and "slowdown==3.0" in text

@@ -1,0 +1,105 @@
+"""When a benchmark counts as slower, and how often that is wrong."""
+
+import csv
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suite.regress.benchmarks import Benchmark
+from suite.regress.rule import Look, look, verdict
+from suite.regress.session import Limits, Outcome, Session
+from suite.regress.sides import Side
+from suite.studies import regressions
+
+A, B = (Side(name, Path("python"), Path()) for name in "AB")
+
+
+def compare(values: Iterator[float], effect: float, limits: Limits | None = None) -> tuple[Outcome, Limits]:
+    """A comparison whose measurements are given."""
+    chosen = limits or Limits()
+
+    def measure(side: Side, benchmark: Benchmark, core: int | None) -> float:
+        return next(values) * (effect if side is B else 1.0)
+
+    [outcome] = Session((A, B), [Benchmark("step", ())], chosen, measure=measure).run()
+    return outcome, chosen
+
+
+def noise(seed: int, spread: float) -> Iterator[float]:
+    rng = np.random.default_rng(seed)
+    return (math.exp(spread * rng.standard_normal()) for _ in itertools.count())
+
+
+def test_a_slow_side_needs_a_second_look() -> None:
+    outcome, limits = compare(noise(0, 0.01), 1.1)
+    found = outcome.verdict(limits, 1)
+    assert found and found.state == "slower" and outcome.second
+    assert found.shown.rounds == len(outcome.second) and found.rounds == len(outcome.first) + len(outcome.second)
+    assert 1.05 < found.shown.ratio < 1.15  # of the second look alone
+
+
+def test_an_alarm_that_is_not_repeated_is_no_regression() -> None:
+    """B is slower only in the first four rounds."""
+    rng = np.random.default_rng(1)
+    calls = itertools.count()
+
+    def measure(side: Side, benchmark: Benchmark, core: int | None) -> float:
+        slow = 1.1 if side is B and next(calls) < 4 else 1.0
+        return slow * math.exp(0.005 * rng.standard_normal())
+
+    limits = Limits()
+    [outcome] = Session((A, B), [Benchmark("step", ())], limits, measure=measure).run()
+    found = outcome.verdict(limits, 1)
+    assert found and found.state == "not slower" and found.reason == "a first alarm could not be repeated"
+
+
+def test_equal_sides_are_not_slower_and_noisy_ones_undecided() -> None:
+    outcome, limits = compare(noise(2, 0.01), 1.0)
+    found = outcome.verdict(limits, 1)
+    assert found and found.state == "not slower" and not outcome.second
+    outcome, limits = compare(noise(3, 0.3), 1.0)
+    found = outcome.verdict(limits, 1)
+    assert found and found.state == "undecided" and found.rounds == limits.rounds
+
+
+@pytest.mark.parametrize("ratios", [[1.2] * 3, [1.019, 1.0191, 1.0189, 1.019, 1.0192, 1.0188]], ids=["few", "small"])
+def test_few_rounds_and_small_differences_are_no_alarm(ratios: list[float]) -> None:
+    assert look(ratios).state != "slower"
+
+
+def test_late_processes_do_not_hide_a_slow_side() -> None:
+    """In one round of ten, the process of side A took three times as long; the median decides."""
+    ratios = [1.1, 1.101, 1.099, 1.102, 1.1, 1.1 / 3, 1.1, 1.098, 1.1, 1.103] * 2
+    shown = look(ratios)
+    assert shown.state == "slower" and shown.statistic == "median"
+
+
+def test_statistics_that_contradict_each_other_decide_nothing() -> None:
+    """The median says slower, and the mean, which three huge values move, does not."""
+    ratios = [1.05, 1.0501, 1.0499] * 8 + [0.01] * 3
+    assert look(ratios).state in ("slower", "undecided")
+    assert verdict(Look("slower", "mean", 1.1, 1.05, 1.15, 5, 0), None).state == "undecided"
+
+
+def test_several_benchmarks_share_the_error_rate() -> None:
+    outcome, limits = compare(noise(4, 0.02), 1.03, Limits(rounds=10))
+    alone, among = outcome.looks(limits, 1), outcome.looks(limits, 20)
+    assert alone and among and among[0].high - among[0].low > alone[0].high - alone[0].low
+
+
+def test_a_limit_of_time_starts_no_further_round() -> None:
+    outcome, limits = compare(noise(5, 0.3), 1.0, Limits(seconds=0.0))
+    assert not outcome.first and outcome.verdict(limits, 1) is None
+
+
+def test_the_committed_table_is_that_of_the_code() -> None:
+    with regressions.TABLE.open() as file:
+        rows = {(row["noise"], float(row["effect"])): row for row in csv.DictReader(file)}
+    assert set(rows) == set(itertools.product(regressions.NOISES, regressions.EFFECTS))
+    assert all(float(row["slower"]) <= 0.01 for (_, effect), row in rows.items() if effect == 1.0)
+    again = regressions.simulate("normal, 1 %", 1.1, simulations=20)
+    assert again == regressions.simulate("normal, 1 %", 1.1, simulations=20) and again.slower == 1.0
