@@ -1,8 +1,8 @@
 """`python -m suite.studies.regressions`: how often `suite regress` is wrong, and how many rounds it needs.
 
 Simulates comparisons of two sides whose processes differ by a known factor, under several kinds of noise. The code that
-decides is that of the command. Writes `results/regressions.csv`; the same command writes the same bytes.
-docs/regression.md explains the table.
+decides is that of the command. Writes `results/regressions.csv` and the table of docs/regression.md; the same command
+writes the same bytes.
 """
 
 import argparse
@@ -21,6 +21,8 @@ from suite.regress.sides import Side
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "results" / "regressions.csv"
+PAGE = ROOT / "docs" / "regression.md"
+BEGIN, END = "<!-- table: regressions -->\n", "<!-- end of table -->\n"
 SIMULATIONS = 1000  # of each row: the standard error of a share of 1 % is 0.3 %
 EFFECTS = (1.0, 1.03, 1.1)  # B over A
 HEAD = ("noise", "effect", "slower", "not_slower", "undecided", "rounds_median", "rounds_95")
@@ -125,6 +127,34 @@ def write(rows: Sequence[Row], path: Path) -> None:
             writer.writerow([row.noise, *(f"{value:g}" for value in list(vars(row).values())[1:])])
 
 
+def read(path: Path = TABLE) -> list[Row]:
+    """Read the table."""
+    with path.open(encoding="utf-8") as file:
+        return [Row(row.pop("noise"), *map(float, row.values())) for row in csv.DictReader(file)]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table for the page: for each noise, how comparisons end for each effect, in per cent."""
+    names = [f"B / A {effect:g}" for effect in EFFECTS]
+    lines = ["| noise | " + " | ".join(f"{name}: slower, not slower (rounds)" for name in names) + " |"]
+    lines.append("|" + "---|" * (1 + len(EFFECTS)))
+    for noise in NOISES:
+        cells = [_cell(row) for row in rows if row.noise == noise]
+        lines.append(f"| {noise} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row) -> str:
+    return f"{100 * row.slower:.1f}, {100 * row.not_slower:.1f} ({row.rounds_median:g})"
+
+
+def update(page: Path, rows: Sequence[Row]) -> None:
+    """Write the table into the page, between its two marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}{markdown(rows)}{END}{after}", encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate everything and write the table."""
     parser = argparse.ArgumentParser(prog="python -m suite.studies.regressions", description=__doc__)
@@ -133,6 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     rows = [simulate(noise, effect, chosen.simulations) for noise in NOISES for effect in EFFECTS]
     write(rows, chosen.out)
+    if chosen.out == TABLE:
+        update(PAGE, rows)
     return 0
 
 

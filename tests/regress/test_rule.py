@@ -1,6 +1,5 @@
 """When a benchmark counts as slower, and how often that is wrong."""
 
-import csv
 import itertools
 import math
 from collections.abc import Iterator
@@ -97,9 +96,9 @@ def test_a_limit_of_time_starts_no_further_round() -> None:
 
 
 def test_the_committed_table_is_that_of_the_code() -> None:
-    with regressions.TABLE.open() as file:
-        rows = {(row["noise"], float(row["effect"])): row for row in csv.DictReader(file)}
-    assert set(rows) == set(itertools.product(regressions.NOISES, regressions.EFFECTS))
-    assert all(float(row["slower"]) <= 0.01 for (_, effect), row in rows.items() if effect == 1.0)
+    rows = regressions.read()
+    assert [(row.noise, row.effect) for row in rows] == list(itertools.product(regressions.NOISES, regressions.EFFECTS))
+    assert all(row.slower <= 0.01 for row in rows if row.effect == 1.0)
+    assert regressions.markdown(rows) in regressions.PAGE.read_text()
     again = regressions.simulate("normal, 1 %", 1.1, simulations=20)
     assert again == regressions.simulate("normal, 1 %", 1.1, simulations=20) and again.slower == 1.0
