@@ -99,8 +99,11 @@ def simulate(noise: str, effect: float, simulations: int = SIMULATIONS) -> Row:
     for number in range(simulations):
         rng = np.random.default_rng([sorted(NOISES).index(noise), round(100 * effect), number])
         states.append(_compare(NOISES[noise](rng), effect, number, rounds))
-    shares = [states.count(state) / simulations for state in ("slower", "not slower", "undecided")]
-    return Row(noise, effect, *shares, statistics.median(rounds), float(np.quantile(rounds, 0.95)))
+    slower, not_slower, undecided = (
+        states.count(state) / simulations for state in ("slower", "not slower", "undecided")
+    )
+    median, most = statistics.median(rounds), float(np.quantile(rounds, 0.95))
+    return Row(noise, effect, slower, not_slower, undecided, median, most)
 
 
 def _compare(noise: Iterator[float], effect: float, seed: int, rounds: list[int]) -> str:
@@ -130,7 +133,12 @@ def write(rows: Sequence[Row], path: Path) -> None:
 def read(path: Path = TABLE) -> list[Row]:
     """Read the table."""
     with path.open(encoding="utf-8") as file:
-        return [Row(row.pop("noise"), *map(float, row.values())) for row in csv.DictReader(file)]
+        return [_parsed(row) for row in csv.DictReader(file)]
+
+
+def _parsed(row: dict[str, str]) -> Row:
+    noise, numbers = row["noise"], {name: float(row[name]) for name in HEAD[1:]}
+    return Row(noise, **numbers)
 
 
 def markdown(rows: Sequence[Row]) -> str:
