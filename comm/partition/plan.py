@@ -132,6 +132,12 @@ class Plan:
         whole |= {"devices": self.devices, "throughput": self.throughput, "balance": self.balance}
         return json.dumps(whole, indent=1)
 
+    def to_svg(self) -> str:
+        """The plan as a picture, an SVG file: its stages, and the timeline of one step."""
+        from suite.comm.partition import picture
+
+        return picture.picture(self)
+
     def __str__(self) -> str:
         """The plan as a table."""
         head = ["stage", "layers", "devices", "parameters", "memory", "forward", "backward", "busy", "receives"]
@@ -155,10 +161,10 @@ class Plan:
         pipelines = f"{self.pipelines} pipeline{'s' if self.pipelines > 1 else ''}"
         lines.append(
             f"{self.devices} devices: {pipelines} of {len(self.stages)} stages, {self.micro_batches} micro-batches of "
-            f"{self.samples} samples each, schedule {self.schedule}"
+            f"{self.samples} sample{'s' if self.samples > 1 else ''} each, schedule {self.schedule}"
         )
         lines.append(
-            f"predicted: step {1e3 * self.seconds:.4g} ms, {self.throughput:.4g} samples/s, bubble {self.bubble:.0%}, "
+            f"predicted: step {duration(self.seconds)}, {self.throughput:.4g} samples/s, bubble {self.bubble:.0%}, "
             f"slowest stage {self.balance:.2f} of the mean"
         )
         if self.divided:
@@ -177,6 +183,11 @@ def readers(stages: Iterable[Iterable[str]]) -> dict[str, list[int]]:
         for name in names:
             numbers.setdefault(name, []).append(number)
     return numbers
+
+
+def duration(seconds: float) -> str:
+    """A time in words, with four digits."""
+    return f"{seconds:.4g} s" if seconds >= 9.9995 else f"{1e3 * seconds:.4g} ms"
 
 
 def size(nbytes: float) -> str:

@@ -28,16 +28,37 @@ class StageTimes:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A pass on a device.
+
+    Attributes:
+        stage: of the device.
+        replica: of the stage.
+        job: the pass.
+        start: seconds since the step began.
+        end: seconds since the step began.
+    """
+
+    stage: int
+    replica: int
+    job: Pass
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
 class Timeline:
     """A simulated step.
 
     Attributes:
         seconds: of the whole step.
         busy: seconds that the devices of each stage compute, the longest of its replicas.
+        runs: all passes; those of one device in their order.
     """
 
     seconds: float
     busy: tuple[float, ...]
+    runs: tuple[Run, ...] = ()
 
     @property
     def bubble(self) -> float:
@@ -65,6 +86,7 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
     received = {(device, kind): 0.0 for device in queues for kind in ("forward", "backward")}
     busy = dict.fromkeys(queues, 0.0)
     ends: dict[tuple[str, int, int], float] = {}
+    runs: list[Run] = []
     waiting = list(queues)
     while waiting:
         progress = False
@@ -77,7 +99,9 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
                     break
                 arrival = received[device, job.kind] = max(received[device, job.kind], sent) + travel
                 seconds = times.forward if job.kind == "forward" else times.backward
-                free[device] = ends[job.kind, stage, job.micro_batch] = max(free[device], arrival) + seconds
+                start = max(free[device], arrival)
+                free[device] = ends[job.kind, stage, job.micro_batch] = start + seconds
+                runs.append(Run(*device, job, start, start + seconds))
                 busy[device] += seconds
                 queues[device].pop(0)
                 progress = True
@@ -86,7 +110,7 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
             raise RuntimeError(f"the schedule {schedule} stops: devices {waiting} wait for each other")
     last = max(free[device] + stages[device[0]].all_reduce for device in queues)
     longest = (max(busy[device] for device in busy if device[0] == stage) for stage in range(len(stages)))
-    return Timeline(last, tuple(longest))
+    return Timeline(last, tuple(longest), tuple(runs))
 
 
 def _sent(
