@@ -13,11 +13,12 @@ from suite.comm.partition.graph import Graph
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.request import Request, check, check_stages, pipeline_problem
 from suite.comm.partition.stages import Costs, solve
-from suite.comm.partition.timeline import simulate
+from suite.comm.partition.timeline import shortest, simulate
 from suite.contract import UserError
 
 BLOCKS = 64  # of the search for the numbers of stages, pipelines and micro-batches; RaNNC: 32
 FINE = 256  # of the second search, with these numbers: 16 stages of 64 blocks cannot be balanced to 10 %
+ROUNDING = 1e-9  # relative, of sums of times in another order
 LARGEST = 64  # devices of one pipeline; more devices become more pipelines
 
 
@@ -58,6 +59,8 @@ def _search(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, be
             if best is not None and solution.busiest >= best.seconds:
                 continue
             times = stage_times(solution.cuts, problem)
+            if best is not None and shortest(times, micro_batches) > best.seconds * (1 + ROUNDING):
+                continue
             seconds = simulate(times, problem.schedule, micro_batches).seconds
             if best is None or seconds < best.seconds:
                 best = describe(graph, parts, solution.cuts, problem, request.batch, pipelines)

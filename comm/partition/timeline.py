@@ -66,6 +66,27 @@ class Timeline:
         return 1 - sum(self.busy) / (len(self.busy) * self.seconds) if self.seconds else 0.0
 
 
+def shortest(stages: Sequence[StageTimes], micro_batches: int) -> float:
+    """Seconds that no simulated step falls short of.
+
+    The first device of a stage waits for the first micro-batch to pass the stages before it. After its own passes, its
+    last micro-batch goes back through these stages, or its gradients are averaged.
+
+    Args:
+        stages: of one pipeline, in order.
+        micro_batches: of the pipeline.
+    """
+    longest = there = back = 0.0
+    for number, times in enumerate(stages):
+        own = -(-micro_batches // times.replicas)
+        there += times.receive if number else 0.0
+        done = there + own * (times.forward + times.backward)
+        longest = max(longest, done + max(back, times.all_reduce))
+        there += times.forward
+        back += times.backward + times.receive_back
+    return longest
+
+
 def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: int) -> Timeline:
     """Simulate one step.
 
