@@ -131,9 +131,11 @@ class Graph:
 
     def with_constants(self, nodes: Iterable[int]) -> tuple[int, ...]:
         """Indices of some nodes and of all constant nodes that they need, in program order."""
-        whole = set(nodes)
-        for index in reversed(range(len(self.nodes))):
-            if index in whole:
-                makers = (self.maker.get(name, -1) for name in self.nodes[index].inputs)
-                whole |= {maker for maker in makers if maker in self.constants}
+        waiting = list(nodes)
+        whole = set(waiting)
+        while waiting:
+            makers = {self.maker.get(name, -1) for name in self.nodes[waiting.pop()].inputs}
+            added = (makers & self.constants) - whole
+            whole |= added
+            waiting += added
         return tuple(sorted(whole))

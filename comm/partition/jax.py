@@ -39,6 +39,7 @@ def plan(
     schedule: Schedule = "1f1b",
     device: Device | None = None,
     network: Network = ONE_HOST,
+    rannc_compat: bool = False,
 ) -> Plan:
     """Plan the stages of a function; the devices need not exist.
 
@@ -53,6 +54,7 @@ def plan(
         schedule: `1f1b` or `gpipe`.
         device: memory and speed of one device; None: 16 GiB, and every operation is measured on this machine.
         network: between the devices.
+        rannc_compat: choose the stages by RaNNC's original rules, for comparison; such a plan is not trained.
 
     Returns:
         The plan; `print` shows it as a table.
@@ -64,7 +66,8 @@ def plan(
         >>> print(plan(loss, params, (ids, mask, targets), devices=8, device=Device(32e9, 15.7e12, 9e11)))
     """
     batch = samples(inputs)
-    request = Request(devices, batch, device or MEASURED, network, stages, micro_batches, schedule)
+    kind = device or MEASURED
+    request = Request(devices, batch, kind, network, stages, micro_batches, schedule, rannc_compat=rannc_compat)
     return _planned(function, params, inputs, request, measure=device is None)
 
 

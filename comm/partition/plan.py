@@ -1,16 +1,14 @@
-"""A plan: what each stage holds and takes, as data, as a table, and as JSON."""
+"""A plan: what each stage holds and takes, as data, as a table, as JSON and as a picture."""
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from suite.comm.partition.costs import spans
-from suite.comm.partition.graph import Graph
-from suite.comm.partition.orders import Schedule, in_flight
+from suite.comm.partition.orders import Schedule
 from suite.comm.partition.placement import Grid
-from suite.comm.partition.stages import Cut, Problem
-from suite.comm.partition.timeline import StageTimes, simulate
+from suite.comm.partition.timeline import StageTimes
+from suite.contract import UserError
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,9 @@ class Stage:
         receives: names of the values that it receives from the previous stage, in order.
         received: bytes of these values for one micro-batch.
         returned: bytes of the gradients that it receives from the next stage for one micro-batch.
+        receive: seconds that the values of one micro-batch travel.
+        receive_back: seconds that their gradients travel from the next stage.
+        all_reduce: seconds in which its replicas average their gradients, once in a step.
     """
 
     nodes: tuple[int, ...]
@@ -44,6 +45,14 @@ class Stage:
     receives: tuple[str, ...]
     received: int
     returned: int
+    receive: float = 0.0
+    receive_back: float = 0.0
+    all_reduce: float = 0.0
+
+    @property
+    def layers(self) -> str:
+        """Its first and its last layer."""
+        return self.first if self.first == self.last else f"{self.first} to {self.last}"
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,9 @@ class Plan:
         seconds: predicted, of one step.
         busy: seconds that the devices of each stage compute in a step.
         bubble: share of the step in which an average device does not compute.
+        limit: bytes of a device that a stage may use; 0 if unknown.
+        divided: whether the replicas of a stage divide each micro-batch, as RaNNC's do, instead of taking turns.
+            Then `forward`, `backward`, `received` and `returned` of a stage are those of one device's share.
     """
 
     stages: tuple[Stage, ...]
@@ -69,6 +81,8 @@ class Plan:
     seconds: float
     busy: tuple[float, ...]
     bubble: float
+    limit: int = 0
+    divided: bool = False
 
     @property
     def devices(self) -> int:
@@ -77,9 +91,30 @@ class Plan:
 
     @property
     def grid(self) -> Grid:
-        """The ranks of all pipelines."""
+        """The ranks of all pipelines.
+
+        Raises:
+            UserError: if the replicas of a stage divide each micro-batch.
+        """
+        if self.divided:
+            raise UserError("rannc_compat: a plan by RaNNC's rules can be read but not trained; leave out rannc_compat")
         replicas = tuple(stage.replicas for stage in self.stages)
         return Grid(replicas, self.pipelines, self.micro_batches, self.schedule)
+
+    @property
+    def times(self) -> tuple[StageTimes, ...]:
+        """The times of each stage, for `timeline.simulate`."""
+        return tuple(
+            StageTimes(
+                forward=stage.forward,
+                backward=stage.backward,
+                receive=stage.receive,
+                receive_back=stage.receive_back,
+                all_reduce=stage.all_reduce,
+                replicas=1 if self.divided else stage.replicas,
+            )
+            for stage in self.stages
+        )
 
     @property
     def throughput(self) -> float:
@@ -97,16 +132,21 @@ class Plan:
         whole |= {"devices": self.devices, "throughput": self.throughput, "balance": self.balance}
         return json.dumps(whole, indent=1)
 
+    def to_svg(self) -> str:
+        """The plan as a picture, an SVG file: its stages, and the timeline of one step."""
+        from suite.comm.partition import picture
+
+        return picture.picture(self)
+
     def __str__(self) -> str:
         """The plan as a table."""
         head = ["stage", "layers", "devices", "parameters", "memory", "forward", "backward", "busy", "receives"]
         rows = [head]
         for number, (stage, busy) in enumerate(zip(self.stages, self.busy, strict=True)):
-            layers = stage.first if stage.first == stage.last else f"{stage.first} to {stage.last}"
             rows.append(
                 [
                     f"{number}",
-                    layers,
+                    stage.layers,
                     f"{stage.replicas * self.pipelines}",
                     f"{size(stage.parameters)}",
                     f"{size(stage.memory)}{' (recomputes)' if stage.recompute else ''}",
@@ -121,12 +161,14 @@ class Plan:
         pipelines = f"{self.pipelines} pipeline{'s' if self.pipelines > 1 else ''}"
         lines.append(
             f"{self.devices} devices: {pipelines} of {len(self.stages)} stages, {self.micro_batches} micro-batches of "
-            f"{self.samples} samples each, schedule {self.schedule}"
+            f"{self.samples} sample{'s' if self.samples > 1 else ''} each, schedule {self.schedule}"
         )
         lines.append(
-            f"predicted: step {1e3 * self.seconds:.4g} ms, {self.throughput:.4g} samples/s, bubble {self.bubble:.0%}, "
+            f"predicted: step {duration(self.seconds)}, {self.throughput:.4g} samples/s, bubble {self.bubble:.0%}, "
             f"slowest stage {self.balance:.2f} of the mean"
         )
+        if self.divided:
+            lines.append("by RaNNC's rules: the devices of a stage divide each micro-batch; such a plan is not trained")
         return "\n".join(lines)
 
 
@@ -143,6 +185,11 @@ def readers(stages: Iterable[Iterable[str]]) -> dict[str, list[int]]:
     return numbers
 
 
+def duration(seconds: float) -> str:
+    """A time in words, with four digits."""
+    return f"{seconds:.4g} s" if seconds >= 9.9995 else f"{1e3 * seconds:.4g} ms"
+
+
 def size(nbytes: float) -> str:
     """Bytes in words, with three digits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -150,59 +197,3 @@ def size(nbytes: float) -> str:
             return f"{nbytes:.3g} {unit}"
         nbytes /= 1024
     raise AssertionError
-
-
-def describe(
-    graph: Graph, blocks: Sequence[tuple[int, ...]], cuts: Sequence[Cut], problem: Problem, batch: int, pipelines: int
-) -> Plan:
-    """The plan of one solution of the dynamic programme."""
-    home = {node: number for number, members in enumerate(blocks) for node in members}
-    uses = spans(graph, home, len(blocks))
-    stages = []
-    times = []
-    for number, cut in enumerate(cuts):
-        block = slice(cut.first, cut.last)
-        place = cut.first, cut.last
-        costs = problem.costs
-        held = in_flight(problem.schedule, len(cuts) - number, cut.replicas, problem.micro_batches)
-        nodes = graph.with_constants(node for members in blocks[block] for node in members)
-        layers = [graph.nodes[node].layer or graph.nodes[node].name for node in nodes]
-        forward = float(costs.forward[place])
-        backward = float(costs.backward[place]) + (forward if cut.recompute else 0.0)
-        stages.append(
-            Stage(
-                nodes=nodes,
-                first=layers[0],
-                last=layers[-1],
-                replicas=cut.replicas,
-                recompute=cut.recompute,
-                parameters=int(costs.trainable[place] + costs.fixed[place]),
-                memory=int(costs.memory(held, cut.recompute, problem.state)[place]),
-                forward=forward,
-                backward=backward,
-                receives=tuple(name for name, first, last in uses if first < cut.first <= last),
-                received=int(costs.entering[place]),
-                returned=int(costs.returning[place]),
-            )
-        )
-        times.append(
-            StageTimes(
-                forward=forward,
-                backward=backward,
-                receive=float(problem.send(costs.entering[place])),
-                receive_back=float(problem.send(costs.returning[place])),
-                all_reduce=float(problem.all_reduce(costs.trainable[place], cut.replicas)),
-                replicas=cut.replicas,
-            )
-        )
-    timeline = simulate(times, problem.schedule, problem.micro_batches)
-    return Plan(
-        stages=tuple(stages),
-        pipelines=pipelines,
-        micro_batches=problem.micro_batches,
-        samples=batch // (pipelines * problem.micro_batches),
-        schedule=problem.schedule,
-        seconds=timeline.seconds,
-        busy=timeline.busy,
-        bubble=timeline.bubble,
-    )

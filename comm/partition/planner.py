@@ -1,54 +1,25 @@
 """Plans the stages of a model for a number of devices: levels 1 to 3, then the step time of each candidate."""
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from suite.comm.partition import rannc
 from suite.comm.partition.blocks import blocks
 from suite.comm.partition.costs import costs
-from suite.comm.partition.device import Device
+from suite.comm.partition.describe import describe, stage_times
 from suite.comm.partition.graph import Graph
-from suite.comm.partition.orders import Schedule
-from suite.comm.partition.plan import Plan, describe
-from suite.comm.partition.stages import ADAM, Array, Costs, Problem, solve
-from suite.comm.projection.cost import cost
-from suite.comm.projection.network import Network, Place
-from suite.comm.transport import entry
+from suite.comm.partition.plan import Plan
+from suite.comm.partition.request import Request, check, check_stages, pipeline_problem
+from suite.comm.partition.stages import Costs, solve
+from suite.comm.partition.timeline import shortest, simulate
 from suite.contract import UserError
 
 BLOCKS = 64  # of the search for the numbers of stages, pipelines and micro-batches; RaNNC: 32
 FINE = 256  # of the second search, with these numbers: 16 stages of 64 blocks cannot be balanced to 10 %
+ROUNDING = 1e-9  # relative, of sums of times in another order
 LARGEST = 64  # devices of one pipeline; more devices become more pipelines
-POWERS = (1, 2, 4, 8, 16, 32, 64)  # replicas of a stage that the planner tries, in large pipelines
-FEW = 8  # devices up to which every number of replicas is tried
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to plan for.
-
-    Attributes:
-        devices: number of devices.
-        batch: samples of one step, of all devices together.
-        device: the kind of device.
-        network: between devices.
-        stages: number of stages; None: the fastest.
-        micro_batches: of one step, of all pipelines together; None: the fastest.
-        schedule: `1f1b` or `gpipe`.
-        state: bytes of optimizer state for a byte of trainable parameters.
-    """
-
-    devices: int
-    batch: int
-    device: Device
-    network: Network
-    stages: int | None = None
-    micro_batches: int | None = None
-    schedule: Schedule = "1f1b"
-    state: float = ADAM
 
 
 def plan(graph: Graph, request: Request) -> Plan:
@@ -57,12 +28,11 @@ def plan(graph: Graph, request: Request) -> Plan:
     Raises:
         UserError: if the request contradicts itself, the model cannot be cut, or it does not fit.
     """
-    _check(request)
+    check(request)
+    if request.rannc_compat:
+        return rannc.plan(graph, request)
     parts = _blocks(graph, request, max(BLOCKS, request.stages or 0))
-    if request.stages is not None and request.stages > len(parts):
-        raise UserError(
-            f"stages={request.stages}: the model can be cut into at most {len(parts)} stages; type a smaller number"
-        )
+    check_stages(request, len(parts))
     best = _search(graph, parts, request)
     if best is None:
         raise UserError(_too_large(graph, parts, request))
@@ -81,27 +51,20 @@ def _search(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, be
     """The plan with the shortest step, if it is shorter than that of `best`; otherwise `best`."""
     for pipelines, micro_batches, table in _candidates(graph, parts, request):
         devices = request.devices // pipelines
-        problem = _problem(table, request, micro_batches, pipelines)
+        problem = pipeline_problem(table, request, micro_batches, pipelines)
         limit = min(devices, len(parts)) if request.stages is None else request.stages
         for (stages, used), solution in solve(problem, devices, limit).items():
             if used != devices or stages != (request.stages or stages):
                 continue
             if best is not None and solution.busiest >= best.seconds:
                 continue
-            candidate = describe(graph, parts, solution.cuts, problem, request.batch, pipelines)
-            if best is None or candidate.seconds < best.seconds:
-                best = candidate
+            times = stage_times(solution.cuts, problem)
+            if best is not None and shortest(times, micro_batches) > best.seconds * (1 + ROUNDING):
+                continue
+            seconds = simulate(times, problem.schedule, micro_batches).seconds
+            if best is None or seconds < best.seconds:
+                best = describe(graph, parts, solution.cuts, problem, request.batch, pipelines)
     return best
-
-
-def _check(request: Request) -> None:
-    """Reject a request that no plan can meet."""
-    if request.devices < 1 or request.batch < 1:
-        raise UserError("a plan needs at least one device and one sample")
-    if request.stages is not None and not 1 <= request.stages <= request.devices:
-        raise UserError(f"stages={request.stages}: there are {request.devices} devices; type 1 to {request.devices}")
-    if request.micro_batches is not None and request.batch % request.micro_batches:
-        raise UserError(f"micro_batches={request.micro_batches}: does not divide the batch of {request.batch} samples")
 
 
 def _candidates(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request) -> Iterator[tuple[int, int, Costs]]:
@@ -129,53 +92,11 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def _problem(table: Costs, request: Request, micro_batches: int, pipelines: int) -> Problem:
-    """The problem of one pipeline among `pipelines` equal ones."""
-    network, devices = request.network, request.devices
-    locals_ = min(network.ranks_per_host or devices, devices)
-    one_host = locals_ == devices
-    link = network.inner if one_host else network.outer  # neighbouring stages may lie on different hosts
-
-    def send(size: Array) -> Array:
-        return np.where(size > 0, link.latency + size / link.bandwidth, 0.0)
-
-    def together(ranks: int) -> int:
-        """How many replicas of a stage lie on one host."""
-        if one_host:
-            return ranks
-        return math.gcd(locals_, ranks) if ranks == devices else 1  # a host has several stages of one pipeline
-
-    def all_reduce(size: Array, replicas: int) -> Array:
-        ranks = replicas * pipelines
-        if ranks == 1:
-            return np.zeros_like(size)
-
-        def seconds(payload: int) -> float:
-            item = entry("all_reduce", "gradients", "float32", payload, ranks)
-            return cost(item, Place(ranks, together(ranks)), network).seconds(network)
-
-        unit = 2**20
-        start = seconds(0)
-        return start + size * ((seconds(unit) - start) / unit)
-
-    replicas = tuple(range(1, devices + 1)) if devices // pipelines <= FEW else POWERS
-    return Problem(
-        costs=table,
-        micro_batches=micro_batches,
-        schedule=request.schedule,
-        memory=request.device.memory,
-        send=send,
-        all_reduce=all_reduce,
-        replicas=tuple(number for number in replicas if number <= devices // pipelines),
-        state=request.state,
-    )
-
-
 def smallest(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request) -> int | None:
     """The smallest number of devices on which the model fits, with micro-batches of one sample; None if none does."""
     table = costs(graph, parts, request.device, 1)
     stages = request.stages or len(parts)
-    problem = _problem(table, dataclasses.replace(request, devices=len(parts)), max(request.batch, 1), 1)
+    problem = pipeline_problem(table, dataclasses.replace(request, devices=len(parts)), max(request.batch, 1), 1)
     solutions = solve(problem, len(parts), min(stages, len(parts)))
     return min((devices for (count, devices) in solutions if count == (request.stages or count)), default=None)
 
@@ -195,7 +116,7 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
             "devices suffice with micro-batches of one sample: leave out micro_batches, or type a larger one"
         )
     table = costs(graph, parts, request.device, 1)
-    problem = _problem(table, request, 1, 1)
+    problem = pipeline_problem(table, request, 1, 1)
     alone = problem.costs.memory(1, True, request.state)[np.arange(len(parts)), np.arange(1, len(parts) + 1)]
     heaviest = int(alone.argmax())
     layers = graph.nodes[parts[heaviest][0]].layer or graph.nodes[parts[heaviest][0]].name

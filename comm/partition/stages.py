@@ -147,13 +147,13 @@ def solve(problem: Problem, devices: int, stages: int) -> dict[tuple[int, int], 
             if replicas > devices:
                 continue
             busy, short[replicas] = problem.busy(left, replicas)
-            for count in range(replicas, devices + 1):
-                times = np.maximum(busy, tables[-1][count - replicas][None, :])
-                nearest = times.argmin(axis=1)
-                shortest = times[np.arange(size), nearest]
-                better = shortest < best[count]
-                best[count][better] = shortest[better]
-                choice[count][better] = np.stack([nearest, np.full(size, replicas)], axis=1)[better]
+            times = np.maximum(busy, tables[-1][: devices + 1 - replicas, None, :])  # by devices, first and last block
+            nearest = times.argmin(axis=2)
+            shortest = np.take_along_axis(times, nearest[:, :, None], 2)[:, :, 0]
+            better = shortest < best[replicas:]
+            best[replicas:][better] = shortest[better]
+            choice[replicas:, :, 0][better] = nearest[better]
+            choice[replicas:, :, 1][better] = replicas
         tables.append(best)
         choices.append(choice)
         recomputed.append(short)

@@ -28,21 +28,63 @@ class StageTimes:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A pass on a device.
+
+    Attributes:
+        stage: of the device.
+        replica: of the stage.
+        job: the pass.
+        start: seconds since the step began.
+        end: seconds since the step began.
+    """
+
+    stage: int
+    replica: int
+    job: Pass
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
 class Timeline:
     """A simulated step.
 
     Attributes:
         seconds: of the whole step.
         busy: seconds that the devices of each stage compute, the longest of its replicas.
+        runs: all passes; those of one device in their order.
     """
 
     seconds: float
     busy: tuple[float, ...]
+    runs: tuple[Run, ...] = ()
 
     @property
     def bubble(self) -> float:
         """The share of the step in which an average device of the pipeline does not compute."""
         return 1 - sum(self.busy) / (len(self.busy) * self.seconds) if self.seconds else 0.0
+
+
+def shortest(stages: Sequence[StageTimes], micro_batches: int) -> float:
+    """Seconds that no simulated step falls short of.
+
+    The first device of a stage waits for the first micro-batch to pass the stages before it. After its own passes, its
+    last micro-batch goes back through these stages, or its gradients are averaged.
+
+    Args:
+        stages: of one pipeline, in order.
+        micro_batches: of the pipeline.
+    """
+    longest = there = back = 0.0
+    for number, times in enumerate(stages):
+        own = -(-micro_batches // times.replicas)
+        there += times.receive if number else 0.0
+        done = there + own * (times.forward + times.backward)
+        longest = max(longest, done + max(back, times.all_reduce))
+        there += times.forward
+        back += times.backward + times.receive_back
+    return longest
 
 
 def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: int) -> Timeline:
@@ -65,6 +107,7 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
     received = {(device, kind): 0.0 for device in queues for kind in ("forward", "backward")}
     busy = dict.fromkeys(queues, 0.0)
     ends: dict[tuple[str, int, int], float] = {}
+    runs: list[Run] = []
     waiting = list(queues)
     while waiting:
         progress = False
@@ -77,7 +120,9 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
                     break
                 arrival = received[device, job.kind] = max(received[device, job.kind], sent) + travel
                 seconds = times.forward if job.kind == "forward" else times.backward
-                free[device] = ends[job.kind, stage, job.micro_batch] = max(free[device], arrival) + seconds
+                start = max(free[device], arrival)
+                free[device] = ends[job.kind, stage, job.micro_batch] = start + seconds
+                runs.append(Run(*device, job, start, start + seconds))
                 busy[device] += seconds
                 queues[device].pop(0)
                 progress = True
@@ -86,7 +131,7 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
             raise RuntimeError(f"the schedule {schedule} stops: devices {waiting} wait for each other")
     last = max(free[device] + stages[device[0]].all_reduce for device in queues)
     longest = (max(busy[device] for device in busy if device[0] == stage) for stage in range(len(stages)))
-    return Timeline(last, tuple(longest))
+    return Timeline(last, tuple(longest), tuple(runs))
 
 
 def _sent(

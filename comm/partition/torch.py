@@ -34,6 +34,7 @@ def plan(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: Schedule = "1f1b",
+    rannc_compat: bool = False,
 ) -> Plan:
     """Plan the stages of a model without running it; the devices need not exist.
 
@@ -50,6 +51,7 @@ def plan(
         stages: number of stages; None: the fastest.
         micro_batches: number of micro-batches of a step; None: the fastest.
         schedule: `1f1b` or `gpipe`.
+        rannc_compat: choose the stages by RaNNC's original rules, for comparison; such a plan is not trained.
 
     Returns:
         The plan; `print` shows it as a table.
@@ -65,7 +67,7 @@ def plan(
     if micro_batches and batch % micro_batches == 0:
         size = batch // micro_batches
     traced = trace(model, *_first((inputs, targets), batch, size), loss=loss)
-    request = Request(devices, batch, device, network, stages, micro_batches, schedule)
+    request = Request(devices, batch, device, network, stages, micro_batches, schedule, rannc_compat=rannc_compat)
     return planned(traced.graph, request)
 
 

@@ -51,6 +51,7 @@ class PartitionSettings(Declared):
     tflops: float | None = setting(None, "10¹² operations a second of one device; null: timed here", at_least=1e-6)
     bandwidth_gb: float | None = setting(None, "10⁹ bytes a second of its memory", at_least=1e-6)
     overhead_us: float = setting(0.0, "microseconds to start one operation", at_least=0)
+    rannc_compat: bool = setting(False, "for `suite plan`: choose the stages by RaNNC's original rules")
 
 
 class CommSettings(Declared):

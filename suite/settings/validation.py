@@ -111,7 +111,7 @@ def _check(settings: type[Declared], node: Mapping[str, Any], place: str) -> Non
 
 
 def reject_unread(config: Mapping[str, Any], overrides: Sequence[str], directory: Path | None = None) -> None:
-    """Reject settings that no part of the run reads: another optimizer's options, `network`, `data_dir`.
+    """Reject settings that no part of the run reads: another optimizer's options, `network`, RaNNC's rules, `data_dir`.
 
     Raises:
         UserError: naming the part that reads it.
@@ -123,6 +123,11 @@ def reject_unread(config: Mapping[str, Any], overrides: Sequence[str], directory
         raise UserError(
             f"network={name}: a run uses the real network; only `suite plan` projects to another one, and only "
             "comm=projected reads this setting"
+        )
+    if (config.get("partition") or {}).get("rannc_compat"):
+        raise UserError(
+            "partition.rannc_compat=true: a run by RaNNC's rules would not have the bits of the unmodified model; only "
+            "`suite plan` reads this setting"
         )
     task = config["task"]
     typed = any(override.startswith("data_dir=") for override in overrides)

@@ -28,12 +28,12 @@ RANKS_PER_CORE = 4  # ranks that may share a core; such a run is slow but correc
 HELP = """Show what the command without `plan` would run: parameters, steps, samples and epochs, what each device
 receives and sends, and the step time of the most similar run under runs/. With network= (a file of conf/network), also
 the projected step time on that network; the computation of one device is taken from compute_seconds= or from a run
-under runs/. With partition=, the stages into which the model is cut. With experiment=, the published row that the run
-repeats; at paper scale, the numbers of devices that papers used. One line for each warning (settings that are neither
-published nor tuned, less than one epoch, more memory than a device has, as estimated) and for each thing that is
-missing here (data, devices, a framework). Nothing is trained or allocated; only partition= imports a framework. Exit
-codes: 0 the command would run here, 1 something is missing here (the plan is still printed), 2 the command cannot run
-anywhere."""
+under runs/. With partition=, the stages into which the model is cut; --picture draws them. With experiment=, the
+published row that the run repeats; at paper scale, the numbers of devices that papers used. One line for each warning
+(settings that are neither published nor tuned, less than one epoch, more memory than a device has, as estimated) and
+for each thing that is missing here (data, devices, a framework). Nothing is trained or allocated; only partition=
+imports a framework. Exit codes: 0 the command would run here, 1 something is missing here (the plan is still printed),
+2 the command cannot run anywhere."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,10 +52,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("overrides", nargs="+", metavar="key=value", help="as for a run")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the whole configuration")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
+    parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="with partition=: draw the stages and a step")
     chosen = parser.parse_intermixed_args(arguments)
     config = configure.compose(chosen.overrides, chosen.config_dir)
     validation.reject_foreign(config.get("optimizer"), chosen.overrides, chosen.config_dir)
-    planned = plan(config, papers.repeated(chosen.overrides))
+    planned = plan(config, papers.repeated(chosen.overrides), chosen.picture)
     if chosen.json:
         print(record.as_json(planned, indent=1))
     else:
@@ -63,26 +64,30 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if planned["missing"] else 0
 
 
-def plan(config: Mapping[str, Any], row: Row | None = None) -> dict[str, Any]:
+def plan(config: Mapping[str, Any], row: Row | None = None, picture: Path | None = None) -> dict[str, Any]:
     """Describe the run of a configuration.
 
     Args:
         config: one run's configuration; it may contain the keys of a projection (`project.KEYS`).
         row: the published row that the run repeats, if any.
+        picture: the file for a picture of the stages; None: none.
 
     Returns:
         The plan as `--json` prints it; sizes are in bytes, times in seconds.
 
     Raises:
-        UserError: if the run cannot work anywhere, for example because world= does not divide the batch.
+        UserError: if the run cannot work anywhere, for example because world= does not divide the batch; or if there is
+            nothing to draw.
     """
+    if picture and not config.get("partition"):
+        raise UserError("--picture: without partition= there are no stages to draw; type partition=auto as well")
     config, options = project.split(config)
     task, absent = describe(config)
     if is_baseline(config):
         return plan_baseline.plan(config, task, absent)
     checks.check(config, task)
     if config.get("partition"):
-        return plan_partition.plan(config, task, options, absent, missing(config))
+        return plan_partition.plan(config, task, options, absent, missing(config), picture)
     shapes, layers = task.shapes(), task.layers()
     counts = {name: math.prod(spec.shape) for name, spec in shapes.items()}
     trained = {name for name, spec in shapes.items() if spec.kind == "parameter"}

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from suite import load
+from suite import disk, load
 from suite.comm.partition.device import ONE_HOST
 from suite.comm.projection import network
 from suite.contract import Task, UserError
@@ -13,7 +14,12 @@ from suite.record import record
 
 
 def plan(
-    config: Mapping[str, Any], task: Task, options: Mapping[str, Any], absent: Sequence[str], missing: Sequence[str]
+    config: Mapping[str, Any],
+    task: Task,
+    options: Mapping[str, Any],
+    absent: Sequence[str],
+    missing: Sequence[str],
+    picture: Path | None = None,
 ) -> dict[str, Any]:
     """Plan the stages; the framework of the run's backend traces the model.
 
@@ -23,9 +29,11 @@ def plan(
         options: keys of a projection; `network` is used.
         absent: the data that is missing.
         missing: what else this machine lacks.
+        picture: the SVG file for a picture of the plan; None: none.
 
     Raises:
         UserError: if the model cannot be cut, does not fit, or its data is missing.
+        WriteError: if the picture cannot be written.
     """
     if absent:
         raise UserError(f"partition={config['partition']['name']}: a plan needs one batch; {absent[0]}")
@@ -34,6 +42,8 @@ def plan(
         raise UserError("partition.bandwidth_gb: unknown; with partition.tflops=, type partition.bandwidth_gb= as well")
     links = network.make(options["network"]) if "network" in options else ONE_HOST
     planned = load.half("suite.engine.pipeline", "torch_plan").plan(task, config, links)
+    if picture:
+        disk.replace(picture, planned.to_svg())
     specs = task.shapes().values()
     return {
         "task": task.name,

@@ -1,12 +1,13 @@
 """Pipeline schedules: order, memory, no deadlock; the simulated step against closed forms; places of ranks."""
 
 import itertools
+import random
 
 import pytest
 
 from suite.comm.partition.orders import SCHEDULES, Pass, Schedule, in_flight, order
 from suite.comm.partition.placement import Grid, Place, events
-from suite.comm.partition.timeline import StageTimes, simulate
+from suite.comm.partition.timeline import StageTimes, shortest, simulate
 
 LAYOUTS = [r for count in (1, 2, 3, 4) for r in itertools.product((1, 2, 3), repeat=count)]
 both = pytest.mark.parametrize("schedule", SCHEDULES)
@@ -61,6 +62,23 @@ def test_equal_stages_take_the_closed_form(schedule: Schedule, stages: int, micr
     timeline = simulate([StageTimes(1.0, 2.0)] * stages, schedule, micro_batches)
     assert timeline.seconds == pytest.approx((micro_batches + stages - 1) * 3.0)
     assert timeline.bubble == pytest.approx((stages - 1) / (micro_batches + stages - 1))
+
+
+@both
+@pytest.mark.parametrize("replicas", LAYOUTS)
+def test_no_step_is_shorter_than_the_bound(schedule: Schedule, replicas: tuple[int, ...]) -> None:
+    """The planner leaves out stages whose bound is longer than the best step."""
+    draw = random.Random(sum(replicas))
+    for micro_batches in (1, 2, 5, 8):
+        times = [StageTimes(*(draw.random() for _ in range(5)), replicas=count) for count in replicas]
+        assert shortest(times, micro_batches) <= simulate(times, schedule, micro_batches).seconds * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("stages, micro_batches", [(1, 1), (2, 4), (4, 8), (3, 2)])
+def test_the_bound_of_equal_stages_is_their_step(stages: int, micro_batches: int) -> None:
+    times = [StageTimes(1.0, 2.0, receive=0.25, receive_back=0.5, all_reduce=0.1)] * stages
+    alone = (micro_batches + stages - 1) * 3.0
+    assert shortest(times, micro_batches) == pytest.approx(alone + (stages - 1) * 0.75 + (0.1 if stages == 1 else 0))
 
 
 def test_two_stages_by_hand() -> None:

@@ -55,6 +55,7 @@ def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> 
     if imagined:
         speed = 1e12 * node["tflops"], 1e9 * node["bandwidth_gb"]
         device = Device(node["memory_gib"] * 2**30, *speed, 1e-6 * node["overhead_us"])
-    devices, schedule = config["world"], node["schedule"]
-    request = Request(devices, task.batch_size, device, network, node["stages"], micro_batches, schedule)
+    devices, schedule, compat = config["world"], node["schedule"], node["rannc_compat"]
+    sizes = node["stages"], micro_batches
+    request = Request(devices, task.batch_size, device, network, *sizes, schedule, rannc_compat=compat)
     return planned(graph, request)

@@ -1,0 +1,144 @@
+"""A plan as a picture: its stages as boxes, and below them a timeline of one step, in which the bubble can be seen.
+
+The colours are those of the leaderboard's site; they follow the reader's light or dark theme.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+
+from suite.comm.partition import svg
+from suite.comm.partition.plan import Plan, Stage, size
+from suite.comm.partition.timeline import Run, simulate
+
+WIDTH, MARGIN = 960, 16
+COLUMNS, GAP, TALL = 4, 56, 104  # boxes in a row, room for an arrow before each of them, height of a box
+BOX = (WIDTH - 2 * MARGIN) / COLUMNS - GAP
+ROW, BAR, LABEL = 26, 18, 64  # of the timeline: distance of rows, height of bars, room for the stages' numbers
+LETTERS = 22  # that fit into a box
+DIGITS = 9  # width of a bar in which the number of its micro-batch can be read, for each digit
+KINDS = {"forward": "forward", "again": "forward again", "backward": "backward", "average": "average gradients"}
+
+TIMES = "predicted, for the first device of each stage; what is empty is the bubble"
+MEMORY = "grey bars: memory, as a share of what a plan may use of a device"
+
+# the colours of suite/report/templates/style.css, which this package may not read
+LIGHT = "--text:#1b1f24;--page:#fff;--faint:#57606b;--line:#d8dde3;--shade:#f4f6f8;--on:#fff;"
+LIGHT += "--forward:#0067a5;--again:#8fbdd9;--backward:#b84a00;--average:#00684a"
+DARK = "--text:#e6e9ed;--page:#14181d;--faint:#9ba6b2;--line:#363d46;--shade:#1e242b;--on:#14181d;"
+DARK += "--forward:#5cb3ea;--again:#2f5f80;--backward:#f0894a;--average:#4fc99a"
+STYLE = f"""svg{{{LIGHT}}}
+@media(prefers-color-scheme:dark){{svg{{{DARK}}}}}
+text{{font:12px system-ui,sans-serif;fill:var(--text)}}
+.name{{font-weight:600}}.tick{{fill:var(--faint);font-size:11px}}.limit{{fill:var(--faint);font-size:10px}}
+.number{{fill:var(--on);font-size:10px}}
+.page{{fill:var(--page)}}.stage{{fill:var(--shade);stroke:var(--line)}}.track{{fill:var(--shade)}}
+.room{{fill:var(--page);stroke:var(--line)}}.used{{fill:var(--faint)}}
+.grid{{stroke:var(--line)}}.arrow{{fill:none;stroke:var(--faint);stroke-width:1.5}}
+.forward{{fill:var(--forward)}}.again{{fill:var(--again)}}.backward{{fill:var(--backward)}}
+.average{{fill:var(--average)}}.forward,.again,.backward,.average{{stroke:var(--page);stroke-width:.5}}"""
+
+
+def picture(plan: Plan) -> str:
+    """Draw a plan.
+
+    Returns:
+        An SVG file; the same plan gives the same text.
+    """
+    table = str(plan).splitlines()[len(plan.stages) + 1 :]
+    parts = [svg.text(MARGIN, 24 + 18 * number, line, "" if number else "name") for number, line in enumerate(table)]
+    top = 24 + 18 * len(table) + 4
+    rows = -(-len(plan.stages) // COLUMNS)
+    left = MARGIN + (GAP if rows > 1 else 0)  # room for the arrows that begin a row
+    for number, stage in enumerate(plan.stages):
+        row, column = divmod(number, COLUMNS)
+        parts += _stage(plan, stage, number, left + column * (BOX + GAP), top + row * (TALL + 16))
+    below = top + rows * (TALL + 16) + 16
+    parts += _timeline(plan, below)
+    height = below + ROW * len(plan.stages) + 68
+    label = escape(f"{len(plan.stages)} stages of a pipeline and the timeline of one step")
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {svg.coordinate(height)}" role="img"'
+    page = f'<rect class="page" width="{WIDTH}" height="{svg.coordinate(height)}"/>'
+    return f'{head} aria-label="{label}">\n<style>\n{STYLE}\n</style>\n' + "\n".join([page, *parts]) + "\n</svg>\n"
+
+
+def _stage(plan: Plan, stage: Stage, number: int, x: float, y: float) -> list[str]:
+    """The box of a stage, with an arrow that brings what it receives."""
+    parts = [svg.box(x, y, BOX, TALL, "stage")]
+    if number:
+        parts.append(svg.text(x - GAP / 2, y + TALL / 2 - 8, size(stage.received), "tick", "middle"))
+        parts.append(svg.arrow(x - GAP + 4, x - 4, y + TALL / 2))
+    devices = stage.replicas * plan.pipelines
+    lines = [svg.shorten(stage.first, LETTERS)]
+    lines += [f"to {svg.shorten(stage.last, LETTERS - 3)}"] if stage.last != stage.first else []
+    parts.append(svg.text(x + 8, y + 18, f"stage {number} · {devices} device{'s' if devices > 1 else ''}", "name"))
+    parts += [svg.text(x + 8, y + 35 + 14 * index, line, "tick") for index, line in enumerate(lines)]
+    parts.append(svg.text(x + 8, y + 68, f"parameters {size(stage.parameters)}"))
+    parts.append(svg.text(x + 8, y + 84, f"memory {size(stage.memory)}"))
+    if plan.limit:
+        share = min(stage.memory / plan.limit, 1.0)
+        parts.append(svg.text(x + BOX - 8, y + 84, size(plan.limit), "limit", "end"))
+        parts.append(svg.box(x + 8, y + 90, BOX - 16, 7, "room"))
+        parts.append(svg.box(x + 8, y + 90, (BOX - 16) * share, 7, "used"))
+    return parts
+
+
+def _timeline(plan: Plan, top: float) -> list[str]:
+    """One row for each stage: what its first device does in a step."""
+    times = simulate(plan.times, plan.schedule, plan.micro_batches)
+    left, right = MARGIN + LABEL, WIDTH - MARGIN
+    scale = (right - left) / plan.seconds if plan.seconds else 0.0
+    bottom = top + ROW * len(plan.stages)
+    parts = []
+    for tick in svg.ticks(1e3 * plan.seconds):
+        x = left + tick / 1e3 * scale
+        parts.append(svg.line(x, top - 4, x, bottom, "grid"))
+        parts.append(svg.text(x, bottom + 14, f"{tick:g}", "tick", "middle"))
+    parts.append(svg.text(MARGIN, bottom + 14, "ms", "tick"))
+    for number, stage in enumerate(plan.stages):
+        y = top + ROW * number
+        parts += [svg.text(MARGIN, y + 14, f"stage {number}", "tick"), svg.bars([(left, right)], y, BAR, "track")]
+        spans = _spans(stage, [run for run in times.runs if (run.stage, run.replica) == (number, 0)])
+        parts += _row([span.placed(left, scale) for span in spans], y)
+    x = float(left)
+    for kind, words in KINDS.items():
+        parts.append(svg.box(x, bottom + 26, 12, 12, kind))
+        parts.append(svg.text(x + 18, bottom + 36, words, "tick"))
+        x += 34 + 6.5 * len(words)
+    parts += [svg.text(right, bottom + 36, TIMES, "tick", "end"), svg.text(right, bottom + 52, MEMORY, "tick", "end")]
+    return [part for part in parts if part]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time in which a device is busy: what it does, from when, until when, and the micro-batch or nothing."""
+
+    kind: str
+    start: float
+    end: float
+    label: str = ""
+
+    def placed(self, left: float, scale: float) -> "Span":
+        """The span in coordinates: second 0 is at `left`, and a second is `scale` wide."""
+        return replace(self, start=left + self.start * scale, end=left + self.end * scale)
+
+
+def _spans(stage: Stage, runs: Sequence[Run]) -> list[Span]:
+    """What a device does in a step, in seconds."""
+    spans = []
+    for run in runs:
+        start = run.start
+        if run.job.kind == "backward" and stage.recompute:
+            start += stage.forward
+            spans.append(Span("again", run.start, start))
+        spans.append(Span(run.job.kind, start, run.end, str(run.job.micro_batch)))
+    if stage.all_reduce and runs:
+        spans.append(Span("average", runs[-1].end, runs[-1].end + stage.all_reduce))
+    return spans
+
+
+def _row(spans: Sequence[Span], y: float) -> list[str]:
+    """The bars of one device, whose spans are coordinates, with numbers where there is room."""
+    parts = [svg.bars([(span.start, span.end) for span in spans if span.kind == kind], y, BAR, kind) for kind in KINDS]
+    wide = [span for span in spans if span.label and span.end - span.start >= DIGITS * len(span.label)]
+    return parts + [svg.text((span.start + span.end) / 2, y + 13, span.label, "number", "middle") for span in wide]
