@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from suite.comm.channel import Channels
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan
@@ -81,6 +82,7 @@ def partition(
     memory: float = HOST_MEMORY,
     network: Network = ONE_HOST,
     device: torch.device | str = "cpu",
+    channels: Channels | None = None,
     outputs: bool = False,
     seed: int = 0,
     deadline: float | None = None,
@@ -101,8 +103,9 @@ def partition(
         memory: bytes of one device.
         network: between the devices, for the plan.
         device: of this process.
+        channels: how gradients are averaged over the replicas of a stage; None: exactly, in their own type.
         outputs: keep the model's outputs, in `pipeline.outputs` of the last stage.
-        seed: of dropout and the like.
+        seed: of dropout and the like, and of codecs that draw random numbers.
         deadline: seconds that a process waits for another; None: torch's default.
 
     Returns:
@@ -129,7 +132,7 @@ def partition(
         kind = Device(memory, 1.0, 1.0)  # every operator is measured, so that speeds are not used
         return planned(graph, Request(dist.get_world_size(), batch, kind, network, stages, micro_batches, schedule))
 
-    return Pipeline(traced, agreed(measured), device, seed=seed, deadline=deadline)
+    return Pipeline(traced, agreed(measured), device, channels=channels, seed=seed, deadline=deadline)
 
 
 def agreed(make: Callable[[], Plan]) -> Plan:
