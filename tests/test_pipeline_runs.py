@@ -169,6 +169,21 @@ def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message:
         make_task(config)
 
 
+@pytest.mark.parametrize("word", ["fp", "overlap"])
+def test_an_unknown_codec_of_activations_is_rejected(word: str):
+    with pytest.raises(UserError, match=f"partition.activations={word}: no such codec; .*fp8"):
+        configure.compose(["+task=bert", "optimizer=lamb", CUT, "world=2", f"partition.activations={word}"])
+
+
+def test_a_run_encodes_activations(tmp_path: Path):
+    words = (*AUTOENCODER, "optimizer=sgd", CUT, "partition.stages=2", "world=2")
+    exact = train(tmp_path / "exact", *words)
+    coded = train(tmp_path / "coded", *words, "partition.activations=fp8")
+    first, second = ([row[2] for row in curve(folder) if row[2]] for folder in (exact, coded))
+    assert first != second
+    np.testing.assert_allclose(first, second, rtol=0.1)
+
+
 def test_running_statistics_are_rejected():
     with pytest.raises(UserError, match="running statistics"):
         make_task(configure.compose(["+task=resnet50", "optimizer=sgd", CUT, "world=2"]))

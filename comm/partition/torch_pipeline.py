@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from suite.comm.channel import Channels
+from suite.comm.codecs._codec import Codec
 from suite.comm.partition.peers import met
 from suite.comm.partition.placement import Place
 from suite.comm.partition.plan import Plan, readers
@@ -56,6 +57,7 @@ class Pipeline:
         plan: for as many devices as there are ranks.
         device: of this rank.
         channels: how gradients are averaged over the replicas of a stage; None: exactly, in their own type.
+        activations: encodes the values that cross a cut, and their gradients; None: they keep their bits.
         ledger: counts the bytes that this rank sends.
         seed: of the random numbers of dropout and the like, see `seed_of`, and of codecs.
         deadline: seconds that a rank waits for another; None: torch's default.
@@ -75,6 +77,7 @@ class Pipeline:
         device: torch.device,
         *,
         channels: Channels | None = None,
+        activations: Codec | None = None,
         ledger: Ledger | None = None,
         seed: int = 0,
         deadline: float | None = None,
@@ -104,8 +107,11 @@ class Pipeline:
         self.seeds_here = first == stage
         self.state_form = form(seeded(device, 0)) if first < stage else None
         self.sends_state = first <= stage < len(parts) - 1
-        links = (Link(name, self.ledger, device, deadline, self.grid.words) for name in ("values", "gradients", "tied"))
-        self.values, self.gradients, self.tied = links
+        if activations and activations.draws:
+            raise UserError("activations: the codec rounds at random; pass a codec that rounds to nearest")
+        common = self.ledger, device, deadline, self.grid.words
+        self.values, self.gradients = (Link(name, *common, activations) for name in ("values", "gradients"))
+        self.tied = Link("tied", *common)
         self.replicas = Replicas(self.grid, stage, self.ledger, channels, deadline)
         self.traced, self.steps = traced, 0
 

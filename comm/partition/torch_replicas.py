@@ -39,7 +39,7 @@ class Replicas:
         groups = [grid.group(number) for number in range(len(grid.replicas))]
         locals = channels.locals if channels else None
         if locals:
-            _check(groups, locals)
+            check_hosts(groups, locals)
         self.transport = Transport(ledger, None, deadline).among(groups, locals)
         self.residuals: dict[str, Tensor] = {}
 
@@ -71,8 +71,16 @@ class Replicas:
         return reduce.mean(f"averages/{self.stage}", shares, gradients=True)
 
 
-def _check(groups: list[list[int]], locals: int) -> None:
-    """Reject stages whose ranks are divided unequally among hosts of `locals` ranks."""
+def check_hosts(groups: list[list[int]], locals: int) -> None:
+    """Check that each stage has equally many ranks on all of its hosts.
+
+    Args:
+        groups: ranks of each stage.
+        locals: ranks of one host.
+
+    Raises:
+        UserError: if it has not.
+    """
     for stage, ranks in enumerate(groups):
         counts = [len(list(members)) for _, members in itertools.groupby(ranks, lambda rank: rank // locals)]
         if len(set(counts)) > 1:

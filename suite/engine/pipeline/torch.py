@@ -69,7 +69,9 @@ class Engine:
         inputs = self._inputs(task.batch("train", self.seed, 0, 0, 1), 0)
         channels = setup.channels(config["comm"], task, config["world"], "torch")
         kinds = {f"model.{name}": kind for name, kind in channels.kind_of.items()}  # as `Trained` names parameters
-        self.channels = replace(channels, kind_of=kinds)
+        coded = node["activations"] and setup.codec(node["activations"], "torch")
+        self.options = {"channels": replace(channels, kind_of=kinds), "activations": coded}
+        self.options |= {"seed": self.seed, "deadline": deadline}
         with self._mode():
             self.pipeline = partition(
                 Trained(self.model).train(),
@@ -80,10 +82,8 @@ class Engine:
                 schedule=node["schedule"],
                 memory=node["memory_gib"] * 2**30,
                 device=self.device,
-                channels=self.channels,
                 outputs=True,
-                seed=self.seed,
-                deadline=deadline,
+                **self.options,
             )
         self.ledger, self.deadline, self.node = self.pipeline.ledger, deadline, config["optimizer"]
         self.transport = Transport(self.ledger, None, deadline)
@@ -293,8 +293,7 @@ class Engine:
         plan = Cut(**state["plan"] | {"stages": tuple(Stage(**stage) for stage in state["plan"]["stages"])})
         if plan != self.pipeline.plan:
             traced = self.pipeline.traced
-            links = {"channels": self.channels, "ledger": self.ledger, "deadline": self.deadline}
-            self._use(Pipeline(traced, plan, self.device, seed=self.seed, **links))
+            self._use(Pipeline(traced, plan, self.device, ledger=self.ledger, **self.options))
         for name, value in state["model"].items():
             self.own[name].copy_(value)
         if self.optimizer:
