@@ -10,7 +10,7 @@ from suite.comm.partition.graph import Graph
 from suite.comm.partition.orders import Schedule, in_flight
 from suite.comm.partition.placement import Grid
 from suite.comm.partition.stages import Cut, Problem
-from suite.comm.partition.timeline import StageTimes, simulate
+from suite.comm.partition.timeline import StageTimes, Timeline, simulate
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,24 @@ def size(nbytes: float) -> str:
     raise AssertionError
 
 
+def step(cuts: Sequence[Cut], problem: Problem) -> Timeline:
+    """The simulated step of one solution of the dynamic programme."""
+    costs = problem.costs
+    times = [
+        StageTimes(
+            forward=float(costs.forward[place]),
+            backward=float(costs.backward[place]) + (float(costs.forward[place]) if cut.recompute else 0.0),
+            receive=float(problem.send(costs.entering[place])),
+            receive_back=float(problem.send(costs.returning[place])),
+            all_reduce=float(problem.all_reduce(costs.trainable[place], cut.replicas)),
+            replicas=cut.replicas,
+        )
+        for cut in cuts
+        for place in [(cut.first, cut.last)]
+    ]
+    return simulate(times, problem.schedule, problem.micro_batches)
+
+
 def describe(
     graph: Graph, blocks: Sequence[tuple[int, ...]], cuts: Sequence[Cut], problem: Problem, batch: int, pipelines: int
 ) -> Plan:
@@ -159,7 +177,6 @@ def describe(
     home = {node: number for number, members in enumerate(blocks) for node in members}
     uses = spans(graph, home, len(blocks))
     stages = []
-    times = []
     for number, cut in enumerate(cuts):
         block = slice(cut.first, cut.last)
         place = cut.first, cut.last
@@ -185,17 +202,7 @@ def describe(
                 returned=int(costs.returning[place]),
             )
         )
-        times.append(
-            StageTimes(
-                forward=forward,
-                backward=backward,
-                receive=float(problem.send(costs.entering[place])),
-                receive_back=float(problem.send(costs.returning[place])),
-                all_reduce=float(problem.all_reduce(costs.trainable[place], cut.replicas)),
-                replicas=cut.replicas,
-            )
-        )
-    timeline = simulate(times, problem.schedule, problem.micro_batches)
+    timeline = step(cuts, problem)
     return Plan(
         stages=tuple(stages),
         pipelines=pipelines,

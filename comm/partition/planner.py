@@ -12,7 +12,7 @@ from suite.comm.partition.costs import costs
 from suite.comm.partition.device import Device
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.orders import Schedule
-from suite.comm.partition.plan import Plan, describe
+from suite.comm.partition.plan import Plan, describe, step
 from suite.comm.partition.stages import ADAM, Array, Costs, Problem, solve
 from suite.comm.projection.cost import cost
 from suite.comm.projection.network import Network, Place
@@ -88,9 +88,8 @@ def _search(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, be
                 continue
             if best is not None and solution.busiest >= best.seconds:
                 continue
-            candidate = describe(graph, parts, solution.cuts, problem, request.batch, pipelines)
-            if best is None or candidate.seconds < best.seconds:
-                best = candidate
+            if best is None or step(solution.cuts, problem).seconds < best.seconds:
+                best = describe(graph, parts, solution.cuts, problem, request.batch, pipelines)
     return best
 
 
