@@ -93,8 +93,26 @@ def test_replicas_differ_from_one_device_by_rounding(world: int, more: tuple[str
     assert difference <= 1e-6 * norm
 
 
-def test_an_interrupted_pipeline_continues_with_the_same_bits(tmp_path: Path):
-    words = (*BERT, "optimizer=lamb", CUT, "partition.stages=2", "world=2", "max_steps=60", "eval_every=20")
+@pytest.mark.parametrize("mode, bits", [("float21", 21.4), ("fp8", 8.1), ("onebit", 1.2)])
+def test_replicas_average_in_any_communication_mode(mode: str, bits: float, tmp_path: Path):
+    """Each evaluation checks that the replicas of a stage hold the same bits."""
+    words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", CUT, "partition.stages=2", "world=4", "max_steps=12")
+    coded = train(tmp_path / "coded", *words, f"comm={mode}")
+    losses = [row[2] for row in curve(coded) if row[2]]
+    assert losses[-1] < losses[0] - 0.05
+    result = json.loads((coded / "result.json").read_text())
+    assert 0 < result["bytes"]["by_name"]["averages"] / 12 < bits / 8 * result["parameters"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(("optimizer=lamb", "world=2"), id="one replica of each stage"),
+        pytest.param(("optimizer=sgd", "world=4", "comm=onebit"), id="residuals of two replicas"),
+    ],
+)
+def test_an_interrupted_pipeline_continues_with_the_same_bits(more: tuple[str, ...], tmp_path: Path):
+    words = (*BERT, *more, CUT, "partition.stages=2", "max_steps=60", "eval_every=20")
     process = start(*words, f"run_dir={tmp_path / 'cut'}")
     wait_for_step(process, tmp_path / "cut", 5)
     process.send_signal(signal.SIGTERM)
@@ -137,7 +155,10 @@ def ranks_of(launcher: int) -> list[int]:
         (("world=2", "backend=jax"), "type backend=torch"),
         (("world=2", "accumulate=2"), "type partition.micro_batches=2 instead"),
         (("world=2", "precision=bfloat16"), "leave out precision="),
-        (("world=2", "comm=float21"), "averaged in comm=float32 only"),
+        (("world=2", "comm=fastest"), "a policy cannot try modes in a pipeline; .* for example comm=float32"),
+        (("world=2", "comm=overlap"), "type comm.schedule.module=suite.comm.schedules.sync"),
+        (("world=2", "comm=double_buffering"), "type comm.schedule.module=suite.comm.schedules.sync"),
+        (("world=2", "comm=kfac_float21"), "for the statistics of optimizer=kfac; type comm=float32"),
         (("world=2", "optimizer=kfac"), "needs world, observe, .* type optimizer=adamw, or adagrad"),
         (("world=2", "partition.micro_batches=3"), "does not divide task.batch_size=32"),
     ],
@@ -146,6 +167,21 @@ def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message:
     config = configure.compose(["+task=bert", "optimizer=lamb", CUT, *words])
     with pytest.raises(UserError, match=f"partition=auto: .*{message}"):
         make_task(config)
+
+
+@pytest.mark.parametrize("word", ["fp", "overlap"])
+def test_an_unknown_codec_of_activations_is_rejected(word: str):
+    with pytest.raises(UserError, match=f"partition.activations={word}: no such codec; .*fp8"):
+        configure.compose(["+task=bert", "optimizer=lamb", CUT, "world=2", f"partition.activations={word}"])
+
+
+def test_a_run_encodes_activations(tmp_path: Path):
+    words = (*AUTOENCODER, "optimizer=sgd", CUT, "partition.stages=2", "world=2")
+    exact = train(tmp_path / "exact", *words)
+    coded = train(tmp_path / "coded", *words, "partition.activations=fp8")
+    first, second = ([row[2] for row in curve(folder) if row[2]] for folder in (exact, coded))
+    assert first != second
+    np.testing.assert_allclose(first, second, rtol=0.1)
 
 
 def test_running_statistics_are_rejected():

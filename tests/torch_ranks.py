@@ -1,7 +1,8 @@
 """One rank of a pipeline that trains a case; prints what differs from the unmodified model, as one line of JSON.
 
 python torch_ranks.py JOB RANK WORLD FILE; JOB is JSON: {"case", "stages", "micro_batches", "schedule", "steps", "die":
-[rank, step] or null}; FILE is the store of the processes' rendezvous.
+[rank, step] or null, "comm": changes of comm=float32 or null, "activations": a codec's module and options or
+null}; FILE is the store of the processes' rendezvous.
 """
 
 import json
@@ -47,10 +48,13 @@ def start(world: int, timeout: float = 240, **job: Any) -> list[dict[str, Any]]:
 
 def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
     """Train, and print what this rank saw."""
+    import engines
     import torch
     import torch.distributed as dist
     from torch_models import made, slices
+    from wired import Task
 
+    from suite.comm import setup
     from suite.comm.partition.torch import partition
 
     dist.init_process_group(
@@ -58,6 +62,10 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
     )
     case, plain = made(job["case"]), made(job["case"]).model
     count = job["micro_batches"]
+    channels = None
+    if job.get("comm"):
+        channels = setup.channels(engines.comm(**job["comm"]), Task(1), world, "torch")  # type: ignore[arg-type]
+    activations = setup.codec(job["activations"], "torch") if job.get("activations") else None
     pipeline = partition(
         case.model,
         case.inputs,
@@ -66,6 +74,8 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
         micro_batches=count,
         stages=job["stages"],
         schedule=job["schedule"],
+        channels=channels,
+        activations=activations,
         outputs=True,
         deadline=DEADLINE,
     )
@@ -109,6 +119,8 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
         "parameters": [name for name, _ in pipeline.named_parameters()],
         "different": sorted(different),
         "furthest": furthest,
+        "gradients": [p.grad.double().sum().item() for p in pipeline.parameters() if p.grad is not None],
+        "residuals": sorted(pipeline.replicas.residuals),
         "losses": losses,
         "outputs": equal,
         "received": [stage.received for stage in pipeline.plan.stages],

@@ -8,6 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from suite.comm.channel import Channels
+from suite.comm.codecs._codec import Codec
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan
@@ -83,6 +85,8 @@ def partition(
     memory: float = HOST_MEMORY,
     network: Network = ONE_HOST,
     device: torch.device | str = "cpu",
+    channels: Channels | None = None,
+    activations: Codec | None = None,
     outputs: bool = False,
     seed: int = 0,
     deadline: float | None = None,
@@ -103,8 +107,11 @@ def partition(
         memory: bytes of one device.
         network: between the devices, for the plan.
         device: of this process.
+        channels: how gradients are averaged over the replicas of a stage; None: exactly, in their own type.
+        activations: encodes the float32 and float64 values that cross a cut, and their gradients; None: they keep their
+            bits. The backward pass treats the codec as the identity.
         outputs: keep the model's outputs, in `pipeline.outputs` of the last stage.
-        seed: of dropout and the like.
+        seed: of dropout and the like, and of codecs that draw random numbers.
         deadline: seconds that a process waits for another; None: torch's default.
 
     Returns:
@@ -131,7 +138,8 @@ def partition(
         kind = Device(memory, 1.0, 1.0)  # every operator is measured, so that speeds are not used
         return planned(graph, Request(dist.get_world_size(), batch, kind, network, stages, micro_batches, schedule))
 
-    return Pipeline(traced, agreed(measured), device, seed=seed, deadline=deadline)
+    options = {"channels": channels, "activations": activations, "seed": seed, "deadline": deadline}
+    return Pipeline(traced, agreed(measured), device, **options)
 
 
 def agreed(make: Callable[[], Plan]) -> Plan:

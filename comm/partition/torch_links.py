@@ -1,5 +1,6 @@
 """Messages between the stages of a pipeline, over `torch.distributed`."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from suite.comm.codecs._codec import Codec
 from suite.comm.partition.peers import met
 from suite.comm.partition.torch_rehearsal import Form
 from suite.comm.transport import Ledger, entry
@@ -17,32 +19,51 @@ from suite.comm.transport import Ledger, entry
 ALIGNED = 16  # bytes; each tensor of a message starts at a multiple, as views of other types need
 
 
-def length(forms: Iterable[Form]) -> int:
-    """Bytes of the message that holds tensors of these forms."""
-    return sum(-(-form.nbytes // ALIGNED) * ALIGNED for form in forms)
+def length(forms: Iterable[Form], codec: Codec | None = None) -> int:
+    """Bytes of the message that holds tensors of these forms; `codec` encodes those of floating-point numbers."""
+    return sum(_padded(_nbytes(form, codec)) for form in forms)
 
 
-def packed(values: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
+def packed(values: Sequence[Tensor], forms: Sequence[Form], codec: Codec | None = None) -> Tensor:
     """Tensors as one message of bytes."""
-    message = torch.zeros(length(forms), dtype=torch.uint8, device=values[0].device)
+    message = torch.zeros(length(forms, codec), dtype=torch.uint8, device=values[0].device)
     start = 0
     for value, form in zip(values, forms, strict=True):
         sent = value.as_strided(form.sent_shape, value.stride()) if form.sent_shape != form.shape else value
-        message[start : start + form.nbytes] = sent.contiguous().view(-1).view(torch.uint8)
-        start += -(-form.nbytes // ALIGNED) * ALIGNED
+        flat = sent.contiguous().view(-1)
+        size = _nbytes(form, codec)
+        message[start : start + size] = codec.encode(flat) if codec and _coded(form) else flat.view(torch.uint8)
+        start += _padded(size)
     return message
 
 
-def unpacked(message: Tensor, forms: Sequence[Form]) -> tuple[Tensor, ...]:
+def unpacked(message: Tensor, forms: Sequence[Form], codec: Codec | None = None) -> tuple[Tensor, ...]:
     """The tensors of a message, with the strides of their forms."""
     values = []
     start = 0
     for form in forms:
-        flat = message[start : start + form.nbytes].view(form.dtype).view(form.sent_shape)
+        size = _nbytes(form, codec)
+        part = message[start : start + size]
         value = torch.empty_strided(form.sent_shape, form.stride, dtype=form.dtype, device=message.device)
-        values.append(value.copy_(flat).expand(form.shape))
-        start += -(-form.nbytes // ALIGNED) * ALIGNED
+        like = value.new_empty(value.numel())
+        flat = codec.decode(part, like) if codec and _coded(form) else part.view(form.dtype)
+        values.append(value.copy_(flat.view(form.sent_shape)).expand(form.shape))
+        start += _padded(size)
     return tuple(values)
+
+
+def _coded(form: Form) -> bool:
+    """Whether a codec may encode a tensor; integers, such as words, masks and random states, must stay exact."""
+    return form.dtype in (torch.float32, torch.float64)
+
+
+def _nbytes(form: Form, codec: Codec | None) -> int:
+    """Bytes of a tensor in a message."""
+    return codec.nbytes(math.prod(form.sent_shape), form.dtype.itemsize) if codec and _coded(form) else form.nbytes
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNED) * ALIGNED
 
 
 @dataclass(frozen=True)
@@ -64,6 +85,7 @@ class Link:
         device: of the tensors.
         deadline: seconds that a rank waits for a message; None: torch's default.
         describe: a rank to words, for errors.
+        codec: encodes float32 and float64 values; None: none is changed.
     """
 
     def __init__(
@@ -73,7 +95,9 @@ class Link:
         device: torch.device,
         deadline: float | None,
         describe: Callable[[int], str],
+        codec: Codec | None = None,
     ):
+        self.codec = codec
         self.name, self.ledger, self.device, self.describe = name, ledger, device, describe
         self.group: Any = dist.new_group(timeout=timedelta(seconds=deadline) if deadline else None)
         self.sending: deque[tuple[Any, Tensor, int]] = deque()
@@ -88,7 +112,7 @@ class Link:
     def _post(self) -> None:
         if self.coming and not self.posted:
             expected = self.coming.popleft()
-            buffer = torch.empty(length(expected.forms), dtype=torch.uint8, device=self.device)
+            buffer = torch.empty(length(expected.forms, self.codec), dtype=torch.uint8, device=self.device)
             work = self._met(expected.rank, lambda: dist.irecv(buffer, expected.rank, group=self.group))
             self.posted.append((work, buffer, expected))
 
@@ -97,13 +121,13 @@ class Link:
         work, buffer, expected = self.posted.popleft()
         self._met(expected.rank, work.wait)
         self._post()
-        return unpacked(buffer, expected.forms)
+        return unpacked(buffer, expected.forms, self.codec)
 
     def send(self, rank: int, values: Sequence[Tensor], forms: Sequence[Form]) -> None:
         """Send tensors to a rank without waiting."""
         if not forms:
             return
-        message = packed(values, forms)
+        message = packed(values, forms, self.codec)
         self.ledger.add([entry("shift", self.name, "uint8", message.numel(), 2)])
         work = self._met(rank, lambda: dist.isend(message, rank, group=self.group))
         self.sending.append((work, message, rank))

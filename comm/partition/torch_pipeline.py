@@ -1,27 +1,27 @@
 """The stages of a plan on many processes: one process for each device."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from suite.comm.channel import Channels
+from suite.comm.codecs._codec import Codec
 from suite.comm.partition.peers import met
 from suite.comm.partition.placement import Place
 from suite.comm.partition.plan import Plan, readers
 from suite.comm.partition.torch_alone import micro_batch, outputs_of
 from suite.comm.partition.torch_links import Expected, Link
 from suite.comm.partition.torch_rehearsal import Cut, Form, form, rehearse
+from suite.comm.partition.torch_replicas import Replicas
 from suite.comm.partition.torch_split import split
 from suite.comm.partition.torch_stage import Stage, seeded
 from suite.comm.partition.torch_trace import Traced
-from suite.comm.transport import Ledger, entry
+from suite.comm.transport import Ledger
 from suite.contract import UserError
-
-Mean = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # averages gradients over the ranks of one stage
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,18 @@ class Pipeline:
         traced: the model.
         plan: for as many devices as there are ranks.
         device: of this rank.
-        mean: averages the gradients of one stage over its ranks; None: exactly, in the gradients' own type.
+        channels: how gradients are averaged over the replicas of a stage; None: exactly, in their own type.
+        activations: encodes the values that cross a cut, and their gradients; None: they keep their bits.
         ledger: counts the bytes that this rank sends.
-        seed: of the random numbers of dropout and the like; see `seed_of`.
+        seed: of the random numbers of dropout and the like, see `seed_of`, and of codecs.
         deadline: seconds that a rank waits for another; None: torch's default.
 
     Attributes:
         plan: how the model is cut; `print(pipeline.plan)` shows it.
         place: this rank's pipeline, stage and replica.
         ledger: bytes sent, by name.
+        replicas: the ranks of this stage; they hold the residuals of error feedback.
+        steps: number of the next step, from 0, for random numbers.
     """
 
     def __init__(
@@ -73,7 +76,8 @@ class Pipeline:
         plan: Plan,
         device: torch.device,
         *,
-        mean: Mean | None = None,
+        channels: Channels | None = None,
+        activations: Codec | None = None,
         ledger: Ledger | None = None,
         seed: int = 0,
         deadline: float | None = None,
@@ -103,19 +107,13 @@ class Pipeline:
         self.seeds_here = first == stage
         self.state_form = form(seeded(device, 0)) if first < stage else None
         self.sends_state = first <= stage < len(parts) - 1
-        links = (Link(name, self.ledger, device, deadline, self.grid.words) for name in ("values", "gradients", "tied"))
-        self.values, self.gradients, self.tied = links
-        self.group = self._group(deadline)
-        self.mean, self.traced, self.steps = mean, traced, 0
-
-    def _group(self, deadline: float | None) -> Any:
-        """The process group of this stage's ranks; torch requires every rank to create all groups."""
-        mine, timeout = None, timedelta(seconds=deadline) if deadline else None
-        for stage in range(len(self.grid.replicas)):
-            ranks = self.grid.group(stage)
-            group = dist.new_group(ranks, timeout=timeout) if len(ranks) > 1 else None
-            mine = group if stage == self.place.stage else mine
-        return mine
+        if activations and activations.draws:
+            raise UserError("activations: the codec rounds at random; pass a codec that rounds to nearest")
+        common = self.ledger, device, deadline, self.grid.words
+        self.values, self.gradients = (Link(name, *common, activations) for name in ("values", "gradients"))
+        self.tied = Link("tied", *common)
+        self.replicas = Replicas(self.grid, stage, self.ledger, channels, deadline)
+        self.traced, self.steps = traced, 0
 
     # ------------------------------------------------------------------------------------------------- parameters
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -158,7 +156,15 @@ class Pipeline:
         Raises:
             PeerLost: if another rank ended or did not answer.
         """
+        self.run(inputs, targets)
+        self.average(self.grid.pipelines * self.grid.micro_batches)
+        return self._loss()
+
+    def run(self, inputs: tuple[Any, ...], targets: Any = None) -> None:
+        """Run forward and backward for a batch, and keep the sums of this rank's gradients; see `step`."""
         count = self.grid.pipelines * self.grid.micro_batches
+        self.stage.sums.clear()
+        self.stage.losses.clear()
         self._copy_shared()
         self._expect()
         offset = self.place.pipeline * self.grid.micro_batches
@@ -170,9 +176,23 @@ class Pipeline:
                 self._backward(job.micro_batch)
         for link in (self.values, self.gradients, self.tied):
             link.finish()
-        self._average()
+
+    @torch.no_grad()
+    def average(self, divisor: float | Tensor) -> None:
+        """Set each parameter's gradient: the sum over all micro-batches of `run`, divided by `divisor`.
+
+        Args:
+            divisor: number of micro-batches, or the summed weight of their samples; the same on all ranks.
+        """
+        ranks = self.replicas.transport.world
+        sums, self.stage.sums = self.stage.sums, {}
+        if ranks > 1:
+            sums = {name: sums.get(name, torch.zeros_like(p)) for name, p in self.stage.own.items()}
+        shares = {name: value / (divisor / ranks) for name, value in sums.items()}
+        means = self.replicas.mean(shares, (self.seed, self.steps))
+        for name, parameter in self.stage.own.items():
+            parameter.grad = means.get(name)
         self.steps += 1
-        return self._loss()
 
     def _expect(self) -> None:
         """Announce the messages of this step."""
@@ -244,35 +264,10 @@ class Pipeline:
                 self.tied.expect([Expected(owner, (shared.form,))])
                 self.stage.tied[shared.name].copy_(self.tied.receive()[0])
 
-    @torch.no_grad()
-    def _average(self) -> None:
-        """Set each parameter's gradient: the sum over all micro-batches of the step, divided by their number."""
-        count = self.grid.pipelines * self.grid.micro_batches
-        ranks = len(self.grid.group(self.place.stage))
-        sums, self.stage.sums = self.stage.sums, {}
-        if ranks > 1:
-            sums = {name: sums.get(name, torch.zeros_like(p)) for name, p in self.stage.own.items()}
-            shares = {name: value / (count / ranks) for name, value in sums.items()}
-            means = self.mean(shares) if self.mean else self._exact(shares, ranks)
-        else:
-            means = {name: value / count for name, value in sums.items()}
-        for name, parameter in self.stage.own.items():
-            parameter.grad = means.get(name)
-
-    def _exact(self, shares: dict[str, Tensor], ranks: int) -> dict[str, Tensor]:
-        """The mean over the ranks of this stage."""
-        words = f"a rank of stage {self.place.stage} while averaging gradients"
-        for value in shares.values():
-            dtype = str(value.dtype).removeprefix("torch.")
-            self.ledger.add([entry("all_reduce", "averages", dtype, value.nbytes, ranks)])
-            met(words, lambda value=value: dist.all_reduce(value, group=self.group))
-        return {name: value / ranks for name, value in shares.items()}
-
     def _loss(self) -> Tensor:
         """The mean loss over all micro-batches."""
         total = torch.zeros((), dtype=torch.float64, device=self.stage.device)
         for number in sorted(self.stage.losses):
             total += self.stage.losses[number]
-        self.stage.losses.clear()
         met("a rank while exchanging losses", lambda: dist.all_reduce(total))
         return total / (self.grid.pipelines * self.grid.micro_batches)

@@ -9,6 +9,7 @@ instead of 10, 1 Gbit/s).
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -77,10 +78,28 @@ class Transport:
         self.rank, self.world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
         self.checksums = Checksums(self.world)
         if locals:
-            hosts = range(self.world // locals)
-            inner = [[host * locals + local for local in range(locals)] for host in hosts]
-            outer = [[host * locals + local for host in hosts] for local in range(locals)]
-            self.inner, self.outer = self._part("inner", inner), self._part("outer", outer)
+            self.inner, self.outer = self._levels([list(range(self.world))], locals)
+
+    def among(self, groups: list[list[int]], locals: int | None = None) -> Transport:
+        """The transport of this rank's group. All ranks call it.
+
+        Args:
+            groups: of ranks; each rank is in one of them.
+            locals: ranks of one host in the whole run, for `inner` and `outer`. Each of a group's hosts must have
+                equally many of its ranks.
+        """
+        part = self._part("flat", groups)
+        part.locals, part.deadline = locals, self.deadline
+        if locals:
+            part.inner, part.outer = self._levels(groups, locals)
+        return part
+
+    def _levels(self, groups: list[list[int]], locals: int) -> tuple[Transport, Transport]:
+        """The transports of this rank's group, between the ranks of one host and between hosts."""
+        hosts = [[list(host) for _, host in itertools.groupby(ranks, lambda rank: rank // locals)] for ranks in groups]
+        inner = [host for group in hosts for host in group]
+        outer = [list(level) for group in hosts for level in zip(*group, strict=True)]
+        return self._part("inner", inner), self._part("outer", outer)
 
     def _group(self, ranks: list[int] | None = None) -> Any:
         """A group of some ranks, or of all; torch does not give a new group the deadline of the default group."""

@@ -75,6 +75,8 @@ def whole(overrides: Sequence[str], directory: Path | None = None, *, check: boo
         validation.types(flat(config), defaults, overrides)
         validation.against_declarations({str(name): value for name, value in config.items()})
     config["comm"] = parts(config["comm"], "comm")
+    if config.get("partition"):
+        config["partition"]["activations"] = codec(config["partition"]["activations"], directory)
     changed = [override for override in overrides if override.lstrip("+").startswith(TUNED)]
     if changed:
         config["tuning"] = {
@@ -149,6 +151,25 @@ def parts(node: Any, place: str) -> Any:
             value = {"module": f"suite.comm.{PARTS[key]}.{value}"}
         resolved[key] = parts(value, f"{place}.{key}")
     return resolved
+
+
+def codec(value: Any, directory: Path | None = None) -> Any:
+    """Return the codec of `partition.activations`: that of a preset of `comm`, as in `partition.activations=fp8`.
+
+    Args:
+        value: the preset's name; anything else is returned.
+        directory: the user's own configuration groups.
+
+    Raises:
+        UserError: there is no preset of that name, or it names no codec.
+    """
+    if not isinstance(value, str):
+        return value
+    nodes = {name: preset("comm", name, directory) for name in options("comm", directory)}
+    codecs = {name: node["codec"] for name, node in nodes.items() if "codec" in node}
+    if value not in codecs:
+        raise UserError(f"partition.activations={value}: no such codec; {nearest(value, codecs)}")
+    return codecs[value]
 
 
 def _first_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch_models import CASES, Case, made, slices
 
+from suite.comm import setup
 from suite.comm.partition import torch_alone
 from suite.comm.partition.costs import spans
 from suite.comm.partition.device import Device
@@ -121,6 +122,21 @@ def test_a_message_keeps_values_and_strides(tensor: torch.Tensor) -> None:
     assert torch.equal(received, tensor) and received.stride() == tensor.stride()
     assert torch.equal(ones, torch.ones(3, dtype=torch.bfloat16))
     assert form(forms[0].empty()) == forms[0]
+
+
+def test_a_codec_changes_only_floating_point_numbers() -> None:
+    torch.manual_seed(0)
+    floats = torch.randn(3, 5, 7).transpose(0, 2)
+    exact = [torch.randint(9, (4,)), torch.rand(6) > 0.5, torch.get_rng_state()]
+    values = [floats, *exact, floats.double()]
+    forms, codec = [form(value) for value in values], setup.codec({"module": "suite.comm.codecs.float21"}, "torch")
+    message = packed(values, forms, codec)
+    assert message.numel() == length(forms, codec) < length(forms)
+    first, *others, last = unpacked(message, forms, codec)
+    assert all(map(torch.equal, others, exact))
+    for value, decoded in ((floats, first), (floats.double(), last)):
+        assert decoded.dtype == value.dtype and decoded.stride() == value.stride()
+        assert 0 < float((decoded - value).abs().max()) < 2**-13 * float(value.abs().max())
 
 
 def test_a_batch_of_another_size_is_rejected() -> None:

@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 import torch_ranks
 
+from suite.comm.partition.torch_replicas import check_hosts
+from suite.contract import UserError
+
 ROUNDING = 5e-7  # of the global gradient's norm: float32 sums in another order
 
 
@@ -55,3 +58,37 @@ def test_bytes_on_the_cuts_are_those_of_the_plan() -> None:
     assert first["sent"] == {"values": 8 * first["received"][1]}
     assert second["sent"] == {"gradients": 8 * second["returned"][0]}
     assert first["received"][1] > 0 < second["returned"][0]
+
+
+@pytest.mark.parametrize(
+    "codec, most, more",
+    [
+        ("float21", 2e-4, {}),
+        ("minifloat", 0.15, {"topology": "two_level", "ranks_per_host": 2}),
+        ("onebit", 1.5, {"feedback": True}),
+    ],
+)
+def test_replicas_average_in_any_communication_mode(codec: str, most: float, more: dict[str, Any]) -> None:
+    ranks = trained(4, "encoder", 2, steps=1, comm={"codec": codec, "algorithm": "all_to_all", **more})
+    for stage in range(2):
+        first, second = [rank for rank in ranks if rank["place"][1] == stage]
+        assert first["gradients"] == second["gradients"]
+        assert ROUNDING < first["furthest"] < most
+        assert bool(first["residuals"]) == (codec == "onebit")
+
+
+def test_a_mode_with_two_levels_needs_equally_many_ranks_on_each_host() -> None:
+    check_hosts([[0, 1], [2, 3]], 2)
+    with pytest.raises(UserError, match=r"stage 1 has 1 and 2 ranks on hosts of 2 ranks; .*topologies\.flat"):
+        check_hosts([[0], [1, 2, 3]], 2)
+
+
+@pytest.mark.parametrize(
+    "codec, most, share", [("float32", 0.0, 1.0), ("float16", 1e-3, 0.5), ("minifloat", 0.2, 0.25)]
+)
+def test_a_codec_encodes_what_crosses_a_cut(codec: str, most: float, share: float) -> None:
+    """The mask of the case and the state of dropout cross the cut as well, and keep their bits."""
+    ranks = trained(2, "encoder", 2, steps=1, activations={"module": f"suite.comm.codecs.{codec}"})
+    furthest = max(rank["furthest"] for rank in ranks)
+    assert furthest == most == 0 or 0 < furthest < most
+    assert ranks[1]["sent"]["gradients"] == pytest.approx(share * 4 * ranks[1]["returned"][0], rel=0.1)

@@ -8,6 +8,7 @@ from suite.contract import Sparse, Task, UserError
 
 # What an optimizer may need, because each stage has it for its own parameters.
 OFFERED = ("rows", "reset", "layers", "shapes")
+SYNC = "suite.comm.schedules.sync"
 
 
 def check(config: Mapping[str, Any], task: Task) -> None:
@@ -35,8 +36,7 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
         yield f"accumulate={config['accumulate']}: type partition.micro_batches={config['accumulate']} instead"
     if config["precision"] == "bfloat16" or config["compile"]:
         yield "only uncompiled models in float32, tf32 or float64 can be cut; leave out precision= and compile="
-    if config["comm"]["name"] != "float32":
-        yield f"comm={config['comm']['name']}: gradients of a pipeline are averaged in comm=float32 only"
+    yield from _mode_faults(config)
     if task.batch_size % node["micro_batches"]:
         yield f"micro_batches={node['micro_batches']} does not divide task.batch_size={task.batch_size}"
     kinds = {spec.kind for spec in task.shapes().values()}
@@ -52,3 +52,16 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
             f"optimizer={optimizer['name']} needs {', '.join(missing)}, which a stage does not offer; type optimizer="
             "adamw, or adagrad, lamb, lars, muon, rmsprop, sgd, sm3"
         )
+
+
+def _mode_faults(config: Mapping[str, Any]) -> Iterator[str]:
+    """What a pipeline lacks for a communication mode: it averages once, after its last backward pass."""
+    comm = config["comm"]
+    mode = f"comm={comm['name']}"
+    if comm["policy"]:
+        example = next(iter(comm["candidates"]))
+        yield f"{mode}: a policy cannot try modes in a pipeline; type one of its modes, for example comm={example}"
+    if comm["schedule"]["module"] != SYNC:
+        yield f"{mode}: a pipeline sends gradients after its last backward pass; type comm.schedule.module={SYNC}"
+    if comm["name"].startswith("kfac_"):
+        yield f"{mode}: is for the statistics of optimizer=kfac; type comm=float32, or float21, fp8, onebit"

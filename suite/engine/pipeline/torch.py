@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from suite import engine, load
+from suite.comm import setup
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.partition.plan import Stage
 from suite.comm.partition.torch import Pipeline, partition
@@ -23,6 +24,7 @@ from suite.engine.torch_device import device_for, facts, switches
 from suite.engine.torch_taps import wide
 
 STAGES = "stages of the model"  # kind of array that differs between ranks
+RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
 Tree = dict[str, Tensor]
 Batch = dict[str, np.ndarray]
 
@@ -65,6 +67,11 @@ class Engine:
         self.model.to(self.device, self.dtype)
         node, deadline = config["partition"], config.get("launch", {}).get("deadline")
         inputs = self._inputs(task.batch("train", self.seed, 0, 0, 1), 0)
+        channels = setup.channels(config["comm"], task, config["world"], "torch")
+        kinds = {f"model.{name}": kind for name, kind in channels.kind_of.items()}  # as `Trained` names parameters
+        coded = node["activations"] and setup.codec(node["activations"], "torch")
+        self.options = {"channels": replace(channels, kind_of=kinds), "activations": coded}
+        self.options |= {"seed": self.seed, "deadline": deadline}
         with self._mode():
             self.pipeline = partition(
                 Trained(self.model).train(),
@@ -76,7 +83,7 @@ class Engine:
                 memory=node["memory_gib"] * 2**30,
                 device=self.device,
                 outputs=True,
-                deadline=deadline,
+                **self.options,
             )
         self.ledger, self.deadline, self.node = self.pipeline.ledger, deadline, config["optimizer"]
         self.transport = Transport(self.ledger, None, deadline)
@@ -126,9 +133,7 @@ class Engine:
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
         """Run forward and backward once and discard the results, so that no step pays for first calls."""
         with self._mode():
-            self.pipeline.step(self._inputs(batch, steps.start))
-        for parameter in self.own.values():
-            parameter.grad = None
+            self.pipeline.run(self._inputs(batch, steps.start))
 
     def prepare(self, batches: Iterable[Batch]) -> None:
         """Do nothing: no optimizer of a pipeline has statistics to initialise."""
@@ -139,12 +144,10 @@ class Engine:
             engine.editable(hyper, group.keys() - {"params", "param_names"}, self.node)
             group.update(hyper)
         with self._mode():
-            self.pipeline.step(self._inputs(batch, step))
+            self.pipeline.steps = step
+            self.pipeline.run(self._inputs(batch, step))
             total, weight = self._sums()
-            count = self.grid.pipelines * self.grid.micro_batches
-            for parameter in self.own.values():
-                if parameter.grad is not None:  # the mean of the micro-batches' sums
-                    parameter.grad = parameter.grad / (weight / count)
+            self.pipeline.average(weight)
             self._clip()
             if self.optimizer:
                 self.optimizer.step()
@@ -200,7 +203,7 @@ class Engine:
             generate: `suite.contract.Generates.generate`; its result is added to the outputs.
 
         Raises:
-            RanksDiffer: replicas of a stage hold different weights.
+            RanksDiffer: replicas of a stage hold different weights, or have not received what others sent.
         """
         self.compare()
         self._gather()
@@ -225,12 +228,15 @@ class Engine:
         return wide(scores).cpu().numpy(), state
 
     def compare(self) -> None:
-        """Check that all replicas of each stage hold the same weights.
+        """Check that all replicas of each stage hold the same weights, and have received what others sent.
 
         Raises:
             RanksDiffer: naming the ranks that do not.
         """
-        digests = self.ranks.gather(engine.digest(_numpy(value) for value in self.own.values()))
+        held = engine.digest(_numpy(value) for value in self.own.values())
+        checksums = self.pipeline.replicas.transport.checksums
+        digests, exchanged = zip(*self.ranks.gather((held, checksums.numbers())), strict=True)
+        engine.compare_exchanges(*np.array(exchanged).transpose(1, 0, 2))
         for stage in range(len(self.grid.replicas)):
             group = self.grid.group(stage)
             try:
@@ -266,8 +272,12 @@ class Engine:
         state = {"model": self.own, "optimizer": self.optimizer and self.optimizer.state_dict()}
         state["plan"] = asdict(self.pipeline.plan)
         packed = tree.pack(state, arrays, "run", lambda value: value if isinstance(value, Tensor) else None)
-        own = dict.fromkeys(arrays, STAGES)
-        return {n: _numpy(value) for n, value in arrays.items()}, {"tree": self.ranks.gather(packed), "own": own}
+        residuals = {RESIDUALS + name: value for name, value in self.pipeline.replicas.residuals.items()}
+        own = dict.fromkeys(arrays, STAGES) | dict.fromkeys(residuals, engine.RESIDUALS)
+        return {n: _numpy(value) for n, value in (arrays | residuals).items()}, {
+            "tree": self.ranks.gather(packed),
+            "own": own,
+        }
 
     @torch.no_grad()
     def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
@@ -283,11 +293,13 @@ class Engine:
         plan = Cut(**state["plan"] | {"stages": tuple(Stage(**stage) for stage in state["plan"]["stages"])})
         if plan != self.pipeline.plan:
             traced = self.pipeline.traced
-            self._use(Pipeline(traced, plan, self.device, ledger=self.ledger, deadline=self.deadline))
+            self._use(Pipeline(traced, plan, self.device, ledger=self.ledger, **self.options))
         for name, value in state["model"].items():
             self.own[name].copy_(value)
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])
+        residuals = [name for name in arrays if name.startswith(RESIDUALS)]
+        self.pipeline.replicas.residuals = {name.removeprefix(RESIDUALS): device(arrays[name]) for name in residuals}
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory and bytes."""
