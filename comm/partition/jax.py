@@ -24,7 +24,7 @@ from suite.comm.partition.planner import plan as planned
 from suite.comm.projection.network import Network
 from suite.contract import UserError
 
-MEASURED = Device(2**34, 1.0, 1.0)  # every operation is measured, so that speeds are not used
+HOST_MEMORY = 2**34  # bytes of a device whose memory is unknown
 FIRST = 4  # micro-batches for each device that a function is traced with while their number is not known
 
 
@@ -37,13 +37,14 @@ def plan(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: Schedule = "1f1b",
+    memory: float = HOST_MEMORY,
     device: Device | None = None,
     network: Network = ONE_HOST,
 ) -> Plan:
     """Plan the stages of a function; the devices need not exist.
 
     Args:
-        function: (params, *inputs) to a scalar loss, the mean over samples.
+        function: as for `partition`.
         params: a pytree of arrays, or of `jax.ShapeDtypeStruct`.
         inputs: of the whole batch of a step: pytrees of arrays or of `jax.ShapeDtypeStruct`. The first array with axes
             has the samples along axis 0; arrays of another length are the same for all micro-batches.
@@ -51,7 +52,8 @@ def plan(
         stages: number of stages; None: the fastest.
         micro_batches: number of micro-batches of a step; None: the fastest.
         schedule: `1f1b` or `gpipe`.
-        device: memory and speed of one device; None: 16 GiB, and every operation is measured on this machine.
+        memory: bytes of one device, if `device` is None.
+        device: memory and speed of one device; None: every operation is measured on this machine.
         network: between the devices.
 
     Returns:
@@ -64,7 +66,7 @@ def plan(
         >>> print(plan(loss, params, (ids, mask, targets), devices=8, device=Device(32e9, 15.7e12, 9e11)))
     """
     batch = samples(inputs)
-    request = Request(devices, batch, device or MEASURED, network, stages, micro_batches, schedule)
+    request = Request(devices, batch, device or measured(memory), network, stages, micro_batches, schedule)
     return _planned(function, params, inputs, request, measure=device is None)
 
 
@@ -77,6 +79,7 @@ def partition(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: Schedule = "1f1b",
+    memory: float = HOST_MEMORY,
     device: Device | None = None,
     network: Network = ONE_HOST,
     channels: Channels | None = None,
@@ -88,13 +91,15 @@ def partition(
     among the inputs is folded with the number of each micro-batch.
 
     Args:
-        function: (params, *inputs) to a scalar loss, the mean over samples.
+        function: (params, *inputs) to a scalar loss, the mean over samples; or to two scalars, the sum of the losses
+            and the sum of their weights, whose quotient over all micro-batches is the loss.
         params: a pytree of arrays; the same on every process.
         inputs: of the whole batch of a step, as for `plan`.
         devices: of all processes; None: `jax.devices()` in the order of processes.
         stages: number of stages; None: the fastest.
         micro_batches: number of micro-batches of a step; None: the fastest.
         schedule: `1f1b` or `gpipe`.
+        memory: bytes of one device, if `device` is None.
         device: memory and speed of one device, as for `plan`.
         network: between the devices, for the plan.
         channels: how gradients are averaged over replicas of a stage; None: exactly, in their own type.
@@ -116,10 +121,15 @@ def partition(
     """
     chosen = list(devices or sorted(jax.devices(), key=lambda one: (one.process_index, one.id)))
     batch = samples(inputs)
-    request = Request(len(chosen), batch, device or MEASURED, network, stages, micro_batches, schedule)
+    request = Request(len(chosen), batch, device or measured(memory), network, stages, micro_batches, schedule)
     result = agreed(lambda: _planned(function, params, inputs, request, measure=device is None))
     traced = _traced(function, params, inputs, result.samples)
     return Pipeline(traced, result, params, chosen, channels=channels, seed=seed)
+
+
+def measured(memory: float) -> Device:
+    """A device whose operations are measured, so that its speeds are not used."""
+    return Device(memory, 1.0, 1.0)
 
 
 def agreed(make: Callable[[], Plan]) -> Plan:

@@ -26,7 +26,7 @@ class Replicas:
         seed: of codecs that draw random numbers.
 
     Attributes:
-        residuals: of error feedback, by name; empty before the first average.
+        residuals: of error feedback, (ranks, …) by name; empty before the first average.
     """
 
     def __init__(self, devices: Sequence[Device], ledger: Ledger, channels: Channels | None = None, seed: int = 0):
@@ -60,9 +60,22 @@ class Replicas:
         self.ledger.add(entry for entry in self.entries for _ in shares)
         return {device: {name: _on(mean, device) for name, mean in means.items()} for device in shares}
 
+    def held(self, device: Device) -> Grads:
+        """The residuals (1, …) of the rank on a device of this process."""
+        return {name: _on(value, device) for name, value in self.residuals.items()}
+
+    def restore(self, parts: Mapping[Device, Mapping[str, Array]]) -> None:
+        """Continue with the residuals that `held` returned for each of this process's devices."""
+        names = next(iter(parts.values()))
+        self.residuals = {name: self._stacked([part[name][0] for part in parts.values()]) for name in names}
+
     def sum(self, values: Mapping[Device, Array]) -> Array:
         """The sum over all ranks of an array of each, on this process's first device."""
-        return _on(self._sum(self._stacked(list(values.values()))), next(iter(values)))
+        return _on(self.sums(values), next(iter(values)))
+
+    def sums(self, values: Mapping[Device, Array]) -> Array:
+        """The sum over all ranks of an array of each, on every device."""
+        return self._sum(self._stacked(list(values.values())))
 
     def _stacked(self, values: Sequence[Array]) -> Array:
         """One array of all ranks, (world, …), from the values of this process's ranks."""

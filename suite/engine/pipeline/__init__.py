@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from suite import load
+from suite import engine, load
+from suite.comm.partition.placement import Grid
 from suite.contract import Sparse, Task, UserError
 
 # What an optimizer may need, because each stage has it for its own parameters.
 OFFERED = ("rows", "reset", "layers", "shapes")
+AFTERWARDS = "suite.comm.schedules.sync"
+STAGES = "stages of the model"  # kind of array that differs between ranks
 
 
 def check(config: Mapping[str, Any], task: Task) -> None:
@@ -27,16 +30,13 @@ def check(config: Mapping[str, Any], task: Task) -> None:
 
 def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
     node, optimizer = config["partition"], config["optimizer"]
-    if config["backend"] != "torch":
-        yield "runs in jax cannot be partitioned yet; type backend=torch, or use suite.comm.partition.jax in a script"
     if config["world"] < 2:
         yield "world=1 has no device for a second stage; type world=2"
     if config["accumulate"] != 1:
         yield f"accumulate={config['accumulate']}: type partition.micro_batches={config['accumulate']} instead"
     if config["precision"] == "bfloat16" or config["compile"]:
         yield "only uncompiled models in float32, tf32 or float64 can be cut; leave out precision= and compile="
-    if config["comm"]["name"] != "float32":
-        yield f"comm={config['comm']['name']}: gradients of a pipeline are averaged in comm=float32 only"
+    yield from _mode_faults(config)
     if task.batch_size % node["micro_batches"]:
         yield f"micro_batches={node['micro_batches']} does not divide task.batch_size={task.batch_size}"
     kinds = {spec.kind for spec in task.shapes().values()}
@@ -52,3 +52,36 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
             f"optimizer={optimizer['name']} needs {', '.join(missing)}, which a stage does not offer; type optimizer="
             "adamw, or adagrad, lamb, lars, muon, rmsprop, sgd, sm3"
         )
+
+
+def _mode_faults(config: Mapping[str, Any]) -> Iterator[str]:
+    """What a communication mode needs that replicas of a stage do not have."""
+    comm = config["comm"]
+    nodes, mode = [comm, *comm["kinds"].values()], f"comm={comm['name']}"
+    if config["backend"] == "torch" and comm["name"] != "float32":
+        yield f"{mode}: gradients of a pipeline are averaged in comm=float32 only"
+    if comm["policy"]:
+        yield f"{mode}: a policy cannot choose the mode of a pipeline; type one of its modes, such as comm=float32"
+    if comm["schedule"]["module"] != AFTERWARDS:
+        yield f"{mode}: a pipeline sends gradients after the backward pass; type comm=float32"
+    if any(load.common(node["topology"]["module"]).LEVELS > 1 for node in nodes if "topology" in node):
+        yield f"{mode}: replicas of a stage are not grouped by host; type comm=float21, or another mode for one level"
+
+
+def compare(grid: Grid, digests: Mapping[int, int]) -> None:
+    """Check that all replicas of each stage hold the same weights.
+
+    Args:
+        grid: of the ranks.
+        digests: checksum of each rank's weights.
+
+    Raises:
+        RanksDiffer: naming the ranks that do not.
+    """
+    for stage in range(len(grid.replicas)):
+        group = grid.group(stage)
+        try:
+            engine.compare([digests[rank] for rank in group])
+        except engine.RanksDiffer as error:
+            ranks = ", ".join(map(str, group))
+            raise engine.RanksDiffer(f"stage {stage}, on ranks {ranks} (counted from 0 here): {error}") from error
