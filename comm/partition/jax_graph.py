@@ -109,5 +109,5 @@ def _layer(operation: Operation, parameters: Mapping[str, Parameter], before: Se
         return operation.scope
     own = [name for name in operation.reads if isinstance(name, str) and name in parameters and name[0] != "%"]
     if own:
-        return own[0].rpartition("/")[0] or own[0]
+        return own[0].rpartition("/")[0] or own[0].rpartition(".")[0] or own[0]
     return before[-1].layer if before else ""

@@ -35,7 +35,7 @@ class Pipeline:
         params: initial values; each process needs only the parameters of its own stages.
         devices: one for each rank, of all processes; None: `jax.devices()` in the order of processes.
         channels: how gradients are averaged over the ranks of a stage; None: exactly, in their own type.
-        ledger: counts the bytes that this process sends.
+        ledger: counts the bytes that this process's first rank sends.
         seed: of codecs that draw random numbers.
 
     Attributes:
@@ -43,7 +43,7 @@ class Pipeline:
         stages: of this process, by rank.
         gradients: of the last step's loss, by path, of the parameters that this process's stages own.
         steps: number of the next step, for codecs that draw random numbers.
-        ledger: bytes sent, by name.
+        ledger: bytes sent by this process's first rank, by name.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Pipeline:
         self.shared = {name: numbers for name, numbers in self.readers.items() if len(numbers) > 1}
         self.links = Links(self.devices, self.ledger, self.grid.words)
         self.replicas = [
-            Replicas([self.devices[rank] for rank in self.grid.group(number)], self.ledger, channels, seed)
+            Replicas([self.devices[rank] for rank in self.grid.group(number)], channels, seed)
             for number in range(len(self.parts))
         ]
-        self.world = Replicas(self.devices, self.ledger)
+        self.world = Replicas(self.devices)
         named, here = by_path(params), jax.process_index()
         self.stages: dict[int, Stage] = {
             rank: stage_of(traced, plan, self.parts, self.grid.place(rank).stage, named, device)
@@ -107,7 +107,7 @@ class Pipeline:
                 stage = self.stages[owner]
                 [messages[stage.device]] = self.links.pack([stage.parameters[name] for name in names])
             values = self.links.unpack(self.world.sums(messages)[None], shapes=shapes)
-            self.ledger.add(entry("all_reduce", "weights", "uint8", length(shapes), self.grid.world) for _ in messages)
+            self.ledger.add([entry("all_reduce", "weights", "uint8", length(shapes), self.grid.world)])
             gathered |= zip(names, values, strict=True)
         return gathered
 
@@ -119,7 +119,8 @@ class Pipeline:
     def warm(self, *inputs: Tree) -> None:
         """Run a step and discard what it changes, so that no later step has to compile. Every process calls this."""
         before = [replicas.residuals for replicas in self.replicas]
-        self.step(*inputs)
+        with self.ledger.paused():
+            self.step(*inputs)
         for replicas, residuals in zip(self.replicas, before, strict=True):
             replicas.residuals = residuals or jax.tree.map(jnp.zeros_like, replicas.residuals)
         self.steps, self.gradients = self.steps - 1, {}
@@ -250,6 +251,8 @@ class Pipeline:
             shares = {stage.device: divided(stage.sums or stage.zeros(), divisor) for stage in mine}
             words = f"a rank of stage {number} while averaging gradients"
             means = met(words, lambda replicas=replicas, shares=shares: replicas.mean(shares, self.steps))
+            if min(self.stages) in group:
+                self.ledger.add(replicas.entries)
             for stage in mine:
                 stage.sums = {}
             self.gradients |= means[mine[0].device]

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from suite.comm.channel import Channels
 from suite.comm.partition.jax_stages import Device, Grads, divided
 from suite.comm.reduce.jax import Reduce
-from suite.comm.transport import Entry, Ledger
+from suite.comm.transport import Entry
 from suite.comm.transport.jax import AXIS, Transport
 
 
@@ -21,21 +21,21 @@ class Replicas:
 
     Args:
         devices: of the ranks.
-        ledger: counts the bytes.
         channels: how gradients are averaged; None: exactly, in their own type.
         seed: of codecs that draw random numbers.
 
     Attributes:
+        entries: what each rank sends in one average.
         residuals: of error feedback, (ranks, …) by name; empty before the first average.
     """
 
-    def __init__(self, devices: Sequence[Device], ledger: Ledger, channels: Channels | None = None, seed: int = 0):
-        self.devices, self.ledger, self.channels, self.seed = list(devices), ledger, channels, seed
+    def __init__(self, devices: Sequence[Device], channels: Channels | None = None, seed: int = 0):
+        self.devices, self.channels, self.seed = list(devices), channels, seed
         self.locals = channels.locals if channels else None
         mesh = Mesh(np.array(self.devices).reshape(-1, self.locals or len(self.devices)), AXIS)
         self.split, self.same = NamedSharding(mesh, P(AXIS)), NamedSharding(mesh, P())
         self.residuals: Grads = {}
-        self.entries: list[Entry] = []  # of one average
+        self.entries: list[Entry] = []
         maps: dict[str, Any] = {"mesh": mesh, "check_vma": False}
         specs = {"in_specs": (P(AXIS), P(AXIS), P()), "out_specs": (P(), P(AXIS))}
         self._mean = jax.jit(jax.shard_map(self._average, **specs, **maps))
@@ -57,7 +57,6 @@ class Replicas:
         stacked = {name: self._stacked([share[name] for share in shares.values()]) for name in names}
         key = jax.device_put(np.array([self.seed, step], np.uint32), self.same)
         means, self.residuals = self._mean(stacked, self.residuals, key)
-        self.ledger.add(entry for entry in self.entries for _ in shares)
         return {device: {name: _on(mean, device) for name, mean in means.items()} for device in shares}
 
     def held(self, device: Device) -> Grads:

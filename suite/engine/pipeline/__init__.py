@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from suite import engine, load
+from suite.comm.partition.device import Device
 from suite.comm.partition.placement import Grid
 from suite.contract import Sparse, Task, UserError
 
@@ -37,6 +38,8 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
     if config["precision"] == "bfloat16" or config["compile"]:
         yield "only uncompiled models in float32, tf32 or float64 can be cut; leave out precision= and compile="
     yield from _mode_faults(config)
+    if node["tflops"] is not None and node["bandwidth_gb"] is None:
+        yield "with partition.tflops=, type partition.bandwidth_gb= as well"
     if task.batch_size % node["micro_batches"]:
         yield f"micro_batches={node['micro_batches']} does not divide task.batch_size={task.batch_size}"
     kinds = {spec.kind for spec in task.shapes().values()}
@@ -66,6 +69,18 @@ def _mode_faults(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"{mode}: a pipeline sends gradients after the backward pass; type comm=float32"
     if any(load.common(node["topology"]["module"]).LEVELS > 1 for node in nodes if "topology" in node):
         yield f"{mode}: replicas of a stage are not grouped by host; type comm=float21, or another mode for one level"
+
+
+def described(node: Mapping[str, Any]) -> Device | None:
+    """The device with the speeds of `partition.tflops` and others; None if operations are timed instead.
+
+    Args:
+        node: the configuration's `partition`.
+    """
+    if node["tflops"] is None:
+        return None
+    memory, speeds = node["memory_gib"] * 2**30, (1e12 * node["tflops"], 1e9 * node["bandwidth_gb"])
+    return Device(memory, *speeds, 1e-6 * node["overhead_us"])
 
 
 def compare(grid: Grid, digests: Mapping[int, int]) -> None:

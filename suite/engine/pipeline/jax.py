@@ -26,7 +26,7 @@ from suite.engine.jax_device import Layout, devices_for, facts, typed
 from suite.engine.jax_evaluation import Evaluation
 from suite.engine.jax_programs import Cache, Mode
 from suite.engine.jax_step import context, objective, untouched
-from suite.engine.pipeline import STAGES, compare
+from suite.engine.pipeline import STAGES, compare, described
 from suite.engine.pipeline.jax_update import Update, scaled, square
 from suite.engine.ranks.jax import Ranks
 
@@ -75,6 +75,7 @@ class Engine:
                     micro_batches=node["micro_batches"],
                     schedule=node["schedule"],
                     memory=node["memory_gib"] * 2**30,
+                    device=described(node),
                     channels=self.channels,
                     seed=self.seed,
                 )
@@ -104,7 +105,8 @@ class Engine:
         needs = load.common(self.node["module"]).NEEDS
         needed = {name: value for name, value in offers.items() if name in needs}
         make = load.half(self.node["module"], "jax").make
-        return Update(load.made(make, self.node, "optimizer", **needed), params)
+        device = next(iter(params.values())).device
+        return Update(load.made(make, self.node, "optimizer", **needed), params, device)
 
     # ------------------------------------------------------------------------------------------- one update
     def _inputs(self, batch: Batch, step: int) -> tuple[Batch, np.uint32, np.uint32]:

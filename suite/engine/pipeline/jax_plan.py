@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from suite import load
-from suite.comm.partition.device import ONE_HOST, Device
+from suite.comm.partition.device import ONE_HOST
 from suite.comm.partition.jax import plan as planned
 from suite.comm.partition.plan import Plan
 from suite.comm.projection.network import Network
 from suite.contract import Task
 from suite.engine.jax_device import typed
 from suite.engine.jax_programs import Mode
+from suite.engine.pipeline import described
 from suite.engine.pipeline.jax import sums
 
 
@@ -31,12 +33,9 @@ def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> 
     Raises:
         UserError: if the model cannot be cut or does not fit.
     """
-    node, memory = config["partition"], config["partition"]["memory_gib"] * 2**30
-    device = None
-    if node["tflops"] is not None:
-        device = Device(memory, 1e12 * node["tflops"], 1e9 * node["bandwidth_gb"], 1e-6 * node["overhead_us"])
+    node = config["partition"]
     with Mode(config["precision"]):
-        kind = jax.numpy.result_type(float)
+        kind = jnp.result_type(float)
         return planned(
             functools.partial(sums, load.half(config["task"]["module"], "jax").make(task)),
             {name: jax.ShapeDtypeStruct(spec.shape, kind) for name, spec in task.shapes().items()},
@@ -45,7 +44,7 @@ def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> 
             stages=node["stages"],
             micro_batches=node["micro_batches"],
             schedule=node["schedule"],
-            memory=memory,
-            device=device,
+            memory=node["memory_gib"] * 2**30,
+            device=described(node),
             network=network,
         )

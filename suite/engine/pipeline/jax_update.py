@@ -18,12 +18,13 @@ class Update:
 
     Args:
         optimizer: of the task's run.
-        params: by name; their values are not kept.
+        params: by name, on the device; their values are not kept.
+        device: of the parameters.
     """
 
-    def __init__(self, optimizer: JaxOptimizer, params: Mapping[str, Array]):
+    def __init__(self, optimizer: JaxOptimizer, params: Mapping[str, Array], device: Any):
         self.names = tuple(params)
-        self.state: Tree = jax.jit(optimizer.init)(dict(params))
+        self.state: Tree = jax.device_put(jax.jit(optimizer.init)(dict(params)), device)
         self._optimizer = optimizer
         self._updated = jax.jit(self._change, donate_argnums=(1, 2))
 
