@@ -150,7 +150,7 @@ class Engine:
                 device = self._stages[first].device
                 squares[device] = squares[device].at[number].set(square({name: grads[name] for name in update.names}))
         total = met("a rank while exchanging norms", lambda: np.asarray(self.pipeline.world.sum(squares))).sum()
-        factor = np.minimum(1.0, self.clip_norm / np.sqrt(total))
+        factor = self.clip_norm / np.maximum(np.sqrt(total), self.clip_norm)
         return {name: scaled(grad, factor) for name, grad in grads.items()}
 
     @property
