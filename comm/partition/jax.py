@@ -1,17 +1,15 @@
 """Partitions an unmodified jax function into the stages of a pipeline, with replicas of each stage."""
 
 import dataclasses
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
 from suite.comm.channel import Channels
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.jax_alone import micro_batch, run
 from suite.comm.partition.jax_pipeline import Pipeline
+from suite.comm.partition.jax_processes import agreed
 from suite.comm.partition.jax_profile import profiled
 from suite.comm.partition.jax_stages import Device as JaxDevice
 from suite.comm.partition.jax_tape import Tree, by_path, like
@@ -130,26 +128,6 @@ def partition(
 def measured(memory: float) -> Device:
     """A device whose operations are measured, so that its speeds are not used."""
     return Device(memory, 1.0, 1.0)
-
-
-def agreed(make: Callable[[], Plan]) -> Plan:
-    """Process 0's plan, in every process; its error, too."""
-    if jax.process_count() == 1:
-        return make()
-    answer: Plan | UserError | None = None
-    if jax.process_index() == 0:
-        try:
-            answer = make()
-        except UserError as error:
-            answer = error
-    data = np.frombuffer(pickle.dumps(answer), np.uint8)
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    padded = np.zeros(size, np.uint8)
-    padded[: min(size, len(data))] = data[:size]
-    received = pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
-    if isinstance(received, UserError):
-        raise received
-    return received
 
 
 def samples(inputs: Sequence[Tree]) -> int:

@@ -11,6 +11,7 @@ from suite.comm.channel import Channels
 from suite.comm.partition.jax_alone import micro_batch, stage_of, totals
 from suite.comm.partition.jax_links import Item, Links
 from suite.comm.partition.jax_messages import length
+from suite.comm.partition.jax_processes import together
 from suite.comm.partition.jax_replicas import Replicas
 from suite.comm.partition.jax_split import split
 from suite.comm.partition.jax_stages import Device, Grads, Stage, divided
@@ -78,7 +79,7 @@ class Pipeline:
         }
         self.busy: dict[int, Tree] = {}  # what each rank computed last
         self.gradients: Grads = {}
-        self.steps = 0
+        self.steps, self.compiled = 0, False
 
     # ------------------------------------------------------------------------------------------------- parameters
     @property
@@ -140,6 +141,8 @@ class Pipeline:
             PeerLost: if another process ended.
         """
         count = self.grid.pipelines * self.grid.micro_batches
+        if not self.compiled:
+            self._compile(micro_batch(self.traced, inputs, 0, count))
         self._copy_shared()
         for event in events(self.grid.replicas, self.grid.schedule, self.grid.micro_batches):
             for pipeline in range(self.grid.pipelines):
@@ -156,6 +159,15 @@ class Pipeline:
         self._average(np.float64(weight))
         self.steps += 1
         return total / weight
+
+    def _compile(self, inputs: Mapping[str, Array]) -> None:
+        """Compile this process's stages before any process waits for another, because some take longer."""
+        with together():
+            for stage in self.stages.values():
+                shapes = tuple(self._shapes(stage.part.receives))
+                message = stage.put(jnp.zeros((1, length(shapes)), jnp.uint8))
+                stage.compile(inputs, self.links.unpack(message, shapes=shapes))
+        self.compiled = True
 
     def _transfer(self, place: Place, job: Pass) -> None:
         """Pass the result of a pass on to the stage after or before it."""

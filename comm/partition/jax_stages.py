@@ -144,6 +144,17 @@ class Stage:
         self.sums = add(self.sums, mine) if self.sums else mine
         return Returned(values, {name: grad for name, grad in parameters.items() if name not in mine})
 
+    def compile(self, inputs: Mapping[str, Array], received: Sequence[Array]) -> None:
+        """Run both passes of a micro-batch that no other stage knows, and discard the results.
+
+        Args:
+            inputs: as for `forward`.
+            received: any values of the right shapes.
+        """
+        sent = self.forward(-1, inputs, received)
+        self.backward(-1, [] if self.last else [jnp.zeros_like(sent[number]) for number in self.moving_out])
+        self.sums, self.results = {}, {}
+
     def zeros(self) -> Grads:
         """The sums of a device without micro-batches."""
         return {name: jnp.zeros_like(self.parameters[name]) for name in self.own}

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from suite import engine, load
 from suite.comm import setup
 from suite.comm.partition.jax import Pipeline, partition
+from suite.comm.partition.jax_processes import together
 from suite.comm.partition.peers import met
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.partition.plan import Stage
@@ -120,8 +121,9 @@ class Engine:
             self.pipeline.warm(*self._inputs(batch, steps.start))
             parameters = self.pipeline.parameters
             grads = self._clipped(jax.tree.map(jnp.zeros_like, parameters))
-            for update in self.updates.values():
-                update.warm(grads, parameters, hyper)
+            with together():
+                for update in self.updates.values():
+                    update.warm(grads, parameters, hyper)
         self.compile_seconds += time.perf_counter() - began
 
     def prepare(self, batches: Iterable[Batch]) -> None:
