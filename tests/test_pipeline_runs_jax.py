@@ -171,8 +171,7 @@ def test_a_killed_stage_ends_the_run_and_it_continues(uninterrupted: Path, tmp_p
     os.kill(ranks_of(process.pid)[-1], signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
     assert process.returncode not in (0, None) and not (tmp_path / "cut" / "result.json").exists()
-    assert "lost rank 1 (stage 1, replica 0, pipeline 0) while" in output or "lost a rank" in output, output
-    assert "the same command continues from step" in output, output
+    assert "rank 1 was killed by SIGKILL" in output and "the same command continues from step" in output, output
     train(tmp_path / "cut", *words)
     assert_same(uninterrupted, tmp_path / "cut")
 
