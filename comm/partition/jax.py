@@ -1,17 +1,15 @@
 """Partitions an unmodified jax function into the stages of a pipeline, with replicas of each stage."""
 
 import dataclasses
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
 from suite.comm.channel import Channels
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.jax_alone import micro_batch, run
 from suite.comm.partition.jax_pipeline import Pipeline
+from suite.comm.partition.jax_processes import agreed
 from suite.comm.partition.jax_profile import profiled
 from suite.comm.partition.jax_stages import Device as JaxDevice
 from suite.comm.partition.jax_tape import Tree, by_path, like
@@ -24,7 +22,7 @@ from suite.comm.partition.planner import plan as planned
 from suite.comm.projection.network import Network
 from suite.contract import UserError
 
-MEASURED = Device(2**34, 1.0, 1.0)  # every operation is measured, so that speeds are not used
+HOST_MEMORY = 2**34  # bytes of a device whose memory is unknown
 FIRST = 4  # micro-batches for each device that a function is traced with while their number is not known
 
 
@@ -37,6 +35,7 @@ def plan(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: Schedule = "1f1b",
+    memory: float = HOST_MEMORY,
     device: Device | None = None,
     network: Network = ONE_HOST,
     rannc_compat: bool = False,
@@ -44,7 +43,7 @@ def plan(
     """Plan the stages of a function; the devices need not exist.
 
     Args:
-        function: (params, *inputs) to a scalar loss, the mean over samples.
+        function: as for `partition`.
         params: a pytree of arrays, or of `jax.ShapeDtypeStruct`.
         inputs: of the whole batch of a step: pytrees of arrays or of `jax.ShapeDtypeStruct`. The first array with axes
             has the samples along axis 0; arrays of another length are the same for all micro-batches.
@@ -52,7 +51,8 @@ def plan(
         stages: number of stages; None: the fastest.
         micro_batches: number of micro-batches of a step; None: the fastest.
         schedule: `1f1b` or `gpipe`.
-        device: memory and speed of one device; None: 16 GiB, and every operation is measured on this machine.
+        memory: bytes of one device, if `device` is None.
+        device: memory and speed of one device; None: every operation is measured on this machine.
         network: between the devices.
         rannc_compat: choose the stages by RaNNC's original rules, for comparison; such a plan is not trained.
 
@@ -66,7 +66,7 @@ def plan(
         >>> print(plan(loss, params, (ids, mask, targets), devices=8, device=Device(32e9, 15.7e12, 9e11)))
     """
     batch = samples(inputs)
-    kind = device or MEASURED
+    kind = device or measured(memory)
     request = Request(devices, batch, kind, network, stages, micro_batches, schedule, rannc_compat=rannc_compat)
     return _planned(function, params, inputs, request, measure=device is None)
 
@@ -80,6 +80,7 @@ def partition(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: Schedule = "1f1b",
+    memory: float = HOST_MEMORY,
     device: Device | None = None,
     network: Network = ONE_HOST,
     channels: Channels | None = None,
@@ -91,13 +92,15 @@ def partition(
     among the inputs is folded with the number of each micro-batch.
 
     Args:
-        function: (params, *inputs) to a scalar loss, the mean over samples.
+        function: (params, *inputs) to a scalar loss, the mean over samples; or to two scalars, the sum of the losses
+            and the sum of their weights, whose quotient over all micro-batches is the loss.
         params: a pytree of arrays; the same on every process.
         inputs: of the whole batch of a step, as for `plan`.
         devices: of all processes; None: `jax.devices()` in the order of processes.
         stages: number of stages; None: the fastest.
         micro_batches: number of micro-batches of a step; None: the fastest.
         schedule: `1f1b` or `gpipe`.
+        memory: bytes of one device, if `device` is None.
         device: memory and speed of one device, as for `plan`.
         network: between the devices, for the plan.
         channels: how gradients are averaged over replicas of a stage; None: exactly, in their own type.
@@ -119,30 +122,15 @@ def partition(
     """
     chosen = list(devices or sorted(jax.devices(), key=lambda one: (one.process_index, one.id)))
     batch = samples(inputs)
-    request = Request(len(chosen), batch, device or MEASURED, network, stages, micro_batches, schedule)
+    request = Request(len(chosen), batch, device or measured(memory), network, stages, micro_batches, schedule)
     result = agreed(lambda: _planned(function, params, inputs, request, measure=device is None))
     traced = _traced(function, params, inputs, result.samples)
     return Pipeline(traced, result, params, chosen, channels=channels, seed=seed)
 
 
-def agreed(make: Callable[[], Plan]) -> Plan:
-    """Process 0's plan, in every process; its error, too."""
-    if jax.process_count() == 1:
-        return make()
-    answer: Plan | UserError | None = None
-    if jax.process_index() == 0:
-        try:
-            answer = make()
-        except UserError as error:
-            answer = error
-    data = np.frombuffer(pickle.dumps(answer), np.uint8)
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    padded = np.zeros(size, np.uint8)
-    padded[: min(size, len(data))] = data[:size]
-    received = pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
-    if isinstance(received, UserError):
-        raise received
-    return received
+def measured(memory: float) -> Device:
+    """A device whose operations are measured, so that its speeds are not used."""
+    return Device(memory, 1.0, 1.0)
 
 
 def samples(inputs: Sequence[Tree]) -> int:

@@ -73,12 +73,18 @@ def _listed(names: object) -> str:
     return ", ".join(str(name).removeprefix("%inputs/") for name in names)  # type: ignore[attr-defined]
 
 
-def mean_loss(losses: Array) -> Array:
-    """The mean of the micro-batches' losses (count,), added in their order."""
-    total = losses[0]
-    for loss in losses[1:]:
-        total = total + loss
-    return total / len(losses)
+@jax.jit
+def totals(results: Array) -> tuple[Array, Array]:
+    """The summed loss and the summed weight of a step; the step's loss is their quotient.
+
+    Args:
+        results: of the function for each micro-batch, (count, 1 or 2); they are added in order. Each loss without a
+            weight counts 1.
+    """
+    total = results[0]
+    for result in results[1:]:
+        total = total + result
+    return total[0], total[1] if len(total) > 1 else jnp.full_like(total[0], len(results))
 
 
 def run(
@@ -100,7 +106,7 @@ def run(
         devices: one for each stage; None: jax's default device for all.
 
     Returns:
-        The mean loss, and the mean gradients by path of the parameter.
+        The loss, and the gradients by path of the parameter: as of `Pipeline.step`.
     """
     parts, named = split(traced, plan), by_path(params)
     chosen = devices or [None] * len(parts)
@@ -123,17 +129,17 @@ def run(
             pipeline, own = divmod(number, plan.micro_batches)
             rank = places.peer(Place(pipeline, 0, 0), stage_number, own)
             _accumulate(sums, (stage_number, rank), stage)
+    loss, weight = totals(jnp.stack([chain[-1].results[number] for number in range(count)]))
     means: Grads = {}
     for number in range(len(chain)):
         group = places.group(number)
-        divisor = np.float64(count / len(group))
+        divisor = np.float64(weight) / len(group)
         shares = [divided(sums[number, rank], divisor) for rank in group if (number, rank) in sums]
         total = shares[0]
         for share in shares[1:]:
             total = add(total, share)
         means |= divided(total, np.float64(len(group)))
-    losses = jnp.stack([chain[-1].losses[number] for number in range(count)])
-    return mean_loss(losses), {name: means[name] for name in traced.graph.parameters if name in means}
+    return loss / weight, {name: means[name] for name in traced.graph.parameters if name in means}
 
 
 def _accumulate(sums: dict[tuple[int, int], Grads], key: tuple[int, int], stage: Stage) -> None:

@@ -50,7 +50,7 @@ def planned(
     shapes: Shapes,
     split: Mapping[str, bool],
     params: tuple[str, ...],
-    loss: str,
+    outputs: tuple[str, ...],
     samples: int,
     grown: Shapes | None,
 ) -> Graph:
@@ -61,7 +61,7 @@ def planned(
         shapes: of values, inputs, parameters and constants.
         split: the inputs, and whether they have samples.
         params: names of the parameters.
-        loss: name of the result.
+        outputs: names of the results.
         samples: of the micro-batch.
         grown: the shapes of values with twice the samples; None if they are unknown: then all values that depend on an
             input with samples count as batched.
@@ -100,7 +100,7 @@ def planned(
         )
     first = next((node.layer for node in nodes if node.layer), "")
     nodes = [dataclasses.replace(node, layer=node.layer or first) for node in nodes]
-    return Graph(samples, tuple(nodes), values, tuple(split), (loss,), parameters)
+    return Graph(samples, tuple(nodes), values, tuple(split), outputs, parameters)
 
 
 def _layer(operation: Operation, parameters: Mapping[str, Parameter], before: Sequence[Node]) -> str:
@@ -109,5 +109,5 @@ def _layer(operation: Operation, parameters: Mapping[str, Parameter], before: Se
         return operation.scope
     own = [name for name in operation.reads if isinstance(name, str) and name in parameters and name[0] != "%"]
     if own:
-        return own[0].rpartition("/")[0] or own[0]
+        return own[0].rpartition("/")[0] or own[0].rpartition(".")[0] or own[0]
     return before[-1].layer if before else ""

@@ -45,12 +45,13 @@ class Links:
 
     Args:
         devices: of the ranks.
-        ledger: counts the bytes that are sent to other processes.
+        ledger: counts the bytes that this process's first rank sends.
         describe: a rank to words, for errors.
     """
 
     def __init__(self, devices: Sequence[Device], ledger: Ledger, describe: Callable[[int], str]):
         self.devices, self.ledger, self.describe = devices, ledger, describe
+        self.first = next(rank for rank in range(len(self.devices)) if self._here(rank))
         self.exchanges: dict[tuple[int, int], Callable[[Array], Array]] = {}
         self.empty: dict[tuple[int, int], Array] = {}  # operands of receivers, by rank and length
         self.pack = jax.jit(lambda values: packed(values)[None])
@@ -77,6 +78,8 @@ class Links:
         """
         values = self.leaving.pop((item, sender), ())
         sends, receives = self._here(sender), self._here(receiver)
+        if sender == self.first and shapes:
+            self.ledger.add([entry("shift", item.name, "uint8", length(shapes), 2)])
         if sends and receives:
             self.coming[item, receiver] = lambda: jax.device_put(list(values), self.devices[receiver])
         elif sends and shapes:
@@ -98,7 +101,6 @@ class Links:
     def send(self, name: str, sender: int, receiver: int, values: Sequence[Array]) -> None:
         """Send arrays from a local rank to one of another process, without waiting."""
         message = self.pack(list(values))
-        self.ledger.add([entry("shift", name, "uint8", message.size, 2)])
         work = self._meet(name, sender, receiver, message, peer=receiver)
         self.sending.append(work)
 

@@ -8,8 +8,10 @@ import numpy as np
 from jax import Array
 
 from suite.comm.channel import Channels
-from suite.comm.partition.jax_alone import mean_loss, micro_batch, stage_of
+from suite.comm.partition.jax_alone import micro_batch, stage_of, totals
 from suite.comm.partition.jax_links import Item, Links
+from suite.comm.partition.jax_messages import length
+from suite.comm.partition.jax_processes import together
 from suite.comm.partition.jax_replicas import Replicas
 from suite.comm.partition.jax_split import split
 from suite.comm.partition.jax_stages import Device, Grads, Stage, divided
@@ -19,7 +21,7 @@ from suite.comm.partition.orders import Pass
 from suite.comm.partition.peers import met
 from suite.comm.partition.placement import Place, events
 from suite.comm.partition.plan import Plan, readers
-from suite.comm.transport import Ledger
+from suite.comm.transport import Ledger, entry
 from suite.contract import UserError
 
 
@@ -34,14 +36,15 @@ class Pipeline:
         params: initial values; each process needs only the parameters of its own stages.
         devices: one for each rank, of all processes; None: `jax.devices()` in the order of processes.
         channels: how gradients are averaged over the ranks of a stage; None: exactly, in their own type.
-        ledger: counts the bytes that this process sends.
+        ledger: counts the bytes that this process's first rank sends.
         seed: of codecs that draw random numbers.
 
     Attributes:
         plan: how the function is cut; `print(pipeline.plan)` shows it.
         stages: of this process, by rank.
-        gradients: mean gradients of the last step, by path, of the parameters that this process's stages own.
-        ledger: bytes sent, by name.
+        gradients: of the last step's loss, by path, of the parameters that this process's stages own.
+        steps: number of the next step, for codecs that draw random numbers.
+        ledger: bytes sent by this process's first rank, by name.
     """
 
     def __init__(
@@ -60,17 +63,14 @@ class Pipeline:
         if len(set(self.devices)) != self.grid.world:
             raise UserError(f"the plan is for {self.grid.world} devices; devices names {len(set(self.devices))}")
         self.parts = split(traced, plan)
-        self.shared = {
-            name: numbers
-            for name, numbers in readers(part.trainable for part in self.parts).items()
-            if len(numbers) > 1
-        }
+        self.readers = readers(part.trainable for part in self.parts)
+        self.shared = {name: numbers for name, numbers in self.readers.items() if len(numbers) > 1}
         self.links = Links(self.devices, self.ledger, self.grid.words)
         self.replicas = [
-            Replicas([self.devices[rank] for rank in self.grid.group(number)], self.ledger, channels, seed)
+            Replicas([self.devices[rank] for rank in self.grid.group(number)], channels, seed)
             for number in range(len(self.parts))
         ]
-        self.world = Replicas(self.devices, self.ledger)
+        self.world = Replicas(self.devices)
         named, here = by_path(params), jax.process_index()
         self.stages: dict[int, Stage] = {
             rank: stage_of(traced, plan, self.parts, self.grid.place(rank).stage, named, device)
@@ -79,7 +79,7 @@ class Pipeline:
         }
         self.busy: dict[int, Tree] = {}  # what each rank computed last
         self.gradients: Grads = {}
-        self.steps = 0
+        self.steps, self.compiled = 0, False
 
     # ------------------------------------------------------------------------------------------------- parameters
     @property
@@ -95,21 +95,54 @@ class Pipeline:
         for stage in self.stages.values():
             stage.parameters |= stage.put({name: values[name] for name in stage.own if name in values})
 
+    def whole(self) -> Grads:
+        """All trainable parameters, by path; each is equal on all devices. Every process calls this."""
+        gathered: Grads = {}
+        for number in range(len(self.parts)):
+            names, owner = self.owned(number), self.grid.group(number)[0]
+            if not names:
+                continue
+            shapes = tuple(self._shapes(names))
+            messages = {stage.device: stage.put(jnp.zeros(length(shapes), jnp.uint8)) for stage in self.stages.values()}
+            if owner in self.stages:
+                stage = self.stages[owner]
+                [messages[stage.device]] = self.links.pack([stage.parameters[name] for name in names])
+            values = self.links.unpack(self.world.sums(messages)[None], shapes=shapes)
+            self.ledger.add([entry("all_reduce", "weights", "uint8", length(shapes), self.grid.world)])
+            gathered |= zip(names, values, strict=True)
+        return gathered
+
+    def owned(self, stage: int) -> list[str]:
+        """The trainable parameters that a stage owns: of those that several stages read, the first stage's."""
+        return [name for name in self.parts[stage].trainable if self.readers[name][0] == stage]
+
     # ------------------------------------------------------------------------------------------------------ a step
+    def warm(self, *inputs: Tree) -> None:
+        """Run a step and discard what it changes, so that no later step has to compile. Every process calls this."""
+        before = [replicas.residuals for replicas in self.replicas]
+        with self.ledger.paused():
+            self.step(*inputs)
+        for replicas, residuals in zip(self.replicas, before, strict=True):
+            replicas.residuals = residuals or jax.tree.map(jnp.zeros_like, replicas.residuals)
+        self.steps, self.gradients = self.steps - 1, {}
+
     def step(self, *inputs: Tree) -> Array:
-        """Run forward and backward for a batch, and leave the mean gradients in `gradients`.
+        """Run forward and backward for a batch, and leave the gradients of its loss in `gradients`.
 
         Args:
             inputs: of the function, for the whole batch. Every process passes the same batch; its stages use what they
                 need.
 
         Returns:
-            The mean loss of all micro-batches, on every process.
+            The mean loss of all micro-batches, on every process. If the function returns (sum, weight): the sum of all
+            sums over the sum of all weights.
 
         Raises:
             PeerLost: if another process ended.
         """
         count = self.grid.pipelines * self.grid.micro_batches
+        if not self.compiled:
+            self._compile(micro_batch(self.traced, inputs, 0, count))
         self._copy_shared()
         for event in events(self.grid.replicas, self.grid.schedule, self.grid.micro_batches):
             for pipeline in range(self.grid.pipelines):
@@ -122,10 +155,19 @@ class Pipeline:
                 else:
                     self._backward(place, event.job.micro_batch)
         self.links.finish()
-        loss = met("a rank while exchanging losses", lambda: self._loss(count))
-        self._average(count)
+        total, weight = met("a rank while exchanging losses", lambda: self._totals(count))
+        self._average(np.float64(weight))
         self.steps += 1
-        return loss
+        return total / weight
+
+    def _compile(self, inputs: Mapping[str, Array]) -> None:
+        """Compile this process's stages before any process waits for another, because some take longer."""
+        with together():
+            for stage in self.stages.values():
+                shapes = tuple(self._shapes(stage.part.receives))
+                message = stage.put(jnp.zeros((1, length(shapes)), jnp.uint8))
+                stage.compile(inputs, self.links.unpack(message, shapes=shapes))
+        self.compiled = True
 
     def _transfer(self, place: Place, job: Pass) -> None:
         """Pass the result of a pass on to the stage after or before it."""
@@ -196,30 +238,33 @@ class Pipeline:
                 if receiver in self.stages:
                     [self.stages[receiver].parameters[name]] = self.links.take(item, receiver)
 
-    def _loss(self, count: int) -> Array:
-        """The mean loss. Each entry of the summed array has one rank's loss, so that the sum is exact."""
-        shape = self.traced.shapes[self.traced.graph.outputs[0]]
-        losses: dict[Device, Array] = {}
+    def _totals(self, count: int) -> tuple[Array, Array]:
+        """The summed loss and weight. Each row of the summed array has one rank's results, so that the sum is exact."""
+        outputs = self.traced.graph.outputs
+        none = jnp.zeros(len(outputs), self.traced.shapes[outputs[0]].dtype)
+        results: dict[Device, Array] = {}
         for rank, stage in self.stages.items():
             first = self.grid.place(rank).pipeline * self.grid.micro_batches
-            values = [jnp.zeros((), shape.dtype)] * count
-            for number in list(stage.losses):
-                values[first + number] = stage.losses.pop(number)
-            losses[stage.device] = stage.put(jnp.stack(values))
-        return mean_loss(self.world.sum(losses))
+            rows = [none] * count
+            for number in list(stage.results):
+                rows[first + number] = stage.results.pop(number)
+            results[stage.device] = stage.put(jnp.stack(rows))
+        return jax.block_until_ready(totals(self.world.sum(results)))
 
-    def _average(self, count: int) -> None:
-        """Set `gradients`: sums over all micro-batches of the step, divided by their number."""
+    def _average(self, weight: np.float64) -> None:
+        """Set `gradients`: sums over all micro-batches of the step, divided by the summed weight."""
         self.gradients = {}
         for number, replicas in enumerate(self.replicas):
             group = self.grid.group(number)
             mine = [self.stages[rank] for rank in group if rank in self.stages]
             if not mine or not mine[0].own:
                 continue
-            divisor = np.float64(count / len(group))
+            divisor = weight / len(group)
             shares = {stage.device: divided(stage.sums or stage.zeros(), divisor) for stage in mine}
             words = f"a rank of stage {number} while averaging gradients"
             means = met(words, lambda replicas=replicas, shares=shares: replicas.mean(shares, self.steps))
+            if min(self.stages) in group:
+                self.ledger.add(replicas.entries)
             for stage in mine:
                 stage.sums = {}
             self.gradients |= means[mine[0].device]

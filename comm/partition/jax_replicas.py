@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from suite.comm.channel import Channels
 from suite.comm.partition.jax_stages import Device, Grads, divided
 from suite.comm.reduce.jax import Reduce
-from suite.comm.transport import Entry, Ledger
+from suite.comm.transport import Entry
 from suite.comm.transport.jax import AXIS, Transport
 
 
@@ -21,21 +21,21 @@ class Replicas:
 
     Args:
         devices: of the ranks.
-        ledger: counts the bytes.
         channels: how gradients are averaged; None: exactly, in their own type.
         seed: of codecs that draw random numbers.
 
     Attributes:
-        residuals: of error feedback, by name; empty before the first average.
+        entries: what each rank sends in one average.
+        residuals: of error feedback, (ranks, …) by name; empty before the first average.
     """
 
-    def __init__(self, devices: Sequence[Device], ledger: Ledger, channels: Channels | None = None, seed: int = 0):
-        self.devices, self.ledger, self.channels, self.seed = list(devices), ledger, channels, seed
+    def __init__(self, devices: Sequence[Device], channels: Channels | None = None, seed: int = 0):
+        self.devices, self.channels, self.seed = list(devices), channels, seed
         self.locals = channels.locals if channels else None
         mesh = Mesh(np.array(self.devices).reshape(-1, self.locals or len(self.devices)), AXIS)
         self.split, self.same = NamedSharding(mesh, P(AXIS)), NamedSharding(mesh, P())
         self.residuals: Grads = {}
-        self.entries: list[Entry] = []  # of one average
+        self.entries: list[Entry] = []
         maps: dict[str, Any] = {"mesh": mesh, "check_vma": False}
         specs = {"in_specs": (P(AXIS), P(AXIS), P()), "out_specs": (P(), P(AXIS))}
         self._mean = jax.jit(jax.shard_map(self._average, **specs, **maps))
@@ -57,12 +57,24 @@ class Replicas:
         stacked = {name: self._stacked([share[name] for share in shares.values()]) for name in names}
         key = jax.device_put(np.array([self.seed, step], np.uint32), self.same)
         means, self.residuals = self._mean(stacked, self.residuals, key)
-        self.ledger.add(entry for entry in self.entries for _ in shares)
         return {device: {name: _on(mean, device) for name, mean in means.items()} for device in shares}
+
+    def held(self, device: Device) -> Grads:
+        """The residuals (1, …) of the rank on a device of this process."""
+        return {name: _on(value, device) for name, value in self.residuals.items()}
+
+    def restore(self, parts: Mapping[Device, Mapping[str, Array]]) -> None:
+        """Continue with the residuals that `held` returned for each of this process's devices."""
+        names = next(iter(parts.values()))
+        self.residuals = {name: self._stacked([part[name][0] for part in parts.values()]) for name in names}
 
     def sum(self, values: Mapping[Device, Array]) -> Array:
         """The sum over all ranks of an array of each, on this process's first device."""
-        return _on(self._sum(self._stacked(list(values.values()))), next(iter(values)))
+        return _on(self.sums(values), next(iter(values)))
+
+    def sums(self, values: Mapping[Device, Array]) -> Array:
+        """The sum over all ranks of an array of each, on every device."""
+        return self._sum(self._stacked(list(values.values())))
 
     def _stacked(self, values: Sequence[Array]) -> Array:
         """One array of all ranks, (world, …), from the values of this process's ranks."""

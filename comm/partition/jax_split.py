@@ -24,7 +24,7 @@ class Part:
         fixed: names of the other parameters and constants that it reads.
         inputs: names of the inputs that it reads; every stage receives them directly.
         receives: names of the values from the previous stage, in order.
-        sends: names of the values for the next stage, in order; the loss for the last stage.
+        sends: names of the values for the next stage, in order; the function's results for the last stage.
     """
 
     operations: tuple[Operation, ...]

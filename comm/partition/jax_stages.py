@@ -68,7 +68,7 @@ class Stage:
         traced: the function.
         part: of the stage.
         own: names of the trainable parameters that the stage owns.
-        last: whether it computes the loss.
+        last: whether it computes the function's results.
         recompute: keep only what it received, and compute the rest again before each backward pass.
         params: arrays by path; at least those that the stage reads.
         device: on which it runs; None: jax's default.
@@ -76,7 +76,7 @@ class Stage:
     Attributes:
         parameters: the trainable parameters that it reads, by path.
         sums: of the gradients of its own parameters, by path.
-        losses: of the micro-batches, by number; empty unless it is the last stage.
+        results: of the function, (1 or 2,) for each micro-batch, by number; empty unless it is the last stage.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Stage:
         self.fixed: Grads = self.put({name: arrays[name] for name in part.fixed})
         self.held: dict[int, Held] = {}
         self.sums: Grads = {}
-        self.losses: dict[int, Array] = {}
+        self.results: dict[int, Array] = {}
         self._forward = jax.jit(self._recomputed_forward if recompute else self._kept_forward)
         self._backward = jax.jit(self._recomputed_backward if recompute else self._kept_backward)
 
@@ -119,7 +119,7 @@ class Stage:
         sent, residuals = self._forward(self.parameters, self.fixed, own, received)
         self.held[micro_batch] = Held(own, received, residuals)
         if self.last:
-            self.losses[micro_batch] = sent[0]
+            self.results[micro_batch] = stacked(sent)
         return sent
 
     def backward(
@@ -134,8 +134,7 @@ class Stage:
         """
         held = self.held.pop(micro_batch)
         if self.last:
-            loss = self.losses[micro_batch]
-            grads = [jnp.ones_like(loss)]
+            grads = [jnp.ones((), self.results[micro_batch].dtype)]
         arguments = self.parameters, self.fixed, held.inputs, held.received
         parameters, values = self._backward(*arguments, held.residuals, self.put(list(grads)))
         for name, parts in (tied or {}).items():
@@ -144,6 +143,17 @@ class Stage:
         mine = {name: parameters[name] for name in self.own}
         self.sums = add(self.sums, mine) if self.sums else mine
         return Returned(values, {name: grad for name, grad in parameters.items() if name not in mine})
+
+    def compile(self, inputs: Mapping[str, Array], received: Sequence[Array]) -> None:
+        """Run both passes of a micro-batch that no other stage knows, and discard the results.
+
+        Args:
+            inputs: as for `forward`.
+            received: any values of the right shapes.
+        """
+        sent = self.forward(-1, inputs, received)
+        self.backward(-1, [] if self.last else [jnp.zeros_like(sent[number]) for number in self.moving_out])
+        self.sums, self.results = {}, {}
 
     def zeros(self) -> Grads:
         """The sums of a device without micro-batches."""
@@ -191,6 +201,12 @@ class Stage:
         arguments, kept = jax.tree.leaves((trainable, fixed, inputs, received)), iter(residuals.arrays)
         leaves = [next(kept) if source < 0 else arguments[source] for source in residuals.sources]
         return jax.tree.unflatten(residuals.structure, leaves)(grads)
+
+
+@jax.jit
+def stacked(results: Sequence[Array]) -> Array:
+    """A loss, or a loss's sum and weight, as one array (1 or 2,) of the loss's type."""
+    return jnp.stack([value.astype(results[0].dtype) for value in results])
 
 
 @jax.jit

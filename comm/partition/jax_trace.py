@@ -15,7 +15,7 @@ from suite.comm.partition.jax_graph import planned
 from suite.comm.partition.jax_tape import Operand, Operation, Tape, Tree, by_path, like
 from suite.contract import UserError
 
-Function = Callable[..., Array]  # (params, *inputs) to a scalar loss
+Function = Callable[..., Array | tuple[Array, Array]]  # (params, *inputs) to a loss, or to (sum, weight)
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,16 @@ def trace(function: Function, params: Tree, inputs: Sequence[Tree], *, split: Se
     """Trace a function with one micro-batch.
 
     Args:
-        function: (params, *inputs) to a scalar loss, the mean over samples.
+        function: (params, *inputs) to a scalar loss, the mean over samples; or to two scalars, the sum of the losses
+            and the sum of their weights.
         params: a pytree; floating-point arrays are trained, others are not.
         inputs: pytrees, with the samples of one micro-batch along axis 0.
         split: of each array of the inputs, whether its axis 0 has the samples; None: if it is as long as that of the
             first array.
 
     Raises:
-        UserError: if the function does not return one floating-point scalar that depends on the parameters.
+        UserError: if the function does not return a floating-point scalar that depends on the parameters, or also a
+            weight that does not.
     """
     named = {name: like(leaf) for name, leaf in by_path(params).items()}
     leaves = {name: like(leaf) for name, leaf in by_path(tuple(inputs), "%inputs/").items()}
@@ -57,18 +59,24 @@ def trace(function: Function, params: Tree, inputs: Sequence[Tree], *, split: Se
         split = [bool(leaf.shape) and leaf.shape[0] == samples for leaf in leaves.values()]
     halves = dict(zip(leaves, split, strict=True))
     tape, results = _taped(function, params, inputs, [*named, *leaves])
-    if len(results) != 1 or not isinstance(results[0], str) or results[0] in (named | leaves | tape.constants):
-        raise UserError(f"the function cannot be cut: {_name(function)} must return one scalar loss that it computes")
-    loss = results[0]
-    if tape.shapes[loss].shape or not jnp.issubdtype(tape.shapes[loss].dtype, jnp.floating):
-        raise UserError(
-            f"the function cannot be cut: {_name(function)} must return a floating-point scalar, the mean loss; it "
-            f"returns {tape.shapes[loss].dtype}{list(tape.shapes[loss].shape)}"
-        )
-    shapes = tape.shapes | named | leaves
-    graph = planned(tape, shapes, halves, tuple(named), loss, samples, _grown(function, params, inputs, halves, tape))
-    if not graph.values[loss].differentiable:
+    given = named | leaves | tape.constants
+    outputs = tuple(name for name in results if isinstance(name, str) and name not in given)
+    fault = f"the function cannot be cut: {_name(function)}"
+    if len(outputs) != len(results) or len(outputs) not in (1, 2):
+        raise UserError(f"{fault} must return one scalar loss that it computes, or the loss's sum and weight")
+    for name in outputs:
+        if tape.shapes[name].shape or not jnp.issubdtype(tape.shapes[name].dtype, jnp.floating):
+            raise UserError(
+                f"{fault} must return floating-point scalars: the mean loss, or the loss's sum and weight; it returns "
+                f"{tape.shapes[name].dtype}{list(tape.shapes[name].shape)}"
+            )
+    shapes, grown = tape.shapes | named | leaves, _grown(function, params, inputs, halves, tape)
+    graph = planned(tape, shapes, halves, tuple(named), outputs, samples, grown)
+    loss, *weights = (graph.values[name] for name in outputs)
+    if not loss.differentiable:
         raise UserError(f"the function cannot be cut: the loss of {_name(function)} does not depend on the parameters")
+    if any(weight.differentiable for weight in weights):
+        raise UserError(f"the function cannot be cut: the weight of {_name(function)} depends on the parameters")
     return Traced(graph, tuple(tape.operations), shapes, tape.constants, halves)
 
 

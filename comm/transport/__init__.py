@@ -5,8 +5,9 @@ Ranks may be grouped by host: rank h · L + l is number l of the L ranks on host
 host, `outer` the ranks with the same l on all hosts. What a group of leaders sends is counted for rank 0, a leader.
 """
 
+import contextlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,16 +44,26 @@ class Ledger:
     sent: dict[str, int] = field(default_factory=dict)
     payload: dict[str, int] = field(default_factory=dict)
     levels: dict[str, int] = field(default_factory=dict)
+    counting: bool = True
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a schedule may send from its own thread
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Count collectives."""
         with self.lock:
-            for item in entries:
+            for item in entries if self.counting else ():
                 name = item.name.partition("/")[0]
                 self.sent[name] = self.sent.get(name, 0) + item.sent
                 self.payload[name] = self.payload.get(name, 0) + item.payload
                 self.levels[item.level] = self.levels.get(item.level, 0) + item.sent
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count nothing inside the context."""
+        self.counting = False
+        try:
+            yield
+        finally:
+            self.counting = True
 
     def facts(self) -> dict[str, Any]:
         """The bytes for the result."""

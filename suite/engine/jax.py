@@ -12,7 +12,6 @@ This file contains the state, and the order of programs in a step.
 """
 
 import functools
-import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,16 +21,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from suite import engine, load
 from suite.comm import setup
-from suite.comm.transport import entry
 from suite.comm.transport.jax import AXIS, Transport
 from suite.contract import Plan, Sparse, Task
-from suite.engine.jax_device import Layout, devices_for, typed
+from suite.engine.jax_device import Layout, devices_for, facts, typed
+from suite.engine.jax_evaluation import Evaluation, wide
 from suite.engine.jax_programs import Lowered, Mode, Programs, enable_cache
 from suite.engine.jax_step import Maths, offered
 from suite.engine.ranks.jax import Ranks
@@ -318,53 +316,22 @@ class Engine:
             RanksDiffer: the ranks hold different weights.
         """
         self.compare()
+        run = self.run
         for batch in batches:
             with self._mode():
-                inputs, key, _ = self.layout.inputs(self.seed, batch, 0, {})
-                outputs = self._evaluation(
-                    self.run["params"],
-                    self.run["buffers"] | self.run["patterns"],
-                    self.run["carry"]["owned"],
-                    inputs,
-                    key,
-                )
-                hosted = {name: self._host(value) for name, value in outputs.items()}
-                yield hosted | (self._written(batch, generate) if generate else {})
-
-    def _written(self, batch: Batch, generate: Callable[..., Batch]) -> Batch:
-        params = {name: value.addressable_data(0) for name, value in self.run["params"].items()}
-        encode, decode_step = self._search
-        kind = jnp.result_type(float)
-
-        def start(batch: Batch) -> Any:
-            return encode(params, {n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in batch.items()})
-
-        def advance(state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
-            scores, state = decode_step(params, state, jnp.asarray(rows), jnp.asarray(token), np.int32(position))
-            return np.asarray(scores), state
-
-        written = generate(batch, start, advance)
-        if jax.process_count() == 1:
-            return written
-        return {name: multihost_utils.process_allgather(value, tiled=True) for name, value in written.items()}
+                buffers, carry = run["buffers"] | run["patterns"], run["carry"]["owned"]
+                yield self.evaluation(run["params"], buffers, carry, batch, generate)
 
     @functools.cached_property
-    def _search(self) -> tuple[Any, Any]:
-        return jax.jit(self.maths.model.encode), jax.jit(self.maths.model.decode_step)
-
-    @functools.cached_property
-    def _evaluation(self) -> Any:
-        specs = (self.layout.spec(self.run["params"]), P(), P(AXIS), P(AXIS), P())
+    def evaluation(self) -> Evaluation:
+        """Evaluates the model."""
         predict = functools.partial(self.maths.predict, world=self.world)
-        return jax.jit(jax.shard_map(predict, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False))
+        specs, ledger = self.layout.spec(self.run["params"]), self.programs.ledger
+        return Evaluation(predict, self.maths.model, self.layout, specs, ledger, self.seed)
 
     def _host(self, value: Array, name: str = "evaluation") -> np.ndarray:
-        """The whole array on every host. One that is split over processes is gathered, as `name` in the ledger."""
-        if not value.is_fully_addressable and not value.is_fully_replicated:
-            share = value.nbytes // self.world
-            self.programs.ledger.add([entry("all_gather", name, str(value.dtype), share, self.world)])
-            value = multihost_utils.process_allgather(value, tiled=True)
-        return _wide(np.asarray(value))
+        """The whole array on every host; see `Evaluation.host`."""
+        return self.evaluation.host(value, name)
 
     def compare(self) -> None:
         """Check that all devices hold the same weights and have received what others sent.
@@ -414,9 +381,9 @@ class Engine:
         for path, leaf in jax.tree_util.tree_flatten_with_path(self.run)[0]:
             name = f"run{jax.tree_util.keystr(path)}"
             if self.layout.is_split(path):
-                arrays[name], own[name] = _wide(self.layout.local(leaf)), self._meaning(path)
+                arrays[name], own[name] = wide(self.layout.local(leaf)), self._meaning(path)
             elif replicated:
-                arrays[name] = _wide(np.asarray(leaf))
+                arrays[name] = wide(np.asarray(leaf))
         return arrays, {"tree": None, "own": own}
 
     def _meaning(self, path: Sequence[Any]) -> str:
@@ -435,19 +402,13 @@ class Engine:
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
-        stats = self.mesh.local_devices[0].memory_stats() or {}
-        kinds = set(self.programs.cache_events)
-        return {
-            "device": self.devices[0].device_kind,
+        return facts(self.mesh.local_devices[0]) | {
             "parameters": engine.parameters(self.task),
             "flops": engine.flops(self.task),
             "explored": engine.explored({name: self._host(value) for name, value in self.run["patterns"].items()}),
             "optimizer": self._counted(),
             "compile_seconds": self.programs.seconds,
-            "compile_cache": "miss" if "miss" in kinds else "hit" if kinds else None,
-            "peak_memory_bytes": stats.get(
-                "peak_bytes_in_use", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            ),
+            "compile_cache": self.programs.cache.answer,
             "bytes": self.programs.ledger.facts(),
         }
 
@@ -459,8 +420,3 @@ class Engine:
 
     def _mode(self) -> Any:
         return Mode(self.precision)
-
-
-def _wide(host: np.ndarray) -> np.ndarray:
-    """bfloat16, which NumPy lacks, as float32; other arrays unchanged."""
-    return host.astype(np.float32) if host.dtype == jnp.bfloat16 else host

@@ -1,5 +1,6 @@
 """The jax engine's devices, and the placement of a run's arrays on them."""
 
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,13 @@ def devices_for(name: str, world: int) -> list[Any]:
     if len(devices) < world:
         raise UserError(f"world={world}: jax sees {len(devices)} device(s) of kind {devices[0].platform}")
     return devices[:world]
+
+
+def facts(device: Any) -> dict[str, Any]:
+    """Return the device's name and the peak memory, of the GPU or of this process."""
+    memory = device.memory_stats() or {}
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"device": device.device_kind, "peak_memory_bytes": memory.get("peak_bytes_in_use", resident)}
 
 
 @dataclass(frozen=True)

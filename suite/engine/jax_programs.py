@@ -61,10 +61,9 @@ class Programs:
     def __init__(self, mesh: Mesh, transport: Callable[[], Transport], mode: Callable[[], AbstractContextManager[Any]]):
         self.mesh, self.transport, self.mode = mesh, transport, mode
         self.compiled: dict[Any, tuple[Any, list[Entry]]] = {}
-        self.ledger, self.seconds, self.cache_events = Ledger(), 0.0, list[str]()
+        self.ledger, self.seconds, self.cache = Ledger(), 0.0, Cache()
         self.exchanged = np.zeros((len(mesh.local_devices), 2, mesh.size), np.uint32)
         self.pending = list[jax.Array]()
-        LISTENING.add(self)
 
     def __contains__(self, name: Any) -> bool:
         return name in self.compiled
@@ -126,15 +125,28 @@ class Programs:
             }
 
 
-def _count_cache_event(event: str, **_: Any) -> None:
+class Cache:
+    """What the cache of compiled programs has answered since an engine was made."""
+
+    def __init__(self):
+        self.answers = set[str]()
+        LISTENING.add(self)
+
+    @property
+    def answer(self) -> str | None:
+        """`miss` if a program was not in it, `hit` if all were; None if it was not asked."""
+        return "miss" if "miss" in self.answers else "hit" if self.answers else None
+
+
+def _note_cache_event(event: str, **_: Any) -> None:
     if event in CACHE_EVENTS:
-        for programs in list(LISTENING):
-            programs.cache_events.append(CACHE_EVENTS[event])
+        for cache in list(LISTENING):
+            cache.answers.add(CACHE_EVENTS[event])
 
 
 # jax has no way to remove a listener; one that referred to an engine would keep it and all its programs in memory
-LISTENING: "weakref.WeakSet[Programs]" = weakref.WeakSet()
-jax.monitoring.register_event_listener(_count_cache_event)
+LISTENING: "weakref.WeakSet[Cache]" = weakref.WeakSet()
+jax.monitoring.register_event_listener(_note_cache_event)
 
 
 def enable_cache() -> None:

@@ -75,7 +75,7 @@ class Maths:
 
         def probed(whole: Tree, rows: Tree, probes: dict[Any, Any]) -> Any:
             calls = Calls()
-            tap = (lambda name, x, y: y + probes[calls.note(name, x)]) if observe else _untouched
+            tap = (lambda name, x, y: y + probes[calls.note(name, x)]) if observe else untouched
             total, auxiliary = loss(whole, rows, tap)
             return total, (*auxiliary, calls.values)
 
@@ -271,7 +271,7 @@ class Maths:
         fetched = self._fetched(params, batch, Transport(world))
         rows = {f"{name}.rows": lookup.values for name, lookup in fetched.items()}
         params, batch = _narrowed(params, batch | rows, self.narrow)
-        return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=lambda name, x, y: y)[0]
+        return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=untouched)[0]
 
     def _clipped(self, grads: Tree, params: Tree, reduce: Reduce) -> Tree:
         """The gradient, scaled to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
@@ -292,12 +292,13 @@ def context(run: Tree, batch: Tree, carry: Tree, key: Any) -> Tree:
     return {"batch": batch, "buffers": run["buffers"], "patterns": run["patterns"], "carry": carry, "key": key}
 
 
-def _untouched(name: str, x: Array, y: Array) -> Array:
+def untouched(name: str, x: Array, y: Array) -> Array:
+    """The tap that changes nothing."""
     return y
 
 
 def objective(
-    model: JaxModel, params: Tree, context: Tree, *, narrow: bool, labels: str = "given", tap: Any = _untouched
+    model: JaxModel, params: Tree, context: Tree, *, narrow: bool, labels: str = "given", tap: Any = untouched
 ) -> tuple[Array, tuple[Array, Tree, Tree]]:
     """Compute the loss of a batch; `suite.contract.Objective.value`.
 

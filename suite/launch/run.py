@@ -6,7 +6,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from suite.record import dependencies, environment, record
 from suite.record.log import Log
 from suite.report import published
 from suite.settings.baseline import is_baseline
+from suite.track.console import patience
 from suite.training import baseline, checkpoint, weights
 
 EXIT = {"reached": 0, "exhausted": 0, "diverged": 0, "failed": 1}
@@ -133,10 +134,7 @@ def _execute(
     if console:
         console.opening()
     prepare_backend(config)
-    engines = "suite.engine.pipeline" if config.get("partition") else "suite.engine"
-    engine = None if is_baseline(config) else load.half(engines, config["backend"]).Engine(task, config)
-    if engine and console and config.get("partition"):
-        print(engine.pipeline.plan)
+    engine = None if is_baseline(config) else _engine(config, task, console)
     ranks, world = (engine.local_ranks, config["world"]) if engine else ((0,), 1)
     restored = checkpoint.load(directory, record.config_hash(config), ranks=ranks, world=world)
     log = None
@@ -174,6 +172,17 @@ def _execute(
         return EXIT[kind]
     assert log is not None  # rank 0 has both
     return _write_result(config, task, directory, header, console, log)
+
+
+def _engine(config: Mapping[str, Any], task: Task, console: Reporter | None) -> Any:
+    """Make the run's engine; show the plan of a pipeline."""
+    if not config.get("partition"):
+        return load.half("suite.engine", config["backend"]).Engine(task, config)
+    with patience("planning the stages of the model") if console else nullcontext():
+        engine = load.half("suite.engine.pipeline", config["backend"]).Engine(task, config)
+    if console:
+        print(engine.pipeline.plan, flush=True)
+    return engine
 
 
 def _write_result(

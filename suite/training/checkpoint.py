@@ -52,7 +52,8 @@ def save(
     Args:
         directory: the run's directory.
         snapshot: (arrays, skeleton) from `Engine.snapshot`. The arrays named in `skeleton["own"]` differ between ranks;
-            their leading axis concatenates the `ranks` of this process.
+            their leading axis concatenates the `ranks` of this process. Those that one rank alone has are named in
+            `skeleton["rank"]`, with its number.
         meta: returns further entries of the index, including `config_hash` and `world`; rank 0 calls it when all files
             are written.
         step: updates made.
@@ -71,7 +72,7 @@ def save(
         with disk.writing(folder):
             folder.parent.mkdir(exist_ok=True)
             folder.mkdir(exist_ok=True)
-        for name, part in _parts(arrays, skeleton["own"], ranks).items():
+        for name, part in _parts(arrays, skeleton, ranks).items():
             written[name] = _write(folder / name, part, step)
         with disk.writing(folder):
             disk.sync(folder)
@@ -105,16 +106,19 @@ def save(
     return folder.parent
 
 
-def _parts(arrays: Mapping[str, np.ndarray], own: Mapping[str, str], ranks: Sequence[int]) -> dict[str, Arrays]:
+def _parts(arrays: Mapping[str, np.ndarray], skeleton: Mapping[str, Any], ranks: Sequence[int]) -> dict[str, Arrays]:
     """Arrays by the name of the file that contains them."""
+    own, owner = skeleton["own"], skeleton.get("rank", {})
     parts: dict[str, Arrays] = {}
     if ranks[0] == 0:
         parts[REPLICATED] = {name: value for name, value in arrays.items() if name not in own}
     if not own:
         return parts
-    shares = {name: np.split(arrays[name], len(ranks)) if len(ranks) > 1 else [arrays[name]] for name in own}
+    shared = [name for name in own if name not in owner]
+    shares = {name: np.split(arrays[name], len(ranks)) if len(ranks) > 1 else [arrays[name]] for name in shared}
     for number, rank in enumerate(ranks):
         parts[_file(rank)] = {name: rows[number] for name, rows in shares.items()}
+        parts[_file(rank)] |= {name: arrays[name] for name, number in owner.items() if number == rank}
     return parts
 
 
@@ -222,9 +226,15 @@ def load(
     names = [name for name in (REPLICATED, *map(_file, ranks)) if name in files]
     _present(folder, files if ranks[0] == 0 else {name: files[name] for name in names}, again)
     replicated, *parts = [_read(folder / name, index["step"], again) for name in names]
-    if len(parts) > 1:
-        parts = [{name: np.concatenate([part[name] for part in parts]) for name in parts[0]}]
-    return replicated | (parts[0] if parts else {}), index
+    return replicated | _joined(parts), index
+
+
+def _joined(parts: Sequence[Arrays]) -> Arrays:
+    """The arrays of some ranks: those of one name are concatenated, in the order of the ranks."""
+    values: dict[str, list[np.ndarray]] = {}
+    for name, value in (item for part in parts for item in part.items()):
+        values.setdefault(name, []).append(value)
+    return {name: np.concatenate(rows) if len(rows) > 1 else rows[0] for name, rows in values.items()}
 
 
 def _other_schema(schema: int) -> str:

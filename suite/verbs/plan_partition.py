@@ -37,11 +37,8 @@ def plan(
     """
     if absent:
         raise UserError(f"partition={config['partition']['name']}: a plan needs one batch; {absent[0]}")
-    node = config["partition"]
-    if node["tflops"] is not None and node["bandwidth_gb"] is None:
-        raise UserError("partition.bandwidth_gb: unknown; with partition.tflops=, type partition.bandwidth_gb= as well")
     links = network.make(options["network"]) if "network" in options else ONE_HOST
-    planned = load.half("suite.engine.pipeline", "torch_plan").plan(task, config, links)
+    planned = load.half("suite.engine.pipeline", f"{config['backend']}_plan").plan(task, config, links)
     if picture:
         disk.replace(picture, planned.to_svg())
     specs = task.shapes().values()

@@ -108,8 +108,10 @@ def test_arrays_in_the_function_are_fixed_parameters() -> None:
 @pytest.mark.parametrize(
     "function, words",
     [
-        (lambda w, x: x @ w, r"must return a floating-point scalar, the mean loss; it returns float32\[2, 4\]"),
+        (lambda w, x: x @ w, r"must return floating-point scalars: the mean loss, .*; it returns float32\[2, 4\]"),
         (lambda w, x: ((x @ w).sum(), x), "must return one scalar loss"),
+        (lambda w, x: ((x @ w).sum(), x.sum(), x.sum()), "must return one scalar loss"),
+        (lambda w, x: ((x @ w).sum(), w.sum()), "the weight of <lambda> depends on the parameters"),
         (lambda w, x: x.sum(), "does not depend on the parameters"),
         (lambda w, x: jax.lax.stop_gradient(x @ w).sum(), "does not depend on the parameters"),
     ],

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from suite import load
+from suite import engine, load
+from suite.comm.partition.device import Device
+from suite.comm.partition.placement import Grid
 from suite.contract import Sparse, Task, UserError
 
 # What an optimizer may need, because each stage has it for its own parameters.
 OFFERED = ("rows", "reset", "layers", "shapes")
-SYNC = "suite.comm.schedules.sync"
+AFTERWARDS = "suite.comm.schedules.sync"
+STAGES = "stages of the model"  # kind of array that differs between ranks
 
 
 def check(config: Mapping[str, Any], task: Task) -> None:
@@ -28,8 +31,6 @@ def check(config: Mapping[str, Any], task: Task) -> None:
 
 def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
     node, optimizer = config["partition"], config["optimizer"]
-    if config["backend"] != "torch":
-        yield "runs in jax cannot be partitioned yet; type backend=torch, or use suite.comm.partition.jax in a script"
     if config["world"] < 2:
         yield "world=1 has no device for a second stage; type world=2"
     if config["accumulate"] != 1:
@@ -37,6 +38,10 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
     if config["precision"] == "bfloat16" or config["compile"]:
         yield "only uncompiled models in float32, tf32 or float64 can be cut; leave out precision= and compile="
     yield from _mode_faults(config)
+    if node["activations"] and config["backend"] == "jax":
+        yield "activations= is for backend=torch; leave it out"
+    if node["tflops"] is not None and node["bandwidth_gb"] is None:
+        yield "with partition.tflops=, type partition.bandwidth_gb= as well"
     if task.batch_size % node["micro_batches"]:
         yield f"micro_batches={node['micro_batches']} does not divide task.batch_size={task.batch_size}"
     kinds = {spec.kind for spec in task.shapes().values()}
@@ -55,13 +60,44 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
 
 
 def _mode_faults(config: Mapping[str, Any]) -> Iterator[str]:
-    """What a pipeline lacks for a communication mode: it averages once, after its last backward pass."""
-    comm = config["comm"]
-    mode = f"comm={comm['name']}"
+    """What a communication mode needs that replicas of a stage do not have."""
+    comm, mode = config["comm"], f"comm={config['comm']['name']}"
     if comm["policy"]:
-        example = next(iter(comm["candidates"]))
-        yield f"{mode}: a policy cannot try modes in a pipeline; type one of its modes, for example comm={example}"
-    if comm["schedule"]["module"] != SYNC:
-        yield f"{mode}: a pipeline sends gradients after its last backward pass; type comm.schedule.module={SYNC}"
-    if comm["name"].startswith("kfac_"):
-        yield f"{mode}: is for the statistics of optimizer=kfac; type comm=float32, or float21, fp8, onebit"
+        yield f"{mode}: a policy cannot choose the mode of a pipeline; type one of its modes, such as comm=float32"
+    if comm["schedule"]["module"] != AFTERWARDS:
+        yield f"{mode}: a pipeline sends gradients after the backward pass; type comm=float32"
+    nodes = [comm, *comm["kinds"].values()]
+    levels = max(load.common(node["topology"]["module"]).LEVELS for node in nodes if "topology" in node)
+    if config["backend"] == "jax" and levels > 1:
+        yield f"{mode}: in jax, replicas of a stage are not grouped by host; type comm=float21, or backend=torch"
+
+
+def described(node: Mapping[str, Any]) -> Device | None:
+    """The device with the speeds of `partition.tflops` and others; None if operations are timed instead.
+
+    Args:
+        node: the configuration's `partition`.
+    """
+    if node["tflops"] is None:
+        return None
+    memory, speeds = node["memory_gib"] * 2**30, (1e12 * node["tflops"], 1e9 * node["bandwidth_gb"])
+    return Device(memory, *speeds, 1e-6 * node["overhead_us"])
+
+
+def compare(grid: Grid, digests: Mapping[int, int]) -> None:
+    """Check that all replicas of each stage hold the same weights.
+
+    Args:
+        grid: of the ranks.
+        digests: checksum of each rank's weights.
+
+    Raises:
+        RanksDiffer: naming the ranks that do not.
+    """
+    for stage in range(len(grid.replicas)):
+        group = grid.group(stage)
+        try:
+            engine.compare([digests[rank] for rank in group])
+        except engine.RanksDiffer as error:
+            ranks = ", ".join(map(str, group))
+            raise engine.RanksDiffer(f"stage {stage}, on ranks {ranks} (counted from 0 here): {error}") from error

@@ -19,11 +19,11 @@ from suite.comm.transport import entry
 from suite.comm.transport.torch import Transport
 from suite.contract import Plan, Task, TorchOptimizer
 from suite.engine import tree
+from suite.engine.pipeline import STAGES, compare
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import device_for, facts, switches
 from suite.engine.torch_taps import wide
 
-STAGES = "stages of the model"  # kind of array that differs between ranks
 RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
 Tree = dict[str, Tensor]
 Batch = dict[str, np.ndarray]
@@ -237,13 +237,7 @@ class Engine:
         checksums = self.pipeline.replicas.transport.checksums
         digests, exchanged = zip(*self.ranks.gather((held, checksums.numbers())), strict=True)
         engine.compare_exchanges(*np.array(exchanged).transpose(1, 0, 2))
-        for stage in range(len(self.grid.replicas)):
-            group = self.grid.group(stage)
-            try:
-                engine.compare([digests[rank] for rank in group])
-            except engine.RanksDiffer as error:
-                ranks = ", ".join(map(str, group))
-                raise engine.RanksDiffer(f"stage {stage}, on ranks {ranks} (counted from 0 here): {error}") from error
+        compare(self.grid, dict(enumerate(digests)))
 
     def synchronize(self) -> None:
         """Wait until the device is done."""

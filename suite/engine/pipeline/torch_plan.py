@@ -15,6 +15,7 @@ from suite.comm.partition.torch_profile import profiled
 from suite.comm.partition.torch_trace import trace
 from suite.comm.projection.network import Network
 from suite.contract import Task
+from suite.engine.pipeline import described
 from suite.engine.pipeline.torch import Trained
 
 
@@ -33,7 +34,7 @@ def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> 
         UserError: if the model cannot be cut or does not fit.
     """
     node, seed = config["partition"], config["seed"]
-    imagined = node["tflops"] is not None
+    imagined = described(node)
     where, micro_batches = torch.device("meta" if imagined else "cpu"), node["micro_batches"]
     dtype = torch.float64 if config["precision"] == "float64" else torch.float32
     with torch.device("meta"):
@@ -51,10 +52,7 @@ def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> 
     inputs = {name: tensor(value) for name, value in batch.items()}, torch.tensor(seed), torch.tensor(0)
     traced = trace(Trained(model.to(dtype)).train(), inputs, loss=lambda sums, _: sums[0])
     graph = traced.graph if imagined else profiled(traced, where)
-    device = Device(node["memory_gib"] * 2**30, 1.0, 1.0)  # timed operations need no speeds
-    if imagined:
-        speed = 1e12 * node["tflops"], 1e9 * node["bandwidth_gb"]
-        device = Device(node["memory_gib"] * 2**30, *speed, 1e-6 * node["overhead_us"])
+    device = imagined or Device(node["memory_gib"] * 2**30, 1.0, 1.0)  # timed operations need no speeds
     devices, schedule, compat = config["world"], node["schedule"], node["rannc_compat"]
     sizes = node["stages"], micro_batches
     request = Request(devices, task.batch_size, device, network, *sizes, schedule, rannc_compat=compat)

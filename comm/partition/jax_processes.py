@@ -1,0 +1,60 @@
+"""What the processes of a pipeline in jax agree on."""
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from suite.comm.partition.plan import Plan
+from suite.contract import UserError
+
+PAUSE = 5.0  # seconds between signs of life; on CPUs, a process that waits 30 seconds for another gives up
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Around work without communication that takes some processes longer than others; at its end, all are done."""
+    if jax.process_count() == 1:
+        yield
+        return
+    done, ended = threading.Event(), Future[None]()
+    threading.Thread(target=_meet, args=(done, ended), daemon=True).start()  # must not keep a failed process alive
+    yield
+    done.set()
+    ended.result()
+
+
+def _meet(done: threading.Event, ended: "Future[None]") -> None:
+    """Meet the other processes again and again until all are done."""
+    try:
+        while not multihost_utils.process_allgather(np.int32(done.wait(PAUSE))).all():
+            pass
+        ended.set_result(None)
+    except Exception as error:
+        ended.set_exception(error)
+
+
+def agreed(make: Callable[[], Plan]) -> Plan:
+    """Process 0's plan, in every process; its error, too."""
+    if jax.process_count() == 1:
+        return make()
+    answer: Plan | UserError | None = None
+    with together():
+        if jax.process_index() == 0:
+            try:
+                answer = make()
+            except UserError as error:
+                answer = error
+    data = np.frombuffer(pickle.dumps(answer), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+    padded = np.zeros(size, np.uint8)
+    padded[: min(size, len(data))] = data[:size]
+    received = pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
+    if isinstance(received, UserError):
+        raise received
+    return received

@@ -1,0 +1,297 @@
+"""The engine of a partitioned model in jax: this process's devices, which hold one stage each."""
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from suite import engine, load
+from suite.comm import setup
+from suite.comm.partition.jax import Pipeline, partition
+from suite.comm.partition.jax_processes import together
+from suite.comm.partition.peers import met
+from suite.comm.partition.plan import Plan as Cut
+from suite.comm.partition.plan import Stage
+from suite.comm.transport.jax import AXIS
+from suite.contract import JaxModel, Plan, Task
+from suite.engine import tree
+from suite.engine.jax_device import Layout, devices_for, facts, typed
+from suite.engine.jax_evaluation import Evaluation
+from suite.engine.jax_programs import Cache, Mode
+from suite.engine.jax_step import context, objective, untouched
+from suite.engine.pipeline import STAGES, compare, described
+from suite.engine.pipeline.jax_update import Update, scaled, square
+from suite.engine.ranks.jax import Ranks
+
+Tree = dict[str, Any]
+Batch = dict[str, np.ndarray]
+
+
+def sums(model: JaxModel, params: Tree, batch: Tree, seed: Array, step: Array) -> tuple[Array, Array]:
+    """The summed loss and the summed weight of a micro-batch: the function that is cut."""
+    inputs = context({"buffers": {}, "patterns": {}}, batch, {}, jnp.stack([seed, step]))
+    total, (weight, _, _) = objective(model, params, inputs, narrow=False)
+    return total, weight
+
+
+class Engine:
+    """Stages of a model, their optimizers and their exchange with other stages: `suite.contract.Engine`.
+
+    Every process makes the whole batch and uses what its stages need.
+
+    Args:
+        task: data and model description.
+        config: the whole run's configuration, resolved, with `partition`.
+    """
+
+    share = (0, 1)  # every process makes the whole batch
+
+    def __init__(self, task: Task, config: Mapping[str, Any]):
+        self.task, self.seed, self.clip_norm = task, config["seed"], config["clip_norm"]
+        self.precision, self.node = config["precision"], config["optimizer"]
+        self.devices, self.ranks = devices_for(config["device"], config["world"]), Ranks()
+        process = jax.process_index()
+        self.local_ranks = tuple(rank for rank, one in enumerate(self.devices) if one.process_index == process)
+        self.plan, self.kinds = Plan(), dict[str, str]()
+        self.cache, self.compile_seconds = Cache(), 0.0
+        self.channels = setup.channels(config["comm"], task, config["world"], "jax")
+        self.model: JaxModel = load.half(config["task"]["module"], "jax").make(task)
+        node = config["partition"]
+        with self._mode():
+            self._use(
+                partition(
+                    functools.partial(sums, self.model),
+                    self._initial(),
+                    self._inputs(task.batch("train", self.seed, 0, 0, 1), 0),
+                    devices=self.devices,
+                    stages=node["stages"],
+                    micro_batches=node["micro_batches"],
+                    schedule=node["schedule"],
+                    memory=node["memory_gib"] * 2**30,
+                    device=described(node),
+                    channels=self.channels,
+                    seed=self.seed,
+                )
+            )
+        self.ledger = self.pipeline.ledger
+        layout = Layout(Mesh(np.array(self.devices).reshape(1, -1), AXIS), ())
+        self.evaluation = Evaluation(self._predict, self.model, layout, P(), self.ledger, self.seed)
+
+    def _initial(self) -> Batch:
+        return typed({name: self.task.init(self.seed, name) for name in self.task.shapes()})
+
+    def _use(self, pipeline: Pipeline) -> None:
+        """Train this process's stages of a pipeline, with new optimizers."""
+        self.pipeline, self.grid = pipeline, pipeline.grid
+        numbers = sorted({self.grid.place(rank).stage for rank in pipeline.stages})
+        parameters = pipeline.parameters
+        owned = {number: {name: parameters[name] for name in pipeline.owned(number)} for number in numbers}
+        self.updates = {number: self._update(params) for number, params in owned.items() if params}
+
+    def _update(self, params: Tree) -> Update:
+        """The optimizer of one stage's parameters."""
+        layers = self.task.layers().items()
+        offers = {
+            "layers": {name: layer for name, layer in layers if all(part in params for part in layer.parameters)},
+            "shapes": {name: value.shape for name, value in params.items()},
+        }
+        needs = load.common(self.node["module"]).NEEDS
+        needed = {name: value for name, value in offers.items() if name in needs}
+        make = load.half(self.node["module"], "jax").make
+        device = next(iter(params.values())).device
+        return Update(load.made(make, self.node, "optimizer", **needed), params, device)
+
+    # ------------------------------------------------------------------------------------------- one update
+    def _inputs(self, batch: Batch, step: int) -> tuple[Batch, np.uint32, np.uint32]:
+        """The inputs of `sums`."""
+        return typed(batch), np.uint32(self.seed), np.uint32(step)
+
+    def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
+        """Run a step and discard its results, so that no step has to compile."""
+        began = time.perf_counter()
+        with self._mode():
+            self.pipeline.warm(*self._inputs(batch, steps.start))
+            parameters = self.pipeline.parameters
+            grads = self._clipped(jax.tree.map(jnp.zeros_like, parameters))
+            with together():
+                for update in self.updates.values():
+                    update.warm(grads, parameters, hyper)
+        self.compile_seconds += time.perf_counter() - began
+
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Do nothing: no optimizer of a pipeline has statistics to initialise."""
+
+    def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
+        """Make update number `step` (from 0) and return its mean loss."""
+        for update in self.updates.values():
+            engine.editable(hyper, update.state["hyper"], self.node)
+        with self._mode():
+            self.pipeline.steps = step
+            loss = self.pipeline.step(*self._inputs(batch, step))
+            grads, parameters = self._clipped(self.pipeline.gradients), self.pipeline.parameters
+            for update in self.updates.values():
+                self.pipeline.parameters = update(grads, parameters, hyper)
+        return loss
+
+    def _clipped(self, grads: Tree) -> Tree:
+        """The gradient, scaled to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
+        if not self.clip_norm:
+            return grads
+        squares = {stage.device: stage.put(jnp.zeros(len(self.grid.replicas))) for stage in self._stages.values()}
+        for number, update in self.updates.items():
+            first = self.grid.group(number)[0]  # the stage's other ranks have the same gradient
+            if first in self._stages:
+                device = self._stages[first].device
+                squares[device] = squares[device].at[number].set(square({name: grads[name] for name in update.names}))
+        total = met("a rank while exchanging norms", lambda: np.asarray(self.pipeline.world.sum(squares))).sum()
+        factor = self.clip_norm / np.maximum(np.sqrt(total), self.clip_norm)
+        return {name: scaled(grad, factor) for name, grad in grads.items()}
+
+    @property
+    def _stages(self) -> Mapping[int, Any]:
+        return self.pipeline.stages
+
+    # -------------------------------------------------------------------------------- everything around it
+    def losses(self, pending: list[Array]) -> list[float]:
+        """Copy losses that `step` returned to the host; waits for the device once."""
+        return [float(value) for value in jax.device_get(pending)]
+
+    def evaluate(self, batches: Iterable[Batch], generate: Callable[..., Batch] | None = None) -> Iterator[Batch]:
+        """Yield the model's outputs in evaluation mode for each batch, as NumPy arrays.
+
+        Every device gets the whole model and evaluates its share of the samples.
+
+        Args:
+            batches: with all samples.
+            generate: `suite.contract.Generates.generate`; its result is added to the outputs.
+
+        Raises:
+            RanksDiffer: replicas of a stage hold different weights.
+        """
+        self.compare()
+        process, processes = jax.process_index(), jax.process_count()
+        with self._mode():
+            params = self.pipeline.whole()
+        for batch in batches:
+            part = {name: np.array_split(value, processes)[process] for name, value in batch.items()}
+            with self._mode():
+                outputs = self.evaluation(params, {}, {}, part, generate)
+            yield outputs
+
+    def _predict(self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, key: Array) -> Tree:
+        return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=untouched)[0]
+
+    def compare(self) -> None:
+        """Check that all replicas of each stage hold the same weights.
+
+        Raises:
+            RanksDiffer: naming the ranks that do not.
+        """
+        digests = {
+            rank: engine.digest(np.asarray(stage.parameters[name]) for name in stage.own)
+            for rank, stage in self._stages.items()
+        }
+        gathered = self.ranks.gather(digests)
+        compare(self.grid, {rank: value for part in gathered for rank, value in part.items()})
+
+    def synchronize(self) -> None:
+        """Wait until the devices are done."""
+        jax.block_until_ready((self.pipeline.parameters, [update.state for update in self.updates.values()]))
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the whole model's parameters by name. All processes call it."""
+        with self._mode():
+            whole = self.pipeline.whole()
+        return {name: np.asarray(whole[name]) for name in self.task.shapes()}
+
+    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the stages of this process's ranks and their optimizers' state. All processes call it.
+
+        Args:
+            replicated: has no effect, because every array belongs to a stage.
+
+        Returns:
+            Arrays by name, and a JSON skeleton with one tree for each rank.
+
+        Raises:
+            RanksDiffer: replicas of a stage hold different weights.
+        """
+        self.compare()
+        arrays: dict[str, np.ndarray] = {}
+        trees: dict[int, Any] = {}
+        owner: dict[str, int] = {}
+        for rank in self.local_ranks:
+            part: dict[str, np.ndarray] = {}
+            trees[rank] = tree.pack(self._state(rank), part, f"run.{rank}", _host)
+            arrays |= part
+            owner |= dict.fromkeys(part, rank)
+        gathered = {rank: packed for part in self.ranks.gather(trees) for rank, packed in part.items()}
+        whole = [gathered[rank] for rank in range(len(self.devices))]
+        return arrays, {"tree": whole, "own": dict.fromkeys(arrays, STAGES), "rank": owner}
+
+    def _state(self, rank: int) -> Tree:
+        """What one rank has to save."""
+        stage, number = self._stages[rank], self.grid.place(rank).stage
+        update = self.updates.get(number)
+        return {
+            "model": {name: stage.parameters[name] for name in stage.own},
+            "optimizer": update and update.state,
+            "residuals": self.pipeline.replicas[number].held(stage.device),
+            "plan": asdict(self.pipeline.plan),
+        }
+
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+        """Restore a snapshot of this process's ranks. All processes call it, and use the snapshot's plan.
+
+        Another plan may be the fastest now, because the times of operations vary.
+        """
+        with self._mode():
+            states = {
+                rank: tree.unpack(skeleton["tree"][rank], arrays, functools.partial(jax.device_put, device=device))
+                for rank, device in enumerate(self.devices)
+                if rank in self.local_ranks
+            }
+            plan = next(iter(states.values()))["plan"]
+            cut = Cut(**plan | {"stages": tuple(Stage(**stage) for stage in plan["stages"])})
+            if cut != self.pipeline.plan:
+                options: Tree = {"channels": self.channels, "ledger": self.ledger, "seed": self.seed}
+                self._use(Pipeline(self.pipeline.traced, cut, self._initial(), self.devices, **options))
+            self._restore_stages(states)
+
+    def _restore_stages(self, states: Mapping[int, Tree]) -> None:
+        for number, replicas in enumerate(self.pipeline.replicas):
+            ranks = [rank for rank in self.grid.group(number) if rank in states]
+            if not ranks:
+                continue
+            first = states[ranks[0]]
+            self.pipeline.parameters = first["model"]
+            if number in self.updates:
+                self.updates[number].state = first["optimizer"]
+            replicas.restore({self.devices[rank]: states[rank]["residuals"] for rank in ranks})
+
+    def facts(self) -> dict[str, Any]:
+        """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
+        return facts(self.devices[self.local_ranks[0]]) | {
+            "parameters": engine.parameters(self.task),
+            "flops": engine.flops(self.task),
+            "explored": None,
+            "optimizer": None,
+            "compile_seconds": self.compile_seconds,
+            "compile_cache": self.cache.answer,
+            "bytes": self.ledger.facts(),
+        }
+
+    def _mode(self) -> Mode:
+        return Mode(self.precision)
+
+
+def _host(value: Any) -> np.ndarray | None:
+    return np.asarray(value) if isinstance(value, Array) else None

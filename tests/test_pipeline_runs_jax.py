@@ -1,0 +1,204 @@
+"""Runs with `partition=auto backend=jax`: one device's gradients, modes, interruptions, lost peers, and rejections."""
+
+import functools
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER
+from test_pipeline_runs import Call, assert_same, ranks_of, start, train
+from test_run import wait_for_step
+
+from suite.comm.partition.jax import run
+from suite.contract import Task, UserError
+from suite.engine import RanksDiffer
+from suite.engine import jax as whole
+from suite.engine.jax_programs import Mode
+from suite.engine.pipeline import jax as pipeline
+from suite.launch.run import make_task
+from suite.settings import configure
+from suite.training import checkpoint
+
+BERT = ("+task=bert", *(f"task.{word}" for word in SMALL_BERT))
+TRANSFORMER = ("+task=transformer", *(f"task.{word}" for word in SMALL_TRANSFORMER), "task.dropout=0.1")
+AUTOENCODER = ("+task=autoencoder", "task.widths=[784,20,10,5]", *(f"task.{word}" for word in SMALL_AUTOENCODER))
+# with `tflops`, nothing is timed: all runs have the same plan
+CUT = ("backend=jax", "partition=auto", "partition.tflops=0.01", "partition.bandwidth_gb=10")
+TWO = ("partition.stages=2", "world=2")
+FOUR = ("partition.stages=2", "world=4")
+HYPER = {"lr": 0.01}
+STEPS = 4
+
+
+def made(*words: str) -> tuple[Task, pipeline.Engine]:
+    config = configure.compose([*CUT, *words])
+    task = make_task(config)
+    return task, pipeline.Engine(task, config)
+
+
+def trained(engine: Any, task: Task, steps: Sequence[int] = range(STEPS)) -> list[float]:
+    """The losses of some steps."""
+    return engine.losses([engine.step(step, task.batch("train", 0, step, 0, 1), HYPER) for step in steps])
+
+
+def distance(found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
+    """The norm of the difference, relative to the norm of what is expected."""
+    assert found.keys() == expected.keys()
+    differences = [np.asarray(found[name], float) - np.asarray(value, float) for name, value in expected.items()]
+    squares = sum(float(np.square(value).sum()) for value in differences)
+    return (squares / sum(float(np.square(np.asarray(value, float)).sum()) for value in expected.values())) ** 0.5
+
+
+def gradients(task: Task, engine: pipeline.Engine) -> tuple[float, dict[str, Any]]:
+    """The loss and the gradients of the first step on one device: Σ sum / Σ weight over four micro-batches."""
+    batch, seed, step = engine._inputs(task.batch("train", 0, 0, 0, 1), 0)
+    params = {name: jnp.asarray(value) for name, value in engine._initial().items()}
+    function = jax.jit(jax.value_and_grad(functools.partial(pipeline.sums, engine.model), has_aux=True))
+    size = task.batch_size // 4
+    parts = [{name: value[first : first + size] for name, value in batch.items()} for first in range(0, 4 * size, size)]
+    results = [function(params, part, seed, step) for part in parts]
+    total, weight, grads = jax.tree.map(lambda *values: sum(values), *[(*result[0], result[1]) for result in results])
+    return float(total / weight), {name: np.asarray(grad / weight) for name, grad in grads.items()}
+
+
+@pytest.mark.parametrize(
+    "task, optimizer, stages, world, precision",
+    [
+        pytest.param(BERT, "lamb", 2, 2, "float32", id="bert, tied weights"),
+        pytest.param(TRANSFORMER, "adamw", 2, 3, "float64", id="transformer, dropout, an uneven world"),
+        pytest.param(AUTOENCODER, "muon", 3, 3, "float64", id="autoencoder, three stages"),
+    ],
+)
+def test_gradients_of_one_device(task: Any, optimizer: str, stages: int, world: int, precision: str) -> None:
+    words = (f"partition.stages={stages}", f"world={world}", f"optimizer={optimizer}", f"precision={precision}")
+    task, engine = made(*task, *words, "task.eval_batch_size=30")
+    rounding = {"float32": 5e-7, "float64": 1e-14}[precision]
+    with Mode(precision):
+        loss, expected = gradients(task, engine)
+        inputs = engine._inputs(task.batch("train", 0, 0, 0, 1), 0)
+        found = float(engine.pipeline.step(*inputs)), dict(engine.pipeline.gradients)
+        alone = run(engine.pipeline.traced, engine.pipeline.plan, engine._initial(), inputs)
+    assert found[0] == pytest.approx(loss, rel=10 * rounding) and distance(found[1], expected) <= rounding
+    assert found[0] == float(alone[0]) and distance(found[1], alone[1]) == 0.0
+
+
+def test_losses_of_one_device_in_both_frameworks() -> None:
+    words = (*AUTOENCODER, "optimizer=lamb", "clip_norm=0.5")
+    task, engine = made(*words, *TWO)
+    engine.warm(task.batch("train", 0, 0, 0, 1), range(STEPS), HYPER)
+    assert not engine.ledger.facts()["sent"], "what warm-up sends is no part of the run"
+    losses = trained(engine, task)
+    one = configure.compose([*words, "backend=jax", "accumulate=4"])
+    alone = whole.Engine(task, one)
+    np.testing.assert_allclose(losses, trained(alone, task), rtol=1e-6)
+    assert distance(engine.weights(), alone.weights()) <= 1e-6
+    [outputs], [expected] = (list(made.evaluate([task.batch("valid", 0, 0, 0, 1)])) for made in (engine, alone))
+    for name, value in expected.items():
+        np.testing.assert_allclose(outputs[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    other = pytest.importorskip("suite.engine.torch").Engine(task, one | {"backend": "torch"})
+    np.testing.assert_allclose(losses, trained(other, task), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode, least, most", [("onebit", 1e-4, 1.0), ("int8", 1e-4, 0.02), ("float32", 0.0, 1e-6)])
+def test_replicas_average_in_the_mode(mode: str, least: float, most: float) -> None:
+    task, engine = made(*AUTOENCODER, "optimizer=adamw", f"comm={mode}", *FOUR)
+    _, expected = gradients(task, engine)
+    engine.pipeline.step(*engine._inputs(task.batch("train", 0, 0, 0, 1), 0))
+    assert least <= distance(engine.pipeline.gradients, expected) <= most
+
+
+def test_a_checkpoint_has_residuals_and_the_plan(tmp_path: Path) -> None:
+    words = (*AUTOENCODER, "optimizer=adamw", "comm=onebit", *FOUR)
+    task, engine = made(*words)
+    trained(engine, task, [0, 1])
+    assert any(replicas.residuals for replicas in engine.pipeline.replicas)
+    how: dict[str, Any] = {"ranks": engine.local_ranks, "gather": engine.ranks.gather}
+    checkpoint.save(tmp_path, engine.snapshot(), lambda: {"config_hash": "c", "world": 4}, step=2, **how)
+    losses = trained(engine, task, [2, 3])
+    _, again = made(*words, "partition.schedule=gpipe")
+    assert again.pipeline.plan != engine.pipeline.plan
+    found = checkpoint.load(tmp_path, "c", ranks=again.local_ranks, world=4)
+    assert found
+    again.restore(found[0], found[1]["skeleton"])
+    again.warm(task.batch("train", 0, 2, 0, 1), range(2, 4), HYPER)
+    assert again.pipeline.plan == engine.pipeline.plan
+    assert trained(again, task, [2, 3]) == losses and distance(again.weights(), engine.weights()) == 0.0
+
+
+def test_replicas_that_differ_are_named() -> None:
+    _, engine = made(*AUTOENCODER, "optimizer=adamw", *FOUR)
+    engine.compare()
+    number, group = next((number, group) for number in range(2) if len(group := engine.grid.group(number)) > 1)
+    stage = engine.pipeline.stages[group[1]]
+    stage.parameters |= {stage.own[0]: stage.parameters[stage.own[0]] + 1}
+    with pytest.raises(RanksDiffer, match=rf"^stage {number}, on ranks {group[0]}, {group[1]}"):
+        engine.compare()
+
+
+# ------------------------------------------------------------------------------------------- through the command line
+LONG = (*AUTOENCODER, "task.eval_batch_size=30", "optimizer=adamw", *CUT, "max_steps=60", "eval_every=20")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in one process."""
+    return train(tmp_path_factory.mktemp("pipeline") / "whole", *LONG, *TWO)
+
+
+def test_an_interrupted_pipeline_continues_with_the_same_bits(uninterrupted: Path, tmp_path: Path) -> None:
+    """One process has both stages at first; then two processes have one each."""
+    process = start(*LONG, *TWO, f"run_dir={tmp_path / 'cut'}")
+    wait_for_step(process, tmp_path / "cut", 5)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143 and "2 devices: 1 pipeline of 2 stages" in output, output
+    train(tmp_path / "cut", *LONG, *TWO, "launch.processes=2")
+    assert len(json.loads((tmp_path / "cut" / "result.json").read_text())["segments"]) == 2
+    assert_same(uninterrupted, tmp_path / "cut")
+
+
+def test_a_killed_stage_ends_the_run_and_it_continues(uninterrupted: Path, tmp_path: Path) -> None:
+    words = (*LONG, *TWO, "checkpoint_every=5")
+    process = start(*words, "launch.processes=2", f"run_dir={tmp_path / 'cut'}")
+    wait_for_step(process, tmp_path / "cut", 12)
+    os.kill(ranks_of(process.pid)[-1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, None) and not (tmp_path / "cut" / "result.json").exists()
+    assert "rank 1 was killed by SIGKILL" in output and "the same command continues from step" in output, output
+    train(tmp_path / "cut", *words)
+    assert_same(uninterrupted, tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("comm=fastest",), "comm=fastest: a policy cannot choose"),
+        (("comm=overlap",), "comm=overlap: a pipeline sends gradients after the backward pass; type comm=float32"),
+        (("comm=double_buffering",), "comm=double_buffering: a pipeline sends gradients after"),
+        (("comm=kfac_hierarchical",), "comm=kfac_hierarchical: a pipeline sends gradients after"),
+        (("comm=hierarchical",), "comm=hierarchical: replicas of a stage are not grouped by host; type comm=float21"),
+        (("partition.bandwidth_gb=null",), "type partition.bandwidth_gb= as well"),
+        (("world=1",), "no device for a second stage; type world=2"),
+        (("optimizer=kfac",), "needs world, observe, .* type optimizer=adamw"),
+    ],
+)
+def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message: str) -> None:
+    config = configure.compose(["+task=bert", "optimizer=lamb", *CUT, "world=2", *words])
+    with pytest.raises(UserError, match=f"partition=auto: .*{message}"):
+        make_task(config)
+
+
+def test_a_plan_needs_no_devices(suite: Call) -> None:
+    words = (*BERT, "optimizer=lamb", "backend=jax", "partition=v100", "partition.stages=2", "world=8")
+    code, text = suite("plan", *words, "network=100gbit", "--json")
+    part = json.loads(text)["partition"]
+    assert code in (0, 1) and len(part["stages"]) == 2
+    assert part["pipelines"] * sum(stage["replicas"] for stage in part["stages"]) == 8
+    assert sum(stage["nodes"] for stage in part["stages"]) > 20 and part["step_seconds"] > 0
