@@ -8,7 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from small import SMALL_IMAGES, SMALL_TRANSFORMER
 
+from suite import load
+from suite.launch.run import make_task
+from suite.settings import configure
+
+RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_IMAGES]
 BATCH, LENGTH, WIDTH, WORDS = 8, 6, 8, 20
 
 
@@ -185,4 +191,28 @@ def bert(draw: Draw, layers: int = 6) -> Case:
     return Case(function, params, (draw.ids(BATCH, LENGTH), mask, draw.ids(BATCH, LENGTH)))
 
 
+def of_suite(name: str, options: list[str]) -> Case:
+    """A task's own model with its loss, the key (seed, step) of its dropout, and a batch.
+
+    BatchNorm's running statistics are not part of the loss.
+    """
+    config = configure.compose([f"+task={name}", *(f"task.{option}" for option in options)])
+    task = make_task(config)
+    model: Any = load.half(config["task"]["module"], "jax").make(task)
+    shapes = task.shapes()
+    arrays = {key: task.init(0, key) for key in shapes}
+    params = {key: value for key, value in arrays.items() if shapes[key].kind == "parameter"}
+    buffers = {key: value for key, value in arrays.items() if key not in params}
+
+    def function(params: Any, key: Array, batch: dict[str, Array]) -> Array:
+        outputs, _, _ = model.apply(params, buffers, {}, batch, train=True, key=key, tap=lambda name, x, y: y)
+        return model.loss(outputs, batch)[0]
+
+    return Case(function, params, (np.array([7, 0], np.uint32), task.batch("train", 0, 0, 0, 1)))
+
+
+LARGE = {  # each takes seconds to trace
+    "resnet50": lambda: of_suite("resnet50", RESNET50),
+    "transformer": lambda: of_suite("transformer", [*SMALL_TRANSFORMER, "dropout=0.1"]),
+}
 CASES = {made.__name__: made for made in (swapped, tied, skipping, forked, dropout, unread, residual, bert)}

@@ -4,11 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
+from small import SMALL_IMAGES, SMALL_TRANSFORMER
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from suite import load
+from suite.engine.pipeline.torch import Trained
+from suite.launch.run import make_task
+from suite.settings import configure
+
+RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_IMAGES]
 BATCH, LENGTH, WIDTH, WORDS = 8, 10, 16, 50
 
 
@@ -228,6 +236,7 @@ class Counting(nn.Module):
 
 def hugging_face() -> Case:
     """BERT of Hugging Face's transformers with random weights; its head is tied to the embedding."""
+    pytest.importorskip("transformers", reason="needs transformers: pip install -e '.[dev]'")
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
@@ -242,6 +251,19 @@ def hugging_face() -> Case:
     mask = torch.rand(BATCH, LENGTH) > 0.2
     mask[:, 0] = True
     return Case(model, (ids(), mask.long()), ids(), lambda outputs, y: words(outputs.logits, y), draws=True)
+
+
+def of_suite(name: str, options: list[str]) -> Case:
+    """A task's own model with its loss and a batch, as a run with `partition=` trains it."""
+    config = configure.compose([f"+task={name}", *(f"task.{option}" for option in options), "seed=0"])
+    task = make_task(config)
+    with torch.device("meta"):
+        model = load.half(config["task"]["module"], "torch").make(task)
+    initial = {key: torch.from_numpy(task.init(0, key)) for key in task.shapes()}
+    model.load_state_dict(initial, assign=True)
+    batch = {key: torch.from_numpy(value) for key, value in task.batch("train", 0, 0, 0, 1).items()}
+    inputs = batch, torch.tensor(0), torch.tensor(0)  # seed and step, from which dropout draws
+    return Case(Trained(model).train(), inputs, None, lambda sums, _: sums[0])
 
 
 def rows() -> Tensor:
@@ -275,12 +297,16 @@ CASES: dict[str, Callable[[], Case]] = {
     "shared": lambda: Case(Shared(), (rows(),), rows(), mean_square),
     "in_place": lambda: Case(InPlace(), (rows(),), rows(), mean_square),
 }
+LARGE: dict[str, Callable[[], Case]] = {  # each takes seconds to trace
+    "resnet50": lambda: of_suite("resnet50", RESNET50),
+    "transformer": lambda: of_suite("transformer", [*SMALL_TRANSFORMER, "dropout=0.1"]),
+}
 
 
 def made(name: str) -> Case:
     """A case with its weights and batch, the same every time."""
     torch.manual_seed(0)
-    return CASES[name]()
+    return (CASES | LARGE)[name]()
 
 
 def slices(batch: Any, number: int, count: int) -> Any:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax_cuts import MICRO_BATCHES, distance, planned, traced, whole
-from jax_models import CASES, Case, Draw
+from jax_models import CASES, LARGE, Case, Draw
 
 from suite.comm.partition.jax_alone import micro_batch, run, stage_of
 from suite.comm.partition.jax_split import split
@@ -20,6 +20,12 @@ def test_the_stages_have_the_gradients_of_the_function(name: str, stages: int, r
 
 def test_the_stages_of_bert_have_the_gradients_of_the_function() -> None:
     _compared(CASES["bert"](Draw()), 3, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, recompute", [("resnet50", False), ("transformer", True)])
+def test_the_stages_of_the_suite_s_own_models_have_the_gradients_of_the_function(name: str, recompute: bool) -> None:
+    _compared(LARGE[name](), 3, recompute)
 
 
 def _compared(case: Case, stages: int, recompute: bool) -> None:

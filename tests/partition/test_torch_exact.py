@@ -58,6 +58,15 @@ def plain(case: Case, seeds: list[int]) -> torch_alone.Step:
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_the_stages_have_the_bits_of_the_model(name: str, stages: int, recompute: bool) -> None:
+    _compared(name, stages, recompute)
+
+
+@pytest.mark.parametrize("name, recompute", [("resnet50", False), ("transformer", True)])
+def test_the_stages_have_the_bits_of_the_suite_s_own_models(name: str, recompute: bool) -> None:
+    _compared(name, 4, recompute)
+
+
+def _compared(name: str, stages: int, recompute: bool) -> None:
     seeds = list(range(100, 100 + MICRO_BATCHES))
     other = made(name)
     expected = plain(other, seeds)
