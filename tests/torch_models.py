@@ -57,6 +57,17 @@ class Swapped(nn.Module):
         return torch.tanh(self.second(torch.tanh(self.first(b)) * 2 + a) - b)
 
 
+class Reversed(nn.Module):
+    """Reads two inputs of the same shape, the second first, and only at the beginning."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.third(torch.tanh(self.second(torch.tanh(self.first(b)) * 2 + a)))
+
+
 class Tied(nn.Module):
     """The embedding is also the last layer's weight, and is used a third time between."""
 
@@ -278,6 +289,7 @@ def mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
 
 CASES: dict[str, Callable[[], Case]] = {
     "swapped": lambda: Case(Swapped(), (rows(), rows()), rows(), mean_square),
+    "reversed": lambda: Case(Reversed(), (rows(), rows()), rows(), mean_square),
     "tied": lambda: Case(Tied(), (ids(),), ids(), words),
     "skipping": lambda: Case(Skipping(), (rows(), torch.rand(BATCH, 1) > 0.2), rows(), mean_square),
     "fork_join": lambda: Case(ForkJoin(), (rows(),), rows(), mean_square),

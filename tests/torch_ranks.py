@@ -18,11 +18,11 @@ from typing import Any
 DEADLINE = 60  # seconds that a rank waits for another
 
 
-def start(world: int, timeout: float = 240, **job: Any) -> list[dict[str, Any]]:
-    """Run a job on `world` processes; each rank's answer. A rank that dies answers {"error": its last line}."""
+def start(world: int, timeout: float = 240, script: str = __file__, **job: Any) -> list[dict[str, Any]]:
+    """Run a job on `world` processes; each rank's answer. A rank that dies answers {"error": its last error}."""
     with tempfile.TemporaryDirectory() as folder:
         variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, __file__, json.dumps(job)]
+        command = [sys.executable, script, json.dumps(job)]
         processes = [
             subprocess.Popen(
                 [*command, str(rank), str(world), f"{folder}/store"],
@@ -42,7 +42,8 @@ def start(world: int, timeout: float = 240, **job: Any) -> list[dict[str, Any]]:
                     other.kill()
                 raise
             lines = (printed if process.returncode == 0 else errors).strip().splitlines()
-            answers.append(json.loads(lines[-1]) if process.returncode == 0 else {"error": (lines or [""])[-1]})
+            said = [line for line in lines if "Error: " in line] or lines or [""]
+            answers.append(json.loads(lines[-1]) if process.returncode == 0 else {"error": said[-1]})
         return answers
 
 
