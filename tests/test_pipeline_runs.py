@@ -154,7 +154,7 @@ def ranks_of(launcher: int) -> list[int]:
         (("world=1",), "no device for a second stage; type world=2"),
         (("world=2", "accumulate=2"), "type partition.micro_batches=2 instead"),
         (("world=2", "precision=bfloat16"), "leave out precision="),
-        (("world=2", "comm=fastest"), "a policy cannot choose the mode of a pipeline; type one of its modes, such as comm=float32"),
+        (("world=2", "comm=fastest"), "a policy cannot choose the mode of a pipeline; type one of its modes"),
         (("world=2", "comm=overlap"), "sends gradients after the backward pass; type comm=float32"),
         (("world=2", "comm=double_buffering"), "sends gradients after the backward pass; type comm=float32"),
         (("world=2", "optimizer=kfac"), "needs world, observe, .* type optimizer=adamw, or adagrad"),

@@ -183,7 +183,7 @@ def test_a_killed_stage_ends_the_run_and_it_continues(uninterrupted: Path, tmp_p
         (("comm=overlap",), "comm=overlap: a pipeline sends gradients after the backward pass; type comm=float32"),
         (("comm=double_buffering",), "comm=double_buffering: a pipeline sends gradients after"),
         (("comm=kfac_hierarchical",), "comm=kfac_hierarchical: a pipeline sends gradients after"),
-        (("comm=hierarchical",), "comm=hierarchical: in jax, replicas of a stage are not grouped by host; type comm=float21"),
+        (("comm=hierarchical",), "comm=hierarchical: in jax, replicas of a stage are not grouped by host"),
         (("partition.bandwidth_gb=null",), "type partition.bandwidth_gb= as well"),
         (("world=1",), "no device for a second stage; type world=2"),
         (("optimizer=kfac",), "needs world, observe, .* type optimizer=adamw"),
