@@ -152,6 +152,7 @@ def ranks_of(launcher: int) -> list[int]:
     "words, message",
     [
         (("world=1",), "no device for a second stage; type world=2"),
+        (("world=2", "partition.stages=3"), "more than the devices of world=2; type world=3"),
         (("world=2", "accumulate=2"), "type partition.micro_batches=2 instead"),
         (("world=2", "precision=bfloat16"), "leave out precision="),
         (("world=2", "comm=fastest"), "a policy cannot choose the mode of a pipeline; type one of its modes"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from suite.contract import UserError
 from suite.regress.benchmarks import Benchmark
-from suite.regress.session import Limits, Session
+from suite.regress.session import Limits, Outcome, Session
 from suite.regress.show import answer
 from suite.regress.sides import Side, built, repository
 
@@ -27,7 +27,11 @@ def commits(folder: Path, first: str, last: str) -> list[str]:
 
 
 def bisect(
-    sides: tuple[Side, Side], benchmarks: Sequence[Benchmark], limits: Limits, say: Callable[[str], None]
+    sides: tuple[Side, Side],
+    benchmarks: Sequence[Benchmark],
+    limits: Limits,
+    say: Callable[[str], None],
+    report: Callable[[Outcome], None],
 ) -> int:
     """Find the first slower commit, and print it.
 
@@ -39,6 +43,7 @@ def bisect(
         benchmarks: what is measured; a commit is slower if one of them is.
         limits: of each comparison.
         say: prints progress.
+        report: called after each round.
 
     Returns:
         3 if a commit was found, 0 if the alarm cannot be repeated, 1 if a comparison stayed undecided or failed.
@@ -51,7 +56,7 @@ def bisect(
     if root is None or a.commit is None or b.commit is None:
         raise UserError("--bisect needs two commits: suite regress --bisect HEAD~8 HEAD")
     line = [a.commit, *commits(root, a.commit, b.commit)]
-    state = _compare(a, b, benchmarks, limits, say)
+    state = _compare(a, b, benchmarks, limits, say, report)
     if state != "slower":
         print(f"the alarm cannot be repeated: {b.commit[:12]} is {state} against {a.commit[:12]}")
         return 0 if state == "not slower" else 1
@@ -60,7 +65,7 @@ def bisect(
         middle = (fast + slow) // 2
         with ExitStack() as stack:
             side = stack.enter_context(built(line[middle], say))
-            state = _compare(a, side, benchmarks, limits, say)
+            state = _compare(a, side, benchmarks, limits, say, report)
         if state in ("undecided", "failed"):
             print(
                 f"{line[middle][:12]} is {state}; the first slower commit comes after {line[fast][:12]} and is "
@@ -75,9 +80,16 @@ def bisect(
     return 3
 
 
-def _compare(a: Side, b: Side, benchmarks: Sequence[Benchmark], limits: Limits, say: Callable[[str], None]) -> str:
+def _compare(
+    a: Side,
+    b: Side,
+    benchmarks: Sequence[Benchmark],
+    limits: Limits,
+    say: Callable[[str], None],
+    report: Callable[[Outcome], None],
+) -> str:
     """The worst answer of all benchmarks."""
     say(f"comparing {(b.commit or b.name)[:12]} with {(a.commit or a.name)[:12]}")
-    outcomes = Session((a, b), benchmarks, limits).run()
+    outcomes = Session((a, b), benchmarks, limits, report=report).run()
     states = [answer(outcome, limits, len(outcomes)) for outcome in outcomes]
     return next((state for state in ("slower", "failed", "undecided") if state in states), "not slower")

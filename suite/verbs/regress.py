@@ -12,7 +12,7 @@ from suite.record.record import as_json
 from suite.regress import show
 from suite.regress.benchmarks import METRICS, Benchmark, read, typed
 from suite.regress.bisect import bisect
-from suite.regress.rule import ALPHA, MARGIN, ROUNDS
+from suite.regress.rule import ALPHA, LEAST, MARGIN, ROUNDS
 from suite.regress.session import Limits, Outcome, Session
 from suite.regress.sides import built
 
@@ -37,8 +37,10 @@ def main(arguments: Sequence[str]) -> int:
         UserError: for a side that cannot be built, or a benchmark that does not exist.
     """
     chosen = parser().parse_args(arguments)
-    if chosen.margin <= 0 or chosen.rounds < 1 or chosen.minutes <= 0:
-        raise UserError("--margin, --rounds and --minutes are positive")
+    if chosen.margin <= 0 or chosen.minutes <= 0:
+        raise UserError("--margin and --minutes are positive")
+    if chosen.rounds < LEAST:
+        raise UserError(f"--rounds {chosen.rounds}: fewer rounds tell nothing about the spread; type {LEAST} or more")
     limits = Limits(chosen.margin / 100, ALPHA, chosen.rounds, 60 * chosen.minutes)
     benchmarks = benchmarks_of(chosen)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -46,8 +48,8 @@ def main(arguments: Sequence[str]) -> int:
         with ExitStack() as stack:
             sides = stack.enter_context(built(chosen.a, _say)), stack.enter_context(built(chosen.b, _say))
             if chosen.bisect:
-                return bisect(sides, benchmarks, limits, _say)
-            session = Session(sides, benchmarks, limits, report=lambda outcome: _say(_progress(outcome, limits)))
+                return bisect(sides, benchmarks, limits, _say, lambda outcome: _say(_progress(outcome)))
+            session = Session(sides, benchmarks, limits, report=lambda outcome: _say(_progress(outcome)))
             outcomes = session.run()
     except KeyboardInterrupt:
         _say("interrupted; nothing was decided")
@@ -74,7 +76,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--run", nargs="+", action="append", metavar="key=value", help="measure this run instead")
     made.add_argument("--metric", choices=METRICS, default="step", help="what is compared in --run; default: step")
     made.add_argument("--margin", type=float, default=100 * MARGIN, metavar="PERCENT", help="default: %(default)g")
-    made.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="most rounds; default: %(default)s")
+    made.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help="most rounds of one look; default: %(default)s"
+    )
     made.add_argument("--minutes", type=float, default=float("inf"), help="start no round after so many minutes")
     made.add_argument("--bisect", action="store_true", help="find the first slower commit between A and B")
     made.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
@@ -95,7 +99,7 @@ def benchmarks_of(chosen: argparse.Namespace) -> list[Benchmark]:
     return [benchmark for benchmark in benchmarks if not chosen.only or benchmark.name in chosen.only]
 
 
-def _progress(outcome: Outcome, limits: Limits) -> str:
+def _progress(outcome: Outcome) -> str:
     """One line after a round."""
     name, rounds = outcome.benchmark.name, [*outcome.first, *outcome.second]
     if outcome.error or not rounds:

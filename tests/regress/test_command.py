@@ -58,8 +58,8 @@ def test_overrides_and_the_working_tree_are_sides(history: list[str], suite: Cal
 
 @pytest.mark.parametrize("metric", ["start", "step"])
 def test_other_metrics(metric: str, history: list[str], suite: Call) -> None:
-    code, text = suite("regress", ".", "--rounds", "1", "--metric", metric, *RUN)
-    assert code == 0 and metric in text and "undecided" in text
+    code, text = suite("regress", ".", "--rounds", "4", "--metric", metric, *RUN)
+    assert code == 0 and metric in text and "round 4" in text
 
 
 def test_a_failed_run_is_an_error_with_its_output(history: list[str], suite: Call, tmp_path: Path) -> None:
@@ -83,6 +83,7 @@ def test_a_run_that_takes_too_long_is_killed(history: list[str]) -> None:
 def test_bisect_finds_the_commit(history: list[str], suite: Call) -> None:
     code, text = suite("regress", "--bisect", history[0], "HEAD", *RUN)
     assert code == 3 and f"first slower commit: {history[3][:7]}" in text and "commit 3" in text
+    assert "round 4" in text, "progress is printed"
 
 
 def test_bisect_says_that_an_alarm_cannot_be_repeated(history: list[str], suite: Call) -> None:
@@ -97,6 +98,7 @@ def test_bisect_says_that_an_alarm_cannot_be_repeated(history: list[str], suite:
         (("--bisect", ".", "HEAD"), "needs two commits"),
         (("--bisect", "HEAD", "HEAD~2"), "does not come after"),
         (("HEAD", "--margin", "0"), "are positive"),
+        (("HEAD", "--rounds", "3"), "fewer rounds tell nothing about the spread; type 4 or more"),
         (("HEAD", "--only", "sgd"), "no such benchmark; type one of sgd-torch"),
         (("HEAD", "--benchmarks", "none.yaml"), "none.yaml: No such file"),
         (("HEAD", "--run", "optimizer=sgd"), "names no task"),

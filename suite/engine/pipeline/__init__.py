@@ -33,6 +33,8 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
     node, optimizer = config["partition"], config["optimizer"]
     if config["world"] < 2:
         yield "world=1 has no device for a second stage; type world=2"
+    elif node["stages"] is not None and node["stages"] > config["world"]:
+        yield f"stages={node['stages']}: more than the devices of world={config['world']}; type world={node['stages']}"
     if config["accumulate"] != 1:
         yield f"accumulate={config['accumulate']}: type partition.micro_batches={config['accumulate']} instead"
     if config["precision"] == "bfloat16" or config["compile"]:
