@@ -15,7 +15,7 @@ from suite.report.site import curves, text
 from suite.report.site.dots import Dots, dots, strip
 
 MOST_OPTIMIZERS = 14  # in a picture; the table has all
-MOST_LINKS = 12  # to results of one row
+MOST_LINKS = 24  # to results of one row
 MOST_SETTINGS = 40  # of one row
 
 
