@@ -7,6 +7,7 @@ null}; FILE is the store of the processes' rendezvous.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def start(world: int, timeout: float = 240, script: str = __file__, **job: Any) 
                     other.kill()
                 raise
             lines = (printed if process.returncode == 0 else errors).strip().splitlines()
-            said = [line for line in lines if "Error: " in line] or lines or [""]
+            said = [line for line in lines if re.match(r"\[rank\d+\]: [\w.]+: ", line)] or lines or [""]
             answers.append(json.loads(lines[-1]) if process.returncode == 0 else {"error": said[-1]})
         return answers
 

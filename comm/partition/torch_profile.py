@@ -16,6 +16,7 @@ from suite.comm.partition.torch_tape import attribute
 from suite.comm.partition.torch_trace import Traced
 
 REPEATS = 5  # measurements of each operation; the result is their median
+LARGE = 2**22  # numbers that do not fit into a cache, as the gradients of a stage
 SHORTEST = 1e-3  # seconds that one measurement takes at least, so that the clock's resolution does not matter
 
 
@@ -23,15 +24,19 @@ def profiled(traced: Traced, device: torch.device) -> Graph:
     """The model's graph with the measured seconds of each operator.
 
     Operators with the same arguments are measured once. They run on random values (indices are 0), so that the model's
-    weights need not be on the device.
+    weights need not be on the device. The backward pass includes adding the gradients of parameters to their sums.
     """
+    adding = _adding(device)
     seconds: dict[str, tuple[float, float]] = {}
     nodes = []
     for node, call in zip(traced.graph.nodes, traced.nodes, strict=True):
         key = _signature(traced, call)
         if key not in seconds:
             seconds[key] = _measured(traced, call, device)
-        nodes.append(dataclasses.replace(node, seconds=seconds[key]))
+        read = [traced.graph.parameters[name] for name in node.parameters]
+        forward, backward = seconds[key]
+        backward += adding * sum(parameter.nbytes for parameter in read if parameter.trainable)
+        nodes.append(dataclasses.replace(node, seconds=(forward, backward)))
     return dataclasses.replace(traced.graph, nodes=tuple(nodes))
 
 
@@ -78,6 +83,12 @@ def _measured(traced: Traced, call: fx.Node, device: torch.device) -> tuple[floa
             torch.autograd.grad(roots, leaves, grads, allow_unused=True, retain_graph=True)
 
         return forward, _timed(back, device)
+
+
+def _adding(device: torch.device) -> float:
+    """Seconds of adding a gradient to its sum, for each byte of it."""
+    total, grad = torch.zeros(LARGE, device=device), torch.zeros(LARGE, device=device)
+    return _timed(lambda: total.add_(grad), device) / grad.nbytes
 
 
 def _random(like: Tensor, device: torch.device) -> Tensor:

@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 from torch.utils import _pytree as pytree
-from torch_models import CASES, Case, made, slices
+from torch_models import CASES, WIDTH, Case, made, slices
 
 from suite.comm import setup
-from suite.comm.partition import torch_alone
+from suite.comm.partition import torch_alone, torch_profile
 from suite.comm.partition.costs import spans
 from suite.comm.partition.device import Device
 from suite.comm.partition.plan import Plan
@@ -131,6 +131,13 @@ def test_a_message_keeps_values_and_strides(tensor: torch.Tensor) -> None:
     assert torch.equal(received, tensor) and received.stride() == tensor.stride()
     assert torch.equal(ones, torch.ones(3, dtype=torch.bfloat16))
     assert form(forms[0].empty()) == forms[0]
+
+
+def test_the_profile_counts_adding_gradients_to_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_profile, "_adding", lambda device: 1.0)  # seconds for each byte
+    graph = torch_profile.profiled(planned(made("reversed"), 1)[0], torch.device("cpu"))
+    layers = [node for node in graph.nodes if node.parameters]
+    assert [round(node.seconds[1]) for node in layers if node.seconds] == [4 * (WIDTH + 1) * WIDTH] * 3
 
 
 def test_a_codec_changes_only_floating_point_numbers() -> None:
