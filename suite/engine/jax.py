@@ -320,10 +320,10 @@ class Engine:
         for batch in batches:
             with self._mode():
                 buffers, carry = run["buffers"] | run["patterns"], run["carry"]["owned"]
-                yield self.evaluation(run["params"], buffers, carry, batch, generate)
+                yield self._evaluation(run["params"], buffers, carry, batch, generate)
 
     @functools.cached_property
-    def evaluation(self) -> Evaluation:
+    def _evaluation(self) -> Evaluation:
         """Evaluates the model."""
         predict = functools.partial(self.maths.predict, world=self.world)
         specs, ledger = self.layout.spec(self.run["params"]), self.programs.ledger
@@ -331,7 +331,7 @@ class Engine:
 
     def _host(self, value: Array, name: str = "evaluation") -> np.ndarray:
         """The whole array on every host; see `Evaluation.host`."""
-        return self.evaluation.host(value, name)
+        return self._evaluation.host(value, name)
 
     def compare(self) -> None:
         """Check that all devices hold the same weights and have received what others sent.

@@ -83,7 +83,7 @@ class Engine:
             )
         self.ledger = self.pipeline.ledger
         layout = Layout(Mesh(np.array(self.devices).reshape(1, -1), AXIS), ())
-        self.evaluation = Evaluation(self._predict, self.model, layout, P(), self.ledger, self.seed)
+        self._evaluation = Evaluation(self._predict, self.model, layout, P(), self.ledger, self.seed)
 
     def _initial(self) -> Batch:
         return typed({name: self.task.init(self.seed, name) for name in self.task.shapes()})
@@ -183,7 +183,7 @@ class Engine:
         for batch in batches:
             part = {name: np.array_split(value, processes)[process] for name, value in batch.items()}
             with self._mode():
-                outputs = self.evaluation(params, {}, {}, part, generate)
+                outputs = self._evaluation(params, {}, {}, part, generate)
             yield outputs
 
     def _predict(self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, key: Array) -> Tree:
