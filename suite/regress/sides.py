@@ -98,8 +98,7 @@ def resolve(folder: Path, word: str) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise UserError(
-            f"{word}: no commit of {folder}, requirement (torch==2.14), interpreter, override (optimizer.lr=1) or file "
-            "of saved measurements"
+            f"{word}: no commit of {folder}, requirement (torch==2.14), interpreter or override (optimizer.lr=1)"
         )
     return done.stdout.strip()
 
