@@ -175,12 +175,25 @@ def test_an_unknown_codec_of_activations_is_rejected(word: str):
 
 
 def test_a_run_encodes_activations(tmp_path: Path):
-    words = (*AUTOENCODER, "optimizer=sgd", CUT, "partition.stages=2", "world=2")
+    words = (*AUTOENCODER, "optimizer=sgd", CUT, "partition.stages=2", "world=2", "partition.micro_batches=1")
     exact = train(tmp_path / "exact", *words)
     coded = train(tmp_path / "coded", *words, "partition.activations=fp8")
     first, second = ([row[2] for row in curve(folder) if row[2]] for folder in (exact, coded))
     assert first != second
     np.testing.assert_allclose(first, second, rtol=0.1)
+    assert sent(coded) <= 0.5 * sent(exact)  # 8 of 32 bits, and the message's padding
+
+
+def test_bytes_are_those_of_the_steps(tmp_path: Path):
+    """The pass before the first step, which warms up, is not counted."""
+    words = (*AUTOENCODER, "optimizer=sgd", CUT, "partition.stages=2", "world=2")
+    short = train(tmp_path / "short", *words, "max_steps=2")
+    assert sent(train(tmp_path / "long", *words)) == 2 * sent(short)
+
+
+def sent(folder: Path) -> int:
+    """Bytes of the values that crossed the cut."""
+    return json.loads((folder / "result.json").read_text())["bytes"]["by_name"]["values"]
 
 
 def test_running_statistics_are_rejected():

@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.placement import Grid
@@ -125,6 +126,11 @@ class Plan:
     def balance(self) -> float:
         """Time of the slowest stage over the mean of all stages; 1 is perfect."""
         return max(self.busy) * len(self.busy) / sum(self.busy)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
+        """The plan that `dataclasses.asdict` made `content` of."""
+        return cls(**content | {"stages": tuple(Stage(**stage) for stage in content["stages"])})
 
     def to_json(self) -> str:
         """The plan as JSON, with predicted figures."""

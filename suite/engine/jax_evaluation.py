@@ -21,7 +21,7 @@ Batch = dict[str, np.ndarray]
 
 
 class Evaluation:
-    """Evaluates batches of which each process has its share.
+    """Evaluates batches. Each process passes its share of a batch, and gets the outputs for the whole batch.
 
     Args:
         predict: (parameters, buffers, carry, batch, key) to the outputs, on one device.

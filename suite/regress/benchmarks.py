@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,27 @@ def _memory(result: Mapping[str, Any], wall: float) -> float:
     return result["peak_memory_bytes"]
 
 
-# By name: a function of (result, seconds of the whole process).
-METRICS: dict[str, Callable[[Mapping[str, Any], float], float]] = {
-    "step": _step,  # median seconds of a step
-    "processor": _processor,  # processor seconds of a step; others on the machine hardly change them
-    "compile": _compile,  # seconds of compiling, in jax
-    "evaluation": _evaluation,  # seconds of the evaluation
-    "start": _start,  # seconds of the process outside of training, evaluation and compilation: imports, data, weights
-    "memory": _memory,  # most bytes of the process
+@dataclass(frozen=True)
+class Metric:
+    """A number of a run.
+
+    Attributes:
+        read: (result, seconds of the whole process) to the number.
+        environment: environment variables of the run.
+    """
+
+    read: Callable[[Mapping[str, Any], float], float]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+METRICS = {
+    "step": Metric(_step),  # median seconds of a step
+    "processor": Metric(_processor),  # processor seconds of a step; others on the machine hardly change them
+    # seconds of compiling, in jax; the cache of compiled programs would hide them
+    "compile": Metric(_compile, {"JAX_ENABLE_COMPILATION_CACHE": "false"}),
+    "evaluation": Metric(_evaluation),  # seconds of the evaluation
+    "start": Metric(_start),  # seconds outside of training, evaluation and compilation: imports, data, weights
+    "memory": Metric(_memory),  # most bytes of the process
 }
 
 
@@ -81,7 +94,7 @@ class Benchmark:
             UserError: if the result does not have the number, or it is not positive.
         """
         try:
-            value = METRICS[self.metric](result, wall)
+            value = METRICS[self.metric].read(result, wall)
         except (KeyError, TypeError):
             value = None
         if value is None or not value > 0:
@@ -106,12 +119,13 @@ def read(path: Path | None = None) -> list[Benchmark]:
         raise UserError(f"--benchmarks {source}: not YAML: {error}") from error
     if not isinstance(entries, list) or not entries:
         raise UserError(f"--benchmarks {source}: expected a list, such as - {{name: mine, run: +task=resnet50}}")
-    made = [_benchmark(entry, f"--benchmarks {source}, entry {number}") for number, entry in enumerate(entries, 1)]
-    names = [benchmark.name for benchmark in made]
+    places = (f"--benchmarks {source}, entry {number}" for number in range(1, len(entries) + 1))
+    benchmarks = [_benchmark(entry, place) for entry, place in zip(entries, places, strict=True)]
+    names = [benchmark.name for benchmark in benchmarks]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"--benchmarks {source}: two entries have the name {name}")
-    return made
+    return benchmarks
 
 
 def typed(runs: Sequence[str], metric: str) -> list[Benchmark]:

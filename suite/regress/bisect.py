@@ -20,10 +20,10 @@ def commits(folder: Path, first: str, last: str) -> list[str]:
     """
     command = ["git", "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{first}..{last}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    found = done.stdout.split()
-    if done.returncode or not found:
+    line = done.stdout.split()
+    if done.returncode or not line:
         raise UserError(f"--bisect: {last[:12]} does not come after {first[:12]}")
-    return found
+    return line
 
 
 def bisect(

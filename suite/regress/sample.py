@@ -6,11 +6,11 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from suite.contract import UserError
-from suite.regress.benchmarks import Benchmark
+from suite.regress.benchmarks import METRICS, Benchmark
 from suite.regress.sides import Side
 
 DONE = (0, 3)  # exit codes of a run that is recorded; 3: it missed a target that the run required
@@ -37,7 +37,8 @@ def measure(side: Side, benchmark: Benchmark, core: int | None = None, limit: fl
     with tempfile.TemporaryDirectory(prefix="suite-regress-") as folder:
         run = Path(folder) / "run"
         command = side.command([*benchmark.overrides, f"run_dir={run}"])
-        code, output, wall = _timed(command, side, core, limit)
+        environment = {**side.environment(), **METRICS[benchmark.metric].environment}
+        code, output, wall = _timed(command, side.folder, environment, core, limit)
         if code in INTERRUPTED:
             raise KeyboardInterrupt
         if code not in DONE or not (run / "result.json").exists():
@@ -53,13 +54,15 @@ def measure(side: Side, benchmark: Benchmark, core: int | None = None, limit: fl
     return benchmark.value(result, wall)
 
 
-def _timed(command: Sequence[str], side: Side, core: int | None, limit: float) -> tuple[int | None, str, float]:
+def _timed(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], core: int | None, limit: float
+) -> tuple[int | None, str, float]:
     """Exit code (None: killed after `limit` seconds), output and seconds of a process on one core."""
     started = time.perf_counter()
     process = subprocess.Popen(
         command,
-        cwd=side.folder,
-        env=side.environment(),
+        cwd=folder,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

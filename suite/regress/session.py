@@ -104,8 +104,8 @@ class Session:
         The benchmarks take turns, so that one noisy minute does not hit all rounds of one of them.
         """
         until = time.monotonic() + self.limits.seconds
-        while open_ := [outcome for outcome in self.outcomes if self._open(outcome)]:
-            for outcome in open_:
+        while undecided := [outcome for outcome in self.outcomes if self._open(outcome)]:
+            for outcome in undecided:
                 if time.monotonic() >= until:
                     return self.outcomes
                 self._round(outcome)

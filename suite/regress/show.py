@@ -17,8 +17,8 @@ COLOURS = {"slower": "red", "not slower": "green", "undecided": "yellow", "faile
 
 def answer(outcome: Outcome, limits: Limits, family: int) -> str:
     """slower, not slower, undecided, or failed."""
-    found = outcome.verdict(limits, family)
-    return "failed" if outcome.error or found is None else found.state
+    verdict = outcome.verdict(limits, family)
+    return "failed" if outcome.error or verdict is None else verdict.state
 
 
 def rows(outcomes: Sequence[Outcome], limits: Limits) -> list[list[str]]:
@@ -28,14 +28,14 @@ def rows(outcomes: Sequence[Outcome], limits: Limits) -> list[list[str]]:
 
 def _row(outcome: Outcome, limits: Limits, family: int) -> list[str]:
     benchmark, state = outcome.benchmark, answer(outcome, limits, family)
-    found = outcome.verdict(limits, family)
-    if found is None:
+    verdict = outcome.verdict(limits, family)
+    if verdict is None:
         return [benchmark.name, benchmark.metric, "", "", "", "", "0", state]
-    shown = found.shown
+    shown = verdict.shown
     both = [*outcome.first, *outcome.second]
     middle = [amount(median(values), benchmark.metric) for values in zip(*both, strict=True)]
     interval = f"{shown.low:.3f} to {shown.high:.3f}"
-    return [benchmark.name, benchmark.metric, *middle, f"{shown.ratio:.3f}", interval, f"{found.rounds}", state]
+    return [benchmark.name, benchmark.metric, *middle, f"{shown.ratio:.3f}", interval, f"{verdict.rounds}", state]
 
 
 def amount(value: float, metric: str) -> str:
@@ -52,12 +52,12 @@ def table(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits)
     from rich.text import Text
 
     console = Console()
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for name in HEAD:
-        made.add_column(name, no_wrap=name in ("interval", "answer", "B / A"))
+        grid.add_column(name, no_wrap=name in ("interval", "answer", "B / A"))
     for row in rows(outcomes, limits):
-        made.add_row(*row[:-1], Text(row[-1], style=COLOURS[row[-1]]))
-    console.print(made)
+        grid.add_row(*row[:-1], Text(row[-1], style=COLOURS[row[-1]]))
+    console.print(grid)
     console.print(_words(sides, limits), soft_wrap=True)
     for line in reasons(outcomes, limits):
         console.print(Text(line), soft_wrap=True)
@@ -72,11 +72,11 @@ def reasons(outcomes: Sequence[Outcome], limits: Limits) -> list[str]:
     """A line for each benchmark whose answer needs one."""
     lines = []
     for outcome in outcomes:
-        found = outcome.verdict(limits, len(outcomes))
+        verdict = outcome.verdict(limits, len(outcomes))
         if outcome.error:
             lines.append(f"{outcome.benchmark.name}: {outcome.error}")
-        elif found and (found.state != "not slower" or outcome.second):
-            lines.append(f"{outcome.benchmark.name}: {found.state}: {found.reason}")
+        elif verdict and (verdict.state != "not slower" or outcome.second):
+            lines.append(f"{outcome.benchmark.name}: {verdict.state}: {verdict.reason}")
     return lines
 
 
@@ -107,13 +107,13 @@ def as_dict(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limit
     }
 
 
-def _entry(outcome: Outcome, found: Verdict | None, limits: Limits, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _entry(outcome: Outcome, verdict: Verdict | None, limits: Limits, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "name": outcome.benchmark.name,
         "run": list(outcome.benchmark.run),
         "metric": outcome.benchmark.metric,
         "answer": answer(outcome, limits, len(outcomes)),
-        "verdict": asdict(found) if found else None,
+        "verdict": asdict(verdict) if verdict else None,
         "first": outcome.first,
         "second": outcome.second,
         "error": outcome.error,

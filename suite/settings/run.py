@@ -47,6 +47,7 @@ class PartitionSettings(Declared):
     stages: int | None = setting(None, "number of stages; null: the fastest", at_least=1)
     micro_batches: int = setting(4, "micro-batches of a step, over all pipelines", at_least=1)
     schedule: Literal["1f1b", "gpipe"] = setting("1f1b", "order of forward and backward passes")
+    activations: str | dict[str, object] | None = setting(None, "preset of comm whose codec encodes what crosses a cut")
     memory_gib: float = setting(16.0, "memory of one device in GiB", at_least=0.001)
     tflops: float | None = setting(None, "10¹² operations a second of one device; null: timed here", at_least=1e-6)
     bandwidth_gb: float | None = setting(None, "10⁹ bytes a second of its memory", at_least=1e-6)

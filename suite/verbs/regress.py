@@ -3,8 +3,8 @@
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from suite.contract import UserError
@@ -43,17 +43,17 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"--rounds {chosen.rounds}: fewer rounds tell nothing about the spread; type {LEAST} or more")
     limits = Limits(chosen.margin / 100, ALPHA, chosen.rounds, 60 * chosen.minutes)
     benchmarks = benchmarks_of(chosen)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with ExitStack() as stack:
+            stack.enter_context(_terminable())
             sides = stack.enter_context(built(chosen.a, _say)), stack.enter_context(built(chosen.b, _say))
             if chosen.bisect:
                 return bisect(sides, benchmarks, limits, _say, lambda outcome: _say(_progress(outcome)))
             session = Session(sides, benchmarks, limits, report=lambda outcome: _say(_progress(outcome)))
             outcomes = session.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         _say("interrupted; nothing was decided")
-        return 130
+        return 143 if isinstance(interruption, _TerminatedError) else 130
     show.table(sides, outcomes, limits)
     for path, text in (
         (chosen.json, as_json(show.as_dict(sides, outcomes, limits), indent=1)),
@@ -66,25 +66,43 @@ def main(arguments: Sequence[str]) -> int:
     return 3 if "slower" in states else int("failed" in states)
 
 
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Inside, SIGTERM is an exception, so that working trees and processes are removed."""
+
+    def stop(number: int, frame: object) -> None:
+        raise _TerminatedError
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def parser() -> argparse.ArgumentParser:
     """What the command accepts."""
-    made = argparse.ArgumentParser(prog="suite regress", description=HELP)
-    made.add_argument("a", metavar="A", help="the side that is believed to be fast")
-    made.add_argument("b", metavar="B", nargs="?", default=".", help="the side in question; default: .")
-    made.add_argument("--benchmarks", type=Path, metavar="FILE", help="a list of benchmarks of your own, in YAML")
-    made.add_argument("--only", nargs="+", metavar="NAME", help="only these benchmarks")
-    made.add_argument("--run", nargs="+", action="append", metavar="key=value", help="measure this run instead")
-    made.add_argument("--metric", choices=METRICS, default="step", help="what is compared in --run; default: step")
-    made.add_argument("--margin", type=float, default=100 * MARGIN, metavar="PERCENT", help="default: %(default)g")
-    made.add_argument(
+    accepted = argparse.ArgumentParser(prog="suite regress", description=HELP)
+    accepted.add_argument("a", metavar="A", help="the side that is believed to be fast")
+    accepted.add_argument("b", metavar="B", nargs="?", default=".", help="the side in question; default: .")
+    accepted.add_argument("--benchmarks", type=Path, metavar="FILE", help="a list of benchmarks of your own, in YAML")
+    accepted.add_argument("--only", nargs="+", metavar="NAME", help="only these benchmarks")
+    accepted.add_argument("--run", nargs="+", action="append", metavar="key=value", help="measure this run instead")
+    accepted.add_argument("--metric", choices=METRICS, default="step", help="what is compared in --run; default: step")
+    accepted.add_argument("--margin", type=float, default=100 * MARGIN, metavar="PERCENT", help="default: %(default)g")
+    accepted.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="most rounds of one look; default: %(default)s"
     )
-    made.add_argument("--minutes", type=float, default=float("inf"), help="start no round after so many minutes")
-    made.add_argument("--bisect", action="store_true", help="find the first slower commit between A and B")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
-    made.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit's XML")
-    made.add_argument("--markdown", type=Path, metavar="FILE", help="write one table, for a comment")
-    return made
+    accepted.add_argument("--minutes", type=float, default=float("inf"), help="start no round after so many minutes")
+    accepted.add_argument("--bisect", action="store_true", help="find the first slower commit between A and B")
+    accepted.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    accepted.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit's XML")
+    accepted.add_argument("--markdown", type=Path, metavar="FILE", help="write one table, for a comment")
+    return accepted
 
 
 def benchmarks_of(chosen: argparse.Namespace) -> list[Benchmark]:

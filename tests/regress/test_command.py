@@ -22,7 +22,7 @@ RUN = ("--run", "+task=any")
 
 @pytest.fixture
 def history(suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Six commits, of which the fourth is 10 % slower; the working directory is their repository."""
+    """Six commits; the fourth makes a step 10 % slower. The working directory is their repository."""
     folder = tmp_path / "repository"
     commits = repository(folder, [0.1, 0.1, 0.1, 0.11, 0.11, 0.11])
     monkeypatch.chdir(folder)

@@ -19,7 +19,6 @@ from suite.comm.partition.jax import Pipeline, partition
 from suite.comm.partition.jax_processes import together
 from suite.comm.partition.peers import met
 from suite.comm.partition.plan import Plan as Cut
-from suite.comm.partition.plan import Stage
 from suite.comm.transport.jax import AXIS
 from suite.contract import JaxModel, Plan, Task
 from suite.engine import tree
@@ -259,8 +258,7 @@ class Engine:
                 for rank, device in enumerate(self.devices)
                 if rank in self.local_ranks
             }
-            plan = next(iter(states.values()))["plan"]
-            cut = Cut(**plan | {"stages": tuple(Stage(**stage) for stage in plan["stages"])})
+            cut = Cut.from_dict(next(iter(states.values()))["plan"])
             if cut != self.pipeline.plan:
                 options: Tree = {"channels": self.channels, "ledger": self.ledger, "seed": self.seed}
                 self._use(Pipeline(self.pipeline.traced, cut, self._initial(), self.devices, **options))

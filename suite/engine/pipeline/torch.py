@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from suite import engine, load
 from suite.comm import setup
 from suite.comm.partition.plan import Plan as Cut
-from suite.comm.partition.plan import Stage
 from suite.comm.partition.torch import Pipeline, partition
 from suite.comm.transport import entry
 from suite.comm.transport.torch import Transport
@@ -132,7 +131,7 @@ class Engine:
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
         """Run forward and backward once and discard the results, so that no step pays for first calls."""
-        with self._mode():
+        with self._mode(), self.ledger.paused():
             self.pipeline.run(self._inputs(batch, steps.start))
 
     def prepare(self, batches: Iterable[Batch]) -> None:
@@ -284,7 +283,7 @@ class Engine:
             return torch.from_numpy(value.copy()).to(self.device)
 
         state = tree.unpack(skeleton["tree"][self.rank], arrays, device)
-        plan = Cut(**state["plan"] | {"stages": tuple(Stage(**stage) for stage in state["plan"]["stages"])})
+        plan = Cut.from_dict(state["plan"])
         if plan != self.pipeline.plan:
             traced = self.pipeline.traced
             self._use(Pipeline(traced, plan, self.device, ledger=self.ledger, **self.options))
