@@ -82,7 +82,13 @@ def test_a_run_is_kept_under_its_settings(cell: grid.Cell, tmp_path: Path, monke
 
 
 def test_a_failed_run_leaves_no_file(cell: grid.Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "_suite", lambda *words: 2)
+    def rejected(*words: str) -> int:
+        folder = grid.ROOT / "runs" / "cifar10" / "abc"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(result(3)))  # of an earlier run
+        return 2
+
+    monkeypatch.setattr(grid, "_suite", rejected)
     grid.run(cell, "torch", 3)
     assert not list(grid.RUNS.rglob("*.json"))
 
