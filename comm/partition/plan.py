@@ -130,7 +130,7 @@ class Plan:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
         """The plan that `dataclasses.asdict` made `content` of."""
-        return cls(**content | {"stages": tuple(Stage(**stage) for stage in content["stages"])})
+        return cls(**dict(content) | {"stages": tuple(Stage(**stage) for stage in content["stages"])})
 
     def to_json(self) -> str:
         """The plan as JSON, with predicted figures."""
