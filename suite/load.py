@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from suite.declared import Declared
 
 BACKENDS = ("torch", "jax")
+MOST_NAMES = 30  # in a message about an unknown name
 GROUPS = {
     "tasks": "suite.tasks",
     "optimizers": "suite.optimizers",
@@ -74,10 +75,12 @@ def preset(group: str, name: str | None, directory: Path | None = None) -> dict[
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest names, or all of them."""
+    """Return a hint for an unknown name: the nearest names, or all of them, up to MOST_NAMES."""
     names = sorted(set(names))
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names) or 'none'}"
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"there are {', '.join(names[:MOST_NAMES]) or 'none'}{', …' if len(names) > MOST_NAMES else ''}"
 
 
 def framework(backend: str) -> None:

@@ -45,6 +45,15 @@ def test_sweeps_start_processes_by_themselves() -> None:
         external.check(config, apart=True)
 
 
+def test_threads_are_typed_or_the_environments_or_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    config = configure.compose(["task=resnet50", "world=2"])
+    for variable, count in (("3", 3), ("", 4), ("0", 4), ("4,2", 4)):
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+        assert run.threads_for(config) == count
+    assert run.threads_for(configure.compose(["task=resnet50", "threads=5"])) == 5
+
+
 def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(VARIABLES, ("1", "4", "2", "1", "2", "first:29400"), strict=True):
         monkeypatch.setenv(name, value)
@@ -53,6 +62,7 @@ def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.Monk
     config = configure.compose(["task=resnet50", "world=4", "launch=torchrun"])
     assert external.check(config) == (1, 4) and config["launch"]["address"] == "first:29500"
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert run.threads_for(config) == 4  # two processes of the four are on this host
     config = configure.compose(["task=resnet50", "world=4", "launch=jax", "backend=jax"])
     assert external.check(config) == (1, 2) and config["launch"]["address"] == "first:29400"

@@ -82,6 +82,11 @@ def test_labels_from_outside_are_escaped_and_shortened():
     assert parsed(picture).get("aria-label") == '"><script>'
 
 
+def test_a_strip_shows_the_lowest_median_over_equal_ones():
+    circles = [part for part in parsed(strip({"sgd": 300, "kfac": 300}, "label")).iter() if part.tag.endswith("circle")]
+    assert [circle.get("class") for circle in circles] == ["easier", "mark"]
+
+
 def test_a_strip_fills_the_lowest_median_only():
     picture = strip({"sgd": 520, "kfac": 300}, "label")
     assert len(marks(picture, "mark", "cx")) == 1 and marks(picture, "mark", "cx") < marks(picture, "easier", "cx")

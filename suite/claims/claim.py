@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from suite.claims.faults import first_fault, not_yaml
+from suite.claims.faults import first_fault, line_of, not_yaml
 from suite.contract import UserError
 from suite.load import nearest
 
@@ -205,10 +205,20 @@ def select(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
 
 
 def _read(path: Path) -> Paper:
-    """The claims of a user's file."""
+    """The claims of a user's file; its studies are checked too."""
+    from suite.claims import study  # which needs this module
+
     try:
-        return parse(path.read_text(encoding="utf-8"), path.as_posix())
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start}: is not UTF-8") from error
+    paper = parse(text, path.as_posix())
+    for index, claim in enumerate(paper.claims):
+        for number, check in enumerate(claim.checks):
+            if fault := study.fault(check):
+                field, cause = fault
+                place = ("claims", index, "checks", number, field)
+                raise UserError(f"{path.as_posix()}: line {line_of(text, place)}: {field}: {cause}")
+    return paper

@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from suite.claims import study
 from suite.claims.claim import Check, Claim
 from suite.claims.measure import Bounds, Result, quantity
 from suite.contract import UserError
@@ -226,10 +227,8 @@ def made_by(check: Check) -> dict[str, Any]:
     Raises:
         UserError: if the study does not exist.
     """
-    folder = Path(str(resources.files("suite"))) / "studies"
-    name = str(check.study).replace("-", "_")
-    files = sorted((folder / name).glob("*.py")) or [folder / f"{name}.py"]
-    if not files[0].exists():
+    files = study.source_files(str(check.study))
+    if not files:
         raise UserError(f"study: {check.study}: no such module in suite/studies")
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
     return {"study": check.study, "arguments": dict(check.arguments), "code": code}

@@ -47,7 +47,7 @@ def first_fault(error: ValidationError, model: type[BaseModel], text: str, *, ap
     else:
         cause = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     dotted = ".".join(str(part) for part in place)
-    return f"line {_line(text, place)}: {f'{dotted}: ' if dotted else 'the file '}{cause}"
+    return f"line {line_of(text, place)}: {f'{dotted}: ' if dotted else 'the file '}{cause}"
 
 
 def _model_at(model: type[BaseModel], place: Place) -> type[BaseModel] | None:
@@ -70,8 +70,13 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models(argument)
 
 
-def _line(text: str, place: Place) -> int:
-    """The line of an entry; if the file does not have it, that of the entry around it."""
+def line_of(text: str, place: Place) -> int:
+    """The line of an entry; if the file does not have it, that of the entry around it.
+
+    Args:
+        text: content of the file, in YAML.
+        place: of the entry.
+    """
     import yaml
 
     node = yaml.compose(text, yaml.SafeLoader)

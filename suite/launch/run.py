@@ -66,12 +66,19 @@ def make_task(config: Mapping[str, Any]) -> Task:
 
 
 def threads_for(config: Mapping[str, Any]) -> int:
-    """The number of threads of one process; `threads=auto` divides the cores among the processes of this host."""
+    """The number of threads of one process.
+
+    `threads=auto` takes OMP_NUM_THREADS where the user has set it, else divides the cores among the processes of this
+    host.
+    """
     if config["threads"] != "auto":
         return int(config["threads"])
     node = config.get("launch", {})
     if node.get("cpus"):  # the cores that a scheduler has given to each process
         return int(node["cpus"])
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
     local_processes = node.get("per_host") or processes(config)
     return max(1, len(os.sched_getaffinity(0)) // int(local_processes))
 

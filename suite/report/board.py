@@ -114,6 +114,7 @@ class Leaderboard:
     results: dict[str, Result]
     unreadable: tuple[str, ...] = ()
     doubts: tuple[Doubt, ...] = ()  # about any results
+    unreported: int = 0  # results that do not count, because their seed chose their settings
 
 
 def rank(results: Iterable[Result], *, unreadable: Iterable[str] = (), doubts: Iterable[Doubt] = ()) -> Leaderboard:
@@ -124,7 +125,8 @@ def rank(results: Iterable[Result], *, unreadable: Iterable[str] = (), doubts: I
         unreadable: one line for each file that is not a result; the page lists them.
         doubts: shown beside the results that they are about; they do not change the order.
     """
-    files = reported({_digest(result): result for result in results})
+    known = {_digest(result): result for result in results}
+    files = reported(known)
     ladders: dict[str, dict[str, dict]] = defaultdict(dict)
     for result in files.values():
         for target in result["targets"]:
@@ -139,7 +141,7 @@ def rank(results: Iterable[Result], *, unreadable: Iterable[str] = (), doubts: I
     add_baselines(members)
     groups = [_group(json.loads(key), {file: files[file] for file in names}) for key, names in members.items()]
     groups = sorted(_with_differences(groups), key=_group_order)
-    return Leaderboard(tuple(groups), files, tuple(sorted(unreadable)), tuple(doubts))
+    return Leaderboard(tuple(groups), files, tuple(sorted(unreadable)), tuple(doubts), len(known) - len(files))
 
 
 def _with_differences(groups: Iterable[Group]) -> list[Group]:

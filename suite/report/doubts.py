@@ -64,7 +64,7 @@ class Doubt(_Strict):
     @model_validator(mode="after")
     def _check(self) -> "Doubt":
         if bool(self.results) == (self.row is not None):
-            raise ValueError("give either results (names of files) or row (task, optimizer, …)")
+            raise ValueError("needs exactly one of results (names of result files) and row (task, optimizer, …)")
         if (self.answer is None) != (self.status == "open"):
             raise ValueError("an open doubt has no answer; answered and confirmed ones have one")
         return self
@@ -138,7 +138,9 @@ def parse(content: bytes, name: str) -> Doubt:
         _reject_repeated(yaml.compose(text, yaml.SafeLoader))
         entries = yaml.safe_load(text)
         if not isinstance(entries, dict) or "name" in entries:
-            raise Unreadable("must consist of keys and values, without a name, which is the file's")
+            raise Unreadable(
+                "must be a mapping of fields, such as who: A. Reader, without a field name: the name is the file's"
+            )
         return Doubt.model_validate({**entries, "name": name})
     except ValidationError as error:
         raise Unreadable(shown(first_fault(error, Doubt, text, apart=["name"]))) from error

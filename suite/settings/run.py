@@ -18,7 +18,9 @@ class RunSettings(Declared):
     precision: Literal["float32", "float64", "tf32", "bfloat16"] = setting("float32", "arithmetic of the model")
     deterministic: bool = setting(False, "on a GPU: use only bitwise reproducible kernels")
     compile: bool = setting(False, "torch.compile")
-    threads: PositiveInt | Literal["auto"] = setting("auto", "threads of each process; auto divides the cores")
+    threads: PositiveInt | Literal["auto"] = setting(
+        "auto", "threads of each process; auto takes OMP_NUM_THREADS, else divides the cores"
+    )
     max_steps: int = setting(200, "updates", at_least=1)
     eval_every: int = setting(10, "updates between evaluations", at_least=1)
     log_every: int = setting(1, "updates between log entries", at_least=1)

@@ -7,6 +7,7 @@ from pathlib import Path
 import conftest
 import pytest
 
+from suite.claims import study
 from suite.claims.claim import Check, Claim, load, parse, select
 from suite.claims.evidence import made_by, wanted_settings
 from suite.contract import UserError
@@ -141,3 +142,28 @@ def test_a_claim_of_ones_own_must_have_its_own_id(tmp_path: Path):
     own.write_text((FOLDER / "lessard2016-iqc.yaml").read_text())
     with pytest.raises(UserError, match="lessard2016-heavy-ball-cycle: the suite has a claim with this id"):
         select([str(own)])
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("study: adam-bond", "line 11: study: adam-bond: no such study; did you mean adam-bound"),
+        (
+            "study: adam-bound\n    arguments: {gradient: sparse}",
+            "line 12: arguments: adam-bound: no argument gradient; did you mean gradients",
+        ),
+        ("study: adam-bound", "line 11: study: adam-bound: the argument gradients is missing; add it to arguments"),
+    ],
+)
+def test_a_study_that_cannot_run_is_rejected_with_its_line(tmp_path: Path, line: str, message: str):
+    own = tmp_path / "mine.yaml"
+    head = "citation: A\nclaims:\n- id: a\n  statement: b\n  place: c\n  checks:\n  - name: d\n    scale: published\n"
+    own.write_text(f"{head}    quantity: e\n    holds: {{below: 1}}\n    {line}\n")
+    with pytest.raises(UserError) as error:
+        select([str(own)])
+    assert message in str(error.value) and str(own) in str(error.value)
+
+
+@pytest.mark.parametrize("claim, check", STUDIES, ids=names(STUDIES))
+def test_the_studies_of_the_suites_own_claims_exist_and_take_their_arguments(claim: Claim, check: Check):
+    assert study.fault(check) is None

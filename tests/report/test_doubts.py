@@ -65,7 +65,7 @@ def test_a_doubt_about_files_finds_them_by_name_and_by_content() -> None:
         ),
         ("who: a reader", "who: !!python/object/apply:os.system [ls]", "not YAML"),
         (f"results: [{SAMPLE.name}]", "results: [../../secret.json]", "results.0"),
-        (f"results: [{SAMPLE.name}]", "", "give either results"),
+        (f"results: [{SAMPLE.name}]", "", "needs exactly one of results"),
         ("https://example.org/a", "javascript:alert(1)", "evidence.0"),
         ("date: 2026-11-23", "date: yesterday", "date"),
         ("finding: The learning", f"finding: {'x' * 2000}", "finding"),

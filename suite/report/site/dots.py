@@ -83,6 +83,8 @@ def strip(medians: Mapping[str, float], label: str) -> str:
     high = max(medians.values(), default=1.0) or 1.0
     scale = svg.Scale(0, high, 5, 175)
     parts = [svg.line(5, 14, 175, 14, "grid"), svg.line(5, 10, 5, 18, "grid")]
-    for index, (_, value) in enumerate(sorted(medians.items(), key=lambda item: item[1])):
-        parts.append(svg.circle(scale(value), 14, 4.5, "mark" if index == 0 else "easier"))
+    values = sorted(medians.values())
+    # the lowest is drawn last: equal medians would hide it
+    parts += [svg.circle(scale(value), 14, 4.5, "easier") for value in values[1:]]
+    parts += [svg.circle(scale(value), 14, 4.5, "mark") for value in values[:1]]
     return svg.picture(180, 28, label, parts)

@@ -82,7 +82,11 @@ def _index(
 ) -> str:
     overview = profile.overview([view.section for view in views])
     results = {view.id: sum(len(row.results) for row in view.section.hardest.entries) for view in views}
-    counts = {"results": len(leaderboard.results), "tasks": len({view.section.hardest.task for view in views})}
+    counts = {
+        "results": len(leaderboard.results),
+        "unreported": leaderboard.unreported,
+        "tasks": len({view.section.hardest.task for view in views}),
+    }
     ordered = sorted(views, key=lambda view: not view.section.hardest.tuned)  # stable: by task among equals
     return draw(
         "index.html.j2",

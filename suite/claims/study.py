@@ -1,0 +1,62 @@
+"""Finds out whether a check's study exists and takes its arguments, without importing the study and its framework."""
+
+import ast
+from importlib import resources
+from pathlib import Path
+
+from suite.claims.claim import Check
+from suite.load import nearest
+
+FOLDER = Path(str(resources.files("suite"))) / "studies"
+
+
+def source_files(name: str) -> list[Path]:
+    """The source files of a study; empty if there is no such study.
+
+    Args:
+        name: as in a claim, with hyphens for the underscores of its file.
+    """
+    module = name.replace("-", "_")
+    package, file = FOLDER / module, FOLDER / f"{module}.py"
+    return sorted(package.glob("*.py")) or [file] * file.exists()
+
+
+def fault(check: Check) -> tuple[str, str] | None:
+    """The field of a check that is wrong, and what is wrong with it; None if nothing is.
+
+    Args:
+        check: any; one without a study has no fault.
+    """
+    if not check.study:
+        return None
+    measure = _measure(check.study)
+    if measure is None:
+        return "study", f"{check.study}: no such study; {nearest(check.study, _names())}"
+    accepted = [argument.arg for argument in (*measure.args.args[1:], *measure.args.kwonlyargs)]
+    unknown = next((name for name in check.arguments if name not in accepted), None)
+    if unknown is not None:
+        return "arguments", f"{check.study}: no argument {unknown}; {nearest(unknown, accepted)}"
+    required = {
+        argument.arg
+        for argument, default in zip(measure.args.kwonlyargs, measure.args.kw_defaults, strict=True)
+        if default is None
+    }
+    if absent := sorted(required - check.arguments.keys()):
+        return "study", f"{check.study}: the argument {absent[0]} is missing; add it to arguments"
+    return None
+
+
+def _measure(name: str) -> ast.FunctionDef | None:
+    """The definition of a study's function `measure`."""
+    for file in source_files(name):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name == "measure":
+                return node
+    return None
+
+
+def _names() -> list[str]:
+    """The names of all studies."""
+    stems = {path.stem for path in FOLDER.glob("*.py")} | {path.parent.name for path in FOLDER.glob("*/__init__.py")}
+    names = (stem.replace("_", "-") for stem in stems if not stem.startswith("_"))
+    return sorted(name for name in names if _measure(name))
