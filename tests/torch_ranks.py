@@ -2,7 +2,7 @@
 
 python torch_ranks.py JOB RANK WORLD FILE; JOB is JSON: {"case", "stages", "micro_batches", "schedule", "steps", "die":
 [rank, step] or null, "comm": changes of comm=float32 or null, "activations": a codec's module and options or
-null}; FILE is the store of the processes' rendezvous.
+null, "calibrate": whether to measure the stages first}; FILE is the store of the processes' rendezvous.
 """
 
 import json
@@ -81,6 +81,7 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
         outputs=True,
         deadline=DEADLINE,
     )
+    measured = pipeline.calibrate(case.inputs, case.targets, steps=1) if job.get("calibrate") else pipeline.plan
     mine = torch.optim.SGD(pipeline.parameters(), lr=0.1) if list(pipeline.parameters()) else None
     other = torch.optim.SGD(plain.parameters(), lr=0.1)
     different: set[str] = set()
@@ -128,6 +129,8 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
         "received": [stage.received for stage in pipeline.plan.stages],
         "returned": [stage.returned for stage in pipeline.plan.stages],
         "replicas": [stage.replicas for stage in pipeline.plan.stages],
+        "measured": [seconds for stage in measured.stages for seconds in (stage.forward, stage.backward)],
+        "predicted": measured.seconds,
         "sent": pipeline.ledger.sent,
     }
     print(json.dumps(answer))

@@ -56,9 +56,10 @@ def cut(case: Any, rank: int, world: int, address: str) -> tuple[Callable[[], An
     dist.init_process_group("gloo", init_method=f"tcp://{address}", rank=rank, world_size=world)
     options = {"loss": case.loss, "stages": world, "micro_batches": MICRO_BATCHES}
     pipeline = partition(case.model, case.inputs, case.targets, **options)
+    measured = pipeline.calibrate(case.inputs, case.targets)
     if rank == 0:
-        print(pipeline.plan, file=sys.stderr)
-    return lambda: pipeline.step(case.inputs, case.targets), pipeline.plan.seconds
+        print(pipeline.plan, measured, sep="\n", file=sys.stderr)
+    return lambda: pipeline.step(case.inputs, case.targets), measured.seconds
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """The stages of a plan on many devices, of one process or of several."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +11,11 @@ import numpy as np
 from jax import Array
 
 from suite.comm.channel import Channels
+from suite.comm.partition.calibration import STEPS, Passes, calibrated
 from suite.comm.partition.jax_alone import micro_batch, stage_of, totals
 from suite.comm.partition.jax_links import Item, Links
 from suite.comm.partition.jax_messages import length
-from suite.comm.partition.jax_processes import together
+from suite.comm.partition.jax_processes import gathered, together
 from suite.comm.partition.jax_replicas import Replicas
 from suite.comm.partition.jax_split import split
 from suite.comm.partition.jax_stages import Device, Grads, Stage, divided
@@ -80,6 +84,7 @@ class Pipeline:
         self.busy: dict[int, Tree] = {}  # what each rank computed last
         self.gradients: Grads = {}
         self.steps, self.compiled = 0, False
+        self.passes: dict[int, Passes] | None = None  # their seconds, by rank, while they are measured
 
     # ------------------------------------------------------------------------------------------------- parameters
     @property
@@ -125,6 +130,29 @@ class Pipeline:
         for replicas, residuals in zip(self.replicas, before, strict=True):
             replicas.residuals = residuals or jax.tree.map(jnp.zeros_like, replicas.residuals)
         self.steps, self.gradients = self.steps - 1, {}
+
+    def calibrate(self, *inputs: Tree, steps: int = STEPS) -> Plan:
+        """Predict a step from the times of the stages, measured while all of them run. Every process calls this.
+
+        Parameters, gradients and residuals stay as they are.
+
+        Args:
+            inputs: of the function, for the whole batch.
+            steps: that are measured; if none has run before, after one that is not.
+
+        Returns:
+            The plan with measured times, in every process. `plan` has the times of single operations.
+
+        Raises:
+            PeerLost: if another process ended.
+        """
+        if not self.compiled:
+            self.warm(*inputs)
+        self.passes = {}
+        for _ in range(steps):
+            self.warm(*inputs)
+        passes, self.passes = self.passes, None
+        return calibrated(self.plan, gathered(passes, self.grid.world))
 
     def step(self, *inputs: Tree) -> Array:
         """Run forward and backward for a batch, and leave the gradients of its loss in `gradients`.
@@ -190,9 +218,10 @@ class Pipeline:
             whole = place.pipeline * self.grid.micro_batches + number
             received = self.links.take(Item("values", number), rank)
             self._wait(rank)
-            sent = self.stages[rank].forward(number, micro_batch(self.traced, inputs, whole, count), received)
+            with self._timed(rank, "forward"):
+                sent = self.stages[rank].forward(number, micro_batch(self.traced, inputs, whole, count), received)
+                self.busy[rank] = sent
             self.links.leave(Item("values", number), rank, sent)
-            self.busy[rank] = sent
 
     def _backward(self, place: Place, number: int) -> None:
         """Run a backward pass, after the gradients of the stage's parameters at later stages have come."""
@@ -206,11 +235,24 @@ class Pipeline:
             for name, reader in tied:
                 parts.setdefault(name, []).extend(self.links.take(Item("tied", number, f"{name} of {reader}"), rank))
             self._wait(rank)
-            returned = self.stages[rank].backward(number, grads, parts)
+            with self._timed(rank, "backward"):
+                returned = self.stages[rank].backward(number, grads, parts)
+                self.busy[rank] = self.stages[rank].sums, returned.values, returned.tied
             self.links.leave(Item("gradients", number), rank, returned.values)
             for name, grad in returned.tied.items():
                 self.links.leave(Item("tied", number, f"{name} of {place.stage}"), rank, [grad])
-            self.busy[rank] = self.stages[rank].sums, returned.values, returned.tied
+
+    @contextlib.contextmanager
+    def _timed(self, rank: int, kind: Literal["forward", "backward"]) -> Iterator[None]:
+        """Record the seconds of a pass, up to the end of its computation, while `calibrate` measures."""
+        if self.passes is None:
+            yield
+            return
+        began = time.perf_counter()
+        yield
+        jax.block_until_ready(self.busy[rank])
+        passes = self.passes.setdefault(rank, Passes())
+        (passes.forward if kind == "forward" else passes.backward).append(time.perf_counter() - began)
 
     def _wait(self, rank: int) -> None:
         """Wait for the last pass of a rank: jax on CPUs would run several at once, and hold all their activations."""

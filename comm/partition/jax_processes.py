@@ -3,13 +3,15 @@
 import contextlib
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from statistics import median
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from suite.comm.partition.calibration import Passes
 from suite.comm.partition.plan import Plan
 from suite.contract import UserError
 
@@ -58,3 +60,20 @@ def agreed(make: Callable[[], Plan]) -> Plan:
     if isinstance(received, UserError):
         raise received
     return received
+
+
+def gathered(passes: Mapping[int, Passes], world: int) -> dict[int, Passes]:
+    """The median seconds of the passes of every rank, in every process.
+
+    Args:
+        passes: of this process's ranks, by rank.
+        world: number of ranks.
+    """
+    seconds = np.zeros((world, 2))
+    for rank, own in passes.items():
+        seconds[rank] = median(own.forward), median(own.backward)
+    if jax.process_count() > 1:
+        # as bytes, because arrays of jax may have no double precision
+        rows = np.frombuffer(np.asarray(multihost_utils.process_allgather(seconds.view(np.uint8))).tobytes())
+        seconds = rows.reshape(-1, world, 2).sum(0)
+    return {rank: Passes([forward], [backward]) for rank, (forward, backward) in enumerate(seconds) if forward}

@@ -1,6 +1,7 @@
 """Messages between the stages of a pipeline, over `torch.distributed`."""
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,9 @@ class Link:
         deadline: seconds that a rank waits for a message; None: torch's default.
         describe: a rank to words, for errors.
         codec: encodes float32 and float64 values; None: none is changed.
+
+    Attributes:
+        waited: seconds that `receive` has waited for messages.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class Link:
         describe: Callable[[int], str],
         codec: Codec | None = None,
     ):
-        self.codec = codec
+        self.codec, self.waited = codec, 0.0
         self.name, self.ledger, self.device, self.describe = name, ledger, device, describe
         self.group: Any = dist.new_group(timeout=timedelta(seconds=deadline) if deadline else None)
         self.sending: deque[tuple[Any, Tensor, int]] = deque()
@@ -119,7 +123,9 @@ class Link:
     def receive(self) -> tuple[Tensor, ...]:
         """Wait for the next message and return its tensors."""
         work, buffer, expected = self.posted.popleft()
+        began = time.perf_counter()
         self._met(expected.rank, work.wait)
+        self.waited += time.perf_counter() - began
         self._post()
         return unpacked(buffer, expected.forms, self.codec)
 

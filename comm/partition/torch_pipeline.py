@@ -1,5 +1,7 @@
 """The stages of a plan on many processes: one process for each device."""
 
+import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +12,14 @@ from torch import Tensor
 
 from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
+from suite.comm.partition.calibration import STEPS, Passes, calibrated
+from suite.comm.partition.orders import Pass
 from suite.comm.partition.peers import met
 from suite.comm.partition.placement import Place
 from suite.comm.partition.plan import Plan, readers
 from suite.comm.partition.torch_alone import micro_batch, outputs_of
 from suite.comm.partition.torch_links import Expected, Link
+from suite.comm.partition.torch_profile import synchronize
 from suite.comm.partition.torch_rehearsal import Cut, Form, form, rehearse
 from suite.comm.partition.torch_replicas import Replicas
 from suite.comm.partition.torch_split import split
@@ -114,6 +119,7 @@ class Pipeline:
         self.tied = Link("tied", *common)
         self.replicas = Replicas(self.grid, stage, self.ledger, channels, deadline)
         self.traced, self.steps = traced, 0
+        self.passes: Passes | None = None  # their seconds, while they are measured
 
     # ------------------------------------------------------------------------------------------------- parameters
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -170,10 +176,11 @@ class Pipeline:
         offset = self.place.pipeline * self.grid.micro_batches
         for job in self.grid.passes(self.place):
             number = offset + job.micro_batch
-            if job.kind == "forward":
-                self._forward(job.micro_batch, micro_batch(self.traced, (inputs, targets), number, count), number)
-            else:
-                self._backward(job.micro_batch)
+            with self._timed(job):
+                if job.kind == "forward":
+                    self._forward(job.micro_batch, micro_batch(self.traced, (inputs, targets), number, count), number)
+                else:
+                    self._backward(job.micro_batch)
         for link in (self.values, self.gradients, self.tied):
             link.finish()
 
@@ -193,6 +200,51 @@ class Pipeline:
         for name, parameter in self.stage.own.items():
             parameter.grad = means.get(name)
         self.steps += 1
+
+    def calibrate(self, inputs: tuple[Any, ...], targets: Any = None, steps: int = STEPS) -> Plan:
+        """Predict a step from the times of the stages, measured while all of them run.
+
+        Every rank calls this with the same batch. Parameters, buffers and gradients stay as they are.
+
+        Args:
+            inputs: of the model, for the whole batch.
+            targets: of the loss.
+            steps: that are measured, after one that is not.
+
+        Returns:
+            The plan with measured times, on every rank. `plan` has the times of single operations.
+
+        Raises:
+            PeerLost: if another rank ended or did not answer.
+        """
+        changes = self.stage.part.changes
+        before = {name: buffer.clone() for name, buffer in changes.items()}
+        with self.ledger.paused():
+            self.run(inputs, targets)
+            self.passes = Passes()
+            for _ in range(steps):
+                self.run(inputs, targets)
+        passes, self.passes = self.passes, None
+        for name, buffer in before.items():
+            changes[name].copy_(buffer)
+        for values in (self.stage.sums, self.stage.losses, self.stage.outputs):
+            values.clear()
+        gathered: list[Any] = [None] * self.grid.world
+        met("a rank while exchanging times", lambda: dist.all_gather_object(gathered, passes))
+        return calibrated(self.plan, dict(enumerate(gathered)))
+
+    @contextlib.contextmanager
+    def _timed(self, job: Pass) -> Iterator[None]:
+        """Record the seconds of a pass, without the waiting for messages, while `calibrate` measures."""
+        if self.passes is None:
+            yield
+            return
+        links = self.values, self.gradients, self.tied
+        began = time.perf_counter() - sum(link.waited for link in links)
+        yield
+        synchronize(self.stage.device)
+        seconds = time.perf_counter() - sum(link.waited for link in links) - began
+        (self.passes.forward if job.kind == "forward" else self.passes.backward).append(seconds)
 
     def _expect(self) -> None:
         """Announce the messages of this step."""

@@ -102,23 +102,24 @@ def _random(like: Tensor, device: torch.device) -> Tensor:
 
 def _timed(work: Callable[[], Any], device: torch.device) -> float:
     """Median seconds of one call."""
-    _wait(device)
+    synchronize(device)
     work()
-    _wait(device)
+    synchronize(device)
     began = time.perf_counter()
     work()
-    _wait(device)
+    synchronize(device)
     calls = max(1, round(SHORTEST / max(time.perf_counter() - began, 1e-7)))
     samples = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         for _ in range(calls):
             work()
-        _wait(device)
+        synchronize(device)
         samples.append((time.perf_counter() - began) / calls)
     return statistics.median(samples)
 
 
-def _wait(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until a device is done."""
     if device.type != "cpu":
         torch.get_device_module(device).synchronize(device)

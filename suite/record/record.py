@@ -169,7 +169,7 @@ def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, A
         ],
         "peak_memory_bytes": _largest(segment["peak_memory_bytes"] for segment in usage),
         "bytes": _bytes([segment["bytes"] for segment in usage]),
-        **({"optimizer": facts["optimizer"]} if facts.get("optimizer") else {}),
+        **{name: facts[name] for name in ("optimizer", "predicted_step_seconds") if facts.get(name)},
         **({"decisions": decisions} if decisions else {}),
         **({"weights": saved[-1]} if saved else {}),
     }

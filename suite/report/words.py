@@ -83,6 +83,8 @@ def speed(result: Mapping[str, Any]) -> str:
     cache = f" (cache {result['compile_cache']})" if result["compile_cache"] else ""
     median, tail = result["step_seconds"]["p50"], result["step_seconds"]["p99"]
     times = "no step made" if median is None else f"median step {1000 * median:.1f} ms, p99 {1000 * tail:.1f} ms"
+    if "predicted_step_seconds" in result:
+        times += f", {1000 * result['predicted_step_seconds']:.1f} ms predicted without the optimizer"
     counted = f" · {result['flops']['trained']:.3g} FLOPs" if "flops" in result else ""
     return f"{spent}compile {result['compile_seconds']:.1f} s{cache} · {times}{counted} · {device}"
 

@@ -62,6 +62,6 @@ def _totals(result: Mapping[str, Any]) -> dict[str, float | None]:
     quantiles = {f"step_seconds/{name}": value for name, value in result["step_seconds"].items()}
     names = ("train_seconds", "wall_seconds", "compile_seconds", "peak_memory_bytes", "parameters", "steps", "samples")
     counted = {"flops": result["flops"]["trained"]} if "flops" in result else {}
-    explored = {"explored": result["explored"]} if "explored" in result else {}
+    explored = {name: result[name] for name in ("explored", "predicted_step_seconds") if name in result}
     optimizer = {f"optimizer/{name}": value for name, value in result.get("optimizer", {}).items()}
     return quantiles | counted | explored | optimizer | {name: result[name] for name in names}

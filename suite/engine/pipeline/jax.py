@@ -61,6 +61,7 @@ class Engine:
         self.local_ranks = tuple(rank for rank, one in enumerate(self.devices) if one.process_index == process)
         self.plan, self.kinds = Plan(), dict[str, str]()
         self.cache, self.compile_seconds = Cache(), 0.0
+        self.measured: Cut | None = None  # the plan with the times of whole stages
         self.channels = setup.channels(config["comm"], task, config["world"], "jax")
         self.model: JaxModel = load.half(config["task"]["module"], "jax").make(task)
         node = config["partition"]
@@ -114,7 +115,7 @@ class Engine:
         return typed(batch), np.uint32(self.seed), np.uint32(step)
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
-        """Run a step and discard its results, so that no step has to compile."""
+        """Run two steps and discard their results, so that no step has to compile, and to predict a step."""
         began = time.perf_counter()
         with self._mode():
             self.pipeline.warm(*self._inputs(batch, steps.start))
@@ -123,7 +124,8 @@ class Engine:
             with together():
                 for update in self.updates.values():
                     update.warm(grads, parameters, hyper)
-        self.compile_seconds += time.perf_counter() - began
+            self.compile_seconds += time.perf_counter() - began
+            self.measured = self.pipeline.calibrate(*self._inputs(batch, steps.start), steps=1)
 
     def prepare(self, batches: Iterable[Batch]) -> None:
         """Do nothing: no optimizer of a pipeline has statistics to initialise."""
@@ -284,6 +286,7 @@ class Engine:
             "optimizer": None,
             "compile_seconds": self.compile_seconds,
             "compile_cache": self.cache.answer,
+            "predicted_step_seconds": self.measured and self.measured.seconds,
             "bytes": self.ledger.facts(),
         }
 

@@ -94,6 +94,7 @@ class Engine:
     def _use(self, pipeline: Pipeline) -> None:
         """Train this rank's stage of a pipeline, with a new optimizer."""
         self.pipeline, self.grid = pipeline, pipeline.grid
+        self.measured: Cut | None = None  # the plan with the times of whole stages
         self.own = {name.removeprefix("model."): value for name, value in pipeline.named_parameters()}
         self.owners = self._owners()
         self.optimizer = self._optimizer(self.task)
@@ -130,9 +131,9 @@ class Engine:
         return {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
-        """Run forward and backward once and discard the results, so that no step pays for first calls."""
-        with self._mode(), self.ledger.paused():
-            self.pipeline.run(self._inputs(batch, steps.start))
+        """Run forward and backward twice and discard the results: for first calls, and to predict a step."""
+        with self._mode():
+            self.measured = self.pipeline.calibrate(self._inputs(batch, steps.start), steps=1)
 
     def prepare(self, batches: Iterable[Batch]) -> None:
         """Do nothing: no optimizer of a pipeline has statistics to initialise."""
@@ -303,6 +304,7 @@ class Engine:
             "optimizer": None,
             "compile_seconds": 0.0,
             "compile_cache": None,
+            "predicted_step_seconds": self.measured and self.measured.seconds,
             "bytes": self.ledger.facts(),
         }
 

@@ -1,0 +1,45 @@
+"""Corrects a plan with the times that its stages take while all of them run.
+
+A plan adds the times of operations that were measured one by one, with warm caches and an idle memory bus. Whole stages
+that run side by side take longer, and handle messages.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from suite.comm.partition.plan import Plan
+from suite.comm.partition.timeline import simulate
+
+STEPS = 3  # that are measured
+
+
+@dataclass
+class Passes:
+    """Seconds of the passes of one rank, without its waiting for messages.
+
+    Attributes:
+        forward: of each forward pass.
+        backward: of each backward pass.
+    """
+
+    forward: list[float] = field(default_factory=list)
+    backward: list[float] = field(default_factory=list)
+
+
+def calibrated(plan: Plan, passes: Mapping[int, Passes]) -> Plan:
+    """The plan with measured times of its stages, and the step that follows from them.
+
+    Args:
+        plan: to correct.
+        passes: of every rank that has micro-batches, by rank.
+    """
+    stages = []
+    for number, stage in enumerate(plan.stages):
+        own = [passes[rank] for rank in plan.grid.group(number) if rank in passes]
+        forward = statistics.median(seconds for rank in own for seconds in rank.forward)
+        backward = statistics.median(seconds for rank in own for seconds in rank.backward)
+        stages.append(replace(stage, forward=forward, backward=backward))
+    plan = replace(plan, stages=tuple(stages))
+    timeline = simulate(plan.times, plan.schedule, plan.micro_batches)
+    return replace(plan, seconds=timeline.seconds, busy=timeline.busy, bubble=timeline.bubble)

@@ -1,0 +1,80 @@
+"""Plans corrected by the measured times of whole stages: their arithmetic, and that measuring changes nothing."""
+
+import jax
+import numpy as np
+import pytest
+import torch_ranks
+from graphs import chain
+from jax_cuts import planned, traced
+from jax_models import CASES, Draw
+
+from suite.comm.partition.calibration import Passes, calibrated
+from suite.comm.partition.device import ONE_HOST, Device
+from suite.comm.partition.jax_pipeline import Pipeline
+from suite.comm.partition.plan import Plan
+from suite.comm.partition.planner import Request, plan
+from suite.contract import UserError
+
+JOB = {"stages": 2, "micro_batches": 4, "schedule": "1f1b", "steps": 2, "calibrate": True}
+
+
+def two_stages(devices: int = 2) -> Plan:
+    return plan(chain([1.0] * 4), Request(devices, 4, Device(2**40, 1.0, 1.0), ONE_HOST, 2, 4, "gpipe"))
+
+
+def test_a_step_follows_from_the_measured_passes() -> None:
+    made = two_stages()
+    assert made.pipelines == 1
+    passes = {0: Passes([1.0, 2.0, 90.0], [3.0]), 1: Passes([2.0], [3.0, 3.0])}  # medians: 2 and 3 in both stages
+    measured = calibrated(made, passes)
+    travel = sum(stage.receive + stage.receive_back for stage in made.stages)
+    assert measured.seconds == pytest.approx((4 + 1) * (2 + 3) + travel)  # GPipe: micro-batches + stages - 1 turns
+    assert measured.busy == (20.0, 20.0) and measured.balance == 1.0
+    assert [(stage.forward, stage.backward) for stage in measured.stages] == [(2.0, 3.0)] * 2
+    assert [stage.nodes for stage in measured.stages] == [stage.nodes for stage in made.stages]
+
+
+def test_replicas_of_a_stage_count_together_and_idle_ranks_do_not() -> None:
+    made = two_stages(4)
+    assert made.grid.world == 4
+    groups = [made.grid.group(stage) for stage in range(2)]
+    passes = {rank: Passes([1.0], [1.0]) for rank in groups[0]} | {groups[1][0]: Passes([5.0], [7.0])}
+    measured = calibrated(made, passes)
+    assert [(stage.forward, stage.backward) for stage in measured.stages] == [(1.0, 1.0), (5.0, 7.0)]
+
+
+@pytest.mark.parametrize("case", ["normalized", "encoder"])  # buffers that change, random numbers
+def test_measuring_in_torch_changes_no_bit(case: str) -> None:
+    for rank in (ranks := torch_ranks.start(2, **JOB, case=case)):
+        assert rank["different"] == []
+        assert [mine for mine, _ in rank["losses"]] == [plain for _, plain in rank["losses"]]
+        assert rank["measured"] == ranks[0]["measured"], "one prediction for all ranks"
+        assert min(rank["measured"]) > 0 and rank["predicted"] > max(rank["measured"])
+
+
+def test_measuring_in_torch_counts_no_bytes() -> None:
+    first, second = torch_ranks.start(2, **JOB, case="skipping")
+    assert first["sent"] == {"values": 8 * first["received"][1]}
+    assert second["sent"] == {"gradients": 8 * second["returned"][0]}
+
+
+def test_measuring_in_jax_changes_no_bit_and_counts_no_bytes() -> None:
+    case = CASES["dropout"](Draw())
+    made = traced(case)
+    one, other = (
+        Pipeline(made, planned(made.graph, 2, False, devices=3), case.params, jax.local_devices()[:3]) for _ in range(2)
+    )
+    measured = other.calibrate(*case.inputs, steps=1)
+    assert all(stage.forward > 0 and stage.backward > 0 for stage in measured.stages)
+    assert measured.seconds >= max(measured.busy) > 0 and other.gradients == {} and other.steps == 0
+    for _ in range(2):
+        assert float(one.step(*case.inputs)) == float(other.step(*case.inputs))
+        for name, grad in one.gradients.items():
+            np.testing.assert_array_equal(np.asarray(grad), np.asarray(other.gradients[name]), err_msg=name)
+    assert one.ledger.sent == other.ledger.sent
+
+
+def test_a_plan_by_other_rules_is_not_measured() -> None:
+    request = Request(2, 4, Device(2**40, 1.0, 1.0), ONE_HOST, 2, 4, "gpipe", rannc_compat=True)
+    with pytest.raises(UserError, match="can be read but not trained"):
+        calibrated(plan(chain([1.0] * 4), request), {})
