@@ -118,11 +118,12 @@ def reject_unread(config: Mapping[str, Any], overrides: Sequence[str], directory
     """
     reject_foreign(config.get("optimizer"), overrides, directory)
     policy = (config.get("comm") or {}).get("policy")
-    if "network" in config and not (policy and "network" in common(policy["module"]).READS):
+    chooses = policy and "network" in common(policy["module"]).READS
+    if "network" in config and not (chooses or config.get("partition")):
         name = config["network"]["name"]
         raise UserError(
             f"network={name}: a run uses the real network; only `suite plan` projects to another one, and only "
-            "comm=projected reads this setting"
+            "comm=projected and partition=auto read this setting"
         )
     if (config.get("partition") or {}).get("rannc_compat"):
         raise UserError(

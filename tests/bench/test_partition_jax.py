@@ -11,16 +11,17 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.bench
 SCRIPT = Path(__file__).parent.parent / "jax_speed.py"
-LIMIT = 0.65  # of the time of one process; 9/16 would be without costs: 8 micro-batches in 2 stages take 9 turns of 16
+FASTER = 1.3  # times one process; 16/9 would be without costs: 8 micro-batches in 2 stages take 9 turns of 16
 
 
-def seconds(world: int) -> list[float]:
-    """Seconds of each step with some processes."""
+def trained(world: int) -> tuple[float, float]:
+    """The median seconds of a step with some processes, and the predicted ones."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -40,11 +41,21 @@ def seconds(world: int) -> list[float]:
     finally:
         for child in children:
             child.kill()  # jax processes ignore SIGTERM
-    return json.loads(printed[0].splitlines()[-1])
+    answer = json.loads(printed[0].splitlines()[-1])
+    return statistics.median(answer["seconds"]), answer["predicted"]
 
 
-def test_two_processes_are_faster_than_one() -> None:
-    rounds = [(statistics.median(seconds(2)), statistics.median(seconds(1))) for _ in range(3)]
-    ratios = [two / one for two, one in rounds]
-    print(f"\ntwo processes / one: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}); {rounds}")
-    assert statistics.median(ratios) < LIMIT
+def spread(values: list[float]) -> str:
+    """Median, least and most."""
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def test_two_processes_are_faster_than_one(capsys: Any) -> None:
+    faster, errors = [], []
+    for _ in range(3):
+        (two, predicted), (one, _) = trained(2), trained(1)
+        faster.append(one / two)
+        errors.append(predicted / two)
+    with capsys.disabled():
+        print(f"\none process / two processes {spread(faster)}; predicted / measured {spread(errors)}")
+    assert statistics.median(faster) >= FASTER

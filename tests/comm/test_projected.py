@@ -187,6 +187,6 @@ def test_a_run_may_be_told_of_a_network_only_where_its_policy_looks() -> None:
         with (
             contextlib.nullcontext()
             if good
-            else pytest.raises(UserError, match="only comm=projected reads this setting")
+            else pytest.raises(UserError, match="only comm=projected and partition=auto read this setting")
         ):
             validation.reject_unread(configure.compose(typed), typed)

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from suite import engine, load
-from suite.comm.partition.device import Device
+from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.placement import Grid
+from suite.comm.projection.network import Network, make
 from suite.contract import Sparse, Task, UserError
 
 # What an optimizer may need, because each stage has it for its own parameters.
@@ -84,6 +85,15 @@ def described(node: Mapping[str, Any]) -> Device | None:
         return None
     memory, speeds = node["memory_gib"] * 2**30, (1e12 * node["tflops"], 1e9 * node["bandwidth_gb"])
     return Device(memory, *speeds, 1e-6 * node["overhead_us"])
+
+
+def links(config: Mapping[str, Any]) -> Network:
+    """The network between the devices, for the plan: `network=`; if it is null, that of one host.
+
+    Args:
+        config: of the run.
+    """
+    return make(config["network"]) if config.get("network") else ONE_HOST
 
 
 def compare(grid: Grid, digests: Mapping[int, int]) -> None:

@@ -26,7 +26,7 @@ from suite.engine.jax_device import Layout, devices_for, facts, typed
 from suite.engine.jax_evaluation import Evaluation
 from suite.engine.jax_programs import Cache, Mode
 from suite.engine.jax_step import context, objective, untouched
-from suite.engine.pipeline import STAGES, compare, described
+from suite.engine.pipeline import STAGES, compare, described, links
 from suite.engine.pipeline.jax_update import Update, scaled, square
 from suite.engine.ranks.jax import Ranks
 
@@ -77,6 +77,7 @@ class Engine:
                     schedule=node["schedule"],
                     memory=node["memory_gib"] * 2**30,
                     device=described(node),
+                    network=links(config),
                     channels=self.channels,
                     seed=self.seed,
                 )

@@ -18,7 +18,7 @@ from suite.comm.transport import entry
 from suite.comm.transport.torch import Transport
 from suite.contract import Plan, Task, TorchOptimizer
 from suite.engine import tree
-from suite.engine.pipeline import STAGES, compare
+from suite.engine.pipeline import STAGES, compare, links
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import device_for, facts, switches
 from suite.engine.torch_taps import wide
@@ -81,6 +81,7 @@ class Engine:
                 schedule=node["schedule"],
                 memory=node["memory_gib"] * 2**30,
                 device=self.device,
+                network=links(config),
                 outputs=True,
                 **self.options,
             )
