@@ -28,6 +28,7 @@ VERBS = {
     "submit": "suite.verbs.submit",
     "export": "suite.verbs.export",
     "regress": "suite.verbs.regress",
+    "counters": "suite.verbs.counters",
 }
 HELP = """suite: published claims of large-scale training as commands, in PyTorch and in JAX
 
@@ -37,7 +38,7 @@ HELP = """suite: published claims of large-scale training as commands, in PyTorc
   suite experiment=A1-12                                a published row, as printed
 
   suite list | plan | data | tune | verify | sync       each with --help
-  suite reproduce | report | board | submit | export | regress
+  suite reproduce | report | board | submit | export | regress | counters
 
 Groups (group=choice):
 {groups}

@@ -1,0 +1,187 @@
+"""The accepted counts: a YAML file with one entry for each counted run or import."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suite import disk
+from suite.contract import UserError
+
+HEAD = """# Exact counts of short runs, as a reviewer has accepted them; docs/regression.md explains them.
+# `suite counters` compares them with the working tree, and `suite counters --accept` writes them again.
+"""
+PACKAGES = ("torch", "jax", "numpy")
+PRECISIONS = ("float32", "float64")
+# Rounding differs between machines and orders of sums. In a network of ReLUs the difference grows about tenfold a step
+# (see suite/verbs/replay.py).
+EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52}
+FIRST, GROWTH = 100, 10  # epsilons at the first step, growth per step
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs between accepted and present counts of one entry.
+
+    Attributes:
+        place: dotted key of the count, or `losses`.
+        before: the accepted value; None if there is none.
+        after: the present value; None if there is none.
+    """
+
+    place: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        if isinstance(self.before, int) and isinstance(self.after, int) and self.before:
+            return f"{self.place}: {self.before:,} -> {self.after:,} ({self.after / self.before - 1:+.2%})"
+        return f"{self.place}: {_shown(self.before)} -> {_shown(self.after)}"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# ------------------------------------------------------------------------------------------------------------ the file
+def read(path: Path) -> list[dict[str, Any]]:
+    """The entries of a file of counts.
+
+    Raises:
+        UserError: if it is no such file.
+    """
+    import yaml
+
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))["entries"]
+        names = [entry["name"] for entry in entries]
+        kinds = [("run" in entry) + ("import" in entry) for entry in entries]
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: expected entries: [{{name: mine, run: +task=resnet50}}]: {error}") from error
+    if len(set(names)) < len(names) or set(kinds) != {1}:
+        raise UserError(f"{path}: each entry needs a name of its own, and either run or import")
+    return entries
+
+
+def write(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Write a file of counts."""
+    import yaml
+
+    content = {"made_with": made_with(), "entries": [dict(entry) for entry in entries]}
+    disk.replace(path, HEAD + yaml.safe_dump(content, sort_keys=False, width=110))
+
+
+def made_with() -> dict[str, str]:
+    """The versions on which counts depend."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def other_versions(path: Path) -> list[str]:
+    """The packages whose versions differ from those of the accepted counts, with both versions."""
+    import yaml
+
+    before = yaml.safe_load(path.read_text(encoding="utf-8")).get("made_with") or {}
+    now = made_with()
+    return [f"{name} {before[name]} -> {now.get(name, 'none')}" for name in before if before[name] != now.get(name)]
+
+
+# ------------------------------------------------------------------------------------------------------------ counting
+def count(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Count a run or an import again, each in processes of its own.
+
+    Returns:
+        The entry with present counts and, of a run, losses in both precisions.
+
+    Raises:
+        UserError: if a process failed, with the end of its output.
+    """
+    head = {key: entry[key] for key in ("name", "run", "import") if key in entry}
+    if "import" in entry:
+        return {**head, "counts": _process(entry, ["suite.regress.counters.imports", str(entry["import"])])}
+    words = ["suite.regress.counters.process", *shlex.split(str(entry["run"]))]
+    first, second = (_process(entry, [*words, f"precision={precision}"]) for precision in PRECISIONS)
+    losses = dict(zip(PRECISIONS, (first["losses"], second["losses"]), strict=True))
+    return {**head, "counts": first["counts"], "losses": losses}
+
+
+def _process(entry: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """The JSON that a module prints."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-6:])
+        raise UserError(f"{entry['name']}: counting failed with exit code {done.returncode}:\n{tail}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# ------------------------------------------------------------------------------------------------------------ changes
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """The counts in which two entries differ."""
+    return list(_changes(before.get("counts"), after.get("counts"), ""))
+
+
+def _changes(before: Any, after: Any, place: str) -> Iterator[Change]:
+    if isinstance(before, Mapping) or isinstance(after, Mapping):
+        earlier, later = (value if isinstance(value, Mapping) else {} for value in (before, after))
+        for key in dict.fromkeys([*earlier, *later]):
+            yield from _changes(earlier.get(key), later.get(key), f"{place}.{key}" if place else str(key))
+    elif before != after:
+        yield Change(place, before, after)
+
+
+def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """What kind of change the losses show; None if none has changed.
+
+    In double precision rounding is tiny in the first steps, so that a difference means other mathematics.
+
+    Returns:
+        `rounding`: both precisions agree up to rounding. `algorithm`: the losses in double precision differ.
+        `bug?`: those in double precision agree, and those in single precision differ by more than rounding.
+    """
+    earlier, later = before.get("losses"), after.get("losses")
+    if not earlier or not later or earlier == later:
+        return None
+    if not _close(earlier["float64"], later["float64"], EPSILON["float64"]):
+        return "algorithm"
+    return "rounding" if _close(earlier["float32"], later["float32"], EPSILON["float32"]) else "bug?"
+
+
+def _close(before: Sequence[float], after: Sequence[float], epsilon: float) -> bool:
+    """Whether losses agree up to rounding that grows from step to step."""
+    bounds = (FIRST * epsilon * GROWTH**step for step in range(len(before)))
+    pairs = zip(before, after, bounds, strict=False)
+    return len(before) == len(after) and all(abs(b - a) <= bound * abs(b) for b, a, bound in pairs)
+
+
+def compared(
+    path: Path, names: Sequence[str], report: Callable[[str], None]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Accepted and present entries, one pair after the other; all, or those that are named.
+
+    Raises:
+        UserError: if there is no entry of a name, or counting fails.
+    """
+    entries = read(path)
+    known = [entry["name"] for entry in entries]
+    for name in names:
+        if name not in known:
+            raise UserError(f"{name}: no such entry; type one of {', '.join(known)}")
+    for entry in entries:
+        if not names or entry["name"] in names:
+            report(f"counting {entry['name']}")
+            yield entry, count(entry)

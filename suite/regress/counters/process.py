@@ -1,0 +1,74 @@
+"""`python -m suite.regress.counters.process OVERRIDES...` trains a few steps and prints what it counted, as JSON.
+
+One process counts one run: what was imported or compiled before would change the counts.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from suite import load
+from suite.contract import UserError
+from suite.launch.run import make_task, prepare_backend
+from suite.settings import configure
+from suite.training import schedule
+
+STEPS = 12  # the longest interval of the default settings is 10
+ALWAYS = ("track=none", "threads=1", f"max_steps={STEPS}", f"eval_every={STEPS}")
+
+
+def main(overrides: Sequence[str]) -> int:
+    """Train, count, print.
+
+    Args:
+        overrides: of the run.
+
+    Returns:
+        0, or 2 if the run cannot be counted.
+    """
+    try:
+        print(json.dumps(counted(overrides)))
+    except UserError as error:
+        print(f"suite: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def counted(overrides: Sequence[str]) -> dict[str, Any]:
+    """The counts and the losses of a run's first steps.
+
+    Raises:
+        UserError: if the run's configuration is wrong, or needs several processes.
+    """
+    config = configure.compose([*overrides, *ALWAYS])
+    backend = config["backend"]
+    if config["world"] > 1 and backend == "torch":
+        raise UserError("world=: several ranks are counted in one process, in jax only; type backend=jax")
+    load.framework(backend)
+    prepare_backend(config)
+    task = make_task(config)
+    engine = load.half("suite.engine", backend).Engine(task, config)
+    hyper = schedule.Scheduled(STEPS, config["schedule"], config["optimizer"], 1.0)
+    losses: list[float] = []
+
+    def batch(index: int) -> Any:
+        return task.batch("train", config["seed"], index, 0, 1)
+
+    def warm() -> None:
+        engine.warm(batch(0), range(STEPS), hyper[0])
+        if engine.plan.warm_start:
+            engine.prepare(batch(index) for index in range(engine.plan.warm_start))
+
+    def steps() -> None:
+        losses.extend(engine.losses([engine.step(step, batch(step), hyper[step]) for step in range(STEPS)]))
+
+    counts = load.half("suite.regress.counters", backend).count(engine, warm, steps)
+    arrays, _ = engine.snapshot()
+    facts = engine.facts()
+    exact = {"parameters": facts["parameters"], "state_bytes": sum(array.nbytes for array in arrays.values())}
+    return {"counts": {**exact, "wire_bytes": facts["bytes"]["by_name"], **counts}, "losses": losses}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""What a run in torch does in its steps."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+# these operators copy a value to the host, and wait for the device
+WAITING = ("aten::_local_scalar_dense", "aten::equal")
+
+
+class Operators(TorchDispatchMode):
+    """Counts the operators that run inside, by name. Views run nothing and are left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self.calls[func.name().partition(".")[0]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def count(engine: Any, warm: Callable[[], None], steps: Callable[[], None]) -> dict[str, Any]:
+    """Run steps, and count.
+
+    Args:
+        engine: of `suite.engine.torch`.
+        warm: prepares the engine.
+        steps: makes the steps.
+
+    Returns:
+        Of all steps together: `operators` and those that wait for the device (`synchronisations`), by name; and
+        `flops`, of products and convolutions.
+    """
+    warm()
+    operators = Operators()
+    with FlopCounterMode(display=False) as flops, operators:
+        steps()
+    return {
+        "flops": flops.get_total_flops(),
+        "synchronisations": sum(operators.calls[name] for name in WAITING),
+        "operators": {name.removeprefix("aten::"): calls for name, calls in sorted(operators.calls.items())},
+    }

@@ -1,0 +1,56 @@
+"""`suite counters`: compare exact counts of short runs with the accepted ones."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from suite.regress.counters import golden
+
+FILE = "counters.yaml"
+HELP = """Count what short runs do, and compare with the counts that a reviewer has accepted: FLOPs, bytes and kernels
+of each compiled program, compilations, operators, copies to the host, bytes on the wire and of the state, losses of 12
+steps, imported modules. The counts do not depend on the machine's speed or load. Exit codes: 0 equal up to rounding, or
+accepted; 1 a run failed; 2 bad usage; 3 something changed."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Count and compare.
+
+    Args:
+        arguments: what was typed after `suite counters`.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: if the file is malformed, there is no such entry, or a run cannot be counted.
+    """
+    parser = argparse.ArgumentParser(prog="suite counters", description=HELP)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these entries")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="a list of your own; default: results/counters.yaml")
+    parser.add_argument("--accept", action="store_true", help="write the present counts to the file")
+    chosen = parser.parse_args(arguments)
+    path = chosen.file or Path(str(resources.files("suite.results"))) / FILE
+    accepted, changed = {entry["name"]: entry for entry in golden.read(path)}, False
+    for before, after in golden.compared(path, chosen.names, lambda line: print(line, file=sys.stderr, flush=True)):
+        name, kind, differing = before["name"], golden.verdict(before, after), golden.changes(before, after)
+        for change in differing:
+            print(f"{name}: {change}")
+        if kind:
+            print(f"{name}: losses: {kind}")
+        elif not differing:
+            print(f"{name}: unchanged")
+        changed |= bool(differing) or kind in ("algorithm", "bug?")
+        accepted[name] = after
+    if versions := golden.other_versions(path):
+        print(f"The accepted counts were made with other versions: {', '.join(versions)}.")
+    if chosen.accept:
+        golden.write(path, list(accepted.values()))
+        print(f"written to {path}")
+        return 0
+    if changed:
+        own = f" --file {path}" if chosen.file else ""
+        print(f"To accept the present counts, type suite counters{own} --accept {' '.join(chosen.names)}".rstrip())
+    return 3 if changed else 0
