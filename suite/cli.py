@@ -88,7 +88,7 @@ def _dispatch(arguments: list[str]) -> int:
 
     if first and "=" not in first and not first.startswith("-"):
         raise UserError(f"{first}: no such verb; {nearest(first, VERBS)} (for a setting, type key=value)")
-    directory, overrides = _directory(arguments)
+    directory, overrides = split_directory(arguments)
     sweep = any(argument in SWEEP for argument in overrides)
     runs = expand([argument for argument in overrides if argument not in SWEEP])
     if len(runs) > 1 and not sweep:
@@ -101,13 +101,13 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _help(arguments: list[str]) -> str:
     """The help text with the choices of every group. Hydra's own help would print whole configuration files."""
-    directory, _ = _directory(arguments)
+    directory, _ = split_directory(arguments)
     groups = {group: ", ".join(options(group, directory)) for group in CHOICES}
     wrap = functools.partial(textwrap.fill, width=110, subsequent_indent=" " * 14)
     return HELP.format(groups="\n".join(wrap(f"  {group:<11} {names}") for group, names in groups.items()))
 
 
-def _directory(arguments: list[str]) -> tuple[Path | None, list[str]]:
+def split_directory(arguments: list[str]) -> tuple[Path | None, list[str]]:
     """Split the arguments into the directory of `--config-dir DIR` (None if not given) and the others."""
     others = list(arguments)
     for index, argument in enumerate(arguments):
@@ -184,7 +184,7 @@ def _hydra(arguments: list[str]) -> int:
     from suite.settings.configure import complete
 
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    sys.argv = ["suite", *complete(arguments, _directory(arguments)[0])]
+    sys.argv = ["suite", *complete(arguments, split_directory(arguments)[0])]
     hydra.main(version_base="1.3", config_path="pkg://suite.conf", config_name="config")(lambda config: None)()
     return 0
 

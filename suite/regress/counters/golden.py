@@ -73,11 +73,19 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def write(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Write a file of counts."""
+    """Write a file of counts: a line for each count, so that a difference is easy to read."""
     import yaml
 
+    class Dumper(yaml.SafeDumper):
+        """Writes a list of losses in as few lines as possible."""
+
+    def losses(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
+        flow = all(isinstance(value, float) for value in values)
+        return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=flow)
+
+    Dumper.add_representer(list, losses)
     content = {"made_with": made_with(), "entries": [dict(entry) for entry in entries]}
-    disk.replace(path, HEAD + yaml.safe_dump(content, sort_keys=False, width=110))
+    disk.replace(path, HEAD + yaml.dump(content, Dumper=Dumper, sort_keys=False, width=120))
 
 
 def made_with() -> dict[str, str]:

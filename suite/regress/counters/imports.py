@@ -11,8 +11,13 @@ def main(module: str) -> None:
     before = set(sys.modules)
     importlib.import_module(module)
     packages = Counter(name.partition(".")[0] for name in set(sys.modules) - before)
-    own = {name: count for name, count in sorted(packages.items()) if name not in sys.stdlib_module_names}
+    own = {name: count for name, count in sorted(packages.items()) if not _standard(name)}
     print(json.dumps({"modules": {**own, "standard library": packages.total() - sum(own.values())}}))
+
+
+def _standard(name: str) -> bool:
+    """Whether a module belongs to Python; the names of some begin with an underscore and the platform."""
+    return name in sys.stdlib_module_names or name.startswith("_")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from suite import load
+from suite.cli import split_directory
 from suite.contract import UserError
 from suite.launch.run import make_task, prepare_backend
+from suite.load import search_working_directory
 from suite.settings import configure
 from suite.training import schedule
 
@@ -41,7 +43,9 @@ def counted(overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: if the run's configuration is wrong, or needs several processes.
     """
-    config = configure.compose([*overrides, *ALWAYS])
+    search_working_directory()
+    directory, words = split_directory(list(overrides))
+    config = configure.compose([*words, *ALWAYS], directory)
     backend = config["backend"]
     if config["world"] > 1 and backend == "torch":
         raise UserError("world=: several ranks are counted in one process, in jax only; type backend=jax")

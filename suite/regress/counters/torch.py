@@ -13,15 +13,16 @@ WAITING = ("aten::_local_scalar_dense", "aten::equal")
 
 
 class Operators(TorchDispatchMode):
-    """Counts the operators that run inside, by name. Views run nothing and are left out."""
+    """Counts the operators that run inside, by name. Views and marks of profilers run nothing."""
 
     def __init__(self):
         super().__init__()
         self.calls: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func.is_view:
-            self.calls[func.name().partition(".")[0]] += 1
+        name = func.name().partition(".")[0]
+        if not func.is_view and not name.startswith("profiler::"):
+            self.calls[name] += 1
         return func(*args, **(kwargs or {}))
 
 
