@@ -19,10 +19,11 @@ from tiny_runs import Call
 from suite import cli
 from suite.contract import UserError
 from suite.launch import checks, external, slurm
+from suite.regress.counters import golden
 from suite.regress.sides import OVERRIDE, REQUIREMENT
 from suite.settings import configure, validation
 from suite.settings.overrides import CHOICES
-from suite.verbs import plan, regress, tune
+from suite.verbs import counters, plan, regress, tune
 
 EVERY = commands.every()
 NOT_OURS = ("distrax", "immutabledict")  # packages that only kfac-jax wants
@@ -117,12 +118,22 @@ def lists(text: str, suite: Call) -> None:
 def regresses(text: str, suite: Call) -> None:
     """Its options are accepted, its benchmarks compose, and its sides are of a known kind."""
     chosen = regress.parser().parse_args(shlex.split(text)[2:])
+    if chosen.history:
+        return  # tests/regress/test_history.py runs it
     if chosen.benchmarks is None:
         for benchmark in regress.benchmarks_of(chosen):
             configure.compose(benchmark.overrides)
     for word in shlex.split(f"{chosen.a} {chosen.b}"):
         commit = re.fullmatch(r"HEAD(~\d+)?|main|A|B", word)
         assert commit or word == "." or REQUIREMENT.fullmatch(word) or OVERRIDE.fullmatch(word), word
+
+
+def counts(text: str, suite: Call) -> None:
+    """Its options are accepted, and the committed file has its entries; their runs compose."""
+    chosen = counters.parser().parse_args(shlex.split(text)[2:])
+    entries = {entry["name"]: entry for entry in golden.read(commands.ROOT / "results" / "counters.yaml")}
+    for name in chosen.names:
+        configure.compose(shlex.split(entries[name]["run"]))
 
 
 def there(text: str, suite: Call) -> None:
@@ -178,6 +189,7 @@ WAYS = [
         "measures for minutes: its claims are listed, tests/verbs/test_reproduce.py measures",
     ),
     Way(r"suite regress \S", regresses, "measures for minutes: tests/regress runs it on commits that take no time"),
+    Way(r"suite counters \S", counts, "counts for minutes: tests/regress/test_counters.py counts small runs"),
     Way(r"suite tune \S", tunes, "trains for many minutes: its runs are composed"),
     Way(r"suite \w+( [A-Z]+(\.json)?)?$", named, "names a verb, or needs a result"),
     Way(r"suite ", composes, "trains for minutes, or with data and devices that are not here: checked before ranks"),

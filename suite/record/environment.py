@@ -46,6 +46,11 @@ def capture() -> dict[str, Any]:
     }
 
 
+def machine() -> str:
+    """The processor, the number of cores and the GPUs, in words; times are compared only where these are equal."""
+    return ", ".join([_cpu(), f"{os.cpu_count()} cores", *(str(gpu) for gpu in _gpus() or ())])
+
+
 def fingerprint(environment: dict[str, Any], *, device: str, threads: int) -> str:
     """A hash that is equal for two runs if one result can replace the other.
 

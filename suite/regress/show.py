@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
+from suite.record.environment import machine
 from suite.regress.rule import Verdict
 from suite.regress.session import Limits, Outcome
 from suite.regress.sides import Side
@@ -99,6 +101,8 @@ def as_dict(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limit
     """The answer and every measurement, for JSON."""
     return {
         "schema": SCHEMA,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
         "sides": {name: {"typed": side.name, "commit": side.commit} for name, side in zip("AB", sides, strict=True)},
         "limits": asdict(limits),
         "benchmarks": [

@@ -27,11 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         UserError: if the file is malformed, there is no such entry, or a run cannot be counted.
     """
-    parser = argparse.ArgumentParser(prog="suite counters", description=HELP)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these entries")
-    parser.add_argument("--file", type=Path, metavar="FILE", help="a list of your own; default: results/counters.yaml")
-    parser.add_argument("--accept", action="store_true", help="write the present counts to the file")
-    chosen = parser.parse_args(arguments)
+    chosen = parser().parse_args(arguments)
     path = chosen.file or Path(str(resources.files("suite.results"))) / FILE
     accepted, changed = {entry["name"]: entry for entry in golden.read(path)}, False
     for before, after in golden.compared(path, chosen.names, lambda line: print(line, file=sys.stderr, flush=True)):
@@ -54,3 +50,14 @@ def main(arguments: Sequence[str]) -> int:
         own = f" --file {path}" if chosen.file else ""
         print(f"To accept the present counts, type suite counters{own} --accept {' '.join(chosen.names)}".rstrip())
     return 3 if changed else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command accepts."""
+    accepted = argparse.ArgumentParser(prog="suite counters", description=HELP)
+    accepted.add_argument("names", nargs="*", metavar="NAME", help="only these entries")
+    accepted.add_argument(
+        "--file", type=Path, metavar="FILE", help="a list of your own; default: results/counters.yaml"
+    )
+    accepted.add_argument("--accept", action="store_true", help="write the present counts to the file")
+    return accepted

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from suite.contract import UserError
 from suite.record.record import as_json
-from suite.regress import show
+from suite.regress import history, history_picture, show
 from suite.regress.benchmarks import METRICS, Benchmark, read, typed
 from suite.regress.bisect import bisect
 from suite.regress.rule import ALPHA, LEAST, MARGIN, ROUNDS
@@ -37,6 +37,10 @@ def main(arguments: Sequence[str]) -> int:
         UserError: for a side that cannot be built, or a benchmark that does not exist.
     """
     chosen = parser().parse_args(arguments)
+    if chosen.history:
+        return _history(chosen)
+    if chosen.a is None:
+        raise UserError("type a side, such as suite regress HEAD~1; or --history with reports")
     if chosen.margin <= 0 or chosen.minutes <= 0:
         raise UserError("--margin and --minutes are positive")
     if chosen.rounds < LEAST:
@@ -66,6 +70,18 @@ def main(arguments: Sequence[str]) -> int:
     return 3 if "slower" in states else int("failed" in states)
 
 
+def _history(chosen: argparse.Namespace) -> int:
+    """Print, draw and write where the measurements of earlier reports change."""
+    series = history.read(chosen.history)
+    for line in history.lines(series):
+        print(line)
+    if chosen.svg:
+        chosen.svg.write_text(history_picture.picture(series), encoding="utf-8")
+    if chosen.json:
+        chosen.json.write_text(as_json({"history": history.as_dict(series)}, indent=1), encoding="utf-8")
+    return 0
+
+
 class _TerminatedError(KeyboardInterrupt):
     """SIGTERM."""
 
@@ -87,7 +103,7 @@ def _terminable() -> Iterator[None]:
 def parser() -> argparse.ArgumentParser:
     """What the command accepts."""
     accepted = argparse.ArgumentParser(prog="suite regress", description=HELP)
-    accepted.add_argument("a", metavar="A", help="the side that is believed to be fast")
+    accepted.add_argument("a", metavar="A", nargs="?", help="the side that is believed to be fast")
     accepted.add_argument("b", metavar="B", nargs="?", default=".", help="the side in question; default: .")
     accepted.add_argument("--benchmarks", type=Path, metavar="FILE", help="a list of benchmarks of your own, in YAML")
     accepted.add_argument("--only", nargs="+", metavar="NAME", help="only these benchmarks")
@@ -99,6 +115,10 @@ def parser() -> argparse.ArgumentParser:
     )
     accepted.add_argument("--minutes", type=float, default=float("inf"), help="start no round after so many minutes")
     accepted.add_argument("--bisect", action="store_true", help="find the first slower commit between A and B")
+    accepted.add_argument(
+        "--history", type=Path, nargs="+", metavar="FILE|DIR", help="run nothing; show the changes in reports of --json"
+    )
+    accepted.add_argument("--svg", type=Path, metavar="FILE", help="draw the history")
     accepted.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     accepted.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit's XML")
     accepted.add_argument("--markdown", type=Path, metavar="FILE", help="write one table, for a comment")
