@@ -33,12 +33,12 @@ def _panel(one: Series) -> list[str]:
     low, high = min(values) - room, max(values) + room
     across = svg.Scale(0, max(len(values) - 1, 1), LEFT, WIDTH - RIGHT)
     down = svg.Scale(low, high, HEIGHT - FOOT, TOP)
-    parts = [svg.text(0, 14, f"{one.benchmark}, {one.metric}", "name")]
+    parts = [svg.text(8, 14, f"{one.benchmark}, {one.metric}", "name")]
     parts.append(svg.text(WIDTH - RIGHT, 14, svg.shorten(one.machine, 70), "tick", "end"))
     for tick in svg.ticks(low, high, 3):
         parts.append(svg.line(LEFT, down(tick), WIDTH - RIGHT, down(tick), "grid"))
         parts.append(svg.text(LEFT - 6, down(tick) + 4, amount(tick, one.metric), "tick", "end"))
-    for index, anchor in ((0, "start"), (len(values) - 1, "end")):
+    for index, anchor in {0: "start", len(values) - 1: "end"}.items():
         parts.append(svg.text(across(index), HEIGHT - 8, one.points[index].date[:10], "tick", anchor))
     found = one.changes
     edges = [0, *(change.index for change in found), len(values)]
