@@ -130,7 +130,8 @@ class Plan:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
         """The plan that `dataclasses.asdict` made `content` of."""
-        return cls(**dict(content) | {"stages": tuple(Stage(**stage) for stage in content["stages"])})
+        stages = tuple(Stage(**stage) for stage in content["stages"])
+        return cls(**{**content, "stages": stages})
 
     def to_json(self) -> str:
         """The plan as JSON, with predicted figures."""

@@ -17,7 +17,7 @@ OPERATION = re.compile(r"^\s+(?:ROOT )?%?\S+ = .*?([a-z][a-z-]*)(?:-start)?\(")
 
 compilations: Counter[str] = Counter()
 # jax has no way to remove a listener
-jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: compilations.update([event]))
+jax.monitoring.register_event_duration_secs_listener(lambda event, duration_secs, **_: compilations.update([event]))
 
 
 def count(engine: Any, warm: Callable[[], None], steps: Callable[[], None]) -> dict[str, Any]:
