@@ -14,6 +14,7 @@ from suite import __version__, disk
 from suite.contract import UserError
 from suite.load import nearest, options, search_working_directory
 from suite.settings.configure import CHOICES
+from suite.settings.overrides import split_directory
 
 VERBS = {
     "list": "suite.verbs.list",
@@ -105,20 +106,6 @@ def _help(arguments: list[str]) -> str:
     groups = {group: ", ".join(options(group, directory)) for group in CHOICES}
     wrap = functools.partial(textwrap.fill, width=110, subsequent_indent=" " * 14)
     return HELP.format(groups="\n".join(wrap(f"  {group:<11} {names}") for group, names in groups.items()))
-
-
-def split_directory(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """Split the arguments into the directory of `--config-dir DIR` (None if not given) and the others."""
-    others = list(arguments)
-    for index, argument in enumerate(arguments):
-        name, _, value = argument.partition("=")
-        if name in ("--config-dir", "-cd"):
-            del others[index : index + (1 if value else 2)]
-            directory = Path(value or (arguments[index + 1] if index + 1 < len(arguments) else ""))
-            if not directory.is_dir() or (not value and index + 1 == len(arguments)):
-                raise UserError(f"--config-dir {directory}: no such directory")
-            return directory, others
-    return None, others
 
 
 def _run_all(runs: list[list[str]], configs: list[dict[str, Any]], *, apart: bool) -> int:

@@ -31,7 +31,7 @@ GROUND = ("contract", "stream", "load", "disk", "declared")  # files below all r
 OPEN_TO_MEMBERS = ("suite.contract", "suite.declared", "suite.stream", "suite.load")
 # rooms from the lowest to the highest: each may import those before it
 ROOMS = ("comm", "optimizers", "tasks", "settings", "record", "statistics", "regress", "claims", "report", "projection")
-ROOMS += ("engine", "training", "track", "launch", "verbs", "studies", "cli", "__main__")
+ROOMS += ("engine", "training", "track", "launch", "counters", "verbs", "studies", "cli", "__main__")
 
 
 def modules() -> list[Path]:

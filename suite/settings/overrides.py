@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
@@ -61,3 +62,21 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         return {prefix.rstrip("."): value}
     return {k: v for name, item in value.items() for k, v in flat(item, f"{prefix}{name}.").items()}
+
+
+def split_directory(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Split arguments into the directory of `--config-dir DIR` (None if not given) and the others.
+
+    Raises:
+        UserError: if there is no such directory.
+    """
+    others = list(arguments)
+    for index, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name in ("--config-dir", "-cd"):
+            del others[index : index + (1 if value else 2)]
+            directory = Path(value or (arguments[index + 1] if index + 1 < len(arguments) else ""))
+            if not directory.is_dir() or (not value and index + 1 == len(arguments)):
+                raise UserError(f"--config-dir {directory}: no such directory")
+            return directory, others
+    return None, others

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from suite.regress.counters import golden
+from suite.counters import golden
 
 FILE = "counters.yaml"
 HELP = """Count what short runs do, and compare with the counts that a reviewer has accepted: FLOPs, bytes and kernels

@@ -12,7 +12,7 @@ import conftest
 import pytest
 
 from suite.contract import UserError
-from suite.regress.counters import golden
+from suite.counters import golden
 
 GOLDEN = Path(str(resources.files("suite.results"))) / "counters.yaml"
 OUTSIDE = f"--config-dir {conftest.OUTSIDE / 'conf'} +task=tiny optimizer=sgd optimizer.lr=0.1"

@@ -1,4 +1,4 @@
-"""`python -m suite.regress.counters.process OVERRIDES...` trains a few steps and prints what it counted, as JSON.
+"""`python -m suite.counters.process OVERRIDES...` trains a few steps and prints what it counted, as JSON.
 
 One process counts one run: what was imported or compiled before would change the counts.
 """
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from suite import load
-from suite.cli import split_directory
 from suite.contract import UserError
 from suite.launch.run import make_task, prepare_backend
 from suite.load import search_working_directory
 from suite.settings import configure
+from suite.settings.overrides import split_directory
 from suite.training import schedule
 
 STEPS = 12  # the longest interval of the default settings is 10
@@ -67,7 +67,7 @@ def counted(overrides: Sequence[str]) -> dict[str, Any]:
     def steps() -> None:
         losses.extend(engine.losses([engine.step(step, batch(step), hyper[step]) for step in range(STEPS)]))
 
-    counts = load.half("suite.regress.counters", backend).count(engine, warm, steps)
+    counts = load.half("suite.counters", backend).count(engine, warm, steps)
     arrays, _ = engine.snapshot()
     facts = engine.facts()
     exact = {"parameters": facts["parameters"], "state_bytes": sum(array.nbytes for array in arrays.values())}

@@ -1,4 +1,4 @@
-"""`python -m suite.regress.counters.imports MODULE` prints how many modules an import loads, by package, as JSON."""
+"""`python -m suite.counters.imports MODULE` prints how many modules an import loads, by package, as JSON."""
 
 import importlib
 import json

@@ -120,8 +120,8 @@ def count(entry: Mapping[str, Any]) -> dict[str, Any]:
     """
     head = {key: entry[key] for key in ("name", "run", "import") if key in entry}
     if "import" in entry:
-        return {**head, "counts": _process(entry, ["suite.regress.counters.imports", str(entry["import"])])}
-    words = ["suite.regress.counters.process", *shlex.split(str(entry["run"]))]
+        return {**head, "counts": _process(entry, ["suite.counters.imports", str(entry["import"])])}
+    words = ["suite.counters.process", *shlex.split(str(entry["run"]))]
     first, second = (_process(entry, [*words, f"precision={precision}"]) for precision in PRECISIONS)
     losses = dict(zip(PRECISIONS, (first["losses"], second["losses"]), strict=True))
     return {**head, "counts": first["counts"], "losses": losses}
