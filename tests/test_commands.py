@@ -18,8 +18,8 @@ from tiny_runs import Call
 
 from suite import cli
 from suite.contract import UserError
-from suite.launch import checks, external, slurm
 from suite.counters import golden
+from suite.launch import checks, external, slurm
 from suite.regress.sides import OVERRIDE, REQUIREMENT
 from suite.settings import configure, validation
 from suite.settings.overrides import CHOICES
