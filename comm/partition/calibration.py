@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.timeline import simulate
+from suite.contract import UserError
 
 STEPS = 3  # that are measured
 
@@ -25,6 +26,16 @@ class Passes:
 
     forward: list[float] = field(default_factory=list)
     backward: list[float] = field(default_factory=list)
+
+
+def check_steps(steps: int) -> None:
+    """Check the number of steps to measure.
+
+    Raises:
+        UserError: if it is less than 1.
+    """
+    if steps < 1:
+        raise UserError(f"steps={steps}: measure at least one step")
 
 
 def calibrated(plan: Plan, passes: Mapping[int, Passes]) -> Plan:

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from suite.comm.channel import Channels
-from suite.comm.partition.calibration import STEPS, Passes, calibrated
+from suite.comm.partition.calibration import STEPS, Passes, calibrated, check_steps
 from suite.comm.partition.jax_alone import micro_batch, stage_of, totals
 from suite.comm.partition.jax_links import Item, Links
 from suite.comm.partition.jax_messages import length
@@ -146,12 +146,14 @@ class Pipeline:
         Raises:
             PeerLost: if another process ended.
         """
+        check_steps(steps)
+        gradients = self.gradients
         if not self.compiled:
             self.warm(*inputs)
         self.passes = {}
         for _ in range(steps):
             self.warm(*inputs)
-        passes, self.passes = self.passes, None
+        passes, self.passes, self.gradients = self.passes, None, gradients
         return calibrated(self.plan, gathered(passes, self.grid.world))
 
     def step(self, *inputs: Tree) -> Array:

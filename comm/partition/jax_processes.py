@@ -50,8 +50,8 @@ def agreed(make: Callable[[], Plan]) -> Plan:
         if jax.process_index() == 0:
             try:
                 answer = make()
-            except UserError as error:
-                answer = error
+            except Exception as error:  # or the other processes would wait
+                answer = error if isinstance(error, UserError) else UserError(f"process 0 could not plan: {error!r}")
     data = np.frombuffer(pickle.dumps(answer), np.uint8)
     size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
     padded = np.zeros(size, np.uint8)

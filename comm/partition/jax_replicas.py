@@ -1,6 +1,7 @@
 """Averages over the ranks of one stage, and the losses on all ranks."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import jax
@@ -9,7 +10,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from suite.comm.channel import Channels
+from suite.comm.channel import REST, Channels
 from suite.comm.partition.jax_stages import Device, Grads, divided
 from suite.comm.reduce.jax import Reduce
 from suite.comm.transport import Entry
@@ -84,8 +85,11 @@ class Replicas:
     def _average(self, stacked: Grads, residuals: Grads, key: Array) -> tuple[Grads, Grads]:
         transport = Transport(len(self.devices), self.locals)
         shares = {name: value[0] for name, value in stacked.items()}
-        reduce = Reduce(transport, cast(Channels, self.channels), state=residuals, key=key)
-        means = reduce.mean("gradients", shares, gradients=True) if self.channels else reduce.exact(shares)
+        channels = self.channels
+        if channels:  # a parameter whose kind they do not know is sent as `other`
+            channels = replace(channels, kind_of={name: channels.kind_of.get(name, REST) for name in shares})
+        reduce = Reduce(transport, cast(Channels, channels), state=residuals, key=key)
+        means = reduce.mean("gradients", shares, gradients=True) if channels else reduce.exact(shares)
         self.entries = transport.entries
         return means, reduce.state
 

@@ -129,9 +129,14 @@ class Plan:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
-        """The plan that `dataclasses.asdict` made `content` of."""
-        stages = tuple(Stage(**stage) for stage in content["stages"])
-        return cls(**{**content, "stages": stages})
+        """The plan of which `dataclasses.asdict` or `to_json` made `content`."""
+        stages = tuple(
+            Stage(**{**stage, "nodes": tuple(stage["nodes"]), "receives": tuple(stage["receives"])})
+            for stage in content["stages"]
+        )
+        names = {field.name for field in dataclasses.fields(cls)}
+        known = {name: value for name, value in content.items() if name in names}
+        return cls(**{**known, "stages": stages, "busy": tuple(content["busy"])})
 
     def to_json(self) -> str:
         """The plan as JSON, with predicted figures."""

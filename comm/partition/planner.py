@@ -19,6 +19,7 @@ from suite.contract import UserError
 BLOCKS = 64  # of the search for the numbers of stages, pipelines and micro-batches; RaNNC: 32
 FINE = 256  # of the second search, with these numbers: 16 stages of 64 blocks cannot be balanced to 10 %
 ROUNDING = 1e-9  # relative, of sums of times in another order
+MOST_DIVISORS = 12  # of a batch, that are tried as numbers of micro-batches
 LARGEST = 64  # devices of one pipeline; more devices become more pipelines
 
 
@@ -81,11 +82,14 @@ def _candidates(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request
 
 
 def _micro_batches(request: Request, pipelines: int) -> list[int]:
-    """Possible numbers of micro-batches of each pipeline: the requested one, or powers of two that divide its batch."""
+    """Possible numbers of micro-batches of each pipeline: the requested one, or divisors of its batch.
+
+    If there are many divisors, only powers of two are tried.
+    """
     if request.micro_batches is not None:
         return [request.micro_batches // pipelines] if request.micro_batches % pipelines == 0 else []
-    share = request.batch // pipelines
-    return [2**power for power in range(share.bit_length()) if share % 2**power == 0]
+    divisors = _divisors(request.batch // pipelines)
+    return divisors if len(divisors) <= MOST_DIVISORS else [size for size in divisors if size & (size - 1) == 0]
 
 
 def _divisors(number: int) -> list[int]:
@@ -110,11 +114,23 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
             f"the model does not fit on {request.devices} devices of {room}, even with activations computed twice; "
             f"it needs at least {enough} devices"
         )
-    if enough is not None:
+    if enough is not None and request.micro_batches is not None:
         return (
             f"no plan fits {request.devices} devices of {room} with this batch and number of micro-batches; {enough} "
             "devices suffice with micro-batches of one sample: leave out micro_batches, or type a larger one"
         )
+    if enough is not None:
+        return (
+            f"no plan fits {request.devices} devices of {room} with a batch of {request.batch}; {enough} devices "
+            "suffice with micro-batches of one sample: type micro_batches, or another batch"
+        )
+    if request.stages is not None:
+        free = smallest(graph, parts, dataclasses.replace(request, stages=None))
+        if free is not None:
+            return (
+                f"the model does not fit into {request.stages} stages on devices of {room}, even with activations "
+                f"computed twice; with more stages, {free} devices suffice: leave out stages, or type a larger number"
+            )
     table = costs(graph, parts, request.device, 1)
     problem = pipeline_problem(table, request, 1, 1)
     alone = problem.costs.memory(1, True, request.state)[np.arange(len(parts)), np.arange(1, len(parts) + 1)]

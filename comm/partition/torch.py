@@ -68,7 +68,7 @@ def plan(
     size = min(batch, 2)  # not 1, because BatchNorm cannot train on one sample
     if micro_batches and batch % micro_batches == 0:
         size = batch // micro_batches
-    traced = trace(model, *_first((inputs, targets), batch, size), loss=loss)
+    traced = trace(model, *_first((inputs, targets), batch, size), loss=loss, split=_split((inputs, targets), batch))
     request = Request(devices, batch, device, network, stages, micro_batches, schedule, rannc_compat=rannc_compat)
     return planned(traced.graph, request)
 
@@ -87,13 +87,14 @@ def partition(
     device: torch.device | str = "cpu",
     channels: Channels | None = None,
     activations: Codec | None = None,
+    speeds: Device | None = None,
     outputs: bool = False,
     seed: int = 0,
     deadline: float | None = None,
 ) -> Pipeline:
     """Cut a model over all processes of `torch.distributed`, and return this process's stage.
 
-    Every process calls this with the same unmodified model. Operators are measured on rank 0's device, and rank 0's
+    Every process calls this with the same unmodified model. Operators are timed on rank 0's device, and rank 0's
     plan is used. Afterwards, each process needs only the parameters of its own stage.
 
     Args:
@@ -110,6 +111,7 @@ def partition(
         channels: how gradients are averaged over the replicas of a stage; None: exactly, in their own type.
         activations: encodes the float32 and float64 values that cross a cut, and their gradients; None: they keep their
             bits. The backward pass treats the codec as the identity.
+        speeds: of a device, for the plan, which is then the same in every run; None: operators are timed.
         outputs: keep the model's outputs, in `pipeline.outputs` of the last stage.
         seed: of dropout and the like, and of codecs that draw random numbers.
         deadline: seconds that a process waits for another; None: torch's default.
@@ -131,11 +133,12 @@ def partition(
     batch = samples(inputs)
     if batch % micro_batches:
         raise UserError(f"micro_batches={micro_batches}: does not divide the batch of {batch} samples")
-    traced = trace(model, *_first((inputs, targets), batch, batch // micro_batches), loss=loss, outputs=outputs)
+    first, split = _first((inputs, targets), batch, batch // micro_batches), _split((inputs, targets), batch)
+    traced = trace(model, *first, loss=loss, outputs=outputs, split=split)
 
     def measured() -> Plan:
-        graph = profiled(traced, device)
-        kind = Device(memory, 1.0, 1.0)  # every operator is measured, so that speeds are not used
+        graph = traced.graph if speeds else profiled(traced, device)
+        kind = speeds or Device(memory, 1.0, 1.0)  # where every operator is timed, speeds are not used
         return planned(graph, Request(dist.get_world_size(), batch, kind, network, stages, micro_batches, schedule))
 
     options = {"channels": channels, "activations": activations, "seed": seed, "deadline": deadline}
@@ -145,15 +148,17 @@ def partition(
 def agreed(make: Callable[[], Plan]) -> Plan:
     """Rank 0's plan, on every rank; its error, too."""
     message: list[Plan | UserError | None] = [None]
+    cause: Exception | None = None
     if dist.get_rank() == 0:
         try:
             message[0] = make()
-        except UserError as error:
-            message[0] = error
+        except Exception as error:  # or the other ranks would wait
+            cause = error
+            message[0] = error if isinstance(error, UserError) else UserError(f"rank 0 could not plan: {error!r}")
     dist.broadcast_object_list(message)
     answer = message[0]
     if isinstance(answer, UserError):
-        raise answer
+        raise answer from (cause if cause is not answer else None)
     assert isinstance(answer, Plan)
     return answer
 
@@ -178,6 +183,11 @@ def _first(batch: Any, count: int, size: int) -> Any:
         return leaf if whole else leaf[:size]
 
     return pytree.tree_map(cut, batch)
+
+
+def _split(batch: Any, count: int) -> list[bool]:
+    """Of each input and target, whether its axis 0 has the samples."""
+    return [isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == count for leaf in pytree.tree_leaves(batch)]
 
 
 __all__ = ["Device", "Network", "Pipeline", "Plan", "Traced", "partition", "plan"]

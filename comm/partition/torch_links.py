@@ -31,7 +31,7 @@ def packed(values: Sequence[Tensor], forms: Sequence[Form], codec: Codec | None 
     start = 0
     for value, form in zip(values, forms, strict=True):
         sent = value.as_strided(form.sent_shape, value.stride()) if form.sent_shape != form.shape else value
-        flat = sent.contiguous().view(-1)
+        flat = sent.resolve_conj().resolve_neg().contiguous().view(-1)
         size = _nbytes(form, codec)
         message[start : start + size] = codec.encode(flat) if codec and _coded(form) else flat.view(torch.uint8)
         start += _padded(size)

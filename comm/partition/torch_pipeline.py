@@ -12,7 +12,7 @@ from torch import Tensor
 
 from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
-from suite.comm.partition.calibration import STEPS, Passes, calibrated
+from suite.comm.partition.calibration import STEPS, Passes, calibrated, check_steps
 from suite.comm.partition.orders import Pass
 from suite.comm.partition.peers import met
 from suite.comm.partition.placement import Place
@@ -217,8 +217,10 @@ class Pipeline:
         Raises:
             PeerLost: if another rank ended or did not answer.
         """
-        changes = self.stage.part.changes
+        check_steps(steps)
+        changes, kept = self.stage.part.changes, (self.stage.sums, self.stage.losses, self.stage.outputs)
         before = {name: buffer.clone() for name, buffer in changes.items()}
+        contents = [dict(values) for values in kept]
         with self.ledger.paused():
             self.run(inputs, targets)
             self.passes = Passes()
@@ -227,8 +229,9 @@ class Pipeline:
         passes, self.passes = self.passes, None
         for name, buffer in before.items():
             changes[name].copy_(buffer)
-        for values in (self.stage.sums, self.stage.losses, self.stage.outputs):
+        for values, content in zip(kept, contents, strict=True):
             values.clear()
+            values.update(content)
         gathered: list[Any] = [None] * self.grid.world
         met("a rank while exchanging times", lambda: dist.all_gather_object(gathered, passes))
         return calibrated(self.plan, dict(enumerate(gathered)))

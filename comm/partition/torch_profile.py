@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.torch_rehearsal import form
-from suite.comm.partition.torch_tape import attribute
+from suite.comm.partition.torch_tape import attribute, changed
 from suite.comm.partition.torch_trace import Traced
 
 REPEATS = 5  # measurements of each operation; the result is their median
@@ -68,13 +68,15 @@ def _measured(traced: Traced, call: fx.Node, device: torch.device) -> tuple[floa
     args, kwargs = fx.map_arg((call.args, call.kwargs), made)
     target = call.target
     assert callable(target)
+    if changed(call) is not None:  # torch changes no leaf in place; the backward pass is taken to be as long
+        with torch.no_grad():
+            forward = _timed(lambda: target(*args, **kwargs), device)
+        return forward, forward * any(leaf.requires_grad for leaf in _tensors((args, kwargs)))
     with torch.enable_grad():
         forward = _timed(lambda: target(*args, **kwargs), device)
         result = target(*args, **kwargs)
         roots = [v for v in pytree.tree_leaves(result) if isinstance(v, Tensor) and v.requires_grad]
-        leaves = [
-            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.requires_grad
-        ]
+        leaves = [leaf for leaf in _tensors((args, kwargs)) if leaf.requires_grad]
         if not roots or not leaves:
             return forward, 0.0
         grads = [torch.ones_like(root) for root in roots]
@@ -83,6 +85,10 @@ def _measured(traced: Traced, call: fx.Node, device: torch.device) -> tuple[floa
             torch.autograd.grad(roots, leaves, grads, allow_unused=True, retain_graph=True)
 
         return forward, _timed(back, device)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _adding(device: torch.device) -> float:

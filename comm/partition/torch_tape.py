@@ -146,7 +146,7 @@ class Tape(fx.Interpreter):
         return Node(
             name=call.name,
             operation=str(call.target),
-            layer=_layer(call),
+            layer=layer(call),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             parameters=tuple(dict.fromkeys([*parameters, *ties])),
@@ -192,6 +192,13 @@ def is_view(node: fx.Node) -> bool:
     )
 
 
+def root(node: fx.Node) -> fx.Node:
+    """The node whose memory a chain of views shares."""
+    while node.op == "call_function" and is_view(node) and node.args and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
 def _draws(call: fx.Node) -> bool:
     """Whether an operator draws random numbers."""
     if isinstance(call.target, torch._ops.HigherOrderOperator):
@@ -203,7 +210,8 @@ def _draws(call: fx.Node) -> bool:
     if torch.Tag.nondeterministic_seeded not in getattr(call.target, "tags", ()):
         return False
     arguments = _arguments(call)
-    probability = arguments.get("p", arguments.get("dropout_p", 1.0))
+    skips = "dropout" in str(call.target)  # others draw even with p=0
+    probability = arguments.get("p", arguments.get("dropout_p", 1.0)) if skips else 1.0
     return bool(probability) and bool(arguments.get("train", True))
 
 
@@ -225,7 +233,7 @@ def _running(call: fx.Node) -> list[fx.Node]:
     return [node for node in statistics if isinstance(node, fx.Node)]
 
 
-def _layer(call: fx.Node) -> str:
+def layer(call: fx.Node) -> str:
     """The path of the module that an operator belongs to, without the wrapper of model and loss."""
     stack = call.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()), ("",))[0])

@@ -6,16 +6,18 @@ The exported program calls the same operators in the same order as the module, s
 
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils import _pytree as pytree
 
 from suite.comm.partition.graph import Graph
-from suite.comm.partition.torch_tape import Tape, attribute, changed, is_view
+from suite.comm.partition.torch_rejected import reject
+from suite.comm.partition.torch_tape import Tape, attribute, changed, is_view, root
 from suite.contract import UserError
 
 Loss = Callable[[Any, Any], Tensor]
@@ -29,8 +31,19 @@ class WithLoss(nn.Module):
         self.model, self.loss, self.outputs = model, loss, outputs
 
     def forward(self, inputs: tuple[Any, ...], targets: Any) -> tuple[Tensor, Any]:
-        """Return the loss and, if asked for, the outputs; without `loss`, the model's output is the loss."""
+        """Return the loss and, if asked for, the outputs; without `loss`, the model's output is the loss.
+
+        Raises:
+            UserError: if the model assigns a new tensor to a buffer, which `torch.export` would not notice.
+        """
+        before = dict(self.model.named_buffers())
         outputs = self.model(*inputs)
+        assigned = [name for name, buffer in self.model.named_buffers() if buffer is not before.get(name)]
+        if assigned:
+            raise UserError(
+                f"the model cannot be cut: forward assigns a new tensor to the buffer {assigned[0]}; change it in "
+                f"place, for example with self.{assigned[0].rpartition('.')[2]}.copy_(...)"
+            )
         loss = outputs if self.loss is None else self.loss(outputs, targets)
         return loss, outputs if self.outputs and self.loss is not None else ()
 
@@ -65,6 +78,7 @@ def trace(
     loss: Loss | None = None,
     *,
     outputs: bool = False,
+    split: Sequence[bool] | None = None,
 ) -> Traced:
     """Trace a model with one micro-batch.
 
@@ -74,9 +88,12 @@ def trace(
         targets: second argument of `loss`.
         loss: (outputs, targets) to a scalar; None if the model returns the loss.
         outputs: keep the model's outputs; the stages then pass them on to the last stage.
+        split: of each tensor of inputs and targets, whether its axis 0 has the samples; None: those as long as the
+            first tensor have.
 
     Raises:
-        UserError: if torch cannot export the model, with the reason that it gives.
+        UserError: if torch cannot export the model, with the reason that it gives; or if a stage could not repeat what
+            the model does.
     """
     whole = WithLoss(model, loss, outputs)
     whole.training = model.training
@@ -85,15 +102,26 @@ def trace(
             warnings.simplefilter("ignore")
             program = torch.export.export(whole, (inputs, targets), strict=False)
             module = program.module(check_guards=False)
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"the model cannot be cut: torch.export rejects it: {_first_line(error)}") from error
+    reject(module)
     _functional(module)
     samples = next((len(leaf) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim), 1)
     names = _names(whole, module)
-    tape = Tape(module, names)
+    try:
+        tape = Tape(module, names)
+    except (DynamicOutputShapeException, DataDependentOutputException) as error:
+        cause = "a shape or a branch depends on values"
+        raise UserError(f"the model cannot be cut: {cause}: {_first_line(error)}") from error
     graph = tape.planned(samples)
-    split = {name: tape.fakes[name].ndim > 0 and len(tape.fakes[name]) == samples for name in graph.inputs}
-    return Traced(graph, module, tuple(tape.calls), tape.fakes, names, split, _outputs(module))
+    placeholders = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    chosen = dict(zip(placeholders, split, strict=True)) if split is not None else {}
+    divided = {
+        name: chosen.get(name, tape.fakes[name].ndim > 0 and len(tape.fakes[name]) == samples) for name in graph.inputs
+    }
+    return Traced(graph, module, tuple(tape.calls), tape.fakes, names, divided, _outputs(module))
 
 
 def _first_line(error: Exception) -> str:
@@ -123,8 +151,13 @@ def _targets(module: fx.GraphModule) -> dict[str, fx.Node]:
 def _functional(module: fx.GraphModule) -> None:
     """Replace in-place operators on activations by those that return a new value, where nothing else sees the change.
 
-    A received value may be a leaf that requires a gradient, which torch does not let a stage change in place.
+    A received value may be a leaf that requires a gradient, which torch does not let a stage change in place. Inputs
+    that the model changes are copied first, because the micro-batches are views of one batch.
     """
+    for node in list(module.graph.nodes):
+        target = changed(node)
+        if target is not None and root(target).op == "placeholder":
+            _copy(module.graph, root(target))
     order = {node: index for index, node in enumerate(module.graph.nodes)}
     for node in list(module.graph.nodes):
         target = changed(node)
@@ -140,6 +173,14 @@ def _functional(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+def _copy(graph: fx.Graph, placeholder: fx.Node) -> None:
+    """Use a copy of an input in its place."""
+    with graph.inserting_before(min(placeholder.users)):
+        copy = graph.call_function(torch.ops.aten.clone.default, (placeholder,))
+    copy.meta = dict(placeholder.meta)
+    placeholder.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+
 def _aliased(target: fx.Node, change: fx.Node) -> bool:
     """Whether the value is a view, or another operator than the change makes a view of it."""
     return is_view(target) or any(is_view(user) for user in target.users if user is not change)
@@ -147,6 +188,8 @@ def _aliased(target: fx.Node, change: fx.Node) -> bool:
 
 def _without_change(operator: Any) -> Any:
     """The operator without its in-place effect: `aten.relu_.default` to `aten.relu.default`; None if there is none."""
+    if operator is torch.ops.aten.copy_.default:
+        return None  # aten.copy has no derivative
     space, _, name = operator._schema.name.partition("::")
     packet = getattr(getattr(torch.ops, space), name.removesuffix("_"), None) if name.endswith("_") else None
     return getattr(packet, operator._overloadname, None)

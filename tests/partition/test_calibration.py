@@ -1,5 +1,8 @@
 """Plans corrected by the measured times of whole stages: their arithmetic, and that measuring changes nothing."""
 
+import json
+from dataclasses import asdict
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ from graphs import chain
 from jax_cuts import planned, traced
 from jax_models import CASES, Draw
 
-from suite.comm.partition.calibration import Passes, calibrated
+from suite.comm.partition.calibration import Passes, calibrated, check_steps
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.jax_pipeline import Pipeline
 from suite.comm.partition.plan import Plan
@@ -68,10 +71,23 @@ def test_measuring_in_jax_changes_no_bit_and_counts_no_bytes() -> None:
     assert all(stage.forward > 0 and stage.backward > 0 for stage in measured.stages)
     assert measured.seconds >= max(measured.busy) > 0 and other.gradients == {} and other.steps == 0
     for _ in range(2):
+        other.calibrate(*case.inputs, steps=1)
         assert float(one.step(*case.inputs)) == float(other.step(*case.inputs))
         for name, grad in one.gradients.items():
             np.testing.assert_array_equal(np.asarray(grad), np.asarray(other.gradients[name]), err_msg=name)
+        other.calibrate(*case.inputs, steps=1)
+        assert other.gradients.keys() == one.gradients.keys(), "an update may follow"
     assert one.ledger.sent == other.ledger.sent
+
+
+def test_at_least_one_step_is_measured() -> None:
+    with pytest.raises(UserError, match="steps=0: measure at least one step"):
+        check_steps(0)
+
+
+def test_a_plan_is_read_from_its_json() -> None:
+    made = two_stages()
+    assert Plan.from_dict(json.loads(made.to_json())) == made == Plan.from_dict(asdict(made))
 
 
 def test_a_plan_by_other_rules_is_not_measured() -> None:

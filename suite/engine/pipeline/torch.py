@@ -18,7 +18,7 @@ from suite.comm.transport import entry
 from suite.comm.transport.torch import Transport
 from suite.contract import Plan, Task, TorchOptimizer
 from suite.engine import tree
-from suite.engine.pipeline import STAGES, compare, links
+from suite.engine.pipeline import STAGES, compare, described, links
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import device_for, facts, switches
 from suite.engine.torch_taps import wide
@@ -82,6 +82,7 @@ class Engine:
                 memory=node["memory_gib"] * 2**30,
                 device=self.device,
                 network=links(config),
+                speeds=described(node),
                 outputs=True,
                 **self.options,
             )
