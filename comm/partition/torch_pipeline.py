@@ -218,9 +218,10 @@ class Pipeline:
             PeerLost: if another rank ended or did not answer.
         """
         check_steps(steps)
-        changes, kept = self.stage.part.changes, (self.stage.sums, self.stage.losses, self.stage.outputs)
+        stage, changes = self.stage, self.stage.part.changes
+        kept = stage.sums, stage.losses, stage.outputs
+        stage.sums, stage.losses, stage.outputs = {}, {}, {}
         before = {name: buffer.clone() for name, buffer in changes.items()}
-        contents = [dict(values) for values in kept]
         with self.ledger.paused():
             self.run(inputs, targets)
             self.passes = Passes()
@@ -229,9 +230,7 @@ class Pipeline:
         passes, self.passes = self.passes, None
         for name, buffer in before.items():
             changes[name].copy_(buffer)
-        for values, content in zip(kept, contents, strict=True):
-            values.clear()
-            values.update(content)
+        stage.sums, stage.losses, stage.outputs = kept
         gathered: list[Any] = [None] * self.grid.world
         met("a rank while exchanging times", lambda: dist.all_gather_object(gathered, passes))
         return calibrated(self.plan, dict(enumerate(gathered)))
