@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from suite.contract import UserError
 from suite.counters import golden
 
 FILE = "counters.yaml"
 HELP = """Count what short runs do, and compare with the counts that a reviewer has accepted: FLOPs, bytes and kernels
 of each compiled program, compilations, operators, copies to the host, bytes on the wire and of the state, losses of 12
 steps, imported modules. The counts do not depend on the machine's speed or load. Exit codes: 0 equal up to rounding, or
-accepted; 1 a run failed; 2 bad usage; 3 something changed."""
+accepted; 2 bad usage, or a run failed; 3 something changed."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,6 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     """
     chosen = parser().parse_args(arguments)
     path = chosen.file or Path(str(resources.files("suite.results"))) / FILE
+    versions = golden.other_versions(path) if path.exists() else []
+    if versions and chosen.accept and chosen.names:
+        raise UserError(f"{path}: was made with other versions ({', '.join(versions)}); leave out the names")
     accepted, changed = {entry["name"]: entry for entry in golden.read(path)}, False
     for before, after in golden.compared(path, chosen.names, lambda line: print(line, file=sys.stderr, flush=True)):
         name, kind, differing = before["name"], golden.verdict(before, after), golden.changes(before, after)
@@ -40,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name}: unchanged")
         changed |= bool(differing) or kind in ("algorithm", "bug?")
         accepted[name] = after
-    if versions := golden.other_versions(path):
+    if versions:
         print(f"The accepted counts were made with other versions: {', '.join(versions)}.")
     if chosen.accept:
         golden.write(path, list(accepted.values()))

@@ -106,6 +106,16 @@ def test_counts_are_accepted_repeated_and_compared(backend: str, tmp_path: Path)
     assert code == 3 and "mine: losses: algorithm" in text and "json" not in text.replace("counters.yaml", "")
 
 
+def test_entries_of_two_versions_are_not_mixed(tmp_path: Path) -> None:
+    path = tmp_path / "counters.yaml"
+    path.write_text("made_with: {numpy: 1.0}\nentries:\n- {name: json, import: json}\n")
+    code, text = counters(tmp_path, "--accept", "json")
+    assert code == 2 and "was made with other versions (numpy 1.0 -> " in text
+    code, text = counters(tmp_path)
+    assert code == 3 and "made with other versions: numpy 1.0 -> " in text
+    assert counters(tmp_path, "--accept")[0] == 0 and golden.other_versions(path) == []
+
+
 def test_what_cannot_be_counted_is_named(tmp_path: Path) -> None:
     path = tmp_path / "counters.yaml"
     path.write_text(f"entries:\n- name: mine\n  run: {OUTSIDE} backend=torch world=2\n")
