@@ -19,7 +19,7 @@ from typing import Any
 DEADLINE = 60  # seconds that a rank waits for another
 
 
-def start(world: int, timeout: float = 240, script: str = __file__, **job: Any) -> list[dict[str, Any]]:
+def start(world: int, timeout: float = 600, script: str = __file__, **job: Any) -> list[dict[str, Any]]:
     """Run a job on `world` processes; each rank's answer. A rank that dies answers {"error": its last error}."""
     with tempfile.TemporaryDirectory() as folder:
         variables = {**os.environ, "OMP_NUM_THREADS": "1"}
