@@ -7,6 +7,7 @@ is cut, "micro_batches"}. The answer is {"losses": relative differences, "gradie
 import json
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 DEADLINE = 60  # seconds that a rank waits for another
@@ -49,4 +50,5 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parent)]
     main(json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
