@@ -188,7 +188,7 @@ def test_a_run_encodes_activations(tmp_path: Path):
 
 def test_bytes_are_those_of_the_steps(tmp_path: Path):
     """The pass before the first step, which warms up, is not counted."""
-    words = (*AUTOENCODER, "optimizer=sgd", CUT, "partition.stages=2", "world=2")
+    words = (*AUTOENCODER, "optimizer=sgd", CUT, *FIXED, "partition.stages=2", "world=2")
     short = train(tmp_path / "short", *words, "max_steps=2")
     assert sent(train(tmp_path / "long", *words)) == 2 * sent(short)
 
