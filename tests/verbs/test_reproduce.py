@@ -106,7 +106,7 @@ def test_a_wrong_argument_of_a_study_is_one_message(claims):
 
     text = CLAIMS.replace(f"    runs: {{sgd: {RUN}}}\n    measure: {{field: steps}}\n", "    study: heavy-ball\n")
     claims.write_text(text.replace("    statistic: exact\n", "    statistic: exact\n    arguments: {momentun: 0.1}\n"))
-    with pytest.raises(UserError, match="mine-steps: heavy-ball: no argument momentun; did you mean momentum"):
+    with pytest.raises(UserError, match="line 14: arguments: heavy-ball: no argument momentun; did you mean momentum"):
         reproduce.main([str(claims)])
 
 
