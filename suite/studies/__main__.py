@@ -26,7 +26,7 @@ def names() -> set[str]:
     """The studies: modules and packages in this folder that define `measure`."""
     modules = {path.stem: path for path in FOLDER.glob("*.py")}
     modules |= {path.parent.name: path for path in FOLDER.glob("*/__init__.py")}
-    defined = (name for name, path in modules.items() if "def measure(" in path.read_text(encoding="utf-8"))
+    defined = (name for name, path in modules.items() if "\ndef measure(" in path.read_text(encoding="utf-8"))
     return {name.replace("_", "-") for name in defined if not name.startswith("__")}
 
 
