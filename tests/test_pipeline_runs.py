@@ -177,7 +177,7 @@ def test_an_unknown_codec_of_activations_is_rejected(word: str):
 
 
 def test_a_run_encodes_activations(tmp_path: Path):
-    words = (*AUTOENCODER, "optimizer=sgd", CUT, "partition.stages=2", "world=2", "partition.micro_batches=1")
+    words = (*AUTOENCODER, "optimizer=sgd", CUT, *FIXED, "partition.stages=2", "world=2", "partition.micro_batches=1")
     exact = train(tmp_path / "exact", *words)
     coded = train(tmp_path / "coded", *words, "partition.activations=fp8")
     first, second = ([row[2] for row in curve(folder) if row[2]] for folder in (exact, coded))

@@ -129,7 +129,11 @@ class Plan:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Plan":
-        """The plan of which `dataclasses.asdict` or `to_json` made `content`."""
+        """Read a plan from a dictionary.
+
+        Args:
+            content: what `dataclasses.asdict` returns for a plan, or the parsed text of `to_json`.
+        """
         stages = tuple(
             Stage(**{**stage, "nodes": tuple(stage["nodes"]), "receives": tuple(stage["receives"])})
             for stage in content["stages"]

@@ -1,6 +1,5 @@
 """The accepted counts: a YAML file with one entry for each counted run or import."""
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -14,6 +13,7 @@ from typing import Any
 
 from suite import disk
 from suite.contract import UserError
+from suite.record import environment
 
 HEAD = """# Exact counts of short runs, as a reviewer has accepted them; docs/regression.md explains them.
 # `suite counters` compares them with the working tree, and `suite counters --accept` writes them again.
@@ -90,13 +90,7 @@ def write(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
 
 def made_with() -> dict[str, str]:
     """The versions on which counts depend."""
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    return {"python": platform.python_version(), **environment.versions(PACKAGES)}
 
 
 def other_versions(path: Path) -> list[str]:
@@ -132,8 +126,8 @@ def count(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _process(entry: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """The JSON that a module prints."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, env=environment)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, env=variables)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-6:])
         raise UserError(f"{entry['name']}: counting failed with exit code {done.returncode}:\n{tail}")

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def capture() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "gpus": _gpus(),
         "memory_bytes": psutil.virtual_memory().total,
-        "frameworks": _versions(),
+        "frameworks": versions(),
         "packages": packages(),
         "source": source(),
         "commit": commit,
@@ -135,14 +136,15 @@ def revision() -> tuple[str | None, bool | None]:
         return None, None
 
 
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in FRAMEWORKS:
+def versions(names: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
+    """The versions of the packages that are installed, by name."""
+    found = {}
+    for name in names:
         try:
-            versions[name] = importlib.metadata.version(name)
+            found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return versions
+    return found
 
 
 def _gpus() -> list[str]:
