@@ -19,6 +19,7 @@ HEAD = """# Exact counts of short runs, as a reviewer has accepted them; docs/re
 # `suite counters` compares them with the working tree, and `suite counters --accept` writes them again.
 """
 PACKAGES = ("torch", "jax", "numpy")
+KINDS = ("run", "targets", "import")  # what an entry can be: the first steps of a run, its steps to targets, an import
 PRECISIONS = ("float32", "float64")
 # Rounding differs between machines and orders of sums. In a network of ReLUs the difference grows about tenfold a step
 # (see suite/verbs/replay.py).
@@ -62,13 +63,13 @@ def read(path: Path) -> list[dict[str, Any]]:
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))["entries"]
         names = [entry["name"] for entry in entries]
-        kinds = [("run" in entry) + ("import" in entry) for entry in entries]
+        kinds = [sum(kind in entry for kind in KINDS) for entry in entries]
     except (OSError, UnicodeError) as error:
         raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise UserError(f"{path}: expected entries: [{{name: mine, run: +task=resnet50}}]: {error}") from error
     if len(set(names)) < len(names) or set(kinds) != {1}:
-        raise UserError(f"{path}: each entry needs a name of its own, and either run or import")
+        raise UserError(f"{path}: each entry needs a name of its own, and one of {', '.join(KINDS)}")
     return entries
 
 
@@ -107,7 +108,7 @@ def other_versions(path: Path) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------------ counting
 def count(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Count a run or an import again, each in processes of its own.
+    """Count a run, the steps to its targets, or an import again, each in processes of its own.
 
     Returns:
         The entry with present counts and, of a run, losses in both precisions.
@@ -115,9 +116,11 @@ def count(entry: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: if a process failed, with the end of its output.
     """
-    head = {key: entry[key] for key in ("name", "run", "import") if key in entry}
+    head = {key: entry[key] for key in ("name", *KINDS) if key in entry}
     if "import" in entry:
         return {**head, "counts": _process(entry, ["suite.counters.imports", str(entry["import"])])}
+    if "targets" in entry:
+        return {**head, "counts": _process(entry, ["suite.counters.steps", *shlex.split(str(entry["targets"]))])}
     words = ["suite.counters.process", *shlex.split(str(entry["run"]))]
     first, second = (_process(entry, [*words, f"precision={precision}"]) for precision in PRECISIONS)
     losses = dict(zip(PRECISIONS, (first["losses"], second["losses"]), strict=True))

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 from torch._ops import OpOverload
+from torch.autograd.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -36,14 +38,23 @@ def count(engine: Any, warm: Callable[[], None], steps: Callable[[], None]) -> d
 
     Returns:
         Of all steps together: `operators` and those that wait for the device (`synchronisations`), by name; and
-        `flops`, of products and convolutions.
+        `flops`, of products and convolutions. `peak_bytes`: most bytes that were held beyond those held before.
     """
     warm()
     operators = Operators()
-    with FlopCounterMode(display=False) as flops, operators:
+    with profile(profile_memory=True) as memory, FlopCounterMode(display=False) as flops, operators:
         steps()
     return {
+        "peak_bytes": _peak(memory),
         "flops": flops.get_total_flops(),
         "synchronisations": sum(operators.calls[name] for name in WAITING),
         "operators": {name.removeprefix("aten::"): calls for name, calls in sorted(operators.calls.items())},
     }
+
+
+def _peak(memory: profile) -> int:
+    """The largest sum of allocations less releases, in the order in which they were made."""
+    assert memory.kineto_results is not None
+    events = [event for event in memory.kineto_results.events() if event.name() == "[memory]"]
+    sizes = (event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    return max(accumulate(sizes), default=0)

@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,14 @@ def capture() -> dict[str, Any]:
 
 
 def machine() -> str:
-    """The processor, the number of cores and the GPUs, in words; times are compared only where these are equal."""
-    return ", ".join([_cpu(), f"{os.cpu_count()} cores", *(str(gpu) for gpu in _gpus() or ())])
+    """This machine's processor, number of cores and GPUs, in words; times are compared only where these are equal."""
+    return described({"cpu": _cpu(), "cores": os.cpu_count(), "gpus": _gpus()})
+
+
+def described(environment: Mapping[str, Any]) -> str:
+    """The same of the machine of a result, from its environment."""
+    gpus = environment.get("gpus") or ()
+    return ", ".join([environment["cpu"], f"{environment['cores']} cores", *map(str, gpus)])
 
 
 def fingerprint(environment: dict[str, Any], *, device: str, threads: int) -> str:

@@ -22,7 +22,7 @@ def picture(series: Sequence[Series]) -> str:
     parts = [STYLE]
     for number, one in enumerate(series):
         parts.append(f'<g transform="translate(0 {number * HEIGHT})">{"".join(_panel(one))}</g>')
-    label = "Measurements over time: " + ", ".join(one.benchmark for one in series)
+    label = "Measurements over time: " + ", ".join(one.benchmark.name for one in series)
     drawn = svg.picture(WIDTH, HEIGHT * len(series), label, parts)
     return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
 
@@ -33,11 +33,11 @@ def _panel(one: Series) -> list[str]:
     low, high = min(values) - room, max(values) + room
     across = svg.Scale(0, max(len(values) - 1, 1), LEFT, WIDTH - RIGHT)
     down = svg.Scale(low, high, HEIGHT - FOOT, TOP)
-    parts = [svg.text(8, 14, f"{one.benchmark}, {one.metric}", "name")]
+    parts = [svg.text(8, 14, f"{one.benchmark.name}, {one.benchmark.metric}", "name")]
     parts.append(svg.text(WIDTH - RIGHT, 14, svg.shorten(one.machine, 70), "tick", "end"))
     for tick in svg.ticks(low, high, 3):
         parts.append(svg.line(LEFT, down(tick), WIDTH - RIGHT, down(tick), "grid"))
-        parts.append(svg.text(LEFT - 6, down(tick) + 4, amount(tick, one.metric), "tick", "end"))
+        parts.append(svg.text(LEFT - 6, down(tick) + 4, amount(tick, one.benchmark.metric), "tick", "end"))
     for index, anchor in {0: "start", len(values) - 1: "end"}.items():
         parts.append(svg.text(across(index), HEIGHT - 8, one.points[index].date[:10], "tick", anchor))
     found = one.changes

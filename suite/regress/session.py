@@ -117,6 +117,8 @@ class Session:
         if outcome.error:
             return False
         looks = outcome.looks(self.limits, len(self.outcomes))
+        if len(outcome.first) + len(outcome.second) >= self._most(outcome.benchmark):
+            return False
         if looks is None:
             return True
         first, second = looks
@@ -124,17 +126,25 @@ class Session:
             return first.state == "undecided" and first.rounds < self.limits.rounds
         return second is None or (second.state == "undecided" and second.rounds < self.limits.rounds)
 
+    def _most(self, benchmark: Benchmark) -> float:
+        """The rounds for which both sides have measurements."""
+        return min((len(side.saved.values[benchmark]) for side in self.sides if side.saved), default=float("inf"))
+
     def _round(self, outcome: Outcome) -> None:
-        """Measure both sides once, in random order and on the same core."""
+        """Measure both sides once, in random order and on the same core; saved measurements are taken in turn."""
         looks = outcome.looks(self.limits, len(self.outcomes))
         rounds = outcome.second if looks and looks[0].state == "slower" else outcome.first
         ranks = next((int(word[6:]) for word in outcome.benchmark.run if word.startswith("world=")), 1)
-        choice = cores(ranks)
-        core = choice[(len(outcome.first) + len(outcome.second)) % len(choice)]
+        choice, number = cores(ranks), len(outcome.first) + len(outcome.second)
+        core = choice[number % len(choice)]
         values: dict[int, float] = {}
         try:
-            for side in self._order.sample((0, 1), 2):
-                values[side] = self._measure(self.sides[side], outcome.benchmark, core)
+            for index in self._order.sample((0, 1), 2):
+                side = self.sides[index]
+                if side.saved:
+                    values[index] = side.saved.values[outcome.benchmark][number]
+                else:
+                    values[index] = self._measure(side, outcome.benchmark, core)
         except UserError as error:
             outcome.error = str(error)
             return

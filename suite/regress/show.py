@@ -67,7 +67,11 @@ def table(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits)
 
 def _words(sides: tuple[Side, Side], limits: Limits) -> str:
     names = [side.name + (f" ({side.commit[:12]})" if side.commit else "") for side in sides]
-    return f"A: {names[0]} · B: {names[1]} · slower means by {100 * limits.margin:g} % or more"
+    line = f"A: {names[0]} · B: {names[1]} · slower means by {100 * limits.margin:g} % or more"
+    earlier = any(side.saved for side in sides)
+    return line + (
+        " · saved measurements: a change of the machine's speed counts as one of the code" if earlier else ""
+    )
 
 
 def reasons(outcomes: Sequence[Outcome], limits: Limits) -> list[str]:

@@ -1,6 +1,7 @@
 """The two sides of a comparison: what was typed, and how to run it.
 
-A side is a commit, a requirement (`torch==2.14`), an interpreter, overrides, or several of these in one string.
+A side is a commit, a requirement (`torch==2.14`), an interpreter, overrides, or several of these in one string; or it
+is a file or folder with saved measurements.
 """
 
 import hashlib
@@ -9,12 +10,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from suite.contract import UserError
+from suite.regress.saved import Saved, saved
 
 REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?(===?|~=|!=|<=|>=|<|>)[\w.*+!-]+")
 OVERRIDE = re.compile(r"[+~]*[\w./@]+=.*", re.DOTALL)
@@ -31,6 +34,7 @@ class Side:
         folder: where the command runs; it is first on Python's path.
         overrides: added to every run.
         commit: 40 hexadecimal digits; None for the working tree.
+        saved: measurements that were made earlier; None if the side runs now.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Side:
     folder: Path
     overrides: tuple[str, ...] = ()
     commit: str | None = None
+    saved: Saved | None = None
 
     def command(self, overrides: Sequence[str]) -> list[str]:
         """The command line of a run."""
@@ -50,17 +55,21 @@ class Side:
 
 
 @contextmanager
-def built(typed: str, report: Callable[[str], None]) -> Iterator[Side]:
+def built(typed: str, report: Callable[[str], None], metric: str = "step") -> Iterator[Side]:
     """A side, ready to run. Its working tree is removed afterwards; environments are kept for the next time.
 
     Args:
         typed: by the user, for example `HEAD~1`, `torch==2.14`, `/usr/bin/python3.12`, `optimizer.root=eigh32`, `.`.
         report: prints what is being done.
+        metric: what is read from saved results.
 
     Raises:
         UserError: if a word is none of these, or cannot be built.
     """
     here = Path.cwd()
+    if is_saved(typed):
+        yield Side(typed, Path(sys.executable), here, saved=saved(Path(typed), metric))
+        return
     side = Side(typed, Path(sys.executable), repository(here) or here)
     with ExitStack() as stack:
         requirements = []
@@ -82,6 +91,11 @@ def built(typed: str, report: Callable[[str], None]) -> Iterator[Side]:
         yield side
 
 
+def is_saved(typed: str) -> bool:
+    """Whether a side is a JSON file or a folder other than the working directory."""
+    return typed.endswith(".json") or (Path(typed).is_dir() and Path(typed).resolve() != Path.cwd())
+
+
 def repository(folder: Path) -> Path | None:
     """The root of the git checkout around a folder; None outside of one."""
     done = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=folder, capture_output=True, text=True)
@@ -98,7 +112,8 @@ def resolve(folder: Path, word: str) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise UserError(
-            f"{word}: no commit of {folder}, requirement (torch==2.14), interpreter or override (optimizer.lr=1)"
+            f"{word}: no commit of {folder}, requirement (torch==2.14), interpreter, override (optimizer.lr=1) or "
+            "folder of saved measurements"
         )
     return done.stdout.strip()
 
@@ -110,8 +125,9 @@ def checkout(folder: Path, commit: str) -> Iterator[Path]:
     Raises:
         UserError: if git cannot make it.
     """
-    tree = CACHE / "trees" / f"{commit[:12]}-{os.getpid()}"
-    tree.parent.mkdir(parents=True, exist_ok=True)
+    trees = CACHE / "trees"
+    trees.mkdir(parents=True, exist_ok=True)
+    tree = Path(tempfile.mkdtemp(prefix=f"{commit[:12]}-", dir=trees))  # both sides may be one commit
     done = subprocess.run(
         ["git", "worktree", "add", "--detach", "--force", str(tree), commit],
         cwd=folder,

@@ -11,9 +11,9 @@ from suite.counters import golden
 
 FILE = "counters.yaml"
 HELP = """Count what short runs do, and compare with the counts that a reviewer has accepted: FLOPs, bytes and kernels
-of each compiled program, compilations, operators, copies to the host, bytes on the wire and of the state, losses of 12
-steps, imported modules. The counts do not depend on the machine's speed or load. Exit codes: 0 equal up to rounding, or
-accepted; 2 bad usage, or a run failed; 3 something changed."""
+of each compiled program, compilations, operators, copies to the host, bytes on the wire, of the state and at most,
+losses of 12 steps, steps to targets, imported modules. The counts do not depend on the machine's speed or load. Exit
+codes: 0 equal up to rounding, or accepted; 2 bad usage, or a run failed; 3 something changed."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,11 +13,13 @@ from suite.regress import history, history_picture, show
 from suite.regress.benchmarks import METRICS, Benchmark, read, typed
 from suite.regress.bisect import bisect
 from suite.regress.rule import ALPHA, LEAST, MARGIN, ROUNDS
+from suite.regress.saved import saved, shared
 from suite.regress.session import Limits, Outcome, Session
-from suite.regress.sides import built
+from suite.regress.sides import built, is_saved
 
 HELP = """Compare the speed of two sides. A side is a commit (HEAD~1), a requirement (torch==2.14), an interpreter
-(/usr/bin/python3.12), overrides (optimizer.root=eigh32), or several of these in one string; `.` is the working tree.
+(/usr/bin/python3.12), overrides (optimizer.root=eigh32), or several of these in one string; `.` is the working tree. A
+file or folder of saved measurements (reports of --json, or results of runs) is a side as well.
 Without B, the working tree is compared with A. Both sides run in turns, each time in a new process. A benchmark is
 called slower only if the interval of the ratio excludes 1, the ratio exceeds the margin, and the same holds again in
 new processes. Exit codes: 0 nothing is slower, 1 a run failed, 2 bad usage, 3 something is slower, 130 and 143
@@ -46,11 +48,13 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.rounds < LEAST:
         raise UserError(f"--rounds {chosen.rounds}: fewer rounds tell nothing about the spread; type {LEAST} or more")
     limits = Limits(chosen.margin / 100, ALPHA, chosen.rounds, 60 * chosen.minutes)
-    benchmarks = benchmarks_of(chosen)
+    earlier = [saved(Path(side), chosen.metric) for side in (chosen.a, chosen.b) if is_saved(side)]
+    benchmarks = benchmarks_of(chosen, shared(earlier, alone=len(earlier) == 2) if earlier else None)
     try:
         with ExitStack() as stack:
             stack.enter_context(_terminable())
-            sides = stack.enter_context(built(chosen.a, _say)), stack.enter_context(built(chosen.b, _say))
+            a, b = (stack.enter_context(built(side, _say, chosen.metric)) for side in (chosen.a, chosen.b))
+            sides = a, b
             if chosen.bisect:
                 return bisect(sides, benchmarks, limits, _say, lambda outcome: _say(_progress(outcome)))
             session = Session(sides, benchmarks, limits, report=lambda outcome: _say(_progress(outcome)))
@@ -125,16 +129,32 @@ def parser() -> argparse.ArgumentParser:
     return accepted
 
 
-def benchmarks_of(chosen: argparse.Namespace) -> list[Benchmark]:
-    """The benchmarks that were asked for."""
-    if chosen.run:
-        return typed([" ".join(words) for words in chosen.run], chosen.metric)
-    benchmarks = read(chosen.benchmarks)
-    names = [benchmark.name for benchmark in benchmarks]
+def benchmarks_of(chosen: argparse.Namespace, saved: Sequence[Benchmark] | None) -> list[Benchmark]:
+    """The benchmarks that were asked for.
+
+    Args:
+        chosen: what was typed.
+        saved: those that the saved sides have; None if both sides are measured now.
+
+    Raises:
+        UserError: for a benchmark that does not exist, or was not saved.
+    """
+    if chosen.run or chosen.benchmarks or saved is None:
+        runs = [" ".join(words) for words in chosen.run or ()]
+        benchmarks = typed(runs, chosen.metric) if runs else read(chosen.benchmarks)
+        for benchmark in benchmarks if saved is not None else ():
+            if benchmark not in saved:
+                raise UserError(f"{benchmark.name}: not among the saved measurements of {_names(saved)}")
+    else:
+        benchmarks = list(saved)
     for name in chosen.only or ():
-        if name not in names:
-            raise UserError(f"--only {name}: no such benchmark; type one of {', '.join(names)}")
+        if name not in (benchmark.name for benchmark in benchmarks):
+            raise UserError(f"--only {name}: no such benchmark; type one of {_names(benchmarks)}")
     return [benchmark for benchmark in benchmarks if not chosen.only or benchmark.name in chosen.only]
+
+
+def _names(benchmarks: Sequence[Benchmark]) -> str:
+    return ", ".join(benchmark.name for benchmark in benchmarks)
 
 
 def _progress(outcome: Outcome) -> str:

@@ -68,8 +68,8 @@ def test_every_count_that_differs_is_a_change() -> None:
     [
         ("- {name: a, run: b}", "expected entries"),
         ("entries: [{run: b}]", "expected entries"),
-        ("entries: [{name: a}]", "either run or import"),
-        ("entries: [{name: a, run: b, import: c}]", "either run or import"),
+        ("entries: [{name: a}]", "one of run, targets, import"),
+        ("entries: [{name: a, run: b, import: c}]", "one of run, targets, import"),
         ("entries: [{name: a, run: b}, {name: a, import: c}]", "a name of its own"),
         ("entries: [", "expected entries"),
     ],
@@ -106,6 +106,18 @@ def test_counts_are_accepted_repeated_and_compared(backend: str, tmp_path: Path)
     assert code == 3 and "mine: losses: algorithm" in text and "json" not in text.replace("counters.yaml", "")
 
 
+def test_steps_to_targets_are_counted(tmp_path: Path) -> None:
+    entry = {"name": "mine", "targets": f"{OUTSIDE} backend=torch eval_every=5 max_steps=200"}
+    path = tmp_path / "counters.yaml"
+    golden.write(path, [entry, {**entry, "name": "short", "targets": entry["targets"].replace("200", "5")}])
+    code, text = counters(tmp_path, "--accept")
+    assert code == 0 and "mine: steps.top1_60: none -> " in text and "short: steps.top1_80: none -> missed" in text
+    assert counters(tmp_path)[0] == 0
+    counts = [entry["counts"] for entry in golden.read(path)]
+    assert counts[0]["ended"] == "reached" and counts[0]["steps"]["top1_60"] <= counts[0]["steps"]["top1_80"] <= 200
+    assert counts[1]["ended"] == "exhausted"
+
+
 def test_entries_of_two_versions_are_not_mixed(tmp_path: Path) -> None:
     path = tmp_path / "counters.yaml"
     path.write_text("made_with: {numpy: 1.0}\nentries:\n- {name: json, import: json}\n")
@@ -126,13 +138,15 @@ def test_what_cannot_be_counted_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(golden.other_versions(GOLDEN)), reason="; ".join(golden.other_versions(GOLDEN)))
-@pytest.mark.parametrize("name", ["command-line", "sgd-torch", "sgd-jax"])
+@pytest.mark.parametrize("name", ["command-line", "sgd-torch", "sgd-jax", "kfac-torch-steps"])
 def test_the_committed_counts_are_those_of_this_commit(name: str) -> None:
     [entry] = [entry for entry in golden.read(GOLDEN) if entry["name"] == name]
     present = golden.count(entry)
     differing = golden.changes(entry, present)
     if name == "sgd-jax":
         differing = [change for change in differing if change.place.rpartition(".")[2] in PORTABLE]
+    # the size of work areas of convolutions may depend on the processor
+    differing = [change for change in differing if change.place != "peak_bytes"]
     assert [str(change) for change in differing] == [], f"type suite counters --accept {name}"
     assert golden.verdict(entry, present) in (None, "rounding")
     json.dumps(present)

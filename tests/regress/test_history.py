@@ -126,5 +126,5 @@ def test_a_report_of_the_command_is_read(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(json.dumps(show.as_dict((side("HEAD~1"), side(".")), [outcome], Limits())))
     [series] = history.read([path])
-    assert (series.benchmark, series.metric, series.points[0].value) == ("mine", "step", 3.0)
+    assert (series.benchmark.name, series.benchmark.metric, series.points[0].value) == ("mine", "step", 3.0)
     assert series.machine and list(history.lines([series]))[1].strip() == "no change"
