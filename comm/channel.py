@@ -55,6 +55,7 @@ class Channels:
         kind_of: each parameter's kind, in the model's order.
         bucket_bytes: gradients are sent in buckets of at least this size, in backward order; 0: one bucket each.
         locals: ranks of one host; None with one level.
+        overlaps: whether the schedule sends during the backward pass.
     """
 
     default: Channel
@@ -65,6 +66,7 @@ class Channels:
     kind_of: Mapping[str, str] = field(default_factory=dict)
     bucket_bytes: float = float("inf")
     locals: int | None = None
+    overlaps: bool = False
 
     @property
     def codecs(self) -> set[Codec]:

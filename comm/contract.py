@@ -271,6 +271,8 @@ class Schedule(Member, Protocol):
 
     Attributes:
         REMEMBERS: whether it keeps gradients from step to step. Such a schedule is no candidate of a policy.
+        OVERLAPS: optional; whether it sends during the backward pass. Every stage of a pipeline has all its gradients
+            at once, and sends them while earlier stages compute, so that such a schedule is not used there.
     """
 
     REMEMBERS: bool

@@ -89,10 +89,40 @@ def test_replicas_differ_from_one_device_by_rounding(world: int, more: tuple[str
     words = (*BERT, "optimizer=sgd", "optimizer.lr=0.1")
     whole = train(tmp_path / "whole", *words, *shared, "accumulate=4")
     cut = train(tmp_path / "cut", *words, *more, CUT, f"world={world}")
-    first, second = weights(whole), weights(cut)
+    assert distance(whole, cut) <= 1e-6
+
+
+def distance(one: Path, other: Path) -> float:
+    """How far two runs' weights are apart, over their norm."""
+    first, second = weights(one), weights(other)
     difference = sum(float(np.square(first[name] - second[name]).sum()) for name in first) ** 0.5
-    norm = sum(float(np.square(value).sum()) for value in first.values()) ** 0.5
-    assert difference <= 1e-6 * norm
+    return difference / sum(float(np.square(value).sum()) for value in first.values()) ** 0.5
+
+
+def test_delayed_gradients_are_those_of_data_parallel_ranks(tmp_path: Path):
+    """Each update uses the gradients of the step before, also at a stage with a single rank."""
+    words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", "task.eval_batch_size=24")
+    whole = train(tmp_path / "whole", *words, "comm=double_buffering", "world=2")
+    cut = train(tmp_path / "cut", *words, CUT, "comm=double_buffering", "partition.stages=2", "world=3")
+    usual = train(tmp_path / "usual", *words, CUT, "partition.stages=2", "world=3")
+    assert distance(whole, cut) < 1e-6 < 1e-4 < distance(whole, usual)
+
+
+@pytest.mark.parametrize("mode", [("comm=overlap",), ("comm=leader", "comm.ranks_per_host=2")], ids=" ".join)
+def test_modes_in_float32_train_the_same_weights(mode: tuple[str, ...], tmp_path: Path):
+    words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", CUT, *FIXED, "partition.stages=2", "world=4")
+    assert distance(train(tmp_path / "usual", *words), train(tmp_path / "other", *words, *mode)) < 1e-6
+
+
+@pytest.mark.parametrize("policy", ["fastest", "adaprec"])
+def test_a_policy_chooses_the_mode_of_the_replicas(policy: str, tmp_path: Path):
+    """The trials leave no trace: a run that replays the decisions has the same bits."""
+    words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", CUT, *FIXED, "partition.stages=2", "world=4", "max_steps=8")
+    chosen = train(tmp_path / "chosen", *words, f"comm={policy}")
+    result = json.loads((chosen / "result.json").read_text())
+    assert result["decisions"] and result["bytes"]["by_name"]["averages"] > 0
+    replayed = train(tmp_path / "again", *words, f"comm={policy}", f"decisions={chosen / 'result.json'}")
+    assert_same(chosen, replayed)
 
 
 @pytest.mark.parametrize("mode, bits", [("float21", 21.4), ("fp8", 8.1), ("onebit", 1.2)])
@@ -111,6 +141,7 @@ def test_replicas_average_in_any_communication_mode(mode: str, bits: float, tmp_
     [
         pytest.param(("optimizer=lamb", "world=2"), id="one replica of each stage"),
         pytest.param(("optimizer=sgd", "world=4", "comm=onebit"), id="residuals of two replicas"),
+        pytest.param(("optimizer=sgd", "world=4", "comm=double_buffering"), id="delayed gradients"),
     ],
 )
 def test_an_interrupted_pipeline_continues_with_the_same_bits(more: tuple[str, ...], tmp_path: Path):
@@ -157,7 +188,7 @@ def ranks_of(launcher: int) -> list[int]:
         (("world=2", "partition.stages=3"), "more than the devices of world=2; type world=3"),
         (("world=2", "accumulate=2"), "type partition.micro_batches=2 instead"),
         (("world=2", "precision=bfloat16"), "leave out precision="),
-        (("world=2", "comm=fastest"), "a policy cannot choose the mode of a pipeline; type one of its modes"),
+        (("world=2", "comm=projected"), "its model predicts exchanges between all ranks; type comm=fastest"),
         (("world=2", "comm=overlap"), "sends gradients after the backward pass; type comm=float32"),
         (("world=2", "comm=double_buffering"), "sends gradients after the backward pass; type comm=float32"),
         (("world=2", "optimizer=kfac"), "needs world, observe, .* type optimizer=adamw, or adagrad"),

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ from suite.comm.partition.torch_stage import Stage, seeded
 from suite.comm.partition.torch_trace import Traced
 from suite.comm.transport import Ledger
 from suite.contract import UserError
+
+Context = contextlib.AbstractContextManager[None]
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Pipeline:
         common = self.ledger, device, deadline, self.grid.words
         self.values, self.gradients = (Link(name, *common, activations) for name in ("values", "gradients"))
         self.tied = Link("tied", *common)
-        self.replicas = Replicas(self.grid, stage, self.ledger, channels, deadline)
+        self.replicas = Replicas(self.grid, stage, self.stage.own, self.ledger, channels, deadline)
         self.traced, self.steps = traced, 0
         self.passes: Passes | None = None  # their seconds, while they are measured
 
@@ -162,25 +164,41 @@ class Pipeline:
         Raises:
             PeerLost: if another rank ended or did not answer.
         """
-        self.run(inputs, targets)
+        self.begin()
+        self.run(inputs, targets, self.replicas.last_pass)
         self.average(self.grid.pipelines * self.grid.micro_batches)
         return self._loss()
 
-    def run(self, inputs: tuple[Any, ...], targets: Any = None) -> None:
-        """Run forward and backward for a batch, and keep the sums of this rank's gradients; see `step`."""
+    def begin(self) -> None:
+        """Begin a step; delayed gradients of the last step are sent while it computes."""
+        self.replicas.begin((self.seed, self.steps))
+
+    def run(
+        self, inputs: tuple[Any, ...], targets: Any = None, last: Callable[[], Context] = contextlib.nullcontext
+    ) -> None:
+        """Run forward and backward for a batch, and keep the sums of this rank's gradients; see `step`.
+
+        Args:
+            inputs: of the model, for the whole batch.
+            targets: of the loss.
+            last: makes a context for this rank's last backward pass. It must not wait for other ranks, which may need
+                the result of this pass.
+        """
         count = self.grid.pipelines * self.grid.micro_batches
         self.stage.sums.clear()
         self.stage.losses.clear()
         self._copy_shared()
         self._expect()
         offset = self.place.pipeline * self.grid.micro_batches
-        for job in self.grid.passes(self.place):
+        jobs = self.grid.passes(self.place)
+        for job in jobs:
             number = offset + job.micro_batch
             with self._timed(job):
                 if job.kind == "forward":
                     self._forward(job.micro_batch, micro_batch(self.traced, (inputs, targets), number, count), number)
                 else:
-                    self._backward(job.micro_batch)
+                    with last() if job is jobs[-1] else contextlib.nullcontext():
+                        self._backward(job.micro_batch)
         for link in (self.values, self.gradients, self.tied):
             link.finish()
 
@@ -195,8 +213,7 @@ class Pipeline:
         sums, self.stage.sums = self.stage.sums, {}
         if ranks > 1:
             sums = {name: sums.get(name, torch.zeros_like(p)) for name, p in self.stage.own.items()}
-        shares = {name: value / (divisor / ranks) for name, value in sums.items()}
-        means = self.replicas.mean(shares, (self.seed, self.steps))
+        means = self.replicas.mean(sums, torch.as_tensor(divisor / ranks, device=self.stage.device))
         for name, parameter in self.stage.own.items():
             parameter.grad = means.get(name)
         self.steps += 1

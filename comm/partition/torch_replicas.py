@@ -1,14 +1,18 @@
 """Averages over the ranks of one stage, in torch."""
 
+import contextlib
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from suite.comm.channel import REST, Channels
 from suite.comm.partition.peers import met
 from suite.comm.partition.placement import Grid
 from suite.comm.reduce.torch import Reduce
+from suite.comm.schedules._base.torch import Schedule
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
 from suite.contract import UserError
@@ -20,55 +24,95 @@ class Replicas:
     Args:
         grid: the ranks of all stages.
         stage: of this rank.
+        named: the stage's parameters, by name; the same on all of these ranks.
         ledger: counts the bytes, as `averages`.
         channels: how gradients are averaged; None: exactly, in their own type.
         deadline: seconds that a rank waits for another; None: torch's default.
 
     Attributes:
         transport: between these ranks.
-        residuals: of error feedback, by name; they belong to this rank.
+        residuals: of error feedback, and delayed gradients, by name; they belong to this rank.
 
     Raises:
         UserError: if the channels have two levels, and the hosts have different numbers of these ranks.
     """
 
     def __init__(
-        self, grid: Grid, stage: int, ledger: Ledger, channels: Channels | None = None, deadline: float | None = None
+        self,
+        grid: Grid,
+        stage: int,
+        named: Mapping[str, Tensor],
+        ledger: Ledger,
+        channels: Channels | None = None,
+        deadline: float | None = None,
     ):
-        self.stage, self.channels = stage, channels
+        self.stage, self.named = stage, named
         groups = [grid.group(number) for number in range(len(grid.replicas))]
         locals = channels.locals if channels else None
         if locals:
             check_hosts(groups, locals)
         self.transport = Transport(ledger, None, deadline).among(groups, locals)
         self.residuals: dict[str, Tensor] = {}
+        self._words = f"a rank of stage {stage} while averaging gradients"
+        self.reduce: Reduce | None = None
+        self.schedule: Schedule | None = None
+        if channels:
+            self.use(channels)
 
-    def mean(self, shares: dict[str, Tensor], key: tuple[int, int]) -> dict[str, Tensor]:
-        """The mean over these ranks.
+    def use(self, channels: Channels) -> None:
+        """Average through these channels from now on; a parameter whose kind they do not know is sent as `other`."""
+        kinds = {name: channels.kind_of.get(name, REST) for name in self.named}
+        self.reduce = Reduce(self.transport, replace(channels, kind_of=kinds))
+        # a stage has all its gradients at once, and sends them while earlier stages compute
+        make = Schedule if channels.overlaps else channels.schedule.make
+        schedule: Schedule = make(self.reduce, self.named)
+        schedule.name = f"averages/{self.stage}"
+        self.schedule = schedule
+
+    def begin(self, key: tuple[int, int]) -> None:
+        """Begin a step; delayed gradients of the last one are sent while it computes.
 
         Args:
-            shares: of this rank, by name of the parameter; the same names in the same order on all of these ranks.
             key: (seed, step), for codecs that draw random numbers.
+        """
+        if self.reduce and self.schedule:
+            self.reduce.key, self.reduce.state = key, self.residuals
+            self.schedule.begin()
+
+    def last_pass(self) -> contextlib.AbstractContextManager[None]:
+        """A context for the last backward pass of a step, in which the rest of the delayed gradients is sent."""
+        unused = torch.ones(())  # the weight, of which only schedules that send during the pass make use
+        return self.schedule.watch(unused, parcels={}) if self.schedule else contextlib.nullcontext()
+
+    def mean(self, sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
+        """The mean over these ranks of `sums` / `weight`; with delayed gradients, that of the last step.
+
+        Args:
+            sums: of this rank, by name of the parameter; their memory is used again.
+            weight: mean over these ranks of the weights of their samples, a scalar on the device.
 
         Raises:
             PeerLost: if another rank ended or did not answer.
         """
+        if not sums:
+            return {}
+        mean = self.schedule.mean if self.schedule else self._exact
+        return met(self._words, lambda: mean(sums, weight))
+
+    @torch.no_grad()
+    def exchange(self, names: Sequence[str]) -> None:
+        """Average some parameters as if they were gradients, and discard the result, to measure its time."""
+        if self.reduce and self.schedule:
+            values = {name: self.named[name].detach() for name in names}
+            met(self._words, lambda: self.reduce.mean(self.schedule.name, values, gradients=True))
+
+    def _exact(self, sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
+        """The mean in the type of the sums."""
+        torch._foreach_div_(list(sums.values()), weight)
         if self.transport.world == 1:
-            return shares
-        words = f"a rank of stage {self.stage} while averaging gradients"
-        return met(words, lambda: self._coded(self.channels, shares, key) if self.channels else self._exact(shares))
-
-    def _exact(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The mean in the type of the shares."""
-        sums = {name: self.transport.all_reduce("averages", share) for name, share in shares.items()}
-        return {name: self.transport.averaged(total) for name, total in sums.items()}
-
-    def _coded(self, channels: Channels, shares: dict[str, Tensor], key: tuple[int, int]) -> dict[str, Tensor]:
-        """The mean through channels; a parameter whose kind they do not know is sent as `other`."""
-        kinds = {name: channels.kind_of.get(name, REST) for name in shares}
-        reduce = Reduce(self.transport, replace(channels, kind_of=kinds))
-        reduce.key, reduce.state = key, self.residuals
-        return reduce.mean(f"averages/{self.stage}", shares, gradients=True)
+            return sums
+        totals = {name: self.transport.all_reduce("averages", share) for name, share in sums.items()}
+        return {name: self.transport.averaged(total) for name, total in totals.items()}
 
 
 def check_hosts(groups: list[list[int]], locals: int) -> None:

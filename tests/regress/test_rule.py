@@ -13,7 +13,7 @@ from suite.regress.benchmarks import Benchmark
 from suite.regress.rule import Look, look, verdict
 from suite.regress.session import Limits, Outcome, Session
 from suite.regress.sides import Side
-from suite.studies import regressions
+from suite.studies import processes, regressions
 
 A, B = (Side(name, Path("python"), Path()) for name in "AB")
 
@@ -122,3 +122,22 @@ def test_the_committed_table_is_that_of_the_code() -> None:
     assert regressions.markdown(rows) in regressions.PAGE.read_text()
     again = regressions.simulate("normal, 1 %", 1.1, simulations=20)
     assert again == regressions.simulate("normal, 1 %", 1.1, simulations=20) and again.slower == 1.0
+
+
+def test_comparisons_are_replayed_from_records(tmp_path: Path) -> None:
+    """With a spread of 1 %, a side is not slower than itself, and a slow-down of 10 % is found."""
+    path = tmp_path / "processes.csv"
+    lines = [f"{load},{value:.6g}\n" for load in processes.LOADS for value in itertools.islice(noise(6, 0.007), 200)]
+    path.write_text("load,seconds\n" + "".join(lines))
+    seconds = processes.records("idle", path)
+    assert len(seconds) == 200 and 0.005 < processes.spread(seconds) < 0.015
+    same, slow = (processes.replay("idle", seconds, effect) for effect in (1.0, 1.1))
+    assert same.states["slower"] == 0 and same.states["not slower"] >= 90
+    assert slow.states["slower"] == 100 and slow.rounds >= 8
+
+
+def test_the_committed_replays_are_those_of_the_code() -> None:
+    records = {load: processes.records(load) for load in processes.LOADS}
+    rows = [processes.replay(load, records[load], effect) for load in records for effect in processes.EFFECTS]
+    assert processes.markdown(rows) in processes.PAGE.read_text()
+    assert all(row.states["slower"] <= 5 for row in rows if row.effect == 1.0)

@@ -16,7 +16,12 @@ class Schedule:
     Args:
         reduce: takes the means.
         named: the parameters whose gradients are sent, by name; not those of tables split by rows.
+
+    Attributes:
+        name: under which the bytes are counted.
     """
+
+    name = "gradients"
 
     def __init__(self, reduce: Reduce, named: Mapping[str, Tensor]):
         self.reduce, self.named = reduce, dict(named)
@@ -42,4 +47,4 @@ class Schedule:
     def mean(self, sums: Tree, weight: Tensor) -> Tree:
         """The mean over ranks of this rank's gradients `sums` / `weight`."""
         torch._foreach_div_(list(sums.values()), weight)
-        return self.reduce.mean("gradients", sums, gradients=True)
+        return self.reduce.mean(self.name, sums, gradients=True)

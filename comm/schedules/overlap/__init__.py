@@ -7,8 +7,9 @@ buckets are independent parts of one program, and the compiler's scheduler choos
 
 from suite.comm.projection.timeline import overlap as projected
 
-__all__ = ["CITATION", "REMEMBERS", "SUMMARY", "projected"]
+__all__ = ["CITATION", "OVERLAPS", "REMEMBERS", "SUMMARY", "projected"]
 
 SUMMARY = "send bucket by bucket during the backward pass"
 CITATION = "Li et al. 2020, arXiv:2006.15704"
 REMEMBERS = False
+OVERLAPS = True

@@ -107,7 +107,7 @@ class Overlap(Schedule):
     def _mean(self, bucket: str, channel: Channel, members: list[str]) -> Tree:
         sums = [gradient for name in members if (gradient := self.named[name].grad) is not None]
         torch._foreach_div_(sums, self.weight)
-        return self.reduce.bucket(f"gradients/{bucket}", channel, dict(zip(members, sums, strict=True)))
+        return self.reduce.bucket(f"{self.name}/{bucket}", channel, dict(zip(members, sums, strict=True)))
 
     @torch.no_grad()
     def _to_owners(self, name: str, parcel: Parcel) -> Tree:

@@ -90,7 +90,7 @@ class DoubleBuffering(Schedule):
         means: Tree = {}
         for bucket, channel, members in buckets:
             values = {name: self.last[name] for name in members}
-            means |= self.background.bucket(f"gradients/{bucket}", channel, values)
+            means |= self.background.bucket(f"{self.name}/{bucket}", channel, values)
         return means
 
 

@@ -65,10 +65,8 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
 def _mode_faults(config: Mapping[str, Any]) -> Iterator[str]:
     """What a communication mode needs that replicas of a stage do not have."""
     comm, mode = config["comm"], f"comm={config['comm']['name']}"
-    if comm["policy"]:
-        yield f"{mode}: a policy cannot choose the mode of a pipeline; type one of its modes, such as comm=float32"
-    if comm["schedule"]["module"] != AFTERWARDS:
-        yield f"{mode}: a pipeline sends gradients after the backward pass; type comm=float32"
+    if comm["policy"] and load.common(comm["policy"]["module"]).READS:
+        yield f"{mode}: its model predicts exchanges between all ranks; type comm=fastest, which measures them"
     nodes = [comm, *comm["kinds"].values()]
     levels = max(load.common(node["topology"]["module"]).LEVELS for node in nodes if "topology" in node)
     if config["backend"] == "jax" and levels > 1:

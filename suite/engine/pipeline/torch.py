@@ -1,5 +1,6 @@
 """The engine of a partitioned model in torch: one process for each device, which holds one stage."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -15,7 +16,7 @@ from suite.comm import setup
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.partition.torch import Pipeline, partition
 from suite.comm.transport import entry
-from suite.comm.transport.torch import Transport
+from suite.comm.transport.torch import Arriving, Transport
 from suite.contract import Plan, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.pipeline import STAGES, compare, described, links
@@ -66,10 +67,12 @@ class Engine:
         self.model.to(self.device, self.dtype)
         node, deadline = config["partition"], config.get("launch", {}).get("deadline")
         inputs = self._inputs(task.batch("train", self.seed, 0, 0, 1), 0)
-        channels = setup.channels(config["comm"], task, config["world"], "torch")
-        kinds = {f"model.{name}": kind for name, kind in channels.kind_of.items()}  # as `Trained` names parameters
+        modes = setup.modes(config["comm"], task, config["world"], "torch")
+        self.kinds = setup.kind_of(task)
+        kinds = {f"model.{name}": kind for name, kind in self.kinds.items()}  # as `Trained` names parameters
+        self.modes = {name: replace(channels, kind_of=kinds) for name, channels in modes.items()}
         coded = node["activations"] and setup.codec(node["activations"], "torch")
-        self.options = {"channels": replace(channels, kind_of=kinds), "activations": coded}
+        self.options = {"channels": next(iter(self.modes.values())), "activations": coded}
         self.options |= {"seed": self.seed, "deadline": deadline}
         with self._mode():
             self.pipeline = partition(
@@ -88,9 +91,10 @@ class Engine:
             )
         self.ledger, self.deadline, self.node = self.pipeline.ledger, deadline, config["optimizer"]
         self.transport = Transport(self.ledger, None, deadline)
+        self.sums = self.transport.among([list(range(self.transport.world))])  # its messages come between the stages'
         self.rank, self.world = self.transport.rank, self.transport.world
         self.local_ranks, self.ranks = (self.rank,), Ranks(self.world, self.device)
-        self.plan, self.kinds = Plan(), dict[str, str]()
+        self.plan = Plan()
         self._use(self.pipeline)
 
     def _use(self, pipeline: Pipeline) -> None:
@@ -123,6 +127,17 @@ class Engine:
         make = load.half(self.node["module"], "torch").make
         return load.made(make, self.node, "optimizer", self.own.items(), **needed)
 
+    # --------------------------------------------------------------------------------------- communication
+    def use(self, mode: str | Mapping[str, str]) -> None:
+        """Average gradients over the replicas of a stage in this communication mode from now on."""
+        self.options["channels"] = channels = setup.mixed(self.modes, mode)
+        self.pipeline.replicas.use(channels)
+
+    def exchange(self, kind: str) -> None:
+        """Average arrays of the size of this stage's gradients of one kind of layer, and discard the result."""
+        self.pipeline.replicas.exchange([f"model.{name}" for name in self.own if self.kinds[name] == kind])
+        self.synchronize()
+
     # ------------------------------------------------------------------------------------------- one update
     def _inputs(self, batch: Batch, step: int) -> tuple[Tree, Tensor, Tensor]:
         """The inputs of `Trained`."""
@@ -145,23 +160,29 @@ class Engine:
         for group in self.optimizer.param_groups if self.optimizer else ():
             engine.editable(hyper, group.keys() - {"params", "param_names"}, self.node)
             group.update(hyper)
+        sums: list[Arriving] = []
+
+        def last() -> contextlib.AbstractContextManager[None]:
+            sums.append(self._sums())
+            return self.pipeline.replicas.last_pass()
+
         with self._mode():
             self.pipeline.steps = step
-            self.pipeline.run(self._inputs(batch, step))
-            total, weight = self._sums()
+            self.pipeline.begin()
+            self.pipeline.run(self._inputs(batch, step), last=last)
+            total, weight = sums[0].wait().sum(0)
             self.pipeline.average(weight)
             self._clip()
             if self.optimizer:
                 self.optimizer.step()
         return total / weight
 
-    def _sums(self) -> tuple[Tensor, Tensor]:
-        """The summed loss and the summed weight of the step's samples."""
+    def _sums(self) -> Arriving:
+        """Begin to gather each rank's summed loss and summed weight of samples; other stages have zeros."""
         sums = torch.zeros(2, dtype=self.dtype, device=self.device)
         for _, values in sorted(self.pipeline.outputs.items()):
             sums += torch.stack(values)
-        total, weight = self.transport.all_reduce("losses", sums)
-        return total, weight
+        return self.sums.all_gather("losses", sums[None])
 
     def _clip(self) -> None:
         """Scale the gradient to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
