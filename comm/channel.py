@@ -56,6 +56,7 @@ class Channels:
         bucket_bytes: gradients are sent in buckets of at least this size, in backward order; 0: one bucket each.
         locals: ranks of one host; None with one level.
         overlaps: whether the schedule sends during the backward pass.
+        delays: whether it keeps gradients from step to step.
     """
 
     default: Channel
@@ -67,6 +68,7 @@ class Channels:
     bucket_bytes: float = float("inf")
     locals: int | None = None
     overlaps: bool = False
+    delays: bool = False
 
     @property
     def codecs(self) -> set[Codec]:

@@ -52,6 +52,7 @@ def channels(
         factors=factors,
         symmetric=comm["factors"]["symmetric"],
         schedule=_schedule(schedule, backend),
+        delays=load.common(schedule).REMEMBERS,
         overlaps=vars(load.common(schedule)).get("OVERLAPS", False),
         kinds=kinds,
         kind_of=parameter_kinds,

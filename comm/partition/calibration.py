@@ -5,14 +5,16 @@ that run side by side take longer, and handle messages.
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.timeline import simulate
+from suite.comm.partition.timeline import StageTimes, Timeline, simulate
 from suite.contract import UserError
 
 STEPS = 3  # that are measured
+Simulation = Callable[[Sequence[StageTimes], Schedule, int], Timeline]
 
 
 @dataclass
@@ -38,12 +40,13 @@ def check_steps(steps: int) -> None:
         raise UserError(f"steps={steps}: measure at least one step")
 
 
-def calibrated(plan: Plan, passes: Mapping[int, Passes]) -> Plan:
+def calibrated(plan: Plan, passes: Mapping[int, Passes], step: Simulation = simulate) -> Plan:
     """The plan with measured times of its stages, and the step that follows from them.
 
     Args:
         plan: to correct.
         passes: of every rank that has micro-batches, by rank.
+        step: simulates a step.
     """
     stages = []
     for number, stage in enumerate(plan.stages):
@@ -52,5 +55,5 @@ def calibrated(plan: Plan, passes: Mapping[int, Passes]) -> Plan:
         backward = statistics.median(seconds for rank in own for seconds in rank.backward)
         stages.append(replace(stage, forward=forward, backward=backward))
     plan = replace(plan, stages=tuple(stages))
-    timeline = simulate(plan.times, plan.schedule, plan.micro_batches)
+    timeline = step(plan.times, plan.schedule, plan.micro_batches)
     return replace(plan, seconds=timeline.seconds, busy=timeline.busy, bubble=timeline.bubble)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import jax
 
 from suite.comm.channel import Channels
+from suite.comm.codecs._codec import Codec
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.jax_alone import micro_batch, run
 from suite.comm.partition.jax_pipeline import Pipeline
@@ -84,6 +85,7 @@ def partition(
     device: Device | None = None,
     network: Network = ONE_HOST,
     channels: Channels | None = None,
+    activations: Codec | None = None,
     seed: int = 0,
 ) -> Pipeline:
     """Cut a function over devices of one process, or of all processes of `jax.distributed`.
@@ -104,6 +106,8 @@ def partition(
         device: memory and speed of one device, as for `plan`.
         network: between the devices, for the plan.
         channels: how gradients are averaged over replicas of a stage; None: exactly, in their own type.
+        activations: encodes the float32 and float64 values that cross a cut, and their gradients; None: they keep their
+            bits.
         seed: of codecs that draw random numbers.
 
     Returns:
@@ -125,7 +129,7 @@ def partition(
     request = Request(len(chosen), batch, device or measured(memory), network, stages, micro_batches, schedule)
     result = agreed(lambda: _planned(function, params, inputs, request, measure=device is None))
     traced = _traced(function, params, inputs, result.samples)
-    return Pipeline(traced, result, params, chosen, channels=channels, seed=seed)
+    return Pipeline(traced, result, params, chosen, channels=channels, activations=activations, seed=seed)
 
 
 def measured(memory: float) -> Device:

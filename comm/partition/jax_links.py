@@ -14,7 +14,8 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from suite.comm.partition.jax_messages import Shape, length, packed, unpacked
+from suite.comm.codecs._codec import Codec
+from suite.comm.partition.jax_messages import Shape, decoded, encoded, length, packed, payloads, unpacked
 from suite.comm.partition.jax_stages import Device
 from suite.comm.partition.peers import PeerLost, met
 from suite.comm.transport import Ledger, entry
@@ -30,11 +31,13 @@ class Item:
         name: in the ledger and in errors.
         number: of the micro-batch.
         detail: tells items of one name and number apart.
+        coded: whether the codec of the links encodes it.
     """
 
     name: str
     number: int
     detail: str = ""
+    coded: bool = False
 
 
 class Links:
@@ -47,15 +50,25 @@ class Links:
         devices: of the ranks.
         ledger: counts the bytes that this process's first rank sends.
         describe: a rank to words, for errors.
+        codec: encodes the float32 and float64 values of coded items; None: they keep their bits.
     """
 
-    def __init__(self, devices: Sequence[Device], ledger: Ledger, describe: Callable[[int], str]):
-        self.devices, self.ledger, self.describe = devices, ledger, describe
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        ledger: Ledger,
+        describe: Callable[[int], str],
+        codec: Codec | None = None,
+    ):
+        self.devices, self.ledger, self.describe, self.codec = devices, ledger, describe, codec
         self.first = next(rank for rank in range(len(self.devices)) if self._here(rank))
         self.exchanges: dict[tuple[int, int], Callable[[Array], Array]] = {}
         self.empty: dict[tuple[int, int], Array] = {}  # operands of receivers, by rank and length
         self.pack = jax.jit(lambda values: packed(values)[None])
         self.unpack = jax.jit(lambda message, shapes: unpacked(message[0], shapes), static_argnames="shapes")
+        if codec:
+            self.encode = jax.jit(lambda values: encoded(values, codec))
+            self.decode = jax.jit(lambda sent, shapes: decoded(sent, shapes, codec), static_argnames="shapes")
         self.leaving: dict[tuple[Item, int], Sequence[Array]] = {}
         self.coming: dict[tuple[Item, int], Callable[[], Sequence[Array]]] = {}
         self.failed: PeerLost | None = None
@@ -76,7 +89,10 @@ class Links:
             receiver: a rank.
             shapes: of the arrays.
         """
-        values = self.leaving.pop((item, sender), ())
+        values, whole = self.leaving.pop((item, sender), ()), tuple(shapes)
+        coded = self.codec if item.coded else None
+        if coded:
+            values, shapes = self.encode(list(values)), payloads(shapes, coded)
         sends, receives = self._here(sender), self._here(receiver)
         if sender == self.first and shapes:
             self.ledger.add([entry("shift", item.name, "uint8", length(shapes), 2)])
@@ -86,6 +102,9 @@ class Links:
             self.send(item.name, sender, receiver, values)
         elif receives and shapes:
             self.coming[item, receiver] = self.receive(item.name, sender, receiver, shapes)
+        if coded and (item, receiver) in self.coming:
+            arrive = self.coming[item, receiver]
+            self.coming[item, receiver] = lambda: self.decode(list(arrive()), shapes=whole)
 
     def take(self, item: Item, receiver: int) -> Sequence[Array]:
         """Wait for the arrays that a local rank receives; none if there are none.

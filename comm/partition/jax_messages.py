@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from suite.comm.codecs._codec import Codec
 from suite.comm.partition.jax_tape import nbytes
 
 Shape = jax.ShapeDtypeStruct
@@ -31,6 +32,29 @@ def unpacked(message: Array, shapes: Sequence[Shape]) -> list[Array]:
         values.append(_from_bytes(message[start:end], shape))
         start = end
     return values
+
+
+def encoded(values: Sequence[Array], codec: Codec) -> list[Array]:
+    """Payloads of the floating-point numbers; other arrays as they are."""
+    return [codec.encode(value.reshape(-1)) if _coded(value) else value for value in values]
+
+
+def decoded(payloads: Sequence[Array], shapes: Sequence[Shape], codec: Codec) -> list[Array]:
+    """The arrays that `encoded` was given, as the receiver sees them."""
+    return [
+        codec.decode(payload, jnp.zeros(shape.size, shape.dtype)).reshape(shape.shape) if _coded(shape) else payload
+        for payload, shape in zip(payloads, shapes, strict=True)
+    ]
+
+
+def payloads(shapes: Sequence[Shape], codec: Codec) -> list[Shape]:
+    """The shapes of what `encoded` returns."""
+    return list(jax.eval_shape(lambda values: encoded(values, codec), list(shapes)))
+
+
+def _coded(value: Array | Shape) -> bool:
+    """Whether a codec may encode an array; integers, such as words and masks, and PRNG keys must stay exact."""
+    return value.dtype in (jnp.float32, jnp.float64)
 
 
 def _plain(shape: Shape) -> Shape:

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from suite.comm.channel import Channels
+from suite.comm.codecs._codec import Codec
 from suite.comm.partition.calibration import STEPS, Passes, calibrated, check_steps
 from suite.comm.partition.jax_alone import micro_batch, stage_of, totals
 from suite.comm.partition.jax_links import Item, Links
@@ -21,10 +22,12 @@ from suite.comm.partition.jax_split import split
 from suite.comm.partition.jax_stages import Device, Grads, Stage, divided
 from suite.comm.partition.jax_tape import Tree, by_path
 from suite.comm.partition.jax_trace import Traced
+from suite.comm.partition.meetings import meet
 from suite.comm.partition.orders import Pass
 from suite.comm.partition.peers import met
-from suite.comm.partition.placement import Place, events
+from suite.comm.partition.placement import Place, events, ranks_per_host
 from suite.comm.partition.plan import Plan, readers
+from suite.comm.partition.timeline import simulate
 from suite.comm.transport import Ledger, entry
 from suite.contract import UserError
 
@@ -40,6 +43,7 @@ class Pipeline:
         params: initial values; each process needs only the parameters of its own stages.
         devices: one for each rank, of all processes; None: `jax.devices()` in the order of processes.
         channels: how gradients are averaged over the ranks of a stage; None: exactly, in their own type.
+        activations: encodes the values that cross a cut, and their gradients; None: they keep their bits.
         ledger: counts the bytes that this process's first rank sends.
         seed: of codecs that draw random numbers.
 
@@ -59,6 +63,7 @@ class Pipeline:
         devices: Sequence[Device] | None = None,
         *,
         channels: Channels | None = None,
+        activations: Codec | None = None,
         ledger: Ledger | None = None,
         seed: int = 0,
     ):
@@ -69,11 +74,10 @@ class Pipeline:
         self.parts = split(traced, plan)
         self.readers = readers(part.trainable for part in self.parts)
         self.shared = {name: numbers for name, numbers in self.readers.items() if len(numbers) > 1}
-        self.links = Links(self.devices, self.ledger, self.grid.words)
-        self.replicas = [
-            Replicas([self.devices[rank] for rank in self.grid.group(number)], channels, seed)
-            for number in range(len(self.parts))
-        ]
+        if activations and activations.draws:
+            raise UserError("activations: the codec rounds at random; pass a codec that rounds to nearest")
+        self.links = Links(self.devices, self.ledger, self.grid.words, activations)
+        self.replicas = self._replicas(channels, seed)
         self.world = Replicas(self.devices)
         named, here = by_path(params), jax.process_index()
         self.stages: dict[int, Stage] = {
@@ -85,6 +89,14 @@ class Pipeline:
         self.gradients: Grads = {}
         self.steps, self.compiled = 0, False
         self.passes: dict[int, Passes] | None = None  # their seconds, by rank, while they are measured
+
+    def _replicas(self, channels: Channels | None, seed: int) -> list[Replicas]:
+        """The ranks of each stage."""
+        groups = [self.grid.group(number) for number in range(len(self.parts))]
+        devices = [[self.devices[rank] for rank in group] for group in groups]
+        locals = channels.locals if channels else None
+        counts = ranks_per_host(groups, locals) if locals else [None] * len(groups)
+        return [Replicas(own, channels, seed, count) for own, count in zip(devices, counts, strict=True)]
 
     # ------------------------------------------------------------------------------------------------- parameters
     @property
@@ -154,7 +166,8 @@ class Pipeline:
         for _ in range(steps):
             self.warm(*inputs)
         passes, self.passes, self.gradients = self.passes, None, gradients
-        return calibrated(self.plan, gathered(passes, self.grid.world))
+        one_each = jax.process_count() == self.grid.world
+        return calibrated(self.plan, gathered(passes, self.grid.world), meet if one_each else simulate)
 
     def step(self, *inputs: Tree) -> Array:
         """Run forward and backward for a batch, and leave the gradients of its loss in `gradients`.
@@ -203,7 +216,7 @@ class Pipeline:
         """Pass the result of a pass on to the stage after or before it."""
         after = place.stage + (1 if job.kind == "forward" else -1)
         names = self.parts[place.stage].sends if job.kind == "forward" else self._moving(place.stage)
-        item = Item("values" if job.kind == "forward" else "gradients", job.micro_batch)
+        item = (_values if job.kind == "forward" else _gradients)(job.micro_batch)
         receiver = self.grid.peer(place, after, job.micro_batch)
         self.links.exchange(item, self.grid.rank(place), receiver, self._shapes(names))
 
@@ -218,12 +231,12 @@ class Pipeline:
         rank = self.grid.rank(place)
         if rank in self.stages:
             whole = place.pipeline * self.grid.micro_batches + number
-            received = self.links.take(Item("values", number), rank)
+            received = self.links.take(_values(number), rank)
             self._wait(rank)
             with self._timed(rank, "forward"):
                 sent = self.stages[rank].forward(number, micro_batch(self.traced, inputs, whole, count), received)
                 self.busy[rank] = sent
-            self.links.leave(Item("values", number), rank, sent)
+            self.links.leave(_values(number), rank, sent)
 
     def _backward(self, place: Place, number: int) -> None:
         """Run a backward pass, after the gradients of the stage's parameters at later stages have come."""
@@ -232,7 +245,7 @@ class Pipeline:
             sender = self.grid.peer(place, reader, number)
             self.links.exchange(Item("tied", number, f"{name} of {reader}"), sender, rank, self._shapes([name]))
         if rank in self.stages:
-            grads = self.links.take(Item("gradients", number), rank)
+            grads = self.links.take(_gradients(number), rank)
             parts: dict[str, list[Array]] = {}
             for name, reader in tied:
                 parts.setdefault(name, []).extend(self.links.take(Item("tied", number, f"{name} of {reader}"), rank))
@@ -240,7 +253,7 @@ class Pipeline:
             with self._timed(rank, "backward"):
                 returned = self.stages[rank].backward(number, grads, parts)
                 self.busy[rank] = self.stages[rank].sums, returned.values, returned.tied
-            self.links.leave(Item("gradients", number), rank, returned.values)
+            self.links.leave(_gradients(number), rank, returned.values)
             for name, grad in returned.tied.items():
                 self.links.leave(Item("tied", number, f"{name} of {place.stage}"), rank, [grad])
 
@@ -312,3 +325,13 @@ class Pipeline:
             for stage in mine:
                 stage.sums = {}
             self.gradients |= means[mine[0].device]
+
+
+def _values(number: int) -> Item:
+    """What a stage sends to the next one in the forward pass of a micro-batch."""
+    return Item("values", number, coded=True)
+
+
+def _gradients(number: int) -> Item:
+    """What a stage sends to the one before it in the backward pass of a micro-batch."""
+    return Item("gradients", number, coded=True)

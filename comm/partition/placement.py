@@ -1,10 +1,12 @@
 """Where the stages of a plan run: the ranks of each stage, and the order of everything that happens in a step."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from suite.comm.partition.orders import Pass, Schedule, order
+from suite.contract import UserError
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,25 @@ def events(replicas: Sequence[int], schedule: Schedule, micro_batches: int) -> I
             elif after >= 0:
                 arrived.add((job.kind, after, job.micro_batch))
                 yield Event("transfer", job, stage)
+
+
+def ranks_per_host(groups: Sequence[Sequence[int]], locals: int) -> list[int]:
+    """How many of each stage's ranks are on one host.
+
+    Args:
+        groups: ranks of each stage, ascending.
+        locals: ranks of one host.
+
+    Raises:
+        UserError: if a stage has different numbers of ranks on its hosts.
+    """
+    numbers = []
+    for stage, ranks in enumerate(groups):
+        counts = [len(list(members)) for _, members in itertools.groupby(ranks, lambda rank: rank // locals)]
+        if len(set(counts)) > 1:
+            raise UserError(
+                f"stage {stage} has {' and '.join(map(str, counts))} ranks on hosts of {locals} ranks; a mode with two "
+                "levels needs equally many; type comm.topology.module=suite.comm.topologies.flat"
+            )
+        numbers.append(counts[0])
+    return numbers

@@ -1,7 +1,6 @@
 """Averages over the ranks of one stage, in torch."""
 
 import contextlib
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,12 +9,11 @@ from torch import Tensor
 
 from suite.comm.channel import REST, Channels
 from suite.comm.partition.peers import met
-from suite.comm.partition.placement import Grid
+from suite.comm.partition.placement import Grid, ranks_per_host
 from suite.comm.reduce.torch import Reduce
 from suite.comm.schedules._base.torch import Schedule
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import UserError
 
 
 class Replicas:
@@ -50,7 +48,7 @@ class Replicas:
         groups = [grid.group(number) for number in range(len(grid.replicas))]
         locals = channels.locals if channels else None
         if locals:
-            check_hosts(groups, locals)
+            ranks_per_host(groups, locals)
         self.transport = Transport(ledger, None, deadline).among(groups, locals)
         self.residuals: dict[str, Tensor] = {}
         self._words = f"a rank of stage {stage} while averaging gradients"
@@ -106,6 +104,12 @@ class Replicas:
             values = {name: self.named[name].detach() for name in names}
             met(self._words, lambda: self.reduce.mean(self.schedule.name, values, gradients=True))
 
+    @torch.no_grad()
+    def code(self, names: Sequence[str]) -> None:
+        """Encode and decode some parameters as if they were gradients; nothing is sent."""
+        if self.reduce:
+            self.reduce.code({name: self.named[name].detach() for name in names})
+
     def _exact(self, sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
         """The mean in the type of the sums."""
         torch._foreach_div_(list(sums.values()), weight)
@@ -113,22 +117,3 @@ class Replicas:
             return sums
         totals = {name: self.transport.all_reduce("averages", share) for name, share in sums.items()}
         return {name: self.transport.averaged(total) for name, total in totals.items()}
-
-
-def check_hosts(groups: list[list[int]], locals: int) -> None:
-    """Check that each stage has equally many ranks on all of its hosts.
-
-    Args:
-        groups: ranks of each stage.
-        locals: ranks of one host.
-
-    Raises:
-        UserError: if it has not.
-    """
-    for stage, ranks in enumerate(groups):
-        counts = [len(list(members)) for _, members in itertools.groupby(ranks, lambda rank: rank // locals)]
-        if len(set(counts)) > 1:
-            raise UserError(
-                f"stage {stage} has {' and '.join(map(str, counts))} ranks on hosts of {locals} ranks; a mode with two "
-                "levels needs equally many; type comm.topology.module=suite.comm.topologies.flat"
-            )

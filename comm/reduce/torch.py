@@ -71,6 +71,13 @@ class Reduce:
         """The mean over ranks of values that are sent together."""
         return _cut(channel.topology.mean(name, _flat(values), **self._parts(channel)), values)
 
+    def code(self, values: Tree) -> None:
+        """Encode and decode gradients bucket by bucket, to measure the time; nothing is sent."""
+        for name, channel, members in self.buckets(values):
+            row = torch.cat([values[member].reshape(-1) for member in members])[None]
+            encoder = Encoder(f"trial/{name}", channel.codec, None, self.key, 0)
+            encoder.decode(encoder.encode("", row), row[0])
+
     def to_owners(
         self, name: str, stack: Tensor | Sequence[Tensor], owners: tuple[int, ...], *, symmetric: bool = False
     ) -> Tensor:

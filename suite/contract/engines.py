@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from suite.contract.optimizers import Plan
@@ -30,6 +31,19 @@ class Ranks(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Group:
+    """Ranks that average the same gradients.
+
+    Attributes:
+        names: of the parameters.
+        ranks: ascending.
+    """
+
+    names: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+
 class Engine(Protocol):
     """A model, its optimizer and their communication, on this process's devices.
 
@@ -45,6 +59,11 @@ class Engine(Protocol):
     local_ranks: tuple[int, ...]
     plan: Plan
     kinds: Mapping[str, str]
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """Who averages which gradients; the groups do so at the same time."""
+        ...
 
     @property
     def ranks(self) -> Ranks:

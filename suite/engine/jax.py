@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 from suite import engine, load
 from suite.comm import setup
 from suite.comm.transport.jax import AXIS, Transport
-from suite.contract import Plan, Sparse, Task
+from suite.contract import Group, Plan, Sparse, Task
 from suite.engine.jax_device import Layout, devices_for, facts, typed
 from suite.engine.jax_evaluation import Evaluation, wide
 from suite.engine.jax_programs import Lowered, Mode, Programs, enable_cache
@@ -134,6 +134,11 @@ class Engine:
         self.run["comm"] = self.layout.place({"comm": zeros})["comm"]
 
     # --------------------------------------------------------------------------------------- communication
+    @property
+    def groups(self) -> list[Group]:
+        """All ranks average all gradients."""
+        return [Group(tuple(self.kinds), tuple(range(self.world)))]
+
     def use(self, mode: str | Mapping[str, str]) -> None:
         """Send gradients in this communication mode from now on; its programs are compiled when they are needed."""
         self.mode = str(mode)

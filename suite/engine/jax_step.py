@@ -11,7 +11,6 @@ import numpy as np
 from jax import Array, lax
 
 from suite.comm.channel import Channels
-from suite.comm.encoder.jax import Encoder
 from suite.comm.reduce.jax import Reduce
 from suite.comm.tables import jax as by_rows
 from suite.comm.transport.jax import Transport
@@ -216,14 +215,7 @@ class Maths:
 
     def code(self, values: Tree, *, transport: Transport) -> Tree:
         """Encode and decode gradients bucket by bucket; nothing is sent."""
-        decoded = {}
-        sizes = {name: value.size * value.dtype.itemsize for name, value in values.items()}
-        for name, channel, members in self.channels.buckets(sizes):
-            row = jnp.concatenate([values[member].reshape(-1) for member in members])[None]
-            encoder = Encoder(f"trial/{name}", channel.codec, None, NO_KEY, transport.rank)
-            payloads = lax.optimization_barrier(encoder.encode("", row))  # stored as bytes, as for sending
-            decoded[name] = encoder.decode(payloads, row[0])
-        return decoded
+        return Reduce(transport, self.channels, state={}, key=NO_KEY).code(values)
 
     def prepared(self, run: Tree, batch: Tree, key: Array, *, transport: Transport, labels: str) -> Tree:
         """Return the optimizer's statistics of a batch, averaged over ranks."""

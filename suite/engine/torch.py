@@ -13,11 +13,10 @@ from torch import Tensor
 from suite import engine, load
 from suite.comm import setup
 from suite.comm.codecs._codec import Codec
-from suite.comm.encoder.torch import Encoder
 from suite.comm.reduce.torch import Reduce
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import Plan, Sparse, Task, TorchOptimizer
+from suite.contract import Group, Plan, Sparse, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import device_for, facts, require_compiler, switches
@@ -106,6 +105,11 @@ class Engine:
         self.model.to(self.device, self.dtype)
 
     # --------------------------------------------------------------------------------------- communication
+    @property
+    def groups(self) -> list[Group]:
+        """All ranks average all gradients."""
+        return [Group(tuple(self.kinds), tuple(range(self.world)))]
+
     def use(self, mode: str | Mapping[str, str]) -> None:
         """Send gradients in this communication mode from now on."""
         self.reduce.channels, name = setup.mixed(self.modes, mode), str(mode)
@@ -125,10 +129,7 @@ class Engine:
     def code(self, kind: str) -> None:
         """Encode and decode arrays of the size of all gradients of one kind of layer (the weights); nothing is sent."""
         values = {name: self.named[name].detach() for name in self.kinds if self.kinds[name] == kind}
-        for name, channel, members in self.reduce.buckets(values):
-            row = torch.cat([values[member].reshape(-1) for member in members])[None]
-            encoder = Encoder(f"trial/{name}", channel.codec, None, (self.seed, 0), 0)
-            encoder.decode(encoder.encode("", row), row[0])
+        self.reduce.code(values)
         self.synchronize()
 
     # ------------------------------------------------------------------------------------------- one update

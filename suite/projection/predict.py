@@ -15,11 +15,12 @@ import numpy as np
 
 from suite.comm import setup
 from suite.comm.codecs._codec import Codec
+from suite.comm.partition.placement import ranks_per_host
 from suite.comm.policies._policy import Measure, Predict, Predicted
 from suite.comm.projection import cost, fit
 from suite.comm.projection import network as networks
 from suite.comm.projection.network import Level, Network, Place
-from suite.contract import Task, UserError
+from suite.contract import Group, Task, UserError
 from suite.projection import project
 
 SAMPLE = 250_000  # values for a codec's error; with fewer, percentiles depend on the draw
@@ -31,7 +32,7 @@ class Model:
     Args:
         config: the run's configuration: `comm world precision`, and `network` if it was given.
         task: what is trained.
-        engine: a backend's, with `use`, `code` and `slowest`.
+        engine: a backend's, with `use`, `code`, `groups` and `slowest`.
         measure: exchanges the gradients of one kind several times; returns the median seconds on the slowest rank.
         paused: context in which time is not billed, for compilation.
         settle: waits for the device; returns the training seconds so far.
@@ -51,10 +52,10 @@ class Model:
         self.config, self.task, self.engine = project.placed(config, described), task, engine
         self.measure, self.paused, self.settle = measure, paused, settle
         comm = self.config["comm"]
-        shared = {"ranks_per_host": comm["ranks_per_host"]}
-        self.modes = {name: {**node, **shared} for name, node in comm["candidates"].items()}
-        world = config["world"]
-        self.place = Place(world, setup.ranks_per_host(comm["ranks_per_host"], world))
+        self.modes = comm["candidates"]
+        locals, groups = setup.ranks_per_host(comm["ranks_per_host"], config["world"]), engine.groups
+        counts = ranks_per_host([group.ranks for group in groups], locals)
+        self.places = [(group, Place(len(group.ranks), count)) for group, count in zip(groups, counts, strict=True)]
         self.itemsize = project.ITEMSIZE.get(config["precision"], 4)
         self.network = networks.make(config["network"]) if described else None
         self.drawn: list[Network] = []  # one fit for each round of measurements, if the link was measured
@@ -63,8 +64,9 @@ class Model:
         """Predict what a policy requested; all ranks must call this together."""
         if self.network is None:
             self.network, self.drawn = self._link(request.repeats)
-        config = self._with_mode(request.mode)
-        sent = project.gradients(config, self.task, request.kind)
+        group, place = self._largest(request.kind)
+        config = self._with_mode(request.mode, place)
+        sent = project.gradients(config, self.task, request.kind, group.names)
         codec = self._codec(config, request.kind)
         payload = sum(bucket.channel.codec.nbytes(bucket.count, self.itemsize) for bucket in sent)
         coded = [] if project.copies(codec, self.itemsize) else self._coding(request)
@@ -72,7 +74,7 @@ class Model:
         def seconds(network: Network, coding: float) -> float:
             speed = 2 * payload / coding if coding else float("inf")  # bytes encoded and bytes decoded, in a second
             net = replace(network, codec=speed)
-            return sum(project.travel_seconds(bucket, self.place, net, config) for bucket in sent)
+            return sum(project.travel_seconds(bucket, place, net, config) for bucket in sent)
 
         coding = statistics.median(coded) if coded else 0.0
         transfer = seconds(self.network, 0.0)
@@ -88,9 +90,20 @@ class Model:
             spread=math.hypot(_deviation(by_network), _deviation(by_coding)),
         )
 
-    def _with_mode(self, mode: Any) -> dict[str, Any]:
-        """The configuration with one candidate as its communication mode."""
-        return {**self.config, "comm": self.modes[mode]}
+    def _largest(self, kind: str) -> tuple[Group, Place]:
+        """The ranks that average the most gradients of one kind: those of a stage of a pipeline, otherwise all."""
+        shapes, kinds = self.task.shapes(), setup.kind_of(self.task)
+
+        def values(item: tuple[Group, Place]) -> tuple[bool, int]:
+            group, place = item
+            own = (math.prod(shapes[name].shape) for name in group.names if kinds[name] == kind)
+            return place.world > 1, sum(own)
+
+        return max(self.places, key=values)
+
+    def _with_mode(self, mode: Any, place: Place) -> dict[str, Any]:
+        """The configuration with one candidate as its communication mode, for ranks in one place."""
+        return {**self.config, "world": place.world, "comm": self.modes[mode] | {"ranks_per_host": place.locals}}
 
     def _codec(self, config: Mapping[str, Any], kind: str) -> Codec:
         channels = setup.channels(config["comm"], self.task, config["world"])
@@ -116,7 +129,7 @@ class Model:
         """
         kinds = sorted(set(self.engine.kinds.values()))
         plain = next((mode for mode in self.modes if all(self._copied(mode, kind) for kind in kinds)), None)
-        if plain is None or min(self.place.hosts, self.place.locals) > 1:
+        if plain is None or any(min(place.hosts, place.locals) > 1 for _, place in self.places):
             reason = "there are several hosts with several ranks" if plain else "every candidate has a codec"
             raise UserError(
                 f"comm.policy: cannot measure the link, because {reason}; describe the network, for example: type "
@@ -126,17 +139,17 @@ class Model:
         bare = Network("", unit, unit, None, "ring", float("inf"))
         rows = []
         for kind in kinds:
-            entries = [
-                entry for sent in project.gradients(self._with_mode(plain), self.task, kind) for entry in sent.entries
-            ]
-            costs = [cost.cost(entry, self.place, bare) for entry in entries]
+            group, place = self._largest(kind)
+            sent = project.gradients(self._with_mode(plain, place), self.task, kind, group.names)
+            costs = [cost.cost(entry, place, bare) for bucket in sent for entry in bucket.entries]
             rows.append([sum(sum(item.messages) for item in costs), sum(max(item.bytes) for item in costs)])
         rounds = np.array([[self.measure(Measure(plain, kind, 1)) for kind in kinds] for _ in range(repeats)])
         design = np.array(rows, float)
         return _fitted(design, np.median(rounds, 0)), [_fitted(design, seconds) for seconds in rounds]
 
     def _copied(self, mode: str, kind: str) -> bool:
-        return project.copies(self._codec(self._with_mode(mode), kind), self.itemsize)
+        _, place = self.places[0]
+        return project.copies(self._codec(self._with_mode(mode, place), kind), self.itemsize)
 
 
 @functools.cache

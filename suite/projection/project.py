@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -73,7 +73,9 @@ def _map(function: Callable[[Item], Value], items: Iterable[Item]) -> list[Value
     return [value for item, group in itertools.groupby(items) for value in [function(item)] * len(list(group))]
 
 
-def gradients(config: Mapping[str, Any], task: Task, kind: str | None = None) -> list[Sent]:
+def gradients(
+    config: Mapping[str, Any], task: Task, kind: str | None = None, names: Collection[str] | None = None
+) -> list[Sent]:
     """What one reduction of the gradients sends, by the ledger's formulas.
 
     With a leader topology, rank 0 is a leader. Tables split by rows are not included.
@@ -82,12 +84,17 @@ def gradients(config: Mapping[str, Any], task: Task, kind: str | None = None) ->
         config: of the run, `placed`.
         task: what is trained.
         kind: count only gradients of this kind; None counts all.
+        names: count only these parameters; None counts all.
 
     Returns:
         One entry for each bucket.
     """
     itemsize, kind_of = ITEMSIZE.get(config["precision"], 4), setup.kind_of(task)
-    counts = {name: count for name, count in _parameters(task).items() if kind in (None, kind_of[name])}
+    counts = {
+        name: count
+        for name, count in _parameters(task).items()
+        if kind in (None, kind_of[name]) and (names is None or name in names)
+    }
     channels = setup.channels(config["comm"], task, config["world"])
     buckets = []
     for _, channel, members in channels.buckets({name: count * itemsize for name, count in counts.items()}):

@@ -8,14 +8,19 @@ import numpy as np
 import pytest
 import torch_ranks
 from graphs import chain
+from hypothesis import given
+from hypothesis import strategies as st
 from jax_cuts import planned, traced
 from jax_models import CASES, Draw
 
 from suite.comm.partition.calibration import Passes, calibrated, check_steps
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.jax_pipeline import Pipeline
+from suite.comm.partition.meetings import meet
+from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner import Request, plan
+from suite.comm.partition.timeline import StageTimes, simulate
 from suite.contract import UserError
 
 JOB = {"stages": 2, "micro_batches": 4, "schedule": "1f1b", "steps": 2, "calibrate": True}
@@ -44,6 +49,30 @@ def test_replicas_of_a_stage_count_together_and_idle_ranks_do_not() -> None:
     passes = {rank: Passes([1.0], [1.0]) for rank in groups[0]} | {groups[1][0]: Passes([5.0], [7.0])}
     measured = calibrated(made, passes)
     assert [(stage.forward, stage.backward) for stage in measured.stages] == [(1.0, 1.0), (5.0, 7.0)]
+
+
+def test_a_message_of_meeting_processes_waits_for_both() -> None:
+    """One micro-batch meets nobody else's; with several, a message waits until the receiver has begun its pass."""
+    first, second = StageTimes(2.0, 3.0, receive_back=0.25), StageTimes(1.0, 5.0, receive=0.5)
+    assert meet((first, second), "gpipe", 1).seconds == 2.0 + 0.5 + 1.0 + 5.0 + 0.25 + 3.0
+    slow = StageTimes(10.0, 10.0, receive=1.0)
+    runs = meet((first, slow), "gpipe", 3).runs
+    forward = [run.start for run in runs if run.stage == 1 and run.job.kind == "forward"]
+    assert forward == [3.0, 13.0, 23.0]
+    backward = [run.start for run in runs if run.stage == 0 and run.job.kind == "backward"]
+    assert backward == [43.25, 53.25, 63.25]
+
+
+seconds = st.floats(0.0, 10.0)
+stage = st.builds(StageTimes, seconds, seconds, seconds, seconds, seconds, st.integers(1, 3))
+
+
+@given(st.lists(stage, min_size=1, max_size=4), st.sampled_from(["gpipe", "1f1b"]), st.integers(3, 8))
+def test_meeting_is_never_faster_than_messages_that_travel_alone(
+    stages: list[StageTimes], schedule: Schedule, micro_batches: int
+) -> None:
+    met, alone = meet(stages, schedule, micro_batches), simulate(stages, schedule, micro_batches)
+    assert met.seconds >= alone.seconds * (1 - 1e-12) and met.busy == pytest.approx(alone.busy)
 
 
 @pytest.mark.parametrize("case", ["normalized", "encoder"])  # buffers that change, random numbers

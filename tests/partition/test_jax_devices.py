@@ -11,7 +11,7 @@ from jax_models import CASES, Draw
 
 from suite.comm import setup
 from suite.comm.partition.jax_alone import run
-from suite.comm.partition.jax_messages import length, packed, unpacked
+from suite.comm.partition.jax_messages import decoded, encoded, length, packed, payloads, unpacked
 from suite.comm.partition.jax_pipeline import Pipeline
 from suite.comm.partition.jax_tape import by_path
 from suite.contract import Spec, UserError
@@ -87,6 +87,19 @@ def test_messages_keep_every_type() -> None:
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             value, other = jax.random.key_data(value), jax.random.key_data(other)
         assert np.asarray(value).tobytes() == np.asarray(other).tobytes()
+
+
+@pytest.mark.parametrize("codec, error", [("float32", 0.0), ("float16", 1e-3), ("minifloat", 0.07), ("table", 0.5)])
+def test_a_codec_encodes_floating_point_numbers_only(codec: str, error: float) -> None:
+    values = [jnp.linspace(-1, 1, 24).reshape(4, 6), jnp.arange(5), jnp.ones((3, 2), jnp.bool_), jax.random.key(3)]
+    shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
+    coder = setup.codec({"module": f"suite.comm.codecs.{codec}"}, "jax")
+    sent = encoded(values, coder)
+    assert [(one.shape, one.dtype) for one in sent] == [(one.shape, one.dtype) for one in payloads(shapes, coder)]
+    assert length(payloads(shapes, coder)) == coder.nbytes(24) + 4 * 5 + 6 + 8
+    first, *others = decoded(unpacked(packed(sent), payloads(shapes, coder)), shapes, coder)
+    assert first.shape == (4, 6) and float(abs(first - values[0]).max()) <= error
+    assert all((one == other).all() for one, other in zip(others, values[1:], strict=True))
 
 
 class Task:

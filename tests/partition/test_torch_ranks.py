@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch_ranks
 
-from suite.comm.partition.torch_replicas import check_hosts
+from suite.comm.partition.placement import ranks_per_host
 from suite.contract import UserError
 
 ROUNDING = 5e-7  # of the global gradient's norm: float32 sums in another order
@@ -78,9 +78,9 @@ def test_replicas_average_in_any_communication_mode(codec: str, most: float, mor
 
 
 def test_a_mode_with_two_levels_needs_equally_many_ranks_on_each_host() -> None:
-    check_hosts([[0, 1], [2, 3]], 2)
+    assert ranks_per_host([[0, 1], [2, 3, 4, 5]], 2) == [2, 2]
     with pytest.raises(UserError, match=r"stage 1 has 1 and 2 ranks on hosts of 2 ranks; .*topologies\.flat"):
-        check_hosts([[0], [1, 2, 3]], 2)
+        ranks_per_host([[0], [1, 2, 3]], 2)
 
 
 @pytest.mark.parametrize(

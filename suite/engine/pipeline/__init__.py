@@ -11,7 +11,6 @@ from suite.contract import Sparse, Task, UserError
 
 # What an optimizer may need, because each stage has it for its own parameters.
 OFFERED = ("rows", "reset", "layers", "shapes")
-AFTERWARDS = "suite.comm.schedules.sync"
 STAGES = "stages of the model"  # kind of array that differs between ranks
 
 
@@ -40,9 +39,6 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
         yield f"accumulate={config['accumulate']}: type partition.micro_batches={config['accumulate']} instead"
     if config["precision"] == "bfloat16" or config["compile"]:
         yield "only uncompiled models in float32, tf32 or float64 can be cut; leave out precision= and compile="
-    yield from _mode_faults(config)
-    if node["activations"] and config["backend"] == "jax":
-        yield "activations= is for backend=torch; leave it out"
     if node["tflops"] is not None and node["bandwidth_gb"] is None:
         yield "with partition.tflops=, type partition.bandwidth_gb= as well"
     if task.batch_size % node["micro_batches"]:
@@ -60,17 +56,6 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
             f"optimizer={optimizer['name']} needs {', '.join(missing)}, which a stage does not offer; type optimizer="
             "adamw, or adagrad, lamb, lars, muon, rmsprop, sgd, sm3"
         )
-
-
-def _mode_faults(config: Mapping[str, Any]) -> Iterator[str]:
-    """What a communication mode needs that replicas of a stage do not have."""
-    comm, mode = config["comm"], f"comm={config['comm']['name']}"
-    if comm["policy"] and load.common(comm["policy"]["module"]).READS:
-        yield f"{mode}: its model predicts exchanges between all ranks; type comm=fastest, which measures them"
-    nodes = [comm, *comm["kinds"].values()]
-    levels = max(load.common(node["topology"]["module"]).LEVELS for node in nodes if "topology" in node)
-    if config["backend"] == "jax" and levels > 1:
-        yield f"{mode}: in jax, replicas of a stage are not grouped by host; type comm=float21, or backend=torch"
 
 
 def described(node: Mapping[str, Any]) -> Device | None:

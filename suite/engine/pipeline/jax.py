@@ -15,12 +15,14 @@ from jax.sharding import PartitionSpec as P
 
 from suite import engine, load
 from suite.comm import setup
+from suite.comm.channel import Channels
 from suite.comm.partition.jax import Pipeline, partition
 from suite.comm.partition.jax_processes import together
+from suite.comm.partition.jax_replicas import Replicas
 from suite.comm.partition.peers import met
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.transport.jax import AXIS
-from suite.contract import JaxModel, Plan, Task
+from suite.contract import Group, JaxModel, Plan, Task
 from suite.engine import tree
 from suite.engine.jax_device import Layout, devices_for, facts, typed
 from suite.engine.jax_evaluation import Evaluation
@@ -59,12 +61,15 @@ class Engine:
         self.devices, self.ranks = devices_for(config["device"], config["world"]), Ranks()
         process = jax.process_index()
         self.local_ranks = tuple(rank for rank, one in enumerate(self.devices) if one.process_index == process)
-        self.plan, self.kinds = Plan(), dict[str, str]()
+        self.plan, self.kinds = Plan(), setup.kind_of(task)
         self.cache, self.compile_seconds = Cache(), 0.0
         self.measured: Cut | None = None  # the plan with the times of whole stages
-        self.channels = setup.channels(config["comm"], task, config["world"], "jax")
+        self.modes = setup.modes(config["comm"], task, config["world"], "jax")
+        self.mixed: dict[str, Channels] = {}  # the channels of each mode that was used
+        self.channels = next(iter(self.modes.values()))
         self.model: JaxModel = load.half(config["task"]["module"], "jax").make(task)
         node = config["partition"]
+        self.activations = node["activations"] and setup.codec(node["activations"], "jax")
         with self._mode():
             self._use(
                 partition(
@@ -79,6 +84,7 @@ class Engine:
                     device=described(node),
                     network=links(config),
                     channels=self.channels,
+                    activations=self.activations,
                     seed=self.seed,
                 )
             )
@@ -109,6 +115,39 @@ class Engine:
         make = load.half(self.node["module"], "jax").make
         device = next(iter(params.values())).device
         return Update(load.made(make, self.node, "optimizer", **needed), params, device)
+
+    # --------------------------------------------------------------------------------------- communication
+    @property
+    def groups(self) -> list[Group]:
+        """The ranks of each stage, which average the gradients of its parameters."""
+        numbers = range(len(self.grid.replicas))
+        return [Group(tuple(self.pipeline.owned(stage)), tuple(self.grid.group(stage))) for stage in numbers]
+
+    def use(self, mode: str | Mapping[str, str]) -> None:
+        """Average gradients over the replicas of a stage in this communication mode from now on."""
+        self.channels = self.mixed.setdefault(str(mode), setup.mixed(self.modes, mode))
+        for replicas in self.pipeline.replicas:
+            replicas.use(self.channels)
+
+    def exchange(self, kind: str) -> None:
+        """Average arrays of the size of these stages' gradients of one kind of layer, and discard the results."""
+        for replicas, values in self._values(kind):
+            replicas.exchange(values)
+            if self._stages[min(self._stages)].device in values:  # the ledger is that of this process's first rank
+                self.ledger.add(replicas.entries)
+
+    def code(self, kind: str) -> None:
+        """Encode and decode arrays of the size of these stages' gradients of one kind of layer; nothing is sent."""
+        for replicas, values in self._values(kind):
+            replicas.code(values)
+
+    def _values(self, kind: str) -> Iterator[tuple[Replicas, dict[Any, Tree]]]:
+        """The replicas of each of this process's stages, and their parameters of one kind of layer by device."""
+        for number, replicas in enumerate(self.pipeline.replicas):
+            stages = [self._stages[rank] for rank in self.grid.group(number) if rank in self._stages]
+            names = [name for name in self.pipeline.owned(number) if self.kinds[name] == kind]
+            if stages and names:
+                yield replicas, {one.device: {name: one.parameters[name] for name in names} for one in stages}
 
     # ------------------------------------------------------------------------------------------- one update
     def _inputs(self, batch: Batch, step: int) -> tuple[Batch, np.uint32, np.uint32]:
@@ -263,7 +302,8 @@ class Engine:
             }
             cut = Cut.from_dict(next(iter(states.values()))["plan"])
             if cut != self.pipeline.plan:
-                options: Tree = {"channels": self.channels, "ledger": self.ledger, "seed": self.seed}
+                options: Tree = {"channels": self.channels, "activations": self.activations}
+                options |= {"ledger": self.ledger, "seed": self.seed}
                 self._use(Pipeline(self.pipeline.traced, cut, self._initial(), self.devices, **options))
             self._restore_stages(states)
 

@@ -17,7 +17,7 @@ from suite.comm.partition.plan import Plan as Cut
 from suite.comm.partition.torch import Pipeline, partition
 from suite.comm.transport import entry
 from suite.comm.transport.torch import Arriving, Transport
-from suite.contract import Plan, Task, TorchOptimizer
+from suite.contract import Group, Plan, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.pipeline import STAGES, compare, described, links
 from suite.engine.ranks.torch import Ranks
@@ -128,6 +128,15 @@ class Engine:
         return load.made(make, self.node, "optimizer", self.own.items(), **needed)
 
     # --------------------------------------------------------------------------------------- communication
+    @property
+    def groups(self) -> list[Group]:
+        """The ranks of each stage, which average the gradients of its parameters."""
+        stages = {name: self.grid.place(owner).stage for name, owner in self.owners.items()}
+        return [
+            Group(tuple(name for name, one in stages.items() if one == stage), tuple(self.grid.group(stage)))
+            for stage in range(len(self.grid.replicas))
+        ]
+
     def use(self, mode: str | Mapping[str, str]) -> None:
         """Average gradients over the replicas of a stage in this communication mode from now on."""
         self.options["channels"] = channels = setup.mixed(self.modes, mode)
@@ -135,8 +144,17 @@ class Engine:
 
     def exchange(self, kind: str) -> None:
         """Average arrays of the size of this stage's gradients of one kind of layer, and discard the result."""
-        self.pipeline.replicas.exchange([f"model.{name}" for name in self.own if self.kinds[name] == kind])
+        self.pipeline.replicas.exchange(self._names(kind))
         self.synchronize()
+
+    def code(self, kind: str) -> None:
+        """Encode and decode arrays of the size of this stage's gradients of one kind of layer; nothing is sent."""
+        self.pipeline.replicas.code(self._names(kind))
+        self.synchronize()
+
+    def _names(self, kind: str) -> list[str]:
+        """This stage's parameters of one kind of layer, as the pipeline names them."""
+        return [f"model.{name}" for name in self.own if self.kinds[name] == kind]
 
     # ------------------------------------------------------------------------------------------- one update
     def _inputs(self, batch: Batch, step: int) -> tuple[Tree, Tensor, Tensor]:
