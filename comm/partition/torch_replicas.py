@@ -52,7 +52,6 @@ class Replicas:
         self.transport = Transport(ledger, None, deadline).among(groups, locals)
         self.residuals: dict[str, Tensor] = {}
         self._words = f"a rank of stage {stage} while averaging gradients"
-        self.reduce: Reduce | None = None
         self.schedule: Schedule | None = None
         if channels:
             self.use(channels)
@@ -60,10 +59,10 @@ class Replicas:
     def use(self, channels: Channels) -> None:
         """Average through these channels from now on; a parameter whose kind they do not know is sent as `other`."""
         kinds = {name: channels.kind_of.get(name, REST) for name in self.named}
-        self.reduce = Reduce(self.transport, replace(channels, kind_of=kinds))
+        reduce = Reduce(self.transport, replace(channels, kind_of=kinds))
         # a stage has all its gradients at once, and sends them while earlier stages compute
         make = Schedule if channels.overlaps else channels.schedule.make
-        schedule: Schedule = make(self.reduce, self.named)
+        schedule: Schedule = make(reduce, self.named)
         schedule.name = f"averages/{self.stage}"
         self.schedule = schedule
 
@@ -73,8 +72,8 @@ class Replicas:
         Args:
             key: (seed, step), for codecs that draw random numbers.
         """
-        if self.reduce and self.schedule:
-            self.reduce.key, self.reduce.state = key, self.residuals
+        if self.schedule:
+            self.schedule.reduce.key, self.schedule.reduce.state = key, self.residuals
             self.schedule.begin()
 
     def last_pass(self) -> contextlib.AbstractContextManager[None]:
@@ -100,15 +99,15 @@ class Replicas:
     @torch.no_grad()
     def exchange(self, names: Sequence[str]) -> None:
         """Average some parameters as if they were gradients, and discard the result, to measure its time."""
-        if self.reduce and self.schedule:
+        if schedule := self.schedule:
             values = {name: self.named[name].detach() for name in names}
-            met(self._words, lambda: self.reduce.mean(self.schedule.name, values, gradients=True))
+            met(self._words, lambda: schedule.reduce.mean(schedule.name, values, gradients=True))
 
     @torch.no_grad()
     def code(self, names: Sequence[str]) -> None:
         """Encode and decode some parameters as if they were gradients; nothing is sent."""
-        if self.reduce:
-            self.reduce.code({name: self.named[name].detach() for name in names})
+        if self.schedule:
+            self.schedule.reduce.code({name: self.named[name].detach() for name in names})
 
     def _exact(self, sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
         """The mean in the type of the sums."""

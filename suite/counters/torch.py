@@ -1,7 +1,7 @@
 """What a run in torch does in its steps."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -42,19 +42,20 @@ def count(engine: Any, warm: Callable[[], None], steps: Callable[[], None]) -> d
     """
     warm()
     operators = Operators()
-    with profile(profile_memory=True) as memory, FlopCounterMode(display=False) as flops, operators:
+    memory = profile(profile_memory=True)
+    with memory, FlopCounterMode(display=False) as flops, operators:
         steps()
+    assert memory.kineto_results is not None
     return {
-        "peak_bytes": _peak(memory),
+        "peak_bytes": _peak(memory.kineto_results.events()),
         "flops": flops.get_total_flops(),
         "synchronisations": sum(operators.calls[name] for name in WAITING),
         "operators": {name.removeprefix("aten::"): calls for name, calls in sorted(operators.calls.items())},
     }
 
 
-def _peak(memory: profile) -> int:
-    """The largest sum of allocations less releases, in the order in which they were made."""
-    assert memory.kineto_results is not None
-    events = [event for event in memory.kineto_results.events() if event.name() == "[memory]"]
-    sizes = (event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+def _peak(events: Iterable[Any]) -> int:
+    """The largest sum of allocations less releases, in the order in which they were made; events of the profiler."""
+    memory = [event for event in events if event.name() == "[memory]"]
+    sizes = (event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns()))
     return max(accumulate(sizes), default=0)

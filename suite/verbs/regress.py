@@ -139,14 +139,13 @@ def benchmarks_of(chosen: argparse.Namespace, saved: Sequence[Benchmark] | None)
     Raises:
         UserError: for a benchmark that does not exist, or was not saved.
     """
-    if chosen.run or chosen.benchmarks or saved is None:
-        runs = [" ".join(words) for words in chosen.run or ()]
-        benchmarks = typed(runs, chosen.metric) if runs else read(chosen.benchmarks)
-        for benchmark in benchmarks if saved is not None else ():
-            if benchmark not in saved:
-                raise UserError(f"{benchmark.name}: not among the saved measurements of {_names(saved)}")
+    if chosen.run:
+        benchmarks = typed([" ".join(words) for words in chosen.run], chosen.metric)
     else:
-        benchmarks = list(saved)
+        benchmarks = list(saved) if saved and not chosen.benchmarks else read(chosen.benchmarks)
+    for benchmark in benchmarks:
+        if saved and benchmark not in saved:
+            raise UserError(f"{benchmark.name}: not among the saved measurements of {_names(saved)}")
     for name in chosen.only or ():
         if name not in (benchmark.name for benchmark in benchmarks):
             raise UserError(f"--only {name}: no such benchmark; type one of {_names(benchmarks)}")

@@ -64,7 +64,8 @@ def test_a_message_of_meeting_processes_waits_for_both() -> None:
 
 
 seconds = st.floats(0.0, 10.0)
-stage = st.builds(StageTimes, seconds, seconds, seconds, seconds, seconds, st.integers(1, 3))
+# without replicas, for which `simulate` orders messages otherwise
+stage = st.builds(StageTimes, seconds, seconds, seconds, seconds, seconds)
 
 
 @given(st.lists(stage, min_size=1, max_size=4), st.sampled_from(["gpipe", "1f1b"]), st.integers(3, 8))
