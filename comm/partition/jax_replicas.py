@@ -88,7 +88,7 @@ class Replicas:
         """Average arrays of this process's ranks, discard the result and wait, to measure the time."""
         if len(self.devices) > 1:
             residuals = self.residuals
-            jax.block_until_ready(self.mean(values, 0))
+            jax.block_until_ready(list(self.mean(values, 0).values()))
             self.residuals = residuals
 
     def code(self, values: Mapping[Device, Mapping[str, Array]]) -> None:
