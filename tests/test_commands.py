@@ -121,11 +121,12 @@ def regresses(text: str, suite: Call) -> None:
     if chosen.history:
         return  # tests/regress/test_history.py runs it
     if chosen.benchmarks is None:
-        for benchmark in regress.benchmarks_of(chosen):
+        for benchmark in regress.benchmarks_of(chosen, None):
             configure.compose(benchmark.overrides)
     for word in shlex.split(f"{chosen.a} {chosen.b}"):
         commit = re.fullmatch(r"HEAD(~\d+)?|main|A|B", word)
-        assert commit or word == "." or REQUIREMENT.fullmatch(word) or OVERRIDE.fullmatch(word), word
+        saved = re.fullmatch(r"reports|runs/\w+", word)  # tests/regress/test_saved.py compares them
+        assert commit or saved or word == "." or REQUIREMENT.fullmatch(word) or OVERRIDE.fullmatch(word), word
 
 
 def counts(text: str, suite: Call) -> None:
