@@ -25,6 +25,7 @@ BERT = ("+task=bert", *(f"task.{word}" for word in SMALL_BERT))
 TRANSFORMER = ("+task=transformer", *(f"task.{word}" for word in SMALL_TRANSFORMER), "task.dropout=0.1")
 AUTOENCODER = ("+task=autoencoder", *(f"task.{word}" for word in SMALL_AUTOENCODER), "task.eval_batch_size=30")
 CUT = "partition=auto"
+SLOW = pytest.mark.slow  # four processes, twice
 # with `tflops`, nothing is timed: all runs have the same plan, on which the bits of encoded gradients depend
 FIXED = ("partition.tflops=0.01", "partition.bandwidth_gb=10")
 
@@ -108,13 +109,19 @@ def test_delayed_gradients_are_those_of_data_parallel_ranks(tmp_path: Path):
     assert distance(whole, cut) < 1e-6 < 1e-4 < distance(whole, usual)
 
 
-@pytest.mark.parametrize("mode", [("comm=overlap",), ("comm=leader", "comm.ranks_per_host=2")], ids=" ".join)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(("comm=overlap",), id="overlap"),
+        pytest.param(("comm=leader", "comm.ranks_per_host=2"), id="leader", marks=SLOW),
+    ],
+)
 def test_modes_in_float32_train_the_same_weights(mode: tuple[str, ...], tmp_path: Path):
     words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", CUT, *FIXED, "partition.stages=2", "world=4")
     assert distance(train(tmp_path / "usual", *words), train(tmp_path / "other", *words, *mode)) < 1e-6
 
 
-@pytest.mark.parametrize("policy", ["fastest", "adaprec", "projected"])
+@pytest.mark.parametrize("policy", ["fastest", *(pytest.param(name, marks=SLOW) for name in ("adaprec", "projected"))])
 def test_a_policy_chooses_the_mode_of_the_replicas(policy: str, tmp_path: Path):
     """The trials leave no trace: a run that replays the decisions has the same bits."""
     words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", CUT, *FIXED, "partition.stages=2", "world=4", "max_steps=8")
