@@ -83,6 +83,11 @@ def test_a_pipeline_has_the_bits_of_one_device(task: tuple[str, ...], optimizer:
     [
         pytest.param(3, ("partition.stages=2", "task.eval_batch_size=24"), id="uneven: a stage with two replicas"),
         pytest.param(4, ("partition.stages=2", "clip_norm=0.1"), id="replicas and clipping"),
+        pytest.param(
+            3,
+            ("partition.stages=2", "task.eval_batch_size=24", "partition.micro_batches=1"),
+            id="a replica without micro-batches",
+        ),
     ],
 )
 def test_replicas_differ_from_one_device_by_rounding(world: int, more: tuple[str, ...], tmp_path: Path):

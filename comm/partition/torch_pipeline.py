@@ -181,7 +181,7 @@ class Pipeline:
         Args:
             inputs: of the model, for the whole batch.
             targets: of the loss.
-            last: makes a context for this rank's last backward pass. It must not wait for other ranks, which may need
+            last: makes a context for this rank's last backward pass; also called on a rank without one. It must not wait for other ranks, which may need
                 the result of this pass.
         """
         count = self.grid.pipelines * self.grid.micro_batches
@@ -199,6 +199,9 @@ class Pipeline:
                 else:
                     with last() if job is jobs[-1] else contextlib.nullcontext():
                         self._backward(job.micro_batch)
+        if not jobs:  # a stage may have more replicas than micro-batches
+            with last():
+                pass
         for link in (self.values, self.gradients, self.tied):
             link.finish()
 

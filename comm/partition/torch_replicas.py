@@ -78,7 +78,7 @@ class Replicas:
 
     def last_pass(self) -> contextlib.AbstractContextManager[None]:
         """A context for the last backward pass of a step, in which the rest of the delayed gradients is sent."""
-        unused = torch.ones(())  # the weight, of which only schedules that send during the pass make use
+        unused = torch.ones(())  # only schedules that send during the pass use the weight
         return self.schedule.watch(unused, parcels={}) if self.schedule else contextlib.nullcontext()
 
     def mean(self, sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
