@@ -181,8 +181,8 @@ class Pipeline:
         Args:
             inputs: of the model, for the whole batch.
             targets: of the loss.
-            last: makes a context for this rank's last backward pass; also called on a rank without one. It must not wait for other ranks, which may need
-                the result of this pass.
+            last: makes a context for this rank's last backward pass; also called on a rank without one. It must not
+                wait for other ranks, which may need the result of this pass.
         """
         count = self.grid.pipelines * self.grid.micro_batches
         self.stage.sums.clear()
