@@ -27,11 +27,11 @@ from suite.regress.benchmarks import Benchmark, read
 from suite.regress.sample import cores, measure
 from suite.regress.session import Limits, Session
 from suite.regress.sides import Side
+from suite.studies.regressions import PAGE, update
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results" / "processes.csv"
-PAGE = ROOT / "docs" / "regression.md"
-BEGIN, END = "<!-- table: processes -->\n", "<!-- end of table -->\n"
+BEGIN = "<!-- table: processes -->\n"
 BENCHMARK = "sgd-torch"
 LOADS = {"idle": "nothing else", "busy": "a second process"}
 EFFECTS = (1.0, 1.03, 1.1)  # B over A
@@ -147,13 +147,6 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def update(page: Path, rows: Sequence[Row]) -> None:
-    """Write the table into the page, between its two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}{markdown(rows)}{END}{after}", encoding="utf-8")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Record, or replay and write the table."""
     parser = argparse.ArgumentParser(prog="python -m suite.studies.processes", description=__doc__)
@@ -164,7 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.record:
         record(chosen.record, chosen.count, chosen.running)
         return 0
-    update(PAGE, [replay(load, records(load), effect) for load in LOADS for effect in EFFECTS])
+    rows = [replay(load, records(load), effect) for load in LOADS for effect in EFFECTS]
+    update(PAGE, BEGIN, markdown(rows))
     return 0
 
 

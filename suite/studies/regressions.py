@@ -156,11 +156,11 @@ def _cell(row: Row) -> str:
     return f"{100 * row.slower:.1f}, {100 * row.not_slower:.1f} ({row.rounds_median:g})"
 
 
-def update(page: Path, rows: Sequence[Row]) -> None:
-    """Write the table into the page, between its two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+def update(page: Path, begin: str, table: str) -> None:
+    """Write a table into the page, between the mark `begin` and the next end of a table."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}{markdown(rows)}{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{begin}{table}{END}{after}", encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [simulate(noise, effect, chosen.simulations) for noise in NOISES for effect in EFFECTS]
     write(rows, chosen.out)
     if chosen.out == TABLE:
-        update(PAGE, rows)
+        update(PAGE, BEGIN, markdown(rows))
     return 0
 
 
