@@ -150,7 +150,9 @@ def test_every_mode_starts(name: str) -> None:
 def test_a_mode_that_names_an_optimizer_makes_a_step(backend: str) -> None:
     """The modes that name none are tried by tests/test_pairs.py."""
     for name in filter(named, load.options("comm")):
-        config = small.small("autoencoder", None, f"comm={name}", f"backend={backend}", "device=cpu", *named(name))
+        own = [f"optimizer.{key}={value}" for key, value in load.preset("comm", name)["optimizer"].items()]
+        words = [f"comm={name}", f"backend={backend}", "device=cpu", *named(name), *own]  # `own` replaces the recipe's
+        config = small.small("autoencoder", None, *words)
         (loss,) = engines.advance(engines.engine(config, run.make_task(config)), range(1))
         assert loss == loss
 

@@ -200,8 +200,6 @@ def ranks_of(launcher: int) -> list[int]:
         (("world=2", "partition.stages=3"), "more than the devices of world=2; type world=3"),
         (("world=2", "accumulate=2"), "type partition.micro_batches=2 instead"),
         (("world=2", "precision=bfloat16"), "leave out precision="),
-        (("world=2", "comm=overlap"), "sends gradients after the backward pass; type comm=float32"),
-        (("world=2", "comm=double_buffering"), "sends gradients after the backward pass; type comm=float32"),
         (("world=2", "optimizer=kfac"), "needs world, observe, .* type optimizer=adamw, or adagrad"),
         (("world=2", "partition.micro_batches=3"), "does not divide task.batch_size=32"),
     ],

@@ -17,7 +17,7 @@ from typing import Any
 
 from suite.contract import UserError
 from suite.settings.overrides import flat
-from suite.verbs.trials import Trial, last, shortfall, steps
+from suite.verbs.trials import Result, Trial, last, shortfall, steps
 
 WIDTH = 160  # columns; each trial stands on one line
 ANY = "all"  # the source's name for a task with only one source
@@ -49,12 +49,15 @@ def evidence(ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[
 
 
 def _line(trial: Trial) -> dict[str, Any]:
-    outcome: dict[str, Any] = {"reached": last(trial.result), "steps": steps(trial.result), "outcome": trial.outcome}
-    distance = shortfall(trial.result)
-    if not outcome["reached"] and math.isfinite(distance):
-        outcome["short"] = float(f"{distance:.4g}")  # what ranks trials that reached no target
-    again = [{"reached": last(result), "steps": steps(result)} for result in trial.again]
-    return {"trial": trial.number, **trial.values, **outcome} | ({"again": again} if again else {})
+    line = {"trial": trial.number, **trial.values, **_ending(trial.result), "outcome": trial.outcome}
+    return line | ({"again": [_ending(result) for result in trial.again]} if trial.again else {})
+
+
+def _ending(result: Result | None) -> dict[str, Any]:
+    """The last target that a run reached and its steps; `short` ranks runs that reached none."""
+    ending: dict[str, Any] = {"reached": last(result), "steps": steps(result)}
+    distance = shortfall(result)
+    return ending if ending["reached"] or math.isinf(distance) else {**ending, "short": float(f"{distance:.4g}")}
 
 
 def tuned_in(path: Path) -> dict[str, Any]:

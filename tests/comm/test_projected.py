@@ -12,7 +12,7 @@ from engines import BACKENDS, config, engine, same, tiny, weights
 
 from suite.comm.policies import projected
 from suite.comm.policies._policy import Commit, Measure, Predict, Predicted, Situation
-from suite.contract import Decided, Step, UserError
+from suite.contract import Decided, Group, Step, UserError
 from suite.projection import project
 from suite.projection.predict import Model, error
 from suite.settings import configure, validation
@@ -29,9 +29,19 @@ def network(bandwidth: float, latency: float = 0.0) -> dict[str, Any]:
     return each | {"inner": level, "outer": level}
 
 
+class OneOfSeveral:
+    """An engine of one process that says it is one of several ranks."""
+
+    def __init__(self, made: Any, world: int):
+        self.made, self.groups = made, [Group(tuple(made.kinds), tuple(range(world)))]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.made, name)
+
+
 def model(made: Any, settings: dict[str, Any], measure: Any = None, world: int = 2) -> Model:
     how = {"measure": measure, "paused": contextlib.nullcontext, "settle": time.perf_counter}
-    return Model(settings | {"world": world}, made.task, made, **how)
+    return Model(settings | {"world": world}, made.task, OneOfSeveral(made, world), **how)
 
 
 def decided(answer: Any, kinds: list[str], **options: Any) -> Commit:
