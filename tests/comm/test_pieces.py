@@ -18,6 +18,7 @@ LONG = {"a": (97, 131), "b": (2_501,)}  # 15,208 values: four chunks of 3,802, t
 NODES = coded.NODES | {"stochastic": {"module": "suite.comm.codecs.int8", "rounding": "stochastic"}}
 SMALL = {"piece_kib": 1}
 CODED = ("gather", "all_to_all", "ring")
+MOSTLY_SLOW = ("all_to_all", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gather", "ring")))
 
 
 @pytest.mark.parametrize("key", NODES)
@@ -35,7 +36,7 @@ def test_pieces_are_as_long_as_they_may_be(key: str, most: float) -> None:
 
 
 @pytest.mark.parametrize("key", NODES)
-@pytest.mark.parametrize("algorithm", CODED)
+@pytest.mark.parametrize("algorithm", MOSTLY_SLOW)
 def test_backends_agree(key: str, algorithm: str) -> None:
     """Two rounds with error feedback: means, residuals and bytes, random numbers too."""
     changes = SMALL | {"codec": NODES[key], "algorithm": algorithm, "feedback": True}
@@ -50,7 +51,14 @@ def test_backends_agree(key: str, algorithm: str) -> None:
     assert ledgers[0].levels == {level: 2 * sent for level, sent in levels(entries).items()}
 
 
-@pytest.mark.parametrize("key", ["float32", "float21", "minifloat", "table(bits=8,percentiles=sampled)"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "float32",
+        "float21",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("minifloat", "table(bits=8,percentiles=sampled)")),
+    ],
+)
 @pytest.mark.parametrize("algorithm, topology", WAYS)
 def test_plan_ledger_and_trace_count_the_same_pieces(key: str, algorithm: str, topology: str) -> None:
     if algorithm == "native" and (key != "float32" or topology == "leader"):
