@@ -44,18 +44,21 @@ class Metric:
 
     Attributes:
         read: (result, seconds of the whole process) to the number.
+        by_step: whether the number is seconds of a step. Those are compared in turns (`suite/regress/sample.py`),
+            because most steps are between two stops; a longer time, such as that of compiling, would contain stops.
         environment: environment variables of the run.
     """
 
     read: Callable[[Mapping[str, Any], float], float]
+    by_step: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 METRICS = {
-    "step": Metric(_step),  # median seconds of a step
-    "processor": Metric(_processor),  # processor seconds of a step; others on the machine hardly change them
+    "step": Metric(_step, by_step=True),  # median seconds of a step
+    "processor": Metric(_processor, by_step=True),  # processor seconds of a step; other programs hardly change them
     # seconds of compiling, in jax; the cache of compiled programs would hide them
-    "compile": Metric(_compile, {"JAX_ENABLE_COMPILATION_CACHE": "false"}),
+    "compile": Metric(_compile, environment={"JAX_ENABLE_COMPILATION_CACHE": "false"}),
     "evaluation": Metric(_evaluation),  # seconds of the evaluation
     "start": Metric(_start),  # seconds outside of training, evaluation and compilation: imports, data, weights
     "memory": Metric(_memory),  # most bytes of the process

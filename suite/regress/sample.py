@@ -1,4 +1,9 @@
-"""One measurement: one fresh process that runs a benchmark on one side."""
+"""One round of measurements: each side runs a benchmark in a fresh process, in turns or one after the other.
+
+A shared machine is now faster and now slower, for seconds or minutes. Processes that run one after the other meet
+different speeds. In turns, both processes exist at once; one of them is stopped while the other one runs for a fraction
+of a second, on the same core. A change of the speed then hits both (docs/regression.md has the measured spreads).
+"""
 
 import json
 import os
@@ -6,7 +11,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from suite.contract import UserError
@@ -16,69 +22,133 @@ from suite.regress.sides import Side
 DONE = (0, 3)  # exit codes of a run that is recorded; 3: it missed a target that the run required
 INTERRUPTED = (130, 143)
 LINES = 12  # of the output of a failed run that are shown
+LIMIT = 600.0  # seconds that a process may take, without those in which it was stopped
 
 
 class RunFailedError(UserError):
     """A run of one side failed."""
 
 
-def measure(side: Side, benchmark: Benchmark, core: int | None = None, limit: float = 600.0) -> float:
-    """Run a benchmark in a process of its own, and return the number that is compared.
+class Run:
+    """A process that runs a benchmark on one side; a context manager, which kills what still runs.
 
     Args:
         side: whose code runs.
         benchmark: what runs.
         core: the processor core that runs it; None: any.
-        limit: seconds after which the process is killed.
-
-    Raises:
-        RunFailedError: if the run failed or took too long, with the end of its output.
     """
-    with tempfile.TemporaryDirectory(prefix="suite-regress-") as folder:
-        run = Path(folder) / "run"
-        command = side.command([*benchmark.overrides, f"run_dir={run}"])
+
+    def __init__(self, side: Side, benchmark: Benchmark, core: int | None):
+        self.side, self.benchmark = side, benchmark
+        self._folder = tempfile.TemporaryDirectory(prefix="suite-regress-")
+        self._path = Path(self._folder.name)
+        command = side.command([*benchmark.overrides, f"run_dir={self._path / 'run'}"])
         environment = {**side.environment(), **METRICS[benchmark.metric].environment}
-        code, output, wall = _timed(command, side.folder, environment, core, limit)
+        self._ran = 0.0  # seconds without those in which it was stopped
+        self._output: str | None = None  # until it has ended
+        self._process = subprocess.Popen(
+            command,
+            cwd=side.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=_pinned(core),
+        )
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._signal(signal.SIGKILL)  # jax ignores SIGTERM
+        self._process.wait()
+        self._folder.cleanup()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has neither ended nor used up its time."""
+        return self._output is None and self._ran < LIMIT
+
+    def go(self, seconds: float) -> None:
+        """Let the process run for some seconds, or until it ends; then stop it."""
+        began = time.perf_counter()
+        self._signal(signal.SIGCONT)
+        try:
+            self._output, _ = self._process.communicate(timeout=min(seconds, LIMIT - self._ran))
+        except subprocess.TimeoutExpired:
+            self.stop()
+        self._ran += time.perf_counter() - began
+
+    def stop(self) -> None:
+        """Stop the process; `go` continues it."""
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # it has ended
+            os.killpg(self._process.pid, number)
+
+    def value(self) -> float:
+        """The number that is compared.
+
+        Raises:
+            RunFailedError: if the run failed or took too long, with the end of its output.
+        """
+        if self._output is None:
+            self._signal(signal.SIGKILL)
+            output, _ = self._process.communicate()
+            self._fail(f"a run took longer than {LIMIT:g} s", output)
+        code, result = self._process.returncode, self._path / "run" / "result.json"
         if code in INTERRUPTED:
             raise KeyboardInterrupt
-        if code not in DONE or not (run / "result.json").exists():
-            cause = f"took longer than {limit:g} s" if code is None else f"failed with exit code {code}"
-            tail = "\n".join(output.splitlines()[-LINES:])
-            raise RunFailedError(f"side {side.name}, benchmark {benchmark.name}: a run {cause}:\n{tail}")
-        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    if result["outcome"]["kind"] in ("diverged", "failed"):
+        if code not in DONE or not result.exists():
+            self._fail(f"a run failed with exit code {code}", self._output or "")
+        facts = json.loads(result.read_text(encoding="utf-8"))
+        if (outcome := facts["outcome"])["kind"] in ("diverged", "failed"):
+            self._fail(f"the run {outcome['kind']} at step {outcome.get('step')}; a benchmark has to train")
+        return self.benchmark.value(facts, self._ran)
+
+    def _fail(self, reason: str, output: str = "") -> None:
+        tail = "".join(f"\n{line}" for line in output.splitlines()[-LINES:])
         raise RunFailedError(
-            f"side {side.name}, benchmark {benchmark.name}: the run {result['outcome']['kind']} at step "
-            f"{result['outcome'].get('step')}; a benchmark has to train"
+            f"side {self.side.name}, benchmark {self.benchmark.name}: {reason}{':' * bool(tail)}{tail}"
         )
-    return benchmark.value(result, wall)
 
 
-def _timed(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], core: int | None, limit: float
-) -> tuple[int | None, str, float]:
-    """Exit code (None: killed after `limit` seconds), output and seconds of a process on one core."""
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_pinned(core),
-    )
-    try:
-        output, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # also the ranks of a run; jax ignores SIGTERM
-        output, _ = process.communicate()
-        return None, output, limit
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return process.returncode, output, time.perf_counter() - started
+def measure(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn: float | None) -> list[float]:
+    """Run a benchmark once on each side, in processes of their own, and return the numbers that are compared.
+
+    Args:
+        sides: whose code runs, in order.
+        benchmark: what runs.
+        core: the processor core that runs it; None: any.
+        turn: seconds after which the process of the next side continues; None: one side runs after the other.
+
+    Returns:
+        One number for each side.
+
+    Raises:
+        RunFailedError: if a run failed or took too long.
+    """
+    if turn is None or not hasattr(signal, "SIGSTOP"):
+        return [value for side in sides for value in _in_turns([side], benchmark, core, LIMIT)]
+    return _in_turns(sides, benchmark, core, turn)
+
+
+def _in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn: float) -> list[float]:
+    with ExitStack() as stack:
+        runs: list[Run] = []
+        for side in sides:
+            for run in runs:
+                run.stop()
+            runs.append(stack.enter_context(Run(side, benchmark, core)))
+        values: dict[Run, float] = {}
+        while waiting := [run for run in runs if run not in values]:
+            for run in waiting:
+                run.go(turn)
+                if not run.running:
+                    values[run] = run.value()
+        return [values[run] for run in runs]
 
 
 def _pinned(core: int | None) -> Callable[[], None] | None:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from suite.contract import UserError
-from suite.regress.benchmarks import Benchmark
+from suite.regress.benchmarks import METRICS, Benchmark
 from suite.regress.rule import ALPHA, MARGIN, ROUNDS, Look, Verdict, look, verdict
 from suite.regress.sample import cores, measure
 from suite.regress.sides import Side
 
-Measure = Callable[[Side, Benchmark, int | None], float]
+Measure = Callable[[Sequence[Side], Benchmark, int | None, float | None], list[float]]  # as `sample.measure`
+TURN, STEPS = 0.2, 10  # a turn has at least so many seconds, and so many steps: a stop is then in few of them
 
 
 @dataclass(frozen=True)
@@ -134,18 +135,27 @@ class Session:
         """Measure both sides once, in random order and on the same core; saved measurements are taken in turn."""
         looks = outcome.looks(self.limits, len(self.outcomes))
         rounds = outcome.second if looks and looks[0].state == "slower" else outcome.first
-        ranks = next((int(word[6:]) for word in outcome.benchmark.run if word.startswith("world=")), 1)
-        choice, number = cores(ranks), len(outcome.first) + len(outcome.second)
-        core = choice[number % len(choice)]
-        values: dict[int, float] = {}
+        number = len(outcome.first) + len(outcome.second)
+        choice = cores(self._ranks(outcome.benchmark))
+        values = {i: side.saved.values[outcome.benchmark][number] for i, side in enumerate(self.sides) if side.saved}
+        order = [i for i in self._order.sample((0, 1), 2) if i not in values]
+        run = [self.sides[i] for i in order]
         try:
-            for index in self._order.sample((0, 1), 2):
-                side = self.sides[index]
-                if side.saved:
-                    values[index] = side.saved.values[outcome.benchmark][number]
-                else:
-                    values[index] = self._measure(side, outcome.benchmark, core)
+            measured = self._measure(run, outcome.benchmark, choice[number % len(choice)], self._turn(outcome))
         except UserError as error:
             outcome.error = str(error)
             return
+        values |= dict(zip(order, measured, strict=True))
         rounds.append((values[0], values[1]))
+
+    def _ranks(self, benchmark: Benchmark) -> int:
+        """The most devices of a run."""
+        words = [*benchmark.run, *(word for side in self.sides for word in side.overrides)]
+        return max((int(word[6:]) for word in words if word.startswith("world=")), default=1)
+
+    def _turn(self, outcome: Outcome) -> float | None:
+        """Seconds of a turn of one side; None: one side runs after the other, as several ranks always do."""
+        if not METRICS[outcome.benchmark.metric].by_step or self._ranks(outcome.benchmark) > 1:
+            return None
+        last = [*outcome.first, *outcome.second][-1:]  # a round; none yet
+        return max([TURN, *(STEPS * seconds for one in last for seconds in one)])

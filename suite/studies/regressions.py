@@ -110,8 +110,8 @@ def _compare(noise: Iterator[float], effect: float, seed: int, rounds: list[int]
     """The answer of one comparison; its number of rounds is added to `rounds`."""
     a, b = (Side(name, Path("python"), Path()) for name in "AB")
 
-    def measure(side: Side, benchmark: Benchmark, core: int | None) -> float:
-        return math.exp(next(noise)) * (effect if side is b else 1.0)
+    def measure(sides: Sequence[Side], *_: object) -> list[float]:
+        return [math.exp(next(noise)) * (effect if side is b else 1.0) for side in sides]
 
     limits = Limits()
     [outcome] = Session((a, b), [Benchmark("step", ())], limits, measure=measure, seed=seed).run()

@@ -1,7 +1,9 @@
 """`suite regress`: sides, exit codes, reports, and the search for a commit, with runs that take no time."""
 
+import ast
 import json
 import re
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from repositories import git, repository
 
 from suite.contract import UserError
-from suite.regress import sides
+from suite.regress import sample, sides
 from suite.regress.benchmarks import METRICS, Benchmark, read
 from suite.regress.sample import RunFailedError, measure
 from suite.regress.sides import built
@@ -71,13 +73,47 @@ def test_a_failed_run_is_an_error_with_its_output(history: list[str], suite: Cal
 
 def test_a_metric_that_a_run_lacks_is_named(history: list[str]) -> None:
     with built(".", print) as side, pytest.raises(UserError, match="have no compile; choose another metric"):
-        measure(side, Benchmark("mine", ("+task=any",), "compile"))
+        measure([side], Benchmark("mine", ("+task=any",), "compile"), None, None)
 
 
-def test_a_run_that_takes_too_long_is_killed(history: list[str]) -> None:
-    Path("suite/__main__.py").write_text("import time\ntime.sleep(60)\n")
-    with built(".", print) as side, pytest.raises(RunFailedError, match=r"took longer than 0\.5 s"):
-        measure(side, Benchmark("mine", ("+task=any",)), limit=0.5)
+def test_a_run_that_takes_too_long_is_killed(history: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("suite/__main__.py").write_text("import time\nprint('waiting', flush=True)\ntime.sleep(60)\n")
+    monkeypatch.setattr(sample, "LIMIT", 0.5)
+    with built(".", print) as side, pytest.raises(RunFailedError, match=r"took longer than 0\.5 s:\nwaiting"):
+        measure([side, side], Benchmark("mine", ("+task=any",)), None, 0.1)
+
+
+BUSY = """
+import sys, time
+from pathlib import Path
+folder = Path(next(word for word in sys.argv if word.startswith("run_dir=")).partition("=")[2])
+moments = []
+while time.process_time() < 1.5:
+    moments.append(time.monotonic())
+folder.mkdir(parents=True)
+Path(sys.argv[-1].partition("=")[2]).write_text(repr((moments[0], max(b - a for a, b in zip(moments, moments[1:])))))
+(folder / "result.json").write_text('{"outcome": {"kind": "exhausted"}, "step_seconds": {"p50": 1.0}}')
+"""
+
+
+def test_the_sides_of_a_round_run_in_turns(history: list[str]) -> None:
+    """Each process is stopped for about a turn of the other one, and both exist at once."""
+    Path("suite/__main__.py").write_text(BUSY)
+    notes = [Path("a").absolute(), Path("b").absolute()]
+    with built(f".  note={notes[0]}", print) as a, built(f". note={notes[1]}", print) as b:
+        assert measure([a, b], Benchmark("mine", ("+task=any",)), 0, 0.2) == [1.0, 1.0]
+    (first, pause), (second, other) = (ast.literal_eval(note.read_text()) for note in notes)
+    assert abs(first - second) < 1.0 and min(pause, other) > 0.15
+
+
+def test_a_failure_ends_the_other_process_of_a_round(history: list[str]) -> None:
+    Path("suite/__main__.py").write_text(
+        "import sys, time\nsys.exit('broken') if 'x=1' in sys.argv else time.sleep(60)\n"
+    )
+    began = time.monotonic()
+    with built(".", print) as a, built(". x=1", print) as b, pytest.raises(RunFailedError, match=r"x=1.*:\nbroken"):
+        measure([a, b], Benchmark("mine", ("+task=any",)), None, 0.1)
+    assert time.monotonic() - began < 30
 
 
 def test_bisect_finds_the_commit(history: list[str], suite: Call) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,8 @@ def compare(values: Iterator[float], effect: float, limits: Limits | None = None
     """A comparison whose measurements are given."""
     chosen = limits or Limits()
 
-    def measure(side: Side, benchmark: Benchmark, core: int | None) -> float:
-        return next(values) * (effect if side is B else 1.0)
+    def measure(sides: Sequence[Side], *_: object) -> list[float]:
+        return [next(values) * (effect if side is B else 1.0) for side in sides]
 
     [outcome] = Session((A, B), [Benchmark("step", ())], chosen, measure=measure).run()
     return outcome, chosen
@@ -47,9 +47,9 @@ def test_an_alarm_that_is_not_repeated_is_no_regression() -> None:
     rng = np.random.default_rng(1)
     calls = itertools.count()
 
-    def measure(side: Side, benchmark: Benchmark, core: int | None) -> float:
-        slow = 1.1 if side is B and next(calls) < 4 else 1.0
-        return slow * math.exp(0.005 * rng.standard_normal())
+    def measure(sides: Sequence[Side], *_: object) -> list[float]:
+        slow = [1.1 if side is B and next(calls) < 4 else 1.0 for side in sides]
+        return [factor * math.exp(0.005 * rng.standard_normal()) for factor in slow]
 
     limits = Limits()
     [outcome] = Session((A, B), [Benchmark("step", ())], limits, measure=measure).run()
@@ -94,9 +94,9 @@ def test_an_alarm_that_was_not_checked_is_undecided() -> None:
 def test_the_sides_of_a_round_run_in_random_order() -> None:
     order: list[Side] = []
 
-    def measure(side: Side, benchmark: Benchmark, core: int | None) -> float:
-        order.append(side)
-        return 1.0 + 0.3 * (len(order) % 3)
+    def measure(sides: Sequence[Side], *_: object) -> list[float]:
+        order.extend(sides)
+        return [1.0 + 0.3 * (len(order) % 3), 1.0]
 
     Session((A, B), [Benchmark("step", ())], Limits(rounds=20), measure=measure).run()
     firsts = [side is A for side in order[::2]]
@@ -126,18 +126,17 @@ def test_the_committed_table_is_that_of_the_code() -> None:
 
 def test_comparisons_are_replayed_from_records(tmp_path: Path) -> None:
     """With a spread of 1 %, a side is not slower than itself, and a slow-down of 10 % is found."""
-    path = tmp_path / "processes.csv"
-    lines = [f"{load},{value:.6g}\n" for load in processes.LOADS for value in itertools.islice(noise(6, 0.007), 200)]
-    path.write_text("load,seconds\n" + "".join(lines))
-    seconds = processes.records("idle", path)
-    assert len(seconds) == 200 and 0.005 < processes.spread(seconds) < 0.015
-    same, slow = (processes.replay("idle", seconds, effect) for effect in (1.0, 1.1))
+    path, values = tmp_path / "processes.csv", noise(6, 0.007)
+    lines = [f"idle,turns,{next(values):.6g},{next(values):.6g}\n" for _ in range(100)]
+    path.write_text("load,design,first,second\n" + "".join(lines))
+    rounds = processes.records("idle", "turns", path)
+    assert len(rounds) == 100 and 0.005 < processes.spread(rounds) < 0.015
+    same, slow = (processes.replay("idle", "turns", rounds, effect) for effect in (1.0, 1.1))
     assert same.states["slower"] == 0 and same.states["not slower"] >= 90
     assert slow.states["slower"] == 100 and slow.rounds >= 8
 
 
 def test_the_committed_replays_are_those_of_the_code() -> None:
-    records = {load: processes.records(load) for load in processes.LOADS}
-    rows = [processes.replay(load, records[load], effect) for load in records for effect in processes.EFFECTS]
+    rows = processes.rows()
     assert processes.markdown(rows) in processes.PAGE.read_text()
     assert all(row.states["slower"] <= 5 for row in rows if row.effect == 1.0)
