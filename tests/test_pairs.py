@@ -7,7 +7,7 @@ import pairs
 import pytest
 
 pytestmark = pytest.mark.xdist_group("pairs")
-SAMPLE = 30
+SAMPLE = 12
 CELLS = pairs.covering()
 
 
