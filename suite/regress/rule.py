@@ -1,6 +1,6 @@
 """Decides from paired rounds whether side B is slower than side A.
 
-Each round gives one ratio: B's number over A's, from two fresh processes that ran one after the other. The mean and the
+Each round gives one ratio: B's number over A's, from two fresh processes (`suite/regress/sample.py`). The mean and the
 median of the ratios' logarithms each have a confidence sequence (`suite/statistics/sequential.py`), so that looking
 after every round does not add errors. The mean needs fewer rounds; the median is not moved by single late processes.
 
