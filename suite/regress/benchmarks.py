@@ -44,8 +44,7 @@ class Metric:
 
     Attributes:
         read: (result, seconds of the whole process) to the number.
-        by_step: whether the number is seconds of a step. Those are compared in turns (`suite/regress/sample.py`),
-            because most steps are between two stops; a longer time, such as that of compiling, would contain stops.
+        by_step: whether the number is seconds of a step.
         environment: environment variables of the run.
     """
 

@@ -1,8 +1,8 @@
 """One round of measurements: each side runs a benchmark in a fresh process, in turns or one after the other.
 
 A shared machine is now faster and now slower, for seconds or minutes. Processes that run one after the other meet
-different speeds. In turns, both processes exist at once; one of them is stopped while the other one runs for a fraction
-of a second, on the same core. A change of the speed then hits both (docs/regression.md has the measured spreads).
+different speeds. In turns, both processes exist at once; one of them is stopped while the other one runs for some
+steps, on the same core. A change of the speed then hits both (docs/regression.md has the measured spreads).
 """
 
 import json
@@ -22,6 +22,7 @@ from suite.regress.sides import Side
 DONE = (0, 3)  # exit codes of a run that is recorded; 3: it missed a target that the run required
 INTERRUPTED = (130, 143)
 LINES = 12  # of the output of a failed run that are shown
+TURN, STEPS = 0.02, 10  # a turn has at least so many seconds, and so many steps: a stop is then in few of them
 LIMIT = 600.0  # seconds that a process may take, without those in which it was stopped
 
 
@@ -115,14 +116,46 @@ class Run:
         )
 
 
-def measure(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn: float | None) -> list[float]:
-    """Run a benchmark once on each side, in processes of their own, and return the numbers that are compared.
+class Sampler:
+    """Measures rounds. It remembers how long a step of each benchmark takes, because a turn has several steps."""
 
-    Args:
-        sides: whose code runs, in order.
-        benchmark: what runs.
-        core: the processor core that runs it; None: any.
-        turn: seconds after which the process of the next side continues; None: one side runs after the other.
+    def __init__(self) -> None:
+        self._seconds: dict[Benchmark, float] = {}  # of a step
+
+    def __call__(self, sides: Sequence[Side], benchmark: Benchmark, core: int | None) -> list[float]:
+        """Run a benchmark once on each side, in processes of their own, and return the numbers that are compared.
+
+        The sides take turns if the compared number is seconds of a step. Before the first turn, a rehearsal measures
+        them. A longer time, such as that of compiling, would contain stops; and several ranks have processes of their
+        own, which would not stop. Such sides run one after the other.
+
+        Args:
+            sides: whose code runs, in order.
+            benchmark: what runs.
+            core: the processor core that runs it; None: any.
+
+        Returns:
+            One number for each side.
+
+        Raises:
+            RunFailedError: if a run failed or took too long.
+        """
+        by_step = METRICS[benchmark.metric].by_step
+        if len(sides) == 1 or not by_step or ranks(sides, benchmark) > 1 or not hasattr(signal, "SIGSTOP"):
+            return [value for side in sides for value in in_turns([side], benchmark, core, LIMIT)]
+        if benchmark not in self._seconds:
+            [self._seconds[benchmark]] = in_turns(sides[:1], benchmark, core, LIMIT)
+        return in_turns(sides, benchmark, core, max(TURN, STEPS * self._seconds[benchmark]))
+
+
+def ranks(sides: Sequence[Side], benchmark: Benchmark) -> int:
+    """The most devices of a run."""
+    words = [*benchmark.run, *(word for side in sides for word in side.overrides)]
+    return max((int(word[6:]) for word in words if word.startswith("world=")), default=1)
+
+
+def in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn: float) -> list[float]:
+    """Run a benchmark on each side, of which only one runs at any time, and for `turn` seconds at most.
 
     Returns:
         One number for each side.
@@ -130,12 +163,6 @@ def measure(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn:
     Raises:
         RunFailedError: if a run failed or took too long.
     """
-    if turn is None or not hasattr(signal, "SIGSTOP"):
-        return [value for side in sides for value in _in_turns([side], benchmark, core, LIMIT)]
-    return _in_turns(sides, benchmark, core, turn)
-
-
-def _in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn: float) -> list[float]:
     with ExitStack() as stack:
         runs: list[Run] = []
         for side in sides:
@@ -159,7 +186,7 @@ def _pinned(core: int | None) -> Callable[[], None] | None:
 
 
 def cores(ranks: int) -> list[int | None]:
-    """The cores that rounds take in turn; only None for a run of several ranks, which need several.
+    """The cores that rounds use, one after the other; only None for a run of several ranks, which need several.
 
     Args:
         ranks: processes of a run.

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from suite.contract import UserError
-from suite.regress.benchmarks import METRICS, Benchmark
+from suite.regress.benchmarks import Benchmark
 from suite.regress.rule import ALPHA, MARGIN, ROUNDS, Look, Verdict, look, verdict
-from suite.regress.sample import cores, measure
+from suite.regress.sample import Sampler, cores, ranks
 from suite.regress.sides import Side
 
-Measure = Callable[[Sequence[Side], Benchmark, int | None, float | None], list[float]]  # as `sample.measure`
-TURN, STEPS = 0.2, 10  # a turn has at least so many seconds, and so many steps: a stop is then in few of them
+Measure = Callable[[Sequence[Side], Benchmark, int | None], list[float]]  # as `sample.Sampler`
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Session:
         sides: A and B.
         benchmarks: what is measured.
         limits: when to stop.
-        measure: one measurement; tests replace it.
+        measure: measures one round; None: with runs of the sides. Tests replace it.
         seed: of the random order in which the sides of a round run.
         report: called after each round with the benchmark's outcome.
 
@@ -91,13 +90,13 @@ class Session:
         benchmarks: Sequence[Benchmark],
         limits: Limits,
         *,
-        measure: Measure = measure,
+        measure: Measure | None = None,
         seed: int = 0,
         report: Callable[[Outcome], None] = lambda outcome: None,
     ):
         self.sides, self.limits = sides, limits
         self.outcomes = [Outcome(benchmark) for benchmark in benchmarks]
-        self._measure, self._report, self._order = measure, report, random.Random(seed)
+        self._measure, self._report, self._order = measure or Sampler(), report, random.Random(seed)
 
     def run(self) -> list[Outcome]:
         """Measure one round of every undecided benchmark after another, until all are decided or a limit is reached.
@@ -136,26 +135,14 @@ class Session:
         looks = outcome.looks(self.limits, len(self.outcomes))
         rounds = outcome.second if looks and looks[0].state == "slower" else outcome.first
         number = len(outcome.first) + len(outcome.second)
-        choice = cores(self._ranks(outcome.benchmark))
+        choice = cores(ranks(self.sides, outcome.benchmark))
         values = {i: side.saved.values[outcome.benchmark][number] for i, side in enumerate(self.sides) if side.saved}
         order = [i for i in self._order.sample((0, 1), 2) if i not in values]
         run = [self.sides[i] for i in order]
         try:
-            measured = self._measure(run, outcome.benchmark, choice[number % len(choice)], self._turn(outcome))
+            measured = self._measure(run, outcome.benchmark, choice[number % len(choice)])
         except UserError as error:
             outcome.error = str(error)
             return
         values |= dict(zip(order, measured, strict=True))
         rounds.append((values[0], values[1]))
-
-    def _ranks(self, benchmark: Benchmark) -> int:
-        """The most devices of a run."""
-        words = [*benchmark.run, *(word for side in self.sides for word in side.overrides)]
-        return max((int(word[6:]) for word in words if word.startswith("world=")), default=1)
-
-    def _turn(self, outcome: Outcome) -> float | None:
-        """Seconds of a turn of one side; None: one side runs after the other, as several ranks always do."""
-        if not METRICS[outcome.benchmark.metric].by_step or self._ranks(outcome.benchmark) > 1:
-            return None
-        last = [*outcome.first, *outcome.second][-1:]  # a round; none yet
-        return max([TURN, *(STEPS * seconds for one in last for seconds in one)])

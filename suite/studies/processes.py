@@ -25,8 +25,8 @@ from pathlib import Path
 
 from suite.regress.benchmarks import Benchmark, read
 from suite.regress.rule import Verdict
-from suite.regress.sample import cores, measure
-from suite.regress.session import TURN, Limits, Session
+from suite.regress.sample import Sampler, cores
+from suite.regress.session import Limits, Session
 from suite.regress.sides import Side
 from suite.studies.regressions import PAGE, update
 
@@ -74,10 +74,14 @@ def record(load: str, design: str, count: int, running: bool = False, path: Path
     """
     benchmark = next(one for one in read() if one.name == BENCHMARK)
     side, choice = Side(".", Path(sys.executable), ROOT), cores(1)
-    turn = TURN if design == "turns" else None
+    sampler = Sampler()
     with contextlib.nullcontext() if running or load == "idle" else _second():
         for number in range(len(records(load, design, path)) if path.exists() else 0, count):
-            first, second = measure([side, side], benchmark, choice[number % len(choice)], turn)
+            core = choice[number % len(choice)]
+            if design == "turns":
+                first, second = sampler([side, side], benchmark, core)
+            else:
+                [first], [second] = sampler([side], benchmark, core), sampler([side], benchmark, core)
             new = not path.exists()
             with path.open("a", encoding="utf-8") as file:
                 file.write("load,design,first,second\n" * new + f"{load},{design},{first:.6g},{second:.6g}\n")

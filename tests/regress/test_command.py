@@ -5,7 +5,7 @@ import json
 import re
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,8 +15,8 @@ from repositories import git, repository
 from suite.contract import UserError
 from suite.regress import sample, sides
 from suite.regress.benchmarks import METRICS, Benchmark, read
-from suite.regress.sample import RunFailedError, measure
-from suite.regress.sides import built
+from suite.regress.sample import RunFailedError, Sampler, in_turns
+from suite.regress.sides import Side, built
 
 Call = Callable[..., tuple[int, str]]
 RUN = ("--run", "+task=any")
@@ -73,14 +73,14 @@ def test_a_failed_run_is_an_error_with_its_output(history: list[str], suite: Cal
 
 def test_a_metric_that_a_run_lacks_is_named(history: list[str]) -> None:
     with built(".", print) as side, pytest.raises(UserError, match="have no compile; choose another metric"):
-        measure([side], Benchmark("mine", ("+task=any",), "compile"), None, None)
+        Sampler()([side], Benchmark("mine", ("+task=any",), "compile"), None)
 
 
 def test_a_run_that_takes_too_long_is_killed(history: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("suite/__main__.py").write_text("import time\nprint('waiting', flush=True)\ntime.sleep(60)\n")
     monkeypatch.setattr(sample, "LIMIT", 0.5)
     with built(".", print) as side, pytest.raises(RunFailedError, match=r"took longer than 0\.5 s:\nwaiting"):
-        measure([side, side], Benchmark("mine", ("+task=any",)), None, 0.1)
+        in_turns([side, side], Benchmark("mine", ("+task=any",)), None, 0.1)
 
 
 BUSY = """
@@ -101,9 +101,29 @@ def test_the_sides_of_a_round_run_in_turns(history: list[str]) -> None:
     Path("suite/__main__.py").write_text(BUSY)
     notes = [Path("a").absolute(), Path("b").absolute()]
     with built(f".  note={notes[0]}", print) as a, built(f". note={notes[1]}", print) as b:
-        assert measure([a, b], Benchmark("mine", ("+task=any",)), 0, 0.2) == [1.0, 1.0]
+        assert in_turns([a, b], Benchmark("mine", ("+task=any",)), 0, 0.2) == [1.0, 1.0]
     (first, pause), (second, other) = (ast.literal_eval(note.read_text()) for note in notes)
     assert abs(first - second) < 1.0 and min(pause, other) > 0.15
+
+
+def test_a_turn_has_several_steps(history: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rehearsal tells how long a step takes; the other metrics and several ranks take no turns."""
+    calls: list[tuple[int, float]] = []
+
+    def note(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn: float) -> list[float]:
+        calls.append((len(sides), turn))
+        return [0.5 for _ in sides]
+
+    monkeypatch.setattr(sample, "in_turns", note)
+    with built(".", print) as side, built(". world=2", print) as several:
+        sampler, both = Sampler(), [side, side]
+        for _ in range(2):
+            sampler(both, Benchmark("mine", ("+task=any",)), 0)
+        assert calls == [(1, sample.LIMIT), (2, 5.0), (2, 5.0)]
+        calls.clear()
+        sampler(both, Benchmark("mine", ("+task=any",), "start"), 0)
+        sampler([side, several], Benchmark("mine", ("+task=any",)), 0)
+        assert calls == [(1, sample.LIMIT)] * 4
 
 
 def test_a_failure_ends_the_other_process_of_a_round(history: list[str]) -> None:
@@ -112,7 +132,7 @@ def test_a_failure_ends_the_other_process_of_a_round(history: list[str]) -> None
     )
     began = time.monotonic()
     with built(".", print) as a, built(". x=1", print) as b, pytest.raises(RunFailedError, match=r"x=1.*:\nbroken"):
-        measure([a, b], Benchmark("mine", ("+task=any",)), None, 0.1)
+        in_turns([a, b], Benchmark("mine", ("+task=any",)), None, 0.1)
     assert time.monotonic() - began < 30
 
 
