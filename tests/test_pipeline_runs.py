@@ -82,7 +82,7 @@ def test_a_pipeline_has_the_bits_of_one_device(task: tuple[str, ...], optimizer:
     "world, more",
     [
         pytest.param(3, ("partition.stages=2", "task.eval_batch_size=24"), id="uneven: a stage with two replicas"),
-        pytest.param(4, ("partition.stages=2", "clip_norm=0.1"), id="replicas and clipping"),
+        pytest.param(4, ("partition.stages=2", "clip_norm=0.1"), id="replicas and clipping", marks=SLOW),
         pytest.param(
             3,
             ("partition.stages=2", "task.eval_batch_size=24", "partition.micro_batches=1"),
@@ -105,6 +105,7 @@ def distance(one: Path, other: Path) -> float:
     return difference / sum(float(np.square(value).sum()) for value in first.values()) ** 0.5
 
 
+@SLOW
 def test_delayed_gradients_are_those_of_data_parallel_ranks(tmp_path: Path):
     """Each update uses the gradients of the step before, also at a stage with a single rank."""
     words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", "task.eval_batch_size=24")
@@ -126,7 +127,8 @@ def test_modes_in_float32_train_the_same_weights(mode: tuple[str, ...], tmp_path
     assert distance(train(tmp_path / "usual", *words), train(tmp_path / "other", *words, *mode)) < 1e-6
 
 
-@pytest.mark.parametrize("policy", ["fastest", *(pytest.param(name, marks=SLOW) for name in ("adaprec", "projected"))])
+@SLOW
+@pytest.mark.parametrize("policy", ["fastest", "adaprec", "projected"])
 def test_a_policy_chooses_the_mode_of_the_replicas(policy: str, tmp_path: Path):
     """The trials leave no trace: a run that replays the decisions has the same bits."""
     words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", CUT, *FIXED, "partition.stages=2", "world=4", "max_steps=8")
@@ -137,7 +139,9 @@ def test_a_policy_chooses_the_mode_of_the_replicas(policy: str, tmp_path: Path):
     assert_same(chosen, replayed)
 
 
-@pytest.mark.parametrize("mode, bits", [("float21", 21.4), ("fp8", 8.1), ("onebit", 1.2)])
+@pytest.mark.parametrize(
+    "mode, bits", [("fp8", 8.1), *(pytest.param(*case, marks=SLOW) for case in (("float21", 21.4), ("onebit", 1.2)))]
+)
 def test_replicas_average_in_any_communication_mode(mode: str, bits: float, tmp_path: Path):
     """Each evaluation checks that the replicas of a stage hold the same bits."""
     words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", CUT, "partition.stages=2", "world=4", "max_steps=12")

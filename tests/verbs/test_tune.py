@@ -136,6 +136,7 @@ def test_tune_without_a_target_writes_nothing(suite: Call, tmp_path: Path) -> No
     assert code == 1 and "no trial reached a target" in text and not (tmp_path / "never.yaml").exists()
 
 
+@pytest.mark.slow
 def test_tune_writes_the_closest_trial_when_asked(suite: Call, tmp_path: Path) -> None:
     ranges = "optimizer.search={lr: [0.0001, 1.0, log]}"  # so wide that the trials differ after six steps
     code, text = suite("tune", *TINY, "max_steps=6", "trials=3", ranges, "--misses", "--out", "never.yaml")
