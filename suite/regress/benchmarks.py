@@ -9,8 +9,9 @@ from typing import Any
 
 from suite.contract import UserError
 
-# Added to every run. One evaluation at the end, no checkpoints; nothing is sent anywhere or reused.
-SHORT = ("max_steps=40", "eval_every=40", "stop_at_target=false")
+# Added to every run. One evaluation at the end, no checkpoints; nothing is sent anywhere or reused. Each step has its
+# own time, so that a stop is in one of them.
+SHORT = ("max_steps=40", "eval_every=40", "log_every=1", "stop_at_target=false")
 ALWAYS = ("track=none", "save=none", "threads=1", "force=true")
 
 

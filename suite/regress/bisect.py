@@ -9,7 +9,7 @@ from suite.contract import UserError
 from suite.regress.benchmarks import Benchmark
 from suite.regress.session import Limits, Outcome, Session
 from suite.regress.show import answer
-from suite.regress.sides import Side, built, repository
+from suite.regress.sides import Side, at, built, repository
 
 
 def commits(folder: Path, first: str, last: str) -> list[str]:
@@ -64,7 +64,7 @@ def bisect(
     while slow - fast > 1:
         middle = (fast + slow) // 2
         with ExitStack() as stack:
-            side = stack.enter_context(built(line[middle], say))
+            side = stack.enter_context(built(at(b, line[middle]), say))
             state = _compare(a, side, benchmarks, limits, say, report)
         if state in ("undecided", "failed"):
             print(

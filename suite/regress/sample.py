@@ -5,15 +5,19 @@ different speeds. In turns, both processes exist at once; one of them is stopped
 steps, on the same core. A change of the speed then hits both (docs/regression.md has the measured spreads).
 """
 
+import ctypes
+import functools
 import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from suite.contract import UserError
 from suite.regress.benchmarks import METRICS, Benchmark
@@ -21,8 +25,11 @@ from suite.regress.sides import Side
 
 DONE = (0, 3)  # exit codes of a run that is recorded; 3: it missed a target that the run required
 INTERRUPTED = (130, 143)
+PR_SET_PDEATHSIG = 1  # of Linux, in <linux/prctl.h>
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 LINES = 12  # of the output of a failed run that are shown
 TURN, STEPS = 0.02, 10  # a turn has at least so many seconds, and so many steps: a stop is then in few of them
+GRACE = 5.0  # seconds in which the output of a killed process is read
 LIMIT = 600.0  # seconds that a process may take, without those in which it was stopped
 
 
@@ -54,8 +61,9 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             start_new_session=True,
-            preexec_fn=_pinned(core),
+            preexec_fn=functools.partial(_prepare, core),
         )
 
     def __enter__(self) -> "Run":
@@ -97,19 +105,25 @@ class Run:
         """
         if self._output is None:
             self._signal(signal.SIGKILL)
-            output, _ = self._process.communicate()
+            output = ""
+            with suppress(subprocess.TimeoutExpired):  # a process in a session of its own may hold the pipe
+                output, _ = self._process.communicate(timeout=GRACE)
             self._fail(f"a run took longer than {LIMIT:g} s", output)
         code, result = self._process.returncode, self._path / "run" / "result.json"
         if code in INTERRUPTED:
             raise KeyboardInterrupt
         if code not in DONE or not result.exists():
             self._fail(f"a run failed with exit code {code}", self._output or "")
-        facts = json.loads(result.read_text(encoding="utf-8"))
-        if (outcome := facts["outcome"])["kind"] in ("diverged", "failed"):
+        try:
+            facts = json.loads(result.read_text(encoding="utf-8"))
+            outcome = facts["outcome"]
+        except (ValueError, KeyError, TypeError) as error:
+            self._fail(f"its result.json cannot be read: {error!r}", self._output or "")
+        if outcome["kind"] in ("diverged", "failed"):
             self._fail(f"the run {outcome['kind']} at step {outcome.get('step')}; a benchmark has to train")
         return self.benchmark.value(facts, self._ran)
 
-    def _fail(self, reason: str, output: str = "") -> None:
+    def _fail(self, reason: str, output: str = "") -> NoReturn:
         tail = "".join(f"\n{line}" for line in output.splitlines()[-LINES:])
         raise RunFailedError(
             f"side {self.side.name}, benchmark {self.benchmark.name}: {reason}{':' * bool(tail)}{tail}"
@@ -141,17 +155,21 @@ class Sampler:
             RunFailedError: if a run failed or took too long.
         """
         by_step = METRICS[benchmark.metric].by_step
-        if len(sides) == 1 or not by_step or ranks(sides, benchmark) > 1 or not hasattr(signal, "SIGSTOP"):
+        if not sides or not by_step or ranks(sides, benchmark) > 1 or not hasattr(signal, "SIGSTOP"):
             return [value for side in sides for value in in_turns([side], benchmark, core, LIMIT)]
         if benchmark not in self._seconds:
             [self._seconds[benchmark]] = in_turns(sides[:1], benchmark, core, LIMIT)
-        return in_turns(sides, benchmark, core, max(TURN, STEPS * self._seconds[benchmark]))
+        turn = max(TURN, STEPS * self._seconds[benchmark])
+        if len(sides) == 1:  # the other side's measurements were saved; they were made in turns, too
+            return in_turns([*sides, *sides], benchmark, core, turn)[:1]
+        return in_turns(sides, benchmark, core, turn)
 
 
 def ranks(sides: Sequence[Side], benchmark: Benchmark) -> int:
     """The most devices of a run."""
     words = [*benchmark.run, *(word for side in sides for word in side.overrides)]
-    return max((int(word[6:]) for word in words if word.startswith("world=")), default=1)
+    counts = [word.partition("=")[2] for word in words if word.lstrip("+").startswith("world=")]
+    return max((int(count) for count in counts if count.isdecimal()), default=1)
 
 
 def in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn: float) -> list[float]:
@@ -178,11 +196,12 @@ def in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn
         return [values[run] for run in runs]
 
 
-def _pinned(core: int | None) -> Callable[[], None] | None:
-    """What the new process does before it starts: stay on one core, where the system offers that."""
-    if core is None or not hasattr(os, "sched_setaffinity"):
-        return None
-    return lambda: os.sched_setaffinity(0, {core})
+def _prepare(core: int | None) -> None:
+    """What a new process does before it starts: stay on one core, and end with the command, also if it is stopped."""
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def cores(ranks: int) -> list[int | None]:

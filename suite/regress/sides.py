@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -91,6 +92,18 @@ def built(typed: str, report: Callable[[str], None], metric: str = "step") -> It
         yield side
 
 
+def at(side: Side, commit: str) -> str:
+    """What to type for a side at another commit, with the same overrides, requirements and interpreter."""
+    kept = (word for word in shlex.split(side.name) if _is_setting(word))
+    return shlex.join([commit, *kept])
+
+
+def _is_setting(word: str) -> bool:
+    """Whether a word of a side is a requirement, an override or an interpreter."""
+    executable = Path(word).is_file() and os.access(word, os.X_OK)
+    return bool(REQUIREMENT.fullmatch(word) or OVERRIDE.fullmatch(word)) or executable
+
+
 def is_saved(typed: str) -> bool:
     """Whether a side is a JSON file or a folder other than the working directory."""
     return typed.endswith(".json") or (Path(typed).is_dir() and Path(typed).resolve() != Path.cwd())
@@ -128,18 +141,20 @@ def checkout(folder: Path, commit: str) -> Iterator[Path]:
     trees = CACHE / "trees"
     trees.mkdir(parents=True, exist_ok=True)
     tree = Path(tempfile.mkdtemp(prefix=f"{commit[:12]}-", dir=trees))  # both sides may be one commit
-    done = subprocess.run(
-        ["git", "worktree", "add", "--detach", "--force", str(tree), commit],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise UserError(f"{commit[:12]}: git worktree add: {done.stderr.strip().splitlines()[-1]}")
     try:
+        done = subprocess.run(
+            ["git", "worktree", "add", "--detach", "--force", str(tree), commit],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise UserError(f"{commit[:12]}: git worktree add: {done.stderr.strip().splitlines()[-1]}")
         yield tree
     finally:
         subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=folder, capture_output=True)
+        shutil.rmtree(tree, ignore_errors=True)
+        subprocess.run(["git", "worktree", "prune"], cwd=folder, capture_output=True)
 
 
 def environment(python: Path, requirements: Sequence[str], report: Callable[[str], None]) -> Path:

@@ -43,8 +43,14 @@ def main(arguments: Sequence[str]) -> int:
         return _history(chosen)
     if chosen.a is None:
         raise UserError("type a side, such as suite regress HEAD~1; or --history with reports")
-    if chosen.margin <= 0 or chosen.minutes <= 0:
+    if not (chosen.margin > 0 and chosen.minutes > 0):
         raise UserError("--margin and --minutes are positive")
+    reports = [path for path in (chosen.json, chosen.junit, chosen.markdown) if path]
+    if chosen.bisect and reports:
+        raise UserError(f"--bisect prints its answer and writes no report; leave out {reports[0]}")
+    for path in reports:
+        if not path.absolute().parent.is_dir():
+            raise UserError(f"{path}: no such folder")
     if chosen.rounds < LEAST:
         raise UserError(f"--rounds {chosen.rounds}: fewer rounds tell nothing about the spread; type {LEAST} or more")
     limits = Limits(chosen.margin / 100, ALPHA, chosen.rounds, 60 * chosen.minutes)
@@ -92,16 +98,17 @@ class _TerminatedError(KeyboardInterrupt):
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Inside, SIGTERM is an exception, so that working trees and processes are removed."""
+    """Inside, SIGTERM and SIGHUP are exceptions, so that working trees and processes are removed."""
 
     def stop(number: int, frame: object) -> None:
         raise _TerminatedError
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def parser() -> argparse.ArgumentParser:

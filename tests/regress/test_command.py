@@ -142,6 +142,13 @@ def test_bisect_finds_the_commit(history: list[str], suite: Call) -> None:
     assert "round 4" in text, "progress is printed"
 
 
+def test_bisect_keeps_the_overrides_of_the_sides(history: list[str], suite: Call) -> None:
+    code, text = suite("regress", "--bisect", f"{history[0]} factor=1", "HEAD factor=1", *RUN)
+    assert code == 3 and "commit 3" in text
+    side = Side("HEAD factor=1 torch==2.14", Path("python"), Path())
+    assert sides.at(side, "abc") == "abc factor=1 torch==2.14"
+
+
 def test_bisect_says_that_an_alarm_cannot_be_repeated(history: list[str], suite: Call) -> None:
     code, text = suite("regress", "--bisect", history[0], history[2], *RUN)
     assert code == 0 and "the alarm cannot be repeated" in text
@@ -154,6 +161,9 @@ def test_bisect_says_that_an_alarm_cannot_be_repeated(history: list[str], suite:
         (("--bisect", ".", "HEAD"), "needs two commits"),
         (("--bisect", "HEAD", "HEAD~2"), "does not come after"),
         (("HEAD", "--margin", "0"), "are positive"),
+        (("HEAD", "--minutes", "nan"), "are positive"),
+        (("HEAD", "--json", "nowhere/a.json"), "nowhere/a.json: no such folder"),
+        (("--bisect", "HEAD~1", "HEAD", "--json", "a.json"), "writes no report"),
         (("HEAD", "--rounds", "3"), "fewer rounds tell nothing about the spread; type 4 or more"),
         (("HEAD", "--only", "sgd"), "no such benchmark; type one of sgd-torch"),
         (("HEAD", "--benchmarks", "none.yaml"), "none.yaml: No such file"),
