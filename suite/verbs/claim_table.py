@@ -86,8 +86,11 @@ def line(item: Measured) -> str:
 def reason(item: Measured) -> str:
     """Why a check has its state, and what would decide it."""
     parts = [item.reason]
+    if item.check.excluding and item.values:
+        parts.append(f"runs that {item.check.excluding} do not count")
     if item.seeds_needed:
-        parts.append(f"about {item.seeds_needed} seeds more would decide")
+        data = f", which need {item.check.needs}" if item.check.needs else ""
+        parts.append(f"about {item.seeds_needed} seeds more would decide{data}")
     if item.state == "out of reach" and item.check.cost:
         parts.append(f"cost: {item.check.cost}")
     if item.state == "out of reach" and item.check.runs:
