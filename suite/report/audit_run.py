@@ -149,6 +149,6 @@ def _fractions(result: Mapping[str, Any]) -> Iterator[str]:
     for point in result["curve"] if count else ():
         value = point["metrics"].get(COUNTED)
         right = 0.0 if value is None else value * count / 100
-        if abs(right - round(right)) > WHOLE * count:
+        if math.isinf(right) or abs(right - round(right)) > WHOLE * count:
             yield f"has {COUNTED} {value} at step {point['step']}, which is no whole number of {count} images"
             return

@@ -185,6 +185,14 @@ def test_a_hostile_value_at_any_place_never_crashes_the_check_or_the_audit(tmp_p
     assert findings[0].severity == "wrong" and all(str(finding).isprintable() for finding in findings)
 
 
+def test_an_accuracy_of_any_size_is_named(tmp_path: Path) -> None:
+    result = json.loads(json.dumps(RESULT))
+    result["curve"][0]["metrics"]["top1"] = 1e308
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result))
+    assert audit.audit_paths([path])[1][0].severity == "wrong"
+
+
 @given(st.recursive(HOSTILE, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_json_that_is_no_result_is_named(tmp_path: Path, value: Any) -> None:
