@@ -173,7 +173,13 @@ def ranks(sides: Sequence[Side], benchmark: Benchmark) -> int:
 
 
 def in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn: float) -> list[float]:
-    """Run a benchmark on each side, of which only one runs at any time, and for `turn` seconds at most.
+    """Run a benchmark once on each side. Only one process runs at a time.
+
+    Args:
+        sides: whose code runs, in order.
+        benchmark: what runs.
+        core: the processor core that runs it; None: any.
+        turn: seconds after which a process is stopped and the next one continues.
 
     Returns:
         One number for each side.

@@ -1,4 +1,4 @@
-"""Measures two sides in turns until every benchmark is decided."""
+"""Measures rounds of two sides until every benchmark is decided."""
 
 import random
 import time

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from suite.regress.benchmarks import Benchmark, read
 from suite.regress.rule import Verdict
-from suite.regress.sample import Sampler, cores
+from suite.regress.sample import LIMIT, Sampler, cores, in_turns
 from suite.regress.session import Limits, Session
 from suite.regress.sides import Side
 from suite.studies.regressions import PAGE, update
@@ -81,7 +81,7 @@ def record(load: str, design: str, count: int, running: bool = False, path: Path
             if design == "turns":
                 first, second = sampler([side, side], benchmark, core)
             else:
-                [first], [second] = sampler([side], benchmark, core), sampler([side], benchmark, core)
+                [first], [second] = (in_turns([side], benchmark, core, LIMIT) for _ in range(2))
             new = not path.exists()
             with path.open("a", encoding="utf-8") as file:
                 file.write("load,design,first,second\n" * new + f"{load},{design},{first:.6g},{second:.6g}\n")

@@ -143,7 +143,8 @@ def test_bisect_finds_the_commit(history: list[str], suite: Call) -> None:
 
 
 def test_bisect_keeps_the_overrides_of_the_sides(history: list[str], suite: Call) -> None:
-    code, text = suite("regress", "--bisect", f"{history[0]} factor=1", "HEAD factor=1", *RUN)
+    """Without `factor=2`, a commit in the middle would be twice as fast as both sides."""
+    code, text = suite("regress", "--bisect", f"{history[0]} factor=2", "HEAD factor=2", *RUN)
     assert code == 3 and "commit 3" in text
     side = Side("HEAD factor=1 torch==2.14", Path("python"), Path())
     assert sides.at(side, "abc") == "abc factor=1 torch==2.14"
