@@ -2,7 +2,10 @@
 
 import ast
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Sequence
@@ -134,6 +137,31 @@ def test_a_failure_ends_the_other_process_of_a_round(history: list[str]) -> None
     with built(".", print) as a, built(". x=1", print) as b, pytest.raises(RunFailedError, match=r"x=1.*:\nbroken"):
         in_turns([a, b], Benchmark("mine", ("+task=any",)), None, 0.1)
     assert time.monotonic() - began < 30
+
+
+PARENT = """
+import os, sys
+from pathlib import Path
+from suite.regress.benchmarks import Benchmark
+from suite.regress.sample import Run
+from suite.regress.sides import Side
+run = Run(Side(".", Path(sys.executable), Path(sys.argv[1])), Benchmark("mine", ("+task=any",)), None)
+run.stop()
+print(run._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_stopped_process_ends_with_the_command(history: list[str]) -> None:
+    Path("suite/__main__.py").write_text("import time\ntime.sleep(60)\n")
+    root = str(Path(sides.__file__).parents[2])
+    command, environment = [sys.executable, "-c", PARENT, str(Path.cwd())], os.environ | {"PYTHONPATH": root}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=root)
+    until = time.monotonic() + 10
+    while Path(f"/proc/{done.stdout.strip()}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert done.stdout.strip() and not Path(f"/proc/{done.stdout.strip()}").exists()
 
 
 def test_bisect_finds_the_commit(history: list[str], suite: Call) -> None:
