@@ -150,3 +150,14 @@ def test_the_committed_counts_are_those_of_this_commit(name: str) -> None:
     assert [str(change) for change in differing] == [], f"type suite counters --accept {name}"
     assert golden.verdict(entry, present) in (None, "rounding")
     json.dumps(present)
+
+
+def test_a_large_change_of_a_loss_is_never_rounding_and_nan_equals_itself() -> None:
+    """At the twelfth step, rounding that grows tenfold a step would allow any number."""
+    exact = [2.0] * 12
+    changed = [*exact[:11], 20.0]
+    before, after = ({"losses": {"float64": exact, "float32": losses}} for losses in (exact, changed))
+    assert golden.verdict(before, after) == "bug?"
+    lost = [*exact[:11], float("nan")]
+    before, after = ({"losses": {"float64": losses, "float32": lost}} for losses in (lost, list(lost)))
+    assert golden.verdict(before, after) in (None, "rounding")
