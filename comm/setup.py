@@ -12,19 +12,21 @@ from suite.comm.channel import REST, Channel, Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.contract import IN_FRAMEWORK_FILES, Algorithm, Member, Policy, Schedule, Topology, check
 from suite.comm.policies._policy import Situation
+from suite.comm.settings import ChannelSettings, CommSettings
 from suite.contract import Task, UserError
+from suite.nodes import Part
 
 KIBI, MEBI = 2**10, 2**20
 IN_SCHEDULES = {"torch": "make", "jax": "mean"}  # what a schedule's file for each backend offers
 
 
 def channels(
-    comm: dict[str, Any], task: Task, world: int, backend: str | None = None, compiles: bool = False
+    comm: CommSettings, task: Task, world: int, backend: str | None = None, compiles: bool = False
 ) -> Channels:
     """All channels of a run.
 
     Args:
-        comm: the configuration's `comm`; conf/comm/float32.yaml explains its keys.
+        comm: the communication mode.
         task: whose gradients are sent.
         world: number of ranks.
         backend: "torch" or "jax"; None: without a framework, for a plan.
@@ -34,40 +36,41 @@ def channels(
         UserError: for parts that do not fit together, with the reason.
     """
     make = functools.partial(channel, backend=backend, compiles=compiles)
-    kinds = {name: make(comm | node) for name, node in comm["kinds"].items()}
+    kinds = {name: make(merge_channel(comm, node)) for name, node in comm.kinds.items()}
     parameter_kinds = kind_of(task)
     for name in kinds:
         if name not in (choices := {*parameter_kinds.values(), "linear", "conv2d", "embedding", "batchnorm", REST}):
             raise UserError(f"comm.kinds.{name}: no such kind of layer; {load.nearest(name, choices)}")
-    default, factors = make(comm), make(comm | comm["factors"] | {"feedback": False})
+    default = make(comm)
+    factors = make(merge_channel(comm, comm.factors).model_copy(update={"feedback": False}))
     if factors.codec.draws:
         raise UserError(
             "comm.factors.codec: rounds at random, which refreshes of factors do not support; "
             "type a codec that rounds to nearest"
         )
-    topology, schedule = comm["topology"]["module"], comm["schedule"]["module"]
-    _no_options(comm["schedule"], "comm.schedule")
+    topology, schedule = comm.topology.module, comm.schedule.module
+    _no_options(comm.schedule, "comm.schedule")
     return Channels(
         default=default,
         factors=factors,
-        symmetric=comm["factors"]["symmetric"],
+        symmetric=comm.factors.symmetric,
         schedule=_schedule(schedule, backend),
         delays=load.common(schedule).REMEMBERS,
         overlaps=vars(load.common(schedule)).get("OVERLAPS", False),
         kinds=kinds,
         kind_of=parameter_kinds,
-        bucket_bytes=comm["bucket_mib"] * MEBI,
-        locals=ranks_per_host(comm["ranks_per_host"], world) if load.common(topology).LEVELS > 1 else None,
+        bucket_bytes=round(comm.bucket_mib * MEBI),
+        locals=ranks_per_host(comm.ranks_per_host, world) if load.common(topology).LEVELS > 1 else None,
     )
 
 
 def modes(
-    comm: dict[str, Any], task: Task, world: int, backend: str | None, compiles: bool = False
+    comm: CommSettings, task: Task, world: int, backend: str | None, compiles: bool = False
 ) -> dict[str, Channels]:
     """The channels of each mode: of each candidate of a policy, or without a policy of the preset alone.
 
     Args:
-        comm: the configuration's `comm`.
+        comm: the communication mode.
         task: whose gradients are sent.
         world: number of ranks.
         backend: "torch" or "jax"; None: only check.
@@ -77,13 +80,13 @@ def modes(
         UserError: for parts that do not fit together, or a candidate that cannot replace another during a run.
     """
     make = functools.partial(channels, task=task, world=world, backend=backend, compiles=compiles)
-    if not comm["policy"]:
-        return {comm["name"]: make(comm)}
-    _policy(comm["policy"], list(comm["candidates"]), sorted(set(kind_of(task).values())))
+    if not comm.policy:
+        return {comm.name: make(comm)}
+    _policy(comm.policy, list(comm.candidates), sorted(set(kind_of(task).values())))
     ranks_of_host = make(comm).locals
-    candidates = {name: make(node) for name, node in comm["candidates"].items()}
+    candidates = {name: make(node) for name, node in comm.candidates.items()}
     for name, candidate in candidates.items():
-        if remembers(comm["candidates"][name]):
+        if remembers(comm.candidates[name]):
             raise UserError(
                 f"comm.candidates.{name}: keeps residuals or delayed gradients, which no other mode can use"
             )
@@ -100,32 +103,37 @@ def mixed(candidates: Mapping[str, Channels], mode: str | Mapping[str, str]) -> 
     return replace(candidates[next(iter(mode.values()))], kinds=kinds)
 
 
-def remembers(comm: Mapping[str, Any]) -> bool:
+def merge_channel(comm: CommSettings, changes: ChannelSettings) -> CommSettings:
+    """The settings of a channel that differs from those of `comm`."""
+    values = {name: getattr(changes, name) for name in ChannelSettings.model_fields}
+    return comm.model_copy(update={name: value for name, value in values.items() if value is not None})
+
+
+def remembers(comm: CommSettings) -> bool:
     """Whether anything is kept from step to step: residuals, or gradients that are sent later."""
-    kinds = comm["kinds"].values()
-    feedback = comm["feedback"] or any(node.get("feedback", False) for node in kinds)
-    return feedback or load.common(comm["schedule"]["module"]).REMEMBERS
+    feedback = comm.feedback or any(kind.feedback for kind in comm.kinds.values())
+    return feedback or load.common(comm.schedule.module).REMEMBERS
 
 
-def channel(node: Mapping[str, Any], backend: str | None, compiles: bool = False) -> Channel:
+def channel(comm: CommSettings, backend: str | None, compiles: bool = False) -> Channel:
     """One channel.
 
     Raises:
         UserError: for parts that do not fit together.
     """
-    for part in ("algorithm", "topology"):
-        _no_options(node[part], f"comm.{part}")
-    algorithm = node["algorithm"]["module"]
+    _no_options(comm.algorithm, "comm.algorithm")
+    _no_options(comm.topology, "comm.topology")
+    algorithm = comm.algorithm.module
     parts = Channel(
-        codec=codec(node["codec"], backend, compiles),
-        inner=codec(node["inner"], backend, compiles),
+        codec=codec(comm.codec, backend, compiles),
+        inner=codec(comm.inner, backend, compiles),
         algorithm=_member(algorithm, Algorithm, backend),
-        topology=_member(node["topology"]["module"], Topology, backend),
-        feedback=node["feedback"],
-        piece_bytes=node["piece_kib"] * KIBI or float("inf"),
+        topology=_member(comm.topology.module, Topology, backend),
+        feedback=comm.feedback,
+        piece_bytes=comm.piece_kib * KIBI or float("inf"),
     )
     if load.common(algorithm).CLOSED and (parts.feedback or not parts.codec.closed):
-        pair = f"codec {_short(node['codec']['module'])} with algorithm {_short(algorithm)}"
+        pair = f"codec {_short(comm.codec.module)} with algorithm {_short(algorithm)}"
         why = (
             "its payloads cannot be added up"
             if not parts.codec.closed
@@ -135,16 +143,16 @@ def channel(node: Mapping[str, Any], backend: str | None, compiles: bool = False
     return parts
 
 
-def codec(node: Mapping[str, Any], backend: str | None, compiles: bool = False) -> Codec:
+def codec(part: Part, backend: str | None, compiles: bool = False) -> Codec:
     """A codec with its options.
 
     Raises:
         UserError: for an option that it does not have, or a value out of its range.
     """
-    module = node["module"]
+    module = part.module
     check(module, Member, load.common(module))
     half = load.half(module, backend) if backend else load.common(module)
-    return replace(load.made(half.make, node, "comm.codec"), compiles=compiles)
+    return replace(load.made(half.make, part, "comm.codec"), compiles=compiles)
 
 
 def ranks_per_host(asked: int | str, world: int) -> int:
@@ -196,17 +204,17 @@ def _member(module: str, protocol: type, backend: str | None) -> Any:
     return member
 
 
-def _policy(node: Mapping[str, Any], candidates: list[str], kinds: list[str]) -> None:
+def _policy(part: Part, candidates: list[str], kinds: list[str]) -> None:
     """Check a policy and its options; the generator that `decide` returns is not started."""
-    member = load.common(node["module"])
-    check(node["module"], Policy, member)
-    load.made(member.decide, node, "comm.policy", candidates, kinds, Situation(0, 0, (), float("inf")))
+    member = load.common(part.module)
+    check(part.module, Policy, member)
+    load.made(member.decide, part, "comm.policy", candidates, kinds, Situation(0, 0, (), float("inf")))
 
 
-def _no_options(node: Mapping[str, Any], place: str) -> None:
+def _no_options(part: Part, place: str) -> None:
     """Reject options of a part that has none: only codecs and policies have options."""
-    for option in load.arguments(node):
-        raise UserError(f"{place}.{option}: {_short(node['module'])} has no such option; leave it out")
+    for option in part.options():
+        raise UserError(f"{place}.{option}: {_short(part.module)} has no such option; leave it out")
 
 
 def _short(module: str) -> str:

@@ -8,13 +8,15 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from suite import __version__, disk
 from suite.contract import UserError
 from suite.load import nearest, options, search_working_directory
-from suite.settings.configure import CHOICES
-from suite.settings.overrides import split_directory
+from suite.settings.overrides import CHOICES, expand, split_directory
+
+if TYPE_CHECKING:
+    from suite.settings.run import AnyRun
 
 VERBS = {
     "list": "suite.verbs.list",
@@ -46,7 +48,8 @@ Groups (group=choice):
 
 Everything else is a value (optimizer.lr=0.1): suite task=resnet50 --cfg job prints them all.
 Hydra's own help: --hydra-help."""
-HYDRA = ("--hydra-help", "--cfg", "-c", "--info", "-i", "--resolve", "-sc", "--shell-completion")
+HYDRA = ("--hydra-help", "--info", "-i", "-sc", "--shell-completion")
+CONFIGURATION = ("--cfg", "-c")
 SWEEP = ("-m", "--multirun")
 
 
@@ -82,22 +85,23 @@ def _dispatch(arguments: list[str]) -> int:
     if {"--help", "-h"} & set(arguments):
         print(_help(arguments))
         return 0
-    if any(argument in HYDRA or argument.startswith("--cfg=") for argument in arguments):
-        return _hydra(arguments)
-    from suite.settings import configure, validation
-    from suite.settings.overrides import expand
+    if any(argument in HYDRA for argument in arguments):
+        return _ask_hydra(arguments)
+    if any(argument in CONFIGURATION or argument.startswith("--cfg=") for argument in arguments):
+        return _print_run(arguments)
+    if first and "=" not in first and not first.startswith(("-", "~")):
+        raise UserError(f"{first}: no such verb; {nearest(first, VERBS)} (for a setting, use key=value)")
+    from suite.settings.configure import reject_unread, resolve
 
-    if first and "=" not in first and not first.startswith("-"):
-        raise UserError(f"{first}: no such verb; {nearest(first, VERBS)} (for a setting, type key=value)")
     directory, overrides = split_directory(arguments)
     sweep = any(argument in SWEEP for argument in overrides)
-    runs = expand([argument for argument in overrides if argument not in SWEEP])
-    if len(runs) > 1 and not sweep:
-        raise UserError("several values for one key; type -m first to run them all")
-    configs = [configure.compose(run, directory) for run in runs]  # every run is checked before the first one starts
-    for config, run in zip(configs, runs, strict=True):
-        validation.reject_unread(config, run, directory)
-    return _run_all(runs, configs, apart=sweep)
+    commands = expand([argument for argument in overrides if argument not in SWEEP])
+    if len(commands) > 1 and not sweep:
+        raise UserError("several values for one key; use -m to run them all")
+    runs = [resolve(command, directory) for command in commands]  # every run is checked before the first one starts
+    for run, command in zip(runs, commands, strict=True):
+        reject_unread(run, command)
+    return _run_all(commands, runs, apart=sweep)
 
 
 def _help(arguments: list[str]) -> str:
@@ -108,12 +112,12 @@ def _help(arguments: list[str]) -> str:
     return HELP.format(groups="\n".join(wrap(f"  {group:<11} {names}") for group, names in groups.items()))
 
 
-def _run_all(runs: list[list[str]], configs: list[dict[str, Any]], *, apart: bool) -> int:
+def _run_all(commands: list[list[str]], runs: "list[AnyRun]", *, apart: bool) -> int:
     """Launch the runs one after another; a failed run does not stop the others.
 
     Args:
-        runs: the overrides of each run.
-        configs: the configuration of each run.
+        commands: the overrides of each run.
+        runs: the runs.
         apart: whether the runs are a sweep, in which each is a process of its own.
 
     Returns:
@@ -123,21 +127,23 @@ def _run_all(runs: list[list[str]], configs: list[dict[str, Any]], *, apart: boo
         UserError: if the only run is rejected.
     """
     from suite import load
+    from suite.settings.run import Run
 
-    launch = load.common(configs[0].get("launch", {}).get("module", "suite.launch.local")).launch  # a baseline has none
-    parent = _sweep_in_mlflow(configs[0]) if apart and configs else None
+    first = runs[0]
+    launch = load.common(first.launch.module if isinstance(first, Run) else "suite.launch.local").launch
+    parent = _start_sweep(first) if apart else None
     codes, launched = [], []
-    for overrides, config in zip(runs, configs, strict=True):
-        for replicate in range(config["repeat"]):
+    for overrides, run in zip(commands, runs, strict=True):
+        for replicate in range(run.repeat):
             directories: list[Path] = []
-            repeated = config | {"force": config["force"] or replicate > 0}
+            repeated = run.model_copy(update={"force": run.force or replicate > 0})
             try:
-                alone = not apart and config["repeat"] == 1
+                alone = not apart and run.repeat == 1
                 codes.append(
                     launch(repeated, overrides, apart=not alone, parent=parent, report_directory=directories.append)
                 )
             except UserError as error:
-                if len(configs) == 1:
+                if len(runs) == 1:
                     raise
                 print(f"suite: {error}", file=sys.stderr)
                 codes.append(2)
@@ -151,27 +157,44 @@ def _run_all(runs: list[list[str]], configs: list[dict[str, Any]], *, apart: boo
     return max(codes, key=lambda code: (code == 1, code == 2, code))
 
 
-def _sweep_in_mlflow(config: dict[str, Any]) -> str | None:
+def _start_sweep(run: "AnyRun") -> str | None:
     """Create the MLflow run below which a sweep's runs are shown; None without tracking."""
-    if config["track"]["name"] == "none":
+    if run.track.name == "none":
         return None
     from suite.track import mlflow
 
     try:
-        return mlflow.parent_run("sweep", config=config)
+        return mlflow.parent_run("sweep", like=run)
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
         return None
 
 
-def _hydra(arguments: list[str]) -> int:
-    """Let Hydra print its help or the configuration, or complete a command."""
+def _print_run(arguments: list[str]) -> int:
+    """Print the run that a command describes, as YAML."""
+    import yaml
+
+    from suite.settings.configure import resolve
+
+    directory, words = split_directory(arguments)
+    for flag in CONFIGURATION:
+        if flag in words:
+            index = words.index(flag)
+            words[index : index + 2] = [f"--cfg={' '.join(words[index + 1 : index + 2])}"]
+    asked = [word for word in words if word.startswith("--cfg=")]
+    if asked != ["--cfg=job"]:
+        raise UserError(f"{' '.join(asked)}: use --cfg job, which prints every setting of the run")
+    run = resolve([word for word in words if word not in asked and word != "--resolve"], directory)
+    print(yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True), end="")
+    return 0
+
+
+def _ask_hydra(arguments: list[str]) -> int:
+    """Let Hydra print its help, or complete a command."""
     import hydra
 
-    from suite.settings.configure import complete
-
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    sys.argv = ["suite", *complete(arguments, split_directory(arguments)[0])]
+    sys.argv = ["suite", *arguments]
     hydra.main(version_base="1.3", config_path="pkg://suite.conf", config_name="config")(lambda config: None)()
     return 0
 

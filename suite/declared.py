@@ -1,15 +1,22 @@
-"""How a member declares its settings: once, with type, default, range, unit and meaning.
+"""How settings are declared: once, with type, default, range, meaning, and what they affect.
 
 `<member>/settings.py` holds a class `Settings(Declared)`. The torch class, the jax function and the reference take
 their arguments from it, `described` writes them into signature and docstring, the configuration is checked against it,
 and `python -m suite.settings.presets` writes `conf/optimizer/<member>.yaml` from it.
+
+`affects` says what a setting can change: the trained weights (`weights`), what is measured and how (`measurement`:
+data, model, metric, cadence), and the seconds (`time`). `role` is `setting`, `replicate` (a repetition of the same
+run), `place` (a path whose content has a checksum), or `provenance` (where the settings come from). The hash of a run,
+the rows of the board and the evidence of claims follow from these two (`suite/settings/effects.py`).
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from numbers import Integral
 from types import UnionType
-from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
@@ -20,6 +27,21 @@ from suite.load import nearest
 
 Described = TypeVar("Described", bound=Callable[..., Any])
 Search = tuple[float, float, str]  # least, largest, and log or linear
+Effect = Literal["weights", "measurement", "time"]
+Role = Literal["setting", "replicate", "place", "provenance"]
+METHOD: tuple[Effect, ...] = ("weights", "time")  # how it is trained
+PROBLEM: tuple[Effect, ...] = ("weights", "measurement", "time")  # what is trained on what, and how it is scored
+MEASUREMENT: tuple[Effect, ...] = ("measurement",)
+TIME: tuple[Effect, ...] = ("time",)
+NOTHING: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What a setting affects, and its role; see the head of this file."""
+
+    affects: tuple[Effect, ...] = METHOD
+    role: Role = "setting"
 
 
 def setting(
@@ -30,19 +52,27 @@ def setting(
     at_most: float | None = None,
     scheduled: bool = False,
     search: Search | None = None,
+    affects: tuple[Effect, ...] = METHOD,
+    role: Role = "setting",
+    before: Any = ...,
 ) -> Any:
     """One setting: the default value of a field of a class derived from `Declared`.
 
     Args:
-        default: its value where the user gives none.
+        default: its value where the user gives none; `...` for a setting that the YAML file always gives.
         meaning: what it is, with its unit, as a phrase.
         at_least: least value allowed.
         at_most: largest value allowed.
         scheduled: whether it may change while training: by a schedule, in torch's `param_groups`, in `state["hyper"]`.
         search: the range that `suite tune` tries, and its scale.
+        affects: what it can change.
+        role: what it is for.
+        before: the value with which results were made that are older than the setting; `...`: none is older.
     """
-    further = {"scheduled": scheduled, "search": list(search) if search else None}
-    return Field(default, description=meaning, ge=at_least, le=at_most, json_schema_extra=further)
+    further = {"scheduled": scheduled, "search": list(search) if search else None, "before": before}
+    field: Any = Field(default, description=meaning, ge=at_least, le=at_most, json_schema_extra=further)
+    field.metadata.append(Effects(affects, role))
+    return field
 
 
 class Declared(BaseModel):
@@ -50,32 +80,90 @@ class Declared(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    renamed: ClassVar[Mapping[str, str | None]] = {}  # names in old results: the present one, None where it is gone
+
     @classmethod
-    def given(cls, values: Mapping[str, Any], place: str = "") -> Self:
+    def given(cls, values: Mapping[str, Any], place: str = "", *, old: bool = False) -> Self:
         """These values, and the defaults of the others.
 
         Args:
-            values: by name.
+            values: by name; groups of settings are mappings.
             place: what stands before a name in messages, such as `optimizer.`.
+            old: whether they are a result's, which may lack settings that are newer.
 
         Raises:
             UserError: for an unknown name, a value of another type or outside its range.
         """
-        # NumPy's whole numbers are no int to pydantic
-        whole = {name: int(value) for name, value in values.items() if isinstance(value, Integral)}
-        whole = {name: value for name, value in whole.items() if not isinstance(values[name], bool)}
+        if old:
+            values = cls.completed(values)
+        inner = {name: cls._inner(name, value, place, old) for name, value in values.items()}
         try:
-            return cls(**{**values, **whole})
+            return cls(**inner)
         except ValidationError as error:
             raise UserError(cls._message(error, place)) from error
+
+    @classmethod
+    def completed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A result's values under the present names, with the value that each newer setting had before it existed."""
+        names = ((cls.renamed.get(name, name), value) for name, value in values.items())
+        known = {name: value for name, value in names if name is not None}
+        return known | {name: value for name, value in _earlier(cls).items() if name not in known}
+
+    @classmethod
+    def fits(cls, values: Mapping[str, Any]) -> bool:
+        """Whether the values may be of this class, where a setting has several: only if their `module` may."""
+        field = cls.model_fields.get("module")
+        words = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
+        return not words or values.get("module", words[0]) in words
+
+    @classmethod
+    def chosen(cls, values: Mapping[str, Any]) -> type[Self]:
+        """The class of a group of settings with these values; `Part` chooses that of its member."""
+        return cls
+
+    @classmethod
+    def _inner(cls, name: str, value: Any, place: str, old: bool) -> Any:
+        """One value as pydantic checks it: groups of settings as objects, whole numbers of NumPy as int."""
+        if type(value) in (str, int, float, bool):
+            return value
+        if isinstance(value, Integral):  # NumPy's whole numbers are no int to pydantic
+            return int(value)
+        kinds = _kinds_of(cls).get(name, ()) if isinstance(value, list | dict) else ()
+        if isinstance(value, list) and any(get_origin(kind) is tuple for kind in kinds):
+            return tuple(value)
+        here = f"{place}{name}."
+        for kind in kinds if isinstance(value, dict) else ():
+            if isinstance(kind, type) and issubclass(kind, Declared) and kind.fits(value):
+                return kind.chosen(value).given(value, here, old=old)
+            entry = get_args(kind)[1] if get_origin(kind) is dict else None
+            if isinstance(entry, type) and issubclass(entry, Declared):
+                return {
+                    key: entry.chosen(item).given(item, f"{here}{key}.", old=old) if isinstance(item, dict) else item
+                    for key, item in value.items()
+                }
+        return value
+
+    def leaves(self, prefix: str = "") -> Iterator["Leaf"]:
+        """Yield every value with its dotted key and its effects, groups of settings in depth."""
+        for name, value in self:
+            yield from _leaves(f"{prefix}{name}", value, _effects_of(type(self)).get(name, Effects()))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values as JSON has them."""
+        return self.model_dump(mode="json", by_alias=True, serialize_as_any=True)
 
     @classmethod
     def _message(cls, error: ValidationError, place: str) -> str:
         """The first problem in words."""
         problem = error.errors()[0]
-        name, limits = str(problem["loc"][0]), problem.get("ctx", {})
+        limits = problem.get("ctx", {})
+        if problem["type"] == "value_error":
+            return f"{place}{limits['error']}"
+        name = str(problem["loc"][0])
         if problem["type"] == "extra_forbidden":
             return f"{place}{name}: unknown; {nearest(name, cls.model_fields)}"
+        if problem["type"] == "missing":
+            return f"{place}{name}: missing; set {place}{name}=VALUE ({cls.model_fields[name].description})"
         shown = "null" if problem["input"] is None else problem["input"]
         words = {
             "greater_than_equal": f"at least {limits.get('ge', 0):g}",
@@ -83,7 +171,9 @@ class Declared(BaseModel):
             "literal_error": f"one of {', '.join(cls.choices(name))}",
             "finite_number": "finite",
         }
-        kind = f"of type {_type_name(cls.model_fields[name])}, like its default {cls.model_fields[name].default}"
+        kind = f"of type {_type_name(cls.model_fields[name])}"
+        if not cls.model_fields[name].is_required():
+            kind += f", like its default {cls.model_fields[name].default}"
         if get_origin(cls.model_fields[name].annotation) in (Union, UnionType):
             return f"{place}{name}={shown}: must be {_alternatives(cls.model_fields[name])}"
         return f"{place}{name}={shown}: must be {words.get(problem['type'], kind)}"
@@ -97,7 +187,7 @@ class Declared(BaseModel):
     @classmethod
     def searched(cls) -> dict[str, list[Any]]:
         """What `suite tune` tries: [least, largest, scale] by name."""
-        return {name: range for name, field in cls.model_fields.items() if (range := _further(field)["search"])}
+        return {name: found for name, field in cls.model_fields.items() if (found := _further(field)["search"])}
 
     @classmethod
     def names(cls, *, scheduled: bool) -> tuple[str, ...]:
@@ -108,6 +198,25 @@ class Declared(BaseModel):
         """Those that may change while training, by name."""
         values = vars(self)
         return {name: values[name] for name in self.names(scheduled=True)}
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One value of a configuration: its dotted key, and what it affects."""
+
+    key: str
+    value: Any
+    effects: Effects
+
+
+def _leaves(key: str, value: Any, effects: Effects) -> Iterator[Leaf]:
+    if isinstance(value, Declared):
+        yield from value.leaves(f"{key}.")
+    elif isinstance(value, dict) and value:
+        for name, item in value.items():
+            yield from _leaves(f"{key}.{name}", item, effects)
+    else:
+        yield Leaf(key, list(value) if isinstance(value, tuple) else value, effects)
 
 
 def described(declared: type[Declared]) -> Callable[[Described], Described]:
@@ -143,13 +252,39 @@ def _limits(field: FieldInfo) -> list[str]:
 
 
 def _further(field: FieldInfo) -> dict[str, Any]:
-    assert isinstance(field.json_schema_extra, dict)
-    return dict(field.json_schema_extra)
+    unset = {"scheduled": False, "search": None, "before": ...}  # of a field that `setting` did not make
+    return dict(field.json_schema_extra) if isinstance(field.json_schema_extra, dict) else unset
+
+
+@cache
+def _kinds_of(declared: type[Declared]) -> dict[str, tuple[Any, ...]]:
+    """The alternatives of each setting's type."""
+    types = {name: field.annotation for name, field in declared.model_fields.items()}
+    return {name: get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,) for name, kind in types.items()}
+
+
+@cache
+def _earlier(declared: type[Declared]) -> dict[str, Any]:
+    """The values of `before`, by setting."""
+    values = {name: _further(field)["before"] for name, field in declared.model_fields.items()}
+    return {name: value for name, value in values.items() if value is not ...}
+
+
+@cache
+def _effects_of(declared: type[Declared]) -> dict[str, Effects]:
+    """What each setting affects."""
+    found = {
+        name: [item for item in field.metadata if isinstance(item, Effects)]
+        for name, field in declared.model_fields.items()
+    }
+    return {name: items[0] if items else Effects() for name, items in found.items()}
 
 
 def _type_name(field: FieldInfo) -> str:
     kind = get_origin(field.annotation) or field.annotation
-    return "str" if kind is Literal or not isinstance(kind, type) else kind.__name__
+    if isinstance(kind, type) and issubclass(kind, Declared):
+        return f"group of settings ({', '.join(kind.model_fields)})"
+    return "str" if kind is Literal or not isinstance(kind, type) else {tuple: "list"}.get(kind, kind).__name__
 
 
 def _alternatives(field: FieldInfo) -> str:

@@ -8,7 +8,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from suite.contract import UserError
 
 if TYPE_CHECKING:
     from suite.declared import Declared
+    from suite.nodes import Part
 
 BACKENDS = ("torch", "jax")
 MOST_NAMES = 30  # in a message about an unknown name
@@ -162,26 +163,53 @@ def common(module: str) -> ModuleType:
 def declared(module: str) -> "type[Declared] | None":
     """Return the settings that a member declares in its `settings.py`; None for a member without this file.
 
+    The member's package is not imported, because a configuration is checked before any data or framework is needed.
+
     Raises:
         UserError: the member does not exist.
     """
-    if importlib.util.find_spec(f"{common(module).__name__}.settings") is None:
+    folder = package_folder(module)
+    path = folder / "settings.py" if folder else None
+    if path is None or not path.exists():
         return None
-    return importlib.import_module(f"{module}.settings").Settings
+    name = f"{module}.settings"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec and spec.loader
+        sys.modules[name] = loaded = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+    return sys.modules[name].Settings
 
 
-def arguments(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration node without `name` and `module`: the arguments of the member's `make`."""
-    return {name: value for name, value in node.items() if name not in ("name", "module")}
+def package_folder(module: str) -> Path | None:
+    """Return the folder of a package, without importing it; None for a module that is a file.
+
+    Raises:
+        UserError: there is no such module.
+    """
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        raise UserError(f"{module}: no module {top}; check `module:` in its YAML file")
+    folders = [Path(place) for place in spec.submodule_search_locations or ()]
+    for number, part in enumerate(rest, 2):
+        found = [folder / part for folder in folders if (folder / part).is_dir()]
+        if not found and any((folder / f"{part}.py").exists() for folder in folders):
+            return None
+        if not found:
+            missing = ".".join(module.split(".")[:number])
+            raise UserError(f"{module}: no module {missing}; check `module:` in its YAML file")
+        folders = found
+    return folders[0] if folders else None
 
 
-def made(make: Callable[..., Any], node: Mapping[str, Any], place: str, *positional: Any, **named: Any) -> Any:
-    """Call a member's `make` with the options of a configuration node.
+def made(make: Callable[..., Any], part: "Part", place: str, *positional: Any, **named: Any) -> Any:
+    """Call a member's `make` with its options.
 
     Args:
         make: the member's `make`.
-        node: its configuration node.
-        place: the node's dotted key, for errors.
+        part: the member's settings.
+        place: their dotted key, for errors.
         positional: further arguments.
         named: further arguments by name.
 
@@ -192,11 +220,11 @@ def made(make: Callable[..., Any], node: Mapping[str, Any], place: str, *positio
         UserError: the member does not have one of the options.
     """
     try:
-        return make(*positional, **named, **arguments(node))
+        return make(*positional, **named, **part.options())
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
-        option, name = str(error).rpartition(" ")[2].strip("'"), node.get("name", node["module"].rpartition(".")[2])
+        option, name = str(error).rpartition(" ")[2].strip("'"), part.module.rpartition(".")[2]
         raise UserError(
             f"{place}.{option}: {name} has no such option; you typed it, or a preset of another member sets it"
         ) from error

@@ -1,13 +1,8 @@
 """The projection's model of a network: two levels, each with a latency and a bandwidth, and the speed of codecs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from suite.contract import UserError
-
-ALL_REDUCES = ("ring", "tree")
-ALL_GATHERS = ("ring", "pairs")
+from suite.comm.settings import NetworkSettings
 
 
 @dataclass(frozen=True)
@@ -65,30 +60,15 @@ class Place:
         return self.world // self.locals
 
 
-def make(node: Mapping[str, Any]) -> Network:
-    """Make a network from its configuration, a preset of `conf/network` with overrides.
-
-    Raises:
-        UserError: if a number is out of its range, or `all_reduce` or `all_gather` is unknown.
-    """
-    node = {"all_gather": "ring", "contention": 0.0, **node}  # users' presets may be older than these keys
-    for key, choices in (("all_reduce", ALL_REDUCES), ("all_gather", ALL_GATHERS)):
-        if node[key] not in choices:
-            raise UserError(f"network.{key}={node[key]}: type one of {', '.join(choices)}")
-    for key in ("inner", "outer"):
-        if node[key]["latency"] < 0 or node[key]["bandwidth"] <= 0:
-            raise UserError(f"network.{key}: latency must be at least 0 seconds, bandwidth more than 0 bytes a second")
-    if node["codec"] <= 0:
-        raise UserError(f"network.codec={node['codec']}: must be more than 0 bytes a second")
-    if node["contention"] < 0:
-        raise UserError(f"network.contention={node['contention']}: must be at least 0 seconds a second")
+def make(settings: NetworkSettings) -> Network:
+    """Make a network from its settings, a preset of `conf/network` with overrides."""
+    levels = (Level(link.latency, link.bandwidth, link.shared) for link in (settings.inner, settings.outer))
     return Network(
-        name=node["name"],
-        inner=Level(**node["inner"]),
-        outer=Level(**node["outer"]),
-        ranks_per_host=node["ranks_per_host"],
-        all_reduce=node["all_reduce"],
-        codec=node["codec"],
-        all_gather=node["all_gather"],
-        contention=node["contention"],
+        settings.name,
+        *levels,
+        ranks_per_host=settings.ranks_per_host,
+        all_reduce=settings.all_reduce,
+        codec=settings.codec,
+        all_gather=settings.all_gather,
+        contention=settings.contention,
     )

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from suite.settings.run import Run
 from suite import load
 from suite.contract import UserError
-from suite.launch.run import make_task, prepare_backend
+from suite.launch.execution import make_task, prepare_backend
 from suite.load import search_working_directory
 from suite.settings import configure
 from suite.settings.overrides import split_directory
@@ -45,19 +46,20 @@ def counted(overrides: Sequence[str]) -> dict[str, Any]:
     """
     search_working_directory()
     directory, words = split_directory(list(overrides))
-    config = configure.compose([*words, *ALWAYS], directory)
-    backend = config["backend"]
-    if config["world"] > 1 and backend == "torch":
+    run = configure.resolve([*words, *ALWAYS], directory)
+    assert isinstance(run, Run)
+    backend = run.backend
+    if run.world > 1 and backend == "torch":
         raise UserError("world=: several ranks are counted in one process, in jax only; type backend=jax")
     load.framework(backend)
-    prepare_backend(config)
-    task = make_task(config)
-    engine = load.half("suite.engine", backend).Engine(task, config)
-    hyper = schedule.Scheduled(STEPS, config["schedule"], config["optimizer"], 1.0)
+    prepare_backend(run)
+    task = make_task(run)
+    engine = load.half("suite.engine", backend).Engine(task, run)
+    hyper = schedule.Scheduled(STEPS, run.schedule, run.optimizer, 1.0)
     losses: list[float] = []
 
     def batch(index: int) -> Any:
-        return task.batch("train", config["seed"], index, 0, 1)
+        return task.batch("train", run.seed, index, 0, 1)
 
     def warm() -> None:
         engine.warm(batch(0), range(STEPS), hyper[0])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Counts, Sparse, Task, UserError
+from suite.nodes import OptimizerSettings
 
 LAST = 2**32 - 1  # the largest step: keys are pairs of 32-bit words
 
@@ -94,13 +95,13 @@ def flops(task: Task) -> float | None:
     return task.flops() if isinstance(task, Counts) else None
 
 
-def tables(task: Task, needs: tuple[str, ...], optimizer: Mapping[str, Any]) -> list[str]:
+def tables(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings) -> list[str]:
     """Return the names of the parameters that are placed by rows.
 
     Args:
         task: the task.
         needs: the optimizer's NEEDS.
-        optimizer: its configuration.
+        optimizer: its settings.
 
     Raises:
         UserError: there are such tables, and the optimizer cannot update them by rows.
@@ -108,7 +109,7 @@ def tables(task: Task, needs: tuple[str, ...], optimizer: Mapping[str, Any]) -> 
     names = [name for name, spec in task.shapes().items() if spec.placement == "rows"]
     if names and "rows" not in needs:
         raise UserError(
-            f"optimizer={optimizer.get('name', optimizer['module'])}: cannot update a table by rows; "
+            f"optimizer={optimizer.name}: cannot update a table by rows; "
             "type task.placement=replicated, or optimizer=sgd"
         )
     return names
@@ -121,13 +122,13 @@ def embeddings(task: Task) -> list[str]:
     return [name for name, spec in task.shapes().items() if spec.table or name in known]
 
 
-def sparse(task: Task, needs: tuple[str, ...], optimizer: Mapping[str, Any]) -> Sparse | None:
+def sparse(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings) -> Sparse | None:
     """Return the task if some of its matrices are block-sparse, else None.
 
     Args:
         task: the task.
         needs: the optimizer's NEEDS.
-        optimizer: its configuration.
+        optimizer: its settings.
 
     Raises:
         UserError: there are such matrices, and the optimizer cannot reset its state for blocks that have moved.
@@ -136,7 +137,7 @@ def sparse(task: Task, needs: tuple[str, ...], optimizer: Mapping[str, Any]) -> 
         return None
     if "reset" not in needs:
         raise UserError(
-            f"optimizer={optimizer.get('name', optimizer['module'])}: needs whole matrices; of a sparse one only "
+            f"optimizer={optimizer.name}: needs whole matrices; of a sparse one only "
             "blocks are stored, which may move; type task.sparsity=dense, or optimizer=adamw, or optimizer=sgd"
         )
     return task
@@ -177,13 +178,13 @@ def explored(patterns: Mapping[str, np.ndarray]) -> float | None:
     return float(sum(value.sum() for value in visited) / sum(value.size for value in visited)) if visited else None
 
 
-def editable(hyper: Iterable[str], held: Collection[str], optimizer: Mapping[str, Any]) -> None:
+def editable(hyper: Iterable[str], held: Collection[str], optimizer: OptimizerSettings) -> None:
     """Reject hyper-parameters that the optimizer does not read in each step, because a change would have no effect.
 
     Args:
         hyper: names of the hyper-parameters that a step was given.
         held: names of those that the optimizer reads in each step.
-        optimizer: its configuration.
+        optimizer: its settings.
 
     Raises:
         UserError: a name is not in `held`.
@@ -191,7 +192,7 @@ def editable(hyper: Iterable[str], held: Collection[str], optimizer: Mapping[str
     for name in hyper:
         if name not in held:
             raise UserError(
-                f"optimizer={optimizer.get('name', optimizer['module'])}: {name} cannot be changed while it runs, only "
+                f"optimizer={optimizer.name}: {name} cannot be changed while it runs, only "
                 f"{', '.join(sorted(held))}; set optimizer.{name} before the run. If it is 0 now "
                 f"and changes later, begin with a small one, optimizer.{name}=1e-6"
             )

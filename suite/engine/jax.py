@@ -33,6 +33,7 @@ from suite.engine.jax_evaluation import Evaluation, wide
 from suite.engine.jax_programs import Lowered, Mode, Programs, enable_cache
 from suite.engine.jax_step import Maths, offered
 from suite.engine.ranks.jax import Ranks
+from suite.settings.run import Run
 
 __all__ = ["Engine", "enable_cache"]
 
@@ -45,14 +46,14 @@ class Engine:
 
     Args:
         task: data and model description.
-        config: the whole run's configuration, resolved.
+        run: the run.
     """
 
-    def __init__(self, task: Task, config: Mapping[str, Any]):
-        self.task, self.seed, self.world = task, config["seed"], config["world"]
-        self.precision, self.share = config["precision"], (jax.process_index(), jax.process_count())
-        self.devices, self.ranks = devices_for(config["device"], self.world), Ranks()
-        self.modes, node = setup.modes(config["comm"], task, self.world, "jax"), config["optimizer"]
+    def __init__(self, task: Task, run: Run):
+        self.task, self.seed, self.world = task, run.seed, run.world
+        self.precision, self.share = run.precision, (jax.process_index(), jax.process_count())
+        self.devices, self.ranks = devices_for(run.device, self.world), Ranks()
+        self.modes, node = setup.modes(run.comm, task, self.world, "jax"), run.optimizer
         self.mode = next(iter(self.modes))
         channels = self.modes[self.mode]
         self.transport = functools.partial(Transport, self.world, channels.locals)
@@ -61,11 +62,11 @@ class Engine:
         devices = enumerate(self.mesh.devices.flat)
         self.local_ranks = tuple(rank for rank, device in devices if device.process_index == process)
         self.programs = Programs(self.mesh, self.transport, self._mode)
-        model = load.half(config["task"]["module"], "jax").make(task)
+        model = load.half(run.task.module, "jax").make(task)
         with self._mode():
             kind = jnp.result_type(float)
             shapes = task.shapes()
-            self.node, self.needs = node, load.common(node["module"]).NEEDS
+            self.node, self.needs = node, load.common(node.module).NEEDS
             self.tables = tuple(engine.tables(task, self.needs, node))
             self.layout = Layout(self.mesh, self.tables)
             self.sparse = engine.sparse(task, self.needs, node)
@@ -87,7 +88,7 @@ class Engine:
                 narrow = self.precision == "bfloat16"
                 offers["objective"] = offered(model, task, self.seed, self.world, by_kind, narrow=narrow)
             needed = {name: value for name, value in offers.items() if name in self.needs}
-            self.optimizer = load.made(load.half(node["module"], "jax").make, node, "optimizer", **needed)
+            self.optimizer = load.made(load.half(node.module, "jax").make, node, "optimizer", **needed)
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
             self.split = "program" in self.needs and ("observe" in self.needs or "collect" in self.needs)
             self.maths = Maths(
@@ -96,8 +97,8 @@ class Engine:
                 self.needs,
                 channels,
                 self.tables,
-                accumulate=config["accumulate"],
-                clip_norm=config["clip_norm"],
+                accumulate=run.accumulate,
+                clip_norm=run.clip_norm,
                 narrow=self.precision == "bfloat16",
             )
             run = {
@@ -112,7 +113,7 @@ class Engine:
             hyper = self.run["opt"]["hyper"]
             # an optimizer may leave out of an update by rows what depends on a hyper-parameter that starts at 0
             self.live = {name for name, value in hyper.items() if not self.tables or name == "lr" or float(value)}
-            if setup.remembers(config["comm"]):
+            if setup.remembers(run.comm):
                 self._open_slots()
 
     def _open_slots(self) -> None:

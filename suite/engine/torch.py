@@ -22,6 +22,7 @@ from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import device_for, facts, require_compiler, switches
 from suite.engine.torch_step import Maths, Share, Watch
 from suite.engine.torch_taps import Observer, whole_gradients, wide
+from suite.settings.run import Run
 
 RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
 Tree = dict[str, Tensor]
@@ -33,30 +34,30 @@ class Engine:
 
     Args:
         task: data and model description.
-        config: the whole run's configuration, resolved.
+        run: the run.
     """
 
-    def __init__(self, task: Task, config: Mapping[str, Any]):
-        self.task, self.seed = task, config["seed"]
-        self.accumulate, self.precision = config["accumulate"], config["precision"]
-        self._mode = functools.partial(switches, self.precision, config["deterministic"])
-        self.device = device_for(config["device"])
+    def __init__(self, task: Task, run: Run):
+        self.task, self.seed = task, run.seed
+        self.accumulate, self.precision = run.accumulate, run.precision
+        self._mode = functools.partial(switches, self.precision, run.deterministic)
+        self.device = device_for(run.device)
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
-        self.compiles, self.compile_seconds = config["compile"], 0.0
+        self.compiles, self.compile_seconds = run.compile, 0.0
         if self.compiles:
             require_compiler(self.device)
-        self.modes = setup.modes(config["comm"], task, config["world"], "torch", self.compiles)
-        node = config["optimizer"]
+        self.modes = setup.modes(run.comm, task, run.world, "torch", self.compiles)
+        node = run.optimizer
         first = next(iter(self.modes))
-        deadline = config.get("launch", {}).get("deadline")
+        deadline = run.launch.deadline
         transport = Transport(self.ledger, self.modes[first].locals, deadline)
         self.world, self.share = transport.world, (transport.rank, transport.world)
         self.local_ranks = (transport.rank,)
         self.reduce, self.ranks = Reduce(transport, self.modes[first]), Ranks(self.world, self.device)
         with torch.device("meta"):  # torch's own initial values would take memory and random numbers
-            self.model = load.half(config["task"]["module"], "torch").make(task)
-        self.node, self.needs = node, load.common(node["module"]).NEEDS
+            self.model = load.half(run.task.module, "torch").make(task)
+        self.node, self.needs = node, load.common(node.module).NEEDS
         self.tables = engine.tables(task, self.needs, node)
         self.sparse = engine.sparse(task, self.needs, node)
         self._load(task)
@@ -75,7 +76,7 @@ class Engine:
             buffers=self.buffers,
             tables=self.tables,
             reduce=self.reduce,
-            clip_norm=config["clip_norm"],
+            clip_norm=run.clip_norm,
             narrow=self.precision == "bfloat16",
             device=self.device,
         )
@@ -87,7 +88,7 @@ class Engine:
             "samples": task.data.samples["train"],
         }
         needed = {name: value for name, value in offers.items() if name in self.needs}
-        make = load.half(node["module"], "torch").make
+        make = load.half(node.module, "torch").make
         self.optimizer: TorchOptimizer = load.made(make, node, "optimizer", self.named.items(), **needed)
         self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
         self.carry = self._carry(task.carry(task.batch_size // self.world))

@@ -7,50 +7,51 @@ optimizer's class) are reported by the ranks to the launcher: see `suite.launch.
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from suite import engine, load
 from suite.comm import setup
+from suite.comm.settings import CommSettings
 from suite.contract import Sparse, Task, UserError
-from suite.settings.baseline import is_baseline
+from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.training import adaptation, schedule, weights
 
 
-def check(config: Mapping[str, Any], task: Task) -> None:
+def check(run: AnyRun, task: Task) -> None:
     """Check that the parts of a run fit together.
 
     Args:
-        config: one run's configuration.
+        run: the run.
         task: made from it.
 
     Raises:
         UserError: for the first error found.
     """
-    if is_baseline(config):
+    if isinstance(run, BaselineRun):
         return
-    for module in _modules(config):
-        load.written(module, config["backend"])
-    setup.modes(config["comm"], task, config["world"], None)
-    _schedule(config, task)
-    _plan(config, task)
-    weights.Keeper(config["save"], task.targets[-1] if task.targets else None)
-    _decisions(config)
+    for module in _modules(run):
+        load.written(module, run.backend)
+    setup.modes(run.comm, task, run.world, None)
+    _schedule(run, task)
+    _plan(run, task)
+    weights.Keeper(run.save, task.targets[-1] if task.targets else None)
+    _decisions(run)
 
 
-def processes(config: Mapping[str, Any]) -> None:
+def processes(run: Run) -> None:
     """Check the number of processes that `launch=local` starts.
 
     Raises:
         UserError: if the devices cannot be divided equally among the processes.
     """
-    setting, world = config["launch"]["processes"], config["world"]
+    setting, world = run.launch.processes, run.world
     if setting == "auto":
         return
     count = whole("launch.processes", setting)
-    if count < 1 or world % count or (config["backend"] == "torch" and count != world):
+    if count < 1 or world % count or (run.backend == "torch" and count != world):
         rule = f"world={world} " + (
-            "needs one process per device" if config["backend"] == "torch" else "is not divisible by it"
+            "needs one process per device" if run.backend == "torch" else "is not divisible by it"
         )
         raise UserError(f"launch.processes={setting}: {rule}; type launch.processes=auto")
 
@@ -67,26 +68,27 @@ def whole(key: str, value: Any) -> int:
         raise UserError(f"{key}={value}: must be a whole number") from error
 
 
-def _modules(config: Mapping[str, Any]) -> Iterator[str]:
+def _modules(run: Run) -> Iterator[str]:
     """The modules that must support the run's backend: the task, the optimizer and the parts of the channels."""
-    yield config["task"]["module"]
-    yield config["optimizer"]["module"]
-    comm = config["comm"]
-    for node in (comm, comm["factors"], *comm["kinds"].values(), *comm["candidates"].values()):
-        for part in ("codec", "inner", "algorithm", "topology", "schedule"):
-            if part in node:
-                yield node[part]["module"]
+    yield run.task.module
+    yield run.optimizer.module
+    comm = run.comm
+    channels = (comm, *comm.candidates.values(), comm.factors, *comm.kinds.values())
+    for channel in channels:
+        parts = [channel.codec, channel.inner, channel.algorithm, channel.topology]
+        parts += [channel.schedule] if isinstance(channel, CommSettings) else []
+        yield from (part.module for part in parts if part)
 
 
-def _schedule(config: Mapping[str, Any], task: Task) -> None:
+def _schedule(run: Run, task: Task) -> None:
     """Compute the hyper-parameters of the first and the last step, which checks the schedule."""
     rate = task.rate if isinstance(task, Sparse) else 1.0
-    hyper = schedule.Scheduled(config["max_steps"], config["schedule"], config["optimizer"], rate)
+    hyper = schedule.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
     for step in (0, -1):
         hyper[step]
 
 
-def _plan(config: Mapping[str, Any], task: Task) -> None:
+def _plan(run: Run, task: Task) -> None:
     """Make the optimizer's plan, if it has a `plan.py` that ends in `make`; it checks the options that it takes.
 
     `make` takes declared settings as `settings`. A member that declares none takes its options by name.
@@ -94,18 +96,17 @@ def _plan(config: Mapping[str, Any], task: Task) -> None:
     Raises:
         UserError: for an option that the optimizer does not declare, and for those that its plan rejects.
     """
-    node = config["optimizer"]
-    options = load.arguments(node)
-    if declared := load.declared(node["module"]):
+    module, options = run.optimizer.module, run.optimizer.options()
+    if declared := load.declared(module):
         options = {"settings": declared.given(options, "optimizer.")}
-    if importlib.util.find_spec(f"{node['module']}.plan") is None:
+    if importlib.util.find_spec(f"{module}.plan") is None:
         return
-    make = importlib.import_module(f"{node['module']}.plan").make
+    make = importlib.import_module(f"{module}.plan").make
     available = options | {
         "layers": task.layers(),
         "shapes": {name: spec.shape for name, spec in task.shapes().items() if spec.kind == "parameter"},
         "tables": engine.embeddings(task),
-        "world": config["world"],
+        "world": run.world,
     }
     parameters = inspect.signature(make).parameters
     arguments = {name: value for name, value in available.items() if name in parameters}
@@ -114,14 +115,14 @@ def _plan(config: Mapping[str, Any], task: Task) -> None:
         make(**arguments)
 
 
-def _decisions(config: Mapping[str, Any]) -> None:
+def _decisions(run: Run) -> None:
     """Check the recorded decisions that a policy repeats (`decisions=`)."""
-    path = config["decisions"]
+    path = run.decisions
     if path is None:
         return
-    if not config["comm"]["policy"]:
+    if not run.comm.policy:
         raise UserError(
-            f"decisions={path}: comm={config['comm']['name']} has no policy to repeat the decisions; remove "
+            f"decisions={path}: comm={run.comm.name} has no policy to repeat the decisions; remove "
             "decisions=, or type comm= with the policy that made them"
         )
     adaptation.recorded(path)

@@ -1,20 +1,20 @@
 """Run directories: where a run writes, and whether an earlier execution in the directory can be reused."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from suite.contract import UserError
 from suite.record import record
+from suite.settings.effects import ANY, hash_run, select_settings
+from suite.settings.run import AnyRun, Run, read_run
 from suite.training import checkpoint
 
 DIFFERENCES = 3  # settings that a message names
 
 
-def directory(config: Mapping[str, Any]) -> Path:
+def directory(run: AnyRun) -> Path:
     """The directory of a run's first execution: `run_dir`, or `runs/<task>/<hash>`."""
-    return Path(config["run_dir"] or Path("runs") / config["task"]["name"] / record.config_hash(config))
+    return Path(run.run_dir or Path("runs") / run.task.name / hash_run(run))
 
 
 def begun(directory: Path) -> bool:
@@ -43,9 +43,9 @@ class Directory:
         UserError: if the path is a file, or the directory contains a run of another configuration.
     """
 
-    def __init__(self, config: Mapping[str, Any], fingerprint: str):
-        self.config, self.fingerprint = config, fingerprint
-        base = directory(config)
+    def __init__(self, run: AnyRun, fingerprint: str):
+        self.run, self.fingerprint = run, fingerprint
+        base = directory(run)
         existing = next(path for path in (base, *base.parents) if path.exists())
         if not existing.is_dir():
             raise UserError(f"{base}: {existing} is a file; choose another run_dir=")
@@ -71,11 +71,11 @@ class Directory:
             return "new"
         header = json.loads(header_path.read_text())
         same = header["fingerprint"] == self.fingerprint
-        anyway = self.config.get("resume") == "anyway"
+        anyway = isinstance(self.run, Run) and self.run.resume == "anyway"
         if header.get("resumed_anyway") and not anyway:
             same = False  # a part of the run was made with other code, data or packages
         resumable = same or anyway
-        other = header["hash"] != record.config_hash(self.config)
+        other = header["hash"] != hash_run(self.run)
         if (other or not same) and not begun(self.path):
             return "new"  # the earlier start failed; the command has been corrected since
         if other:
@@ -83,15 +83,15 @@ class Directory:
         result = self.path / "result.json"
         if result.exists():
             usable = json.loads(result.read_text())["outcome"]["kind"] != "failed"
-            return "finished" if same and usable and not self.config["force"] else "taken"
+            return "finished" if same and usable and not self.run.force else "taken"
         return "resumed" if resumable else "taken"
 
     def _difference(self, other_hash: str) -> str:
         """How the configuration in the directory differs, and what to type."""
         import yaml
 
-        theirs = _flat(yaml.safe_load((self.path / "config.yaml").read_text()))
-        ours = _flat({name: value for name, value in self.config.items() if name not in record.UNHASHED})
+        there = read_run(yaml.safe_load((self.path / "config.yaml").read_text()), old=True)
+        theirs, ours = (select_settings(run, ANY, ("setting", "replicate")) for run in (there, self.run))
         names = [name for name in ours if name in theirs and theirs[name] != ours[name]]
         shown = ", ".join(f"{name}={theirs[name]} there, {ours[name]} here" for name in names[:DIFFERENCES])
         other = f"{other_hash}; {shown}" + (", …" if len(names) > DIFFERENCES else "") if names else other_hash
@@ -100,11 +100,3 @@ class Directory:
             f". Each rank has its own {', '.join(per_rank)}, which world={ours['world']} cannot use" if per_rank else ""
         )
         return f"{other}){lost}; choose another run_dir="
-
-
-def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A configuration's values by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in node.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat

@@ -15,14 +15,16 @@ from typing import Any, NoReturn
 
 from suite import load
 from suite.contract import Task, UserError
-from suite.launch import checks, local, orphan, peer_failure, rendezvous, run
-from suite.record import record
+from suite.launch import checks, execution, local, orphan, peer_failure, rendezvous
+from suite.settings.effects import hash_run
+from suite.settings.launch import ExternalLaunch
+from suite.settings.run import Run, read_run
 from suite.track.console import Console
 from suite.training import checkpoint
 
 
 def launch(
-    config: dict[str, Any],
+    run: Run,
     command: Sequence[str],
     *,
     apart: bool = False,
@@ -32,7 +34,7 @@ def launch(
     """Join the other processes and run; end this process with the run's exit code.
 
     Args:
-        config: one run's configuration, the same for all processes.
+        run: the run.
         command: what was typed after `suite`.
         apart: whether the run belongs to a sweep, which this launcher rejects.
         parent: id of a sweep's MLflow run.
@@ -41,28 +43,29 @@ def launch(
     Raises:
         UserError: if a setting is missing or does not fit, or not all processes join.
     """
-    rank, ranks = check(config, apart=apart)
-    node = config["launch"]
+    rank, ranks = check(run, apart=apart)
+    node = settings_of(run)
+    assert node.address
     agent = "TORCHELASTIC_RUN_ID" in os.environ  # torchrun's agent is the parent; it has connected the processes
     if agent:
         orphan.end_with_parent()
     # the number of ranks on this host, in torchrun's variable
-    os.environ.setdefault("LOCAL_WORLD_SIZE", str(config["world"] // ranks * int(node["per_host"])))
-    task = run.make_task(config)
-    checks.check(config, task)
+    os.environ.setdefault("LOCAL_WORLD_SIZE", str(run.world // ranks * int(node.per_host)))
+    task = execution.make_task(run)
+    checks.check(run, task)
     if not agent:
         try:
-            rendezvous.meet(rank, ranks, node["address"], node["deadline"])
+            rendezvous.meet(rank, ranks, node.address, node.deadline)
         except UserError as error:
             raise UserError(f"rank {rank}: {error}") from error
-    run.prepare_backend(config)
-    backend = load.half("suite.engine.ranks", config["backend"])
+    execution.prepare_backend(run)
+    backend = load.half("suite.engine.ranks", run.backend)
     decision, hosts, reason = {}, [], ""
     try:
-        connect(backend, rank, ranks, node["address"], node["deadline"])
-        hosts = backend.gather(peer_failure.address(node["address"]))
-        decision = backend.broadcast(_decide(config, list(command), task, report_directory) if rank == 0 else {})
-        code = _run(config, task, decision, rank)
+        connect(backend, rank, ranks, node.address, node.deadline)
+        hosts = backend.gather(peer_failure.address(node.address))
+        decision = backend.broadcast(_decide(run, list(command), task, report_directory) if rank == 0 else {})
+        code = _run(run, task, decision, rank)
     except UserError as error:
         print(f"suite: rank {rank}: {error}", file=sys.stderr)
         code = 2
@@ -74,12 +77,18 @@ def launch(
     if code not in (1, 2):
         backend.disconnect()
     if rank == 0 and "header" in decision:
-        local.conclude(config, Path(decision["directory"]), code, parent, reason)
+        local.conclude(run, Path(decision["directory"]), code, parent, reason)
     elif code == 1 and "header" in decision:
         local.failed(Path(decision["directory"]), reason)  # rank 0 may be the one that was lost
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # for the reason given in suite.launch.worker
+
+
+def settings_of(run: Run) -> ExternalLaunch:
+    """The settings of this launcher."""
+    assert isinstance(run.launch, ExternalLaunch)
+    return run.launch
 
 
 def connect(backend: Any, rank: int, ranks: int, address: str, deadline: float) -> None:
@@ -95,7 +104,7 @@ def connect(backend: Any, rank: int, ranks: int, address: str, deadline: float) 
         raise UserError(f"cannot join the {ranks} ranks at {address}: {reason}; start all ranks again") from error
 
 
-def check(config: Mapping[str, Any], *, apart: bool = False) -> tuple[int, int]:
+def check(run: Run, *, apart: bool = False) -> tuple[int, int]:
     """Check the launch settings.
 
     Returns:
@@ -104,27 +113,27 @@ def check(config: Mapping[str, Any], *, apart: bool = False) -> tuple[int, int]:
     Raises:
         UserError: if a setting is missing, or does not fit the rest of the configuration.
     """
-    node, world = config["launch"], config["world"]
-    name = node["name"]
-    load.framework(config["backend"])
+    node, world = settings_of(run), run.world
+    name = node.name
+    load.framework(run.backend)
     if apart:
         raise UserError(f"launch={name}: accepts one run only; for a sweep or repeat=, type launch=local")
-    if config["backend"] not in node["backends"]:
-        raise UserError(f"launch={name}: does not support backend={config['backend']}; type launch=jax")
-    for key in ("rank", "processes", "address"):
-        if node[key] is None:
-            raise UserError(f"launch.{key}: missing; {node['hint']}")
-    rank, ranks = (checks.whole(f"launch.{key}", node[key]) for key in ("rank", "processes"))
+    if run.backend not in node.backends:
+        raise UserError(f"launch={name}: does not support backend={run.backend}; use launch=jax")
+    for key, value in (("rank", node.rank), ("processes", node.processes), ("address", node.address)):
+        if value is None:
+            raise UserError(f"launch.{key}: missing; {node.hint}")
+    rank, ranks = checks.whole("launch.rank", node.rank), checks.whole("launch.processes", node.processes)
     if not 0 <= rank < ranks:
         raise UserError(f"launch.rank={rank}: with launch.processes={ranks}, type a rank from 0 to {ranks - 1}")
-    if world % ranks or (config["backend"] == "torch" and world != ranks):
-        rule = "torch needs one per device" if config["backend"] == "torch" else "they cannot share the devices equally"
+    if world % ranks or (run.backend == "torch" and world != ranks):
+        rule = "torch needs one per device" if run.backend == "torch" else "they cannot share the devices equally"
         raise UserError(f"world={world}: {ranks} processes were started, and {rule}; type world={ranks}")
     return rank, ranks
 
 
 def _decide(
-    config: dict[str, Any], command: list[str], task: Task, report_directory: Callable[[Path], None]
+    run: Run, command: list[str], task: Task, report_directory: Callable[[Path], None]
 ) -> dict[str, Any]:
     """Decide on rank 0 how to run; the process holds the directory's lock until it ends.
 
@@ -133,18 +142,18 @@ def _decide(
         only `error` if the run is rejected.
     """
     try:
-        header, directory = local.find(config, command, task, report_directory)
-        decision = {"hash": record.config_hash(config), "directory": str(directory.path.resolve())}
+        header, directory = local.find(run, command, task, report_directory)
+        decision = {"hash": hash_run(run), "directory": str(directory.path.resolve())}
         if directory.state == "finished":
-            return decision | {"code": local.show(config, directory.path)}
+            return decision | {"code": local.show(run, directory.path)}
         local.report_passed(directory, header)
-        _, header = local.claim(config, header, directory)
+        _, header = local.claim(run, header, directory)
         return decision | {"header": header, "step": checkpoint.latest(directory.path)}
     except UserError as error:
         return {"error": str(error)}
 
 
-def _run(config: dict[str, Any], task: Task, decision: Mapping[str, Any], rank: int) -> int:
+def _run(run: Run, task: Task, decision: Mapping[str, Any], rank: int) -> int:
     """Run as rank 0 has decided; return the exit code.
 
     Raises:
@@ -152,7 +161,7 @@ def _run(config: dict[str, Any], task: Task, decision: Mapping[str, Any], rank: 
     """
     if "error" in decision:
         raise UserError(decision["error"])
-    if decision["hash"] != record.config_hash(config):
+    if decision["hash"] != hash_run(run):
         raise UserError("this process has a different configuration than rank 0; type the same command for every rank")
     if "code" in decision:
         return decision["code"]
@@ -163,12 +172,12 @@ def _run(config: dict[str, Any], task: Task, decision: Mapping[str, Any], rank: 
             "that all hosts share"
         )
     with peer_failure.watched(rank, directory):
-        console = Console(config, task) if rank == 0 else None
-        return run.execute(config, task, directory, dict(decision["header"]), console, rank=rank)
+        console = Console(run, task) if rank == 0 else None
+        return execution.execute(run, task, directory, dict(decision["header"]), console, rank=rank)
 
 
 def main() -> int:
-    """Launch the run in the first line of standard input: {"config", "command", "parent"} as JSON.
+    """Launch the run in the first line of standard input: {"run", "command", "parent"} as JSON.
 
     The process that wrote the line keeps the pipe open; this process ends when the pipe closes.
 
@@ -179,7 +188,9 @@ def main() -> int:
     orphan.end_with_pipe(sys.stdin.fileno())
     load.search_working_directory()
     try:
-        launch(job["config"], job["command"], parent=job["parent"])
+        run = read_run(job["run"])
+        assert isinstance(run, Run)
+        launch(run, job["command"], parent=job["parent"])
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
         return 2

@@ -18,21 +18,21 @@ from typing import Any
 
 from suite import disk, load
 from suite.contract import Task, UserError
-from suite.launch import checks, directories, run
+from suite.launch import checks, directories, execution
 from suite.record import environment, record
-from suite.settings.baseline import is_baseline
+from suite.settings.run import AnyRun, Run
 from suite.track.console import Console, patience
 from suite.training import checkpoint
 
 GRACE = 30.0  # seconds that the other ranks get to end after one has ended without failure
 FAILED_GRACE = 3.0  # the same after a rank has failed
 REJECTED = 2  # the exit code of bad usage
-GOOD = (0, run.MISSED, *run.SIGNALS.values())  # exit codes of a rank that did not fail
+GOOD = (0, execution.MISSED, *execution.SIGNALS.values())  # exit codes of a rank that did not fail
 START_FILES = ("events.jsonl", "config.yaml", "header.json", "lock")  # the files that the start of a run writes
 
 
 def launch(
-    config: dict[str, Any],
+    run: AnyRun,
     command: Sequence[str],
     *,
     apart: bool = False,
@@ -42,7 +42,7 @@ def launch(
     """Start, resume or show a run; return the exit code.
 
     Args:
-        config: one run's configuration.
+        run: the run.
         command: what was typed after `suite`.
         apart: whether to run in a child process even with one rank.
         parent: id of the sweep's MLflow run.
@@ -51,25 +51,25 @@ def launch(
     Raises:
         UserError: if the run is rejected; what its start has written is deleted.
     """
-    if not is_baseline(config):
-        load.framework(config["backend"])
-        checks.processes(config)
-    with patience(f"reading the data of {config['task']['name']}"):
+    if isinstance(run, Run):
+        load.framework(run.backend)
+        checks.processes(run)
+    with patience(f"reading the data of {run.task.name}"):
         # before anything is written; the fingerprint, which decides on reuse, covers the data
-        task = run.make_task(config)
-        checks.check(config, task)
-        header, directory = find(config, command, task, report_directory)
+        task = execution.make_task(run)
+        checks.check(run, task)
+        header, directory = find(run, command, task, report_directory)
     if directory.state == "finished":
-        return show(config, directory.path)
-    ranks = run.processes(config)
+        return show(run, directory.path)
+    ranks = execution.processes(run)
     report_passed(directory, header)
-    lock, header = claim(config, header, directory)
+    lock, header = claim(run, header, directory)
     try:
         if ranks == 1 and not apart:
-            code = run.execute(config, task, directory.path, header, Console(config, task))
+            code = execution.execute(run, task, directory.path, header, Console(run, task))
         else:
-            code = _children(config, directory.path, ranks, lock)
-        conclude(config, directory.path, code, parent)
+            code = _children(run, directory.path, ranks, lock)
+        conclude(run, directory.path, code, parent)
         return code
     except UserError:
         withdraw(directory.path)
@@ -79,11 +79,11 @@ def launch(
 
 
 def find(
-    config: dict[str, Any], command: Sequence[str], task: Task, report_directory: Callable[[Path], None]
+    run: AnyRun, command: Sequence[str], task: Task, report_directory: Callable[[Path], None]
 ) -> tuple[dict[str, Any], directories.Directory]:
     """Make a run's header, and find the directory in which the run starts, resumes or has finished."""
-    header = run.make_header(config, list(command), task)
-    directory = directories.Directory(config, header["fingerprint"])
+    header = execution.make_header(run, list(command), task)
+    directory = directories.Directory(run, header["fingerprint"])
     report_directory(directory.path)
     return header, directory
 
@@ -103,7 +103,7 @@ def report_passed(directory: directories.Directory, header: dict[str, Any]) -> N
 
 
 def claim(
-    config: dict[str, Any], header: dict[str, Any], directory: directories.Directory
+    run: AnyRun, header: dict[str, Any], directory: directories.Directory
 ) -> tuple[int, dict[str, Any]]:
     """Lock the run's directory and write the header.
 
@@ -126,7 +126,7 @@ def claim(
                 f"{directory.path}: another process has just used this directory; type the same command again"
             )
         if directory.state == "new":
-            _start(config, header, directory.path)
+            _start(run, header, directory.path)
         elif directory.state == "resumed":
             _adopt(header, directory.path)
     except disk.WriteError as error:
@@ -148,11 +148,11 @@ def withdraw(directory: Path) -> None:
         directory.rmdir()
 
 
-def conclude(config: dict[str, Any], directory: Path, code: int, parent: str | None, reason: str = "") -> None:
+def conclude(run: AnyRun, directory: Path, code: int, parent: str | None, reason: str = "") -> None:
     """After a failure, print how to continue; send the run to MLflow.
 
     Args:
-        config: the run's configuration.
+        run: the run.
         directory: the run's directory.
         code: the run's exit code.
         parent: id of the sweep's MLflow run.
@@ -161,7 +161,7 @@ def conclude(config: dict[str, Any], directory: Path, code: int, parent: str | N
     if code == 1:
         failed(directory, reason)
     if (directory / "events.jsonl").exists():
-        _track(config, directory, parent)
+        _track(run, directory, parent)
 
 
 def failed(directory: Path, reason: str = "") -> None:
@@ -171,20 +171,20 @@ def failed(directory: Path, reason: str = "") -> None:
     print(f"suite: {reason}{directory}: {checkpoint.resumption(directory)}", file=sys.stderr)
 
 
-def _track(config: dict[str, Any], directory: Path, parent: str | None) -> None:
+def _track(run: AnyRun, directory: Path, parent: str | None) -> None:
     """Send the run to MLflow; if that fails, print how to send it later."""
     from suite.track import mlflow
 
     try:
-        mlflow.finish(config, directory, parent=parent)
+        mlflow.finish(run, directory, parent=parent)
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
 
 
-def _start(config: dict[str, Any], header: dict[str, Any], directory: Path) -> None:
+def _start(run: AnyRun, header: dict[str, Any], directory: Path) -> None:
     import yaml
 
-    disk.replace(directory / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    disk.replace(directory / "config.yaml", yaml.safe_dump(run.plain(), sort_keys=False))
     disk.replace(
         directory / "header.json", record.as_json(header, indent=1) + "\n"
     )  # last: a directory with a header is a run's
@@ -219,18 +219,18 @@ def _lock(directory: Path) -> int:
     return handle
 
 
-def show(config: dict[str, Any], directory: Path) -> int:
+def show(run: AnyRun, directory: Path) -> int:
     """Print the result of a finished run; return its exit code."""
     from suite.report import published
 
     result = json.loads((directory / "result.json").read_text())
-    console = Console(config, None)
+    console = Console(run, None)
     console.reused(directory)
-    console.closing(result, directory / "result.json", published.rows_for(config["task"]["name"]))
-    return run.exit_code(config, result)
+    console.closing(result, directory / "result.json", published.rows_for(run.task.name))
+    return execution.exit_code(run, result)
 
 
-def _children(config: dict[str, Any], directory: Path, ranks: int, lock: int) -> int:
+def _children(run: AnyRun, directory: Path, ranks: int, lock: int) -> int:
     """Run every rank in a child process with its own session; if one fails, end the others. Return the exit code.
 
     Each child receives the configuration through a pipe. The pipe closes when this process ends, and the child ends
@@ -240,7 +240,7 @@ def _children(config: dict[str, Any], directory: Path, ranks: int, lock: int) ->
         UserError: with the errors that the ranks reported, each message once.
     """
     address = f"127.0.0.1:{_free_port()}"
-    threads = str(run.threads_for(config))
+    threads = str(execution.threads_for(run))
     variables = os.environ | {"OMP_NUM_THREADS": threads, "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", "suite.launch.worker", str(directory), str(ranks), address]
     errors, reports = os.pipe()  # ranks write their errors into `reports`
@@ -259,7 +259,7 @@ def _children(config: dict[str, Any], directory: Path, ranks: int, lock: int) ->
             children.append(child)
             assert child.stdin
             with contextlib.suppress(BrokenPipeError):  # the child has ended already; `_exit_code` reports it
-                child.stdin.write(json.dumps(config).encode() + b"\n")
+                child.stdin.write(json.dumps(run.plain()).encode() + b"\n")
                 child.stdin.flush()
         _await(children)
         error = _reported(errors)
@@ -336,7 +336,7 @@ def _forward_signals(children: list[subprocess.Popen[bytes]]) -> Callable[[], No
             if child.poll() is None:
                 os.kill(child.pid, number)
 
-    previous = {name: signal.signal(signal.Signals[name], handler) for name in run.SIGNALS}
+    previous = {name: signal.signal(signal.Signals[name], handler) for name in execution.SIGNALS}
 
     def restore() -> None:
         for name, handler_before in previous.items():

@@ -11,9 +11,10 @@ from suite import engine as backend
 from suite.comm import setup
 from suite.comm.testbed.counters import Counter
 from suite.contract import Event, Finished, Started, Task
-from suite.record import record
 from suite.record.log import Log
 from suite.report.published import Row
+from suite.settings.effects import hash_run
+from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.training import baseline, checkpoint, weights
 from suite.training.loop import train
 
@@ -39,7 +40,7 @@ class Segment:
     """One rank's part of an execution: from the start or a checkpoint until the run ends.
 
     Attributes:
-        config: the run's configuration.
+        run: the run.
         task: made from it.
         directory: the run's directory.
         engine: the backend's engine; None for a baseline.
@@ -49,7 +50,7 @@ class Segment:
         made_progress: whether the run has a checkpoint or an event other than `Started`.
     """
 
-    config: dict[str, Any]
+    run: AnyRun
     task: Task
     directory: Path
     engine: Any
@@ -58,7 +59,7 @@ class Segment:
     single_process: bool
     made_progress: bool
 
-    def run(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Finished:
+    def train(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Finished:
         """Train, or fit a baseline, and pass every event on; return the last one.
 
         Args:
@@ -98,8 +99,8 @@ class Segment:
         return finished
 
     def _events(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Iterator[Event]:
-        if self.engine is None:
-            return baseline.measure(self.task, self.config)
+        if isinstance(self.run, BaselineRun):
+            return baseline.measure(self.task, self.run)
         start = None
         if restored:
             arrays, meta = restored
@@ -108,12 +109,12 @@ class Segment:
         return train(
             self.task,
             self.engine,
-            self.config,
+            self.run,
             save=self._save,
             keep=self._keep,
             restored=start,
             stop=lambda: received[0] if received else None,
-            kernel_bytes=_kernel_bytes(self.config["world"]),
+            kernel_bytes=_kernel_bytes(self.run.world),
         )
 
     def _emit(self, event: Event) -> None:
@@ -124,7 +125,8 @@ class Segment:
 
     def _save(self, step: int, state: dict[str, Any], snapshot: Any) -> str:
         """Write a checkpoint, together with all ranks; return its path."""
-        config_hash, world = record.config_hash(self.config), self.config["world"]
+        assert isinstance(self.run, Run)
+        config_hash, world = hash_run(self.run), self.run.world
 
         def meta() -> dict[str, Any]:
             assert self.log is not None  # called on rank 0
@@ -137,8 +139,8 @@ class Segment:
         """Write the weights on rank 0; return the event to log."""
         if self.log is None:
             return None
-        node = self.config["task"]
-        about = {"task": node["name"], "variant": node["variant"], "hash": record.config_hash(self.config)}
+        task = self.run.task
+        about = {"task": task.name, "variant": task.variant, "hash": hash_run(self.run)}
         return weights.save(self.directory, step, values, about)
 
 

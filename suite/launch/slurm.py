@@ -19,15 +19,17 @@ from typing import Any
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import checks, directories, run
+from suite.launch import checks, directories, execution
+from suite.settings.launch import ExternalLaunch, SlurmLaunch
+from suite.settings.run import Run
 from suite.track.console import patience
 
-ENDED = (0, run.MISSED, *run.SIGNALS.values())  # exit codes of a rank that did not fail
+ENDED = (0, execution.MISSED, *execution.SIGNALS.values())  # exit codes of a rank that did not fail
 MEANT_FOR_TASKS = (signal.SIGTERM, signal.SIGUSR2)  # some sites send these to every process that a task has started
 
 
 def launch(
-    config: dict[str, Any],
+    run: Run,
     command: Sequence[str],
     *,
     apart: bool = False,
@@ -37,7 +39,7 @@ def launch(
     """Submit a run; return 0, or with `launch.wait=true` wait for the job and return the run's exit code.
 
     Args:
-        config: one run's configuration.
+        run: the run.
         command: what was typed after `suite`.
         apart: ignored, because every run is a job of its own.
         parent: id of the sweep's MLflow run.
@@ -46,21 +48,21 @@ def launch(
     Raises:
         UserError: if the settings do not fit, submitit is not installed, or Slurm rejects the job.
     """
-    node = config["launch"]
+    node = settings_of(run)
     submitit()
-    load.framework(config["backend"])
-    resources = parameters(config)
-    if config["repeat"] > 1 and not node["wait"]:
-        raise UserError(f"repeat={config['repeat']}: replicates run one after another; type launch.wait=true")
-    with patience(f"reading the data of {config['task']['name']}"):
-        checks.check(config, run.make_task(config))  # report errors now, and not when the job starts
-    directory = directories.directory(config)
+    load.framework(run.backend)
+    resources = parameters(run)
+    if run.repeat > 1 and not node.wait:
+        raise UserError(f"repeat={run.repeat}: replicates run one after another; type launch.wait=true")
+    with patience(f"reading the data of {run.task.name}"):
+        checks.check(run, execution.make_task(run))  # report errors now, and not when the job starts
+    directory = directories.directory(run)
     report_directory(directory)
-    job = _submit(Job(config, list(command), parent), directory / "slurm", node, resources)
+    job = _submit(Job(run, list(command), parent), directory / "slurm", node, resources)
     print(f"job     {job.job_id}: {resources['nodes']} × {resources['tasks_per_node']} tasks")
     print(f"log     {directory / 'slurm' / f'{job.job_id}_0_log.out'}, and one log for every other rank")
     print(f"result  {directory / 'result.json'}", flush=True)
-    return _wait(job) if node["wait"] else 0
+    return _wait(job) if node.wait else 0
 
 
 def submitit() -> Any:
@@ -75,45 +77,45 @@ def submitit() -> Any:
         raise UserError("launch=slurm: submitit is not installed; type: pip install -e '.[slurm]'") from error
 
 
-def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+def parameters(run: Run) -> dict[str, Any]:
     """The resources to request, as parameters of submitit.
 
     Raises:
         UserError: if the ranks cannot be divided among the nodes and tasks.
     """
-    node, world = config["launch"], config["world"]
-    nodes, alone = node["nodes"], config["backend"] == "jax"  # in jax, one process has all devices of its node
-    tasks_per_node = node["per_host"] or (1 if alone else max(1, world // nodes))
+    node, world = settings_of(run), run.world
+    nodes, alone = node.nodes, run.backend == "jax"  # in jax, one process has all devices of its node
+    tasks_per_node = node.per_host or (1 if alone else max(1, world // nodes))
     if world % (nodes * tasks_per_node) or (not alone and world != nodes * tasks_per_node):
-        places = f"{nodes} nodes of {tasks_per_node} tasks" if node["per_host"] else f"{nodes} nodes"
+        places = f"{nodes} nodes of {tasks_per_node} tasks" if node.per_host else f"{nodes} nodes"
         raise UserError(f"world={world}: cannot be divided among {places}; type world={nodes * tasks_per_node}")
     return {
-        "name": config["task"]["name"],
+        "name": run.task.name,
         "nodes": nodes,
         "tasks_per_node": tasks_per_node,
-        "timeout_min": node["minutes"],
-        **({"cpus_per_task": node["cpus"]} if node["cpus"] else {}),
-        "slurm_partition": node["partition"],
-        "slurm_account": node["account"],
-        "slurm_gres": node["gres"],
-        "slurm_setup": list(node["setup"]),
+        "timeout_min": node.minutes,
+        **({"cpus_per_task": node.cpus} if node.cpus else {}),
+        "slurm_partition": node.partition,
+        "slurm_account": node.account,
+        "slurm_gres": node.gres,
+        "slurm_setup": list(node.setup),
         "slurm_srun_args": ["--kill-on-bad-exit=1"],  # otherwise the other ranks would wait for a rank that failed
-        "slurm_additional_parameters": dict(node["extra"]),
+        "slurm_additional_parameters": dict(node.extra),
     }
 
 
-def _submit(job: "Job", folder: Path, node: Mapping[str, Any], resources: Mapping[str, Any]) -> Any:
+def _submit(job: "Job", folder: Path, node: SlurmLaunch, resources: Mapping[str, Any]) -> Any:
     """Submit the job; return submitit's handle.
 
     Raises:
         UserError: with Slurm's error if it rejects the job.
     """
     try:
-        executor = submitit().AutoExecutor(folder, node["cluster"], slurm_max_num_timeout=node["restarts"])
+        executor = submitit().AutoExecutor(folder, node.cluster, slurm_max_num_timeout=node.restarts)
         executor.update_parameters(**resources)
         return executor.submit(job)
     except (RuntimeError, ValueError) as error:  # the types that submitit raises
-        hint = "; type launch.cluster=local to try the job on this machine" if node["cluster"] == "slurm" else ""
+        hint = "; type launch.cluster=local to try the job on this machine" if node.cluster == "slurm" else ""
         raise UserError(f"launch=slurm: {' '.join(str(error).split())}{hint}") from error
 
 
@@ -127,22 +129,35 @@ def _wait(job: Any) -> int:
         return 1
     except KeyboardInterrupt:
         print(f"suite: job {job.job_id} continues; to cancel it, type scancel {job.job_id}", file=sys.stderr)
-        return run.SIGNALS["SIGINT"]
+        return execution.SIGNALS["SIGINT"]
 
 
-def rendezvous(job: Any) -> dict[str, Any]:
-    """The rank of a task, and rank 0's address: keys of `launch` that `suite.launch.external` reads.
+def settings_of(run: Run) -> SlurmLaunch:
+    """The settings of this launcher."""
+    assert isinstance(run.launch, SlurmLaunch)
+    return run.launch
+
+
+def rendezvous(job: Any, settings: SlurmLaunch) -> ExternalLaunch:
+    """The rank of a task, and rank 0's address, as `suite.launch.external` reads them.
 
     Args:
         job: submitit.JobEnvironment, which reads Slurm's variables.
+        settings: of this launcher.
     """
     port = 20_000 + zlib.crc32(job.job_id.encode()) % 10_000  # below the range of ephemeral ports
-    return {
-        "rank": job.global_rank,
-        "processes": job.num_tasks,
-        "per_host": job.num_tasks // job.num_nodes,
-        "address": f"{job.hostnames[0]}:{port}",
-    }
+    return ExternalLaunch(
+        module="suite.launch.external",
+        name="slurm",
+        hint="",
+        backends=settings.backends,
+        deadline=settings.deadline,
+        cpus=settings.cpus,
+        rank=job.global_rank,
+        processes=job.num_tasks,
+        per_host=job.num_tasks // job.num_nodes,
+        address=f"{job.hostnames[0]}:{port}",
+    )
 
 
 @dataclass
@@ -150,12 +165,12 @@ class Job:
     """The callable that every task of the job runs; submitit pickles it.
 
     Attributes:
-        config: the run's configuration.
+        run: the run.
         command: what was typed after `suite`.
         parent: id of the sweep's MLflow run.
     """
 
-    config: dict[str, Any]
+    run: Run
     command: list[str]
     parent: str | None
     rank: "subprocess.Popen[str] | None" = field(default=None, init=False, repr=False)
@@ -166,8 +181,9 @@ class Job:
         Raises:
             RuntimeError: if the rank failed, so that Slurm ends the others.
         """
-        node = self.config["launch"] | rendezvous(submitit().JobEnvironment())
-        job = {"config": self.config | {"launch": node}, "command": self.command, "parent": self.parent}
+        launch = rendezvous(submitit().JobEnvironment(), settings_of(self.run))
+        run = self.run.model_copy(update={"launch": launch})
+        job = {"run": run.plain(), "command": self.command, "parent": self.parent}
         self.rank = subprocess.Popen(
             [sys.executable, "-m", "suite.launch.external"],
             stdin=subprocess.PIPE,
@@ -179,7 +195,7 @@ class Job:
         self.rank.stdin.write(json.dumps(job) + "\n")
         self.rank.stdin.flush()  # the pipe stays open: the rank ends when this process does
         if (code := self.rank.wait()) not in ENDED:
-            raise RuntimeError(f"rank {node['rank']} ended with exit code {code}")
+            raise RuntimeError(f"rank {launch.rank} ended with exit code {code}")
         return code
 
     def checkpoint(self) -> Any:
@@ -190,4 +206,4 @@ class Job:
         if self.rank and self.rank.returncode is None:
             os.kill(self.rank.pid, signal.SIGINT)
             os.waitid(os.P_PID, self.rank.pid, os.WEXITED | os.WNOWAIT)
-        return submitit().helpers.DelayedSubmission(Job(self.config, self.command, self.parent))
+        return submitit().helpers.DelayedSubmission(Job(self.run, self.command, self.parent))

@@ -12,26 +12,27 @@ from pathlib import Path
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import external, orphan, run
+from suite.launch import execution, external, orphan
+from suite.settings.run import Run, read_run
 from suite.track.console import Console
 
 
 def main(arguments: list[str]) -> int:
     """Join the other ranks, if there are any, and run; return the exit code."""
     directory, ranks, address, rank, error_pipe = arguments
-    config = json.loads(sys.stdin.readline())
+    run = read_run(json.loads(sys.stdin.readline()))
     orphan.end_with_pipe(sys.stdin.fileno())
     header = json.loads((Path(directory) / "header.json").read_text())
-    alone = int(ranks) == 1  # a run of a sweep with one rank
     load.search_working_directory()
     try:
-        run.prepare_backend(config)
-        backend = None if alone else load.half("suite.engine.ranks", config["backend"])
-        if backend:
-            external.connect(backend, int(rank), int(ranks), address, config["launch"]["deadline"])
-        task = run.make_task(config)
-        console = Console(config, task) if int(rank) == 0 else None
-        code = run.execute(config, task, Path(directory), header, console, rank=int(rank))
+        execution.prepare_backend(run)
+        backend = None
+        if int(ranks) > 1 and isinstance(run, Run):  # one rank: a run of a sweep
+            backend = load.half("suite.engine.ranks", run.backend)
+            external.connect(backend, int(rank), int(ranks), address, run.launch.deadline)
+        task = execution.make_task(run)
+        console = Console(run, task) if int(rank) == 0 else None
+        code = execution.execute(run, task, Path(directory), header, console, rank=int(rank))
         if backend and code != 1:
             backend.disconnect()
         return code

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from suite.contract import Keeps, Task
+from suite.settings.run import Run
 
 VALUE = {"float64": 8, "bfloat16": 2}  # bytes of an activation; 4 in every other precision. Parameters are float32
 AVERAGES = (
@@ -27,21 +28,21 @@ MATRICES = 2  # for each of the two: statistics, and their inverse, root or basi
 USUAL = 80 * 2**30  # bytes of the accelerator that is assumed if there is none: A100 and H100 (NVIDIA's data sheets)
 
 
-def estimate(config: Mapping[str, Any], task: Task) -> dict[str, int]:
+def estimate(run: Run, task: Task) -> dict[str, int]:
     """Bytes on each device: `parameters` (with gradients), `optimizer` and `activations` of one micro-batch.
 
     Of tables split by rows, only the device's share is counted. `activations` is 0 if the task does not estimate them.
     """
-    world, value = config["world"], VALUE.get(config["precision"], 4)
+    world, value = run.world, VALUE.get(run.precision, 4)
     shapes = {name: spec for name, spec in task.shapes().items() if spec.kind == "parameter"}
     counts = {
         name: math.prod(spec.shape) // (world if spec.placement == "rows" else 1) for name, spec in shapes.items()
     }
-    stored = 8 if config["precision"] == "float64" else 4
-    micro = task.batch_size // world // config["accumulate"]
+    stored = 8 if run.precision == "float64" else 4
+    micro = task.batch_size // world // run.accumulate
     return {
         "parameters": 2 * stored * sum(counts.values()),
-        "optimizer": stored * _optimizer_elements(config["optimizer"], task, counts),
+        "optimizer": stored * _optimizer_elements(run.optimizer.options(), task, counts),
         "activations": int(micro * value * task.kept()) if isinstance(task, Keeps) else 0,
     }
 
@@ -72,14 +73,14 @@ def _squares(shape: tuple[int, ...], optimizer: Mapping[str, Any]) -> int:
     return sum(side * min(side, block or side) for side in sides)
 
 
-def device(config: Mapping[str, Any]) -> tuple[int, str]:
+def device(run: Run) -> tuple[int, str]:
     """The memory of one device in bytes, and the device in words.
 
     A GPU's memory is read from the driver. Without a GPU, `USUAL` is assumed. Ranks on the CPU share the host's memory.
     """
-    if config["device"] != "cuda" and not (config["device"] == "auto" and shutil.which("nvidia-smi")):
+    if run.device != "cuda" and not (run.device == "auto" and shutil.which("nvidia-smi")):
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return total // config["world"], "each rank's share of this machine"
+        return total // run.world, "each rank's share of this machine"
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
         done = subprocess.run(command, capture_output=True, text=True)

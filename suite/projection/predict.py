@@ -7,7 +7,7 @@ are fitted by least squares to a few exchanges without a codec.
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from suite.comm.projection import network as networks
 from suite.comm.projection.network import Level, Network, Place
 from suite.contract import Group, Task, UserError
 from suite.projection import project
+from suite.settings.run import Run
 
 SAMPLE = 250_000  # values for a codec's error; with fewer, percentiles depend on the draw
 
@@ -30,7 +31,7 @@ class Model:
     """The cost model of one run.
 
     Args:
-        config: the run's configuration: `comm world precision`, and `network` if it was given.
+        run: the run.
         task: what is trained.
         engine: a backend's, with `use`, `code`, `groups` and `slowest`.
         measure: exchanges the gradients of one kind several times; returns the median seconds on the slowest rank.
@@ -40,7 +41,7 @@ class Model:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        run: Run,
         task: Task,
         engine: Any,
         *,
@@ -48,16 +49,15 @@ class Model:
         paused: Callable[[], Any],
         settle: Callable[[], float],
     ):
-        described = {"network": config["network"]} if "network" in config else {}
-        self.config, self.task, self.engine = project.placed(config, described), task, engine
+        self.run, self.task, self.engine = project.placed(run), task, engine
         self.measure, self.paused, self.settle = measure, paused, settle
-        comm = self.config["comm"]
-        self.modes = comm["candidates"]
-        locals, groups = setup.ranks_per_host(comm["ranks_per_host"], config["world"]), engine.groups
+        comm = self.run.comm
+        self.modes = comm.candidates
+        locals, groups = setup.ranks_per_host(comm.ranks_per_host, run.world), engine.groups
         counts = ranks_per_host([group.ranks for group in groups], locals)
         self.places = [(group, Place(len(group.ranks), count)) for group, count in zip(groups, counts, strict=True)]
-        self.itemsize = project.ITEMSIZE.get(config["precision"], 4)
-        self.network = networks.make(config["network"]) if described else None
+        self.itemsize = project.ITEMSIZE.get(run.precision, 4)
+        self.network = networks.make(run.network) if run.network else None
         self.drawn: list[Network] = []  # one fit for each round of measurements, if the link was measured
 
     def answer(self, request: Predict) -> Predicted:
@@ -65,16 +65,16 @@ class Model:
         if self.network is None:
             self.network, self.drawn = self._link(request.repeats)
         group, place = self._largest(request.kind)
-        config = self._with_mode(request.mode, place)
-        sent = project.gradients(config, self.task, request.kind, group.names)
-        codec = self._codec(config, request.kind)
+        run = self._with_mode(request.mode, place)
+        sent = project.gradients(run, self.task, request.kind, group.names)
+        codec = self._codec(run, request.kind)
         payload = sum(bucket.channel.codec.nbytes(bucket.count, self.itemsize) for bucket in sent)
         coded = [] if project.copies(codec, self.itemsize) else self._coding(request)
 
         def seconds(network: Network, coding: float) -> float:
             speed = 2 * payload / coding if coding else float("inf")  # bytes encoded and bytes decoded, in a second
             net = replace(network, codec=speed)
-            return sum(project.travel_seconds(bucket, place, net, config) for bucket in sent)
+            return sum(project.travel_seconds(bucket, place, net, run) for bucket in sent)
 
         coding = statistics.median(coded) if coded else 0.0
         transfer = seconds(self.network, 0.0)
@@ -101,12 +101,13 @@ class Model:
 
         return max(self.places, key=values)
 
-    def _with_mode(self, mode: Any, place: Place) -> dict[str, Any]:
-        """The configuration with one candidate as its communication mode, for ranks in one place."""
-        return {**self.config, "world": place.world, "comm": self.modes[mode] | {"ranks_per_host": place.locals}}
+    def _with_mode(self, mode: str, place: Place) -> Run:
+        """The run with one candidate as its communication mode, for ranks in one place."""
+        comm = self.modes[mode].model_copy(update={"ranks_per_host": place.locals})
+        return self.run.model_copy(update={"world": place.world, "comm": comm})
 
-    def _codec(self, config: Mapping[str, Any], kind: str) -> Codec:
-        channels = setup.channels(config["comm"], self.task, config["world"])
+    def _codec(self, run: Run, kind: str) -> Codec:
+        channels = setup.channels(run.comm, self.task, run.world)
         return channels.kinds.get(kind, channels.default).codec
 
     def _coding(self, request: Predict) -> list[float]:

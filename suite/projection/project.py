@@ -21,8 +21,8 @@ from suite.comm.reduce import traffic
 from suite.comm.transport import Entry, Ledger
 from suite.contract import Task, UserError
 from suite.optimizers._plan import Exchange
+from suite.settings.run import Run
 
-KEYS = ("network", "compute_seconds", "inverse_seconds")  # keys of a plan that a run does not accept
 ITEMSIZE = {"float64": 8}  # bytes of a gradient's value; 4 in every other precision
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -43,21 +43,17 @@ class Sent:
     entries: Sequence[Entry]
 
 
-def split(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a plan's configuration into the run's and the projection's keys (`KEYS`; {} without a projection)."""
-    return (
-        {name: value for name, value in config.items() if name not in KEYS},
-        {name: config[name] for name in KEYS if name in config},
-    )
+def without_projection(run: Run) -> Run:
+    """The run that would be started: without the settings of a projection."""
+    return run.model_copy(update={"network": None, "compute_seconds": None, "inverse_seconds": 0.0})
 
 
-def placed(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with the network's ranks per host, if comm.ranks_per_host is auto."""
-    comm = config["comm"]
-    if not options or comm["ranks_per_host"] != "auto":
-        return dict(config)
-    locals = min(options["network"]["ranks_per_host"] or config["world"], config["world"])
-    return {**config, "comm": {**comm, "ranks_per_host": locals}}
+def placed(run: Run) -> Run:
+    """The run with the ranks per host of its network, if it has one and comm.ranks_per_host is auto."""
+    if not run.network or run.comm.ranks_per_host != "auto":
+        return run
+    ranks = min(run.network.ranks_per_host or run.world, run.world)
+    return run.model_copy(update={"comm": run.comm.model_copy(update={"ranks_per_host": ranks})})
 
 
 def _parameters(task: Task) -> dict[str, int]:
@@ -74,14 +70,14 @@ def _map(function: Callable[[Item], Value], items: Iterable[Item]) -> list[Value
 
 
 def gradients(
-    config: Mapping[str, Any], task: Task, kind: str | None = None, names: Collection[str] | None = None
+    run: Run, task: Task, kind: str | None = None, names: Collection[str] | None = None
 ) -> list[Sent]:
     """What one reduction of the gradients sends, by the ledger's formulas.
 
     With a leader topology, rank 0 is a leader. Tables split by rows are not included.
 
     Args:
-        config: of the run, `placed`.
+        run: the run.
         task: what is trained.
         kind: count only gradients of this kind; None counts all.
         names: count only these parameters; None counts all.
@@ -89,41 +85,41 @@ def gradients(
     Returns:
         One entry for each bucket.
     """
-    itemsize, kind_of = ITEMSIZE.get(config["precision"], 4), setup.kind_of(task)
+    itemsize, kind_of = ITEMSIZE.get(run.precision, 4), setup.kind_of(task)
     counts = {
         name: count
         for name, count in _parameters(task).items()
         if kind in (None, kind_of[name]) and (names is None or name in names)
     }
-    channels = setup.channels(config["comm"], task, config["world"])
+    channels = setup.channels(run.comm, task, run.world)
     buckets = []
     for _, channel, members in channels.buckets({name: count * itemsize for name, count in counts.items()}):
         total = sum(counts[name] for name in members)
-        buckets.append(_sent("gradients", total, channel, channel.topology.traffic, channels, config))
+        buckets.append(_sent("gradients", total, channel, channel.topology.traffic, channels, run))
     return buckets
 
 
-def refreshes(config: Mapping[str, Any], task: Task) -> list[list[tuple[Exchange, Sent, Sent]]] | None:
+def refreshes(run: Run, task: Task) -> list[list[tuple[Exchange, Sent, Sent]]] | None:
     """What the optimizer exchanges with the owners of its factors.
 
     Returns:
         For each step of a refresh cycle, (an Exchange, what is sent to its owners, what they send back). None if it is
         unknown: the optimizer needs `reduce` or `world`, but has no `traffic.py`.
     """
-    module = config["optimizer"]["module"]
+    module = run.optimizer.module
     if importlib.util.find_spec(f"{module}.traffic") is None:
         return None if {"reduce", "world"} & set(load.common(module).NEEDS) else [[]]
     shapes = {name: spec.shape for name, spec in task.shapes().items() if spec.kind == "parameter"}
-    channels = setup.channels(config["comm"], task, config["world"])
+    channels = setup.channels(run.comm, task, run.world)
     cycle = importlib.import_module(f"{module}.traffic").cycle(
-        task.layers(), shapes, world=config["world"], options=config["optimizer"]
+        task.layers(), shapes, world=run.world, options=run.optimizer.options()
     )
 
     def sent(name: str, owners: tuple[int, ...], side: int, *, back: bool) -> Sent:
         count = side * (side + 1) // 2 if channels.symmetric else side**2
-        itemsize = ITEMSIZE.get(config["precision"], 4)
-        ranks = {"world": config["world"], "locals": channels.locals}
-        alone = config["world"] == 1 or not owners
+        itemsize = ITEMSIZE.get(run.precision, 4)
+        ranks = {"world": run.world, "locals": channels.locals}
+        alone = run.world == 1 or not owners
         entries = (
             ()
             if alone
@@ -154,8 +150,8 @@ def _reached(task: Task) -> dict[str, float]:
     return shares
 
 
-def _sent(name: str, count: int, channel: Channel, traffic: Any, channels: Channels, config: Mapping[str, Any]) -> Sent:
-    itemsize, world = ITEMSIZE.get(config["precision"], 4), config["world"]
+def _sent(name: str, count: int, channel: Channel, traffic: Any, channels: Channels, run: Run) -> Sent:
+    itemsize, world = ITEMSIZE.get(run.precision, 4), run.world
     locals = channels.locals or 1
     if world == 1:
         return Sent(count, channel, ())
@@ -163,32 +159,32 @@ def _sent(name: str, count: int, channel: Channel, traffic: Any, channels: Chann
 
 
 def project(
-    config: Mapping[str, Any], task: Task, options: Mapping[str, Any], measured: Mapping[str, Any] | None
+    run: Run, task: Task, measured: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Project the step time and the bytes on a network.
 
     Args:
-        config: of the run, `placed`.
+        run: the run.
         task: what is trained.
-        options: the projection's keys (`KEYS`).
         measured: a run of one device's share, as `suite.verbs.plan.measured` returns it.
 
     Returns:
         The entry `projected` of a plan; times in seconds, sizes in bytes for each step.
 
     Raises:
-        UserError: for an invalid network or contradicting options.
+        UserError: for contradicting settings.
     """
-    net, world = network.make(options["network"]), config["world"]
-    place = Place(world, setup.ranks_per_host(config["comm"]["ranks_per_host"], world))
-    compute = options["compute_seconds"] or (measured or {}).get("step_seconds")
-    inverse = options["inverse_seconds"]
-    if inverse and not options["compute_seconds"]:
+    assert run.network
+    net, world = network.make(run.network), run.world
+    place = Place(world, setup.ranks_per_host(run.comm.ranks_per_host, world))
+    compute = run.compute_seconds or (measured or {}).get("step_seconds")
+    inverse = run.inverse_seconds
+    if inverse and not run.compute_seconds:
         raise UserError(
             "inverse_seconds: a measured step already includes the inverses; type compute_seconds= without them as well"
         )
-    buckets, cycle = gradients(config, task), refreshes(config, task)
-    seconds_of = functools.partial(travel_seconds, place=place, net=net, config=config)
+    buckets, cycle = gradients(run, task), refreshes(run, task)
+    seconds_of = functools.partial(travel_seconds, place=place, net=net, run=run)
     travel, reached = [seconds_of(bucket) for bucket in buckets], _reached(task)
     ledger = Ledger()
     for bucket in buckets:
@@ -201,17 +197,17 @@ def project(
     steps = _map(step_of, cycle or [[]])
     inverting = sum(any(exchange.total for exchange, _, _ in exchanges) for exchanges in cycle or ())
     alone = (compute or 0.0) + inverse * inverting / len(steps)
-    schedules = _schedules(config["comm"]["schedule"]["module"])
+    schedules = _schedules(run.comm.schedule.module)
     times = {name: _mean([schedule(step) for step in steps]) for name, schedule in schedules.items()}
     return {
         "network": net.name,
         "hosts": place.hosts,
         "ranks_per_host": place.locals,
         "compute_seconds": compute,
-        "compute_from": "compute_seconds" if options["compute_seconds"] else (measured or {}).get("result"),
+        "compute_from": "compute_seconds" if run.compute_seconds else (measured or {}).get("result"),
         "communication_seconds": _mean([step.travel for step in steps]),
         "one_device_seconds": alone if compute else None,
-        "schedule": config["comm"]["schedule"]["module"].rpartition(".")[2],
+        "schedule": run.comm.schedule.module.rpartition(".")[2],
         "step_seconds": times if compute else None,
         "efficiency": {name: alone / seconds for name, seconds in times.items()} if compute else None,
         "gradient_bytes": ledger.facts(),
@@ -258,9 +254,9 @@ def _refreshed(
     ]
 
 
-def travel_seconds(sent: Sent, place: Place, net: Network, config: Mapping[str, Any]) -> float:
+def travel_seconds(sent: Sent, place: Place, net: Network, run: Run) -> float:
     """Seconds of one bucket's collectives, with encoding and decoding."""
-    itemsize = ITEMSIZE.get(config["precision"], 4)
+    itemsize = ITEMSIZE.get(run.precision, 4)
 
     def coded(item: Entry) -> bool:
         codec = sent.channel.inner if item.level == "inner" else sent.channel.codec

@@ -4,7 +4,7 @@
 changed. `suite verify` computes the result again from the log and compares.
 """
 
-import hashlib
+import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,29 +14,14 @@ from typing import Any
 
 from suite import disk
 from suite.contract import Data, Event, Target, UserError, sized
-from suite.settings.baseline import is_baseline
+from suite.settings.effects import hash_run
+from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
-SCHEMA = 1
-UNHASHED = (
-    "run_dir",
-    "track",
-    "launch",
-    "force",
-    "repeat",
-    "require",
-    "save",
-    "resume",
-)  # settings that do not change what a run computes
+SCHEMA = 2  # 2: `hash` covers the settings that affect anything; in schema 1, every setting but eight
 
 
 class LogError(UserError):
     """An event log is not the log of one run."""
-
-
-def config_hash(config: Mapping[str, Any]) -> str:
-    """The sha256 (12 digits) of all settings that can change a number; it names the run directory."""
-    settings = {name: value for name, value in config.items() if name not in UNHASHED}
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def as_line(event: Event) -> str:
@@ -243,7 +228,7 @@ def data_of(entry: Mapping[str, Any]) -> Data:
 def result(
     events: list[dict[str, Any]],
     *,
-    config: Mapping[str, Any],
+    run: AnyRun,
     targets: Iterable[Target],
     header: Mapping[str, Any],
     published: Iterable[str],
@@ -252,7 +237,7 @@ def result(
 
     Args:
         events: of the log.
-        config: the run's configuration.
+        run: the run.
         targets: the task's targets.
         header: `execution_id`, `task_version`, `data`, `environment`, `fingerprint` and `command`.
         published: ids of the task's published rows.
@@ -263,46 +248,70 @@ def result(
     Raises:
         LogError: if the log is not the log of one run.
     """
-    task = config["task"]
     spec = {
-        "task": task["name"],
-        "variant": task["variant"],
-        "scale": config["scale"],
-        "recipe": config["tuning"]["source"],
-        **_method(config),
-        "seed": config["seed"],
-        "config": dict(config),
+        "task": run.task.name,
+        "variant": run.task.variant,
+        "scale": run.scale,
+        "recipe": run.tuning.source,
+        **_method(run),
+        "seed": run.seed,
+        "config": run.plain(),
     }
+    trained = isinstance(run, Run)
     return {
         "schema": SCHEMA,
-        "hash": config_hash(config),
+        "hash": hash_run(run),
         **header,
         "spec": spec,
-        "tuning": dict(config["tuning"]),
-        "precision": config.get("precision"),
-        "deterministic": config.get("deterministic"),
+        "tuning": run.tuning.plain(),
+        "precision": run.precision if trained else None,
+        "deterministic": run.deterministic if trained else None,
         **fold(events, targets),
         "published": sorted(published),
     }
 
 
-def _method(config: Mapping[str, Any]) -> dict[str, Any]:
+def _method(run: AnyRun) -> dict[str, Any]:
     """Optimizer, communication, backend, devices and batch size; all None for a baseline, which has a name instead."""
-    if is_baseline(config):
+    if isinstance(run, BaselineRun):
         nothing = dict.fromkeys(("optimizer", "comm", "backend", "world", "batch_size"))
-        return {"baseline": config["baseline"]["name"], **nothing}
+        return {"baseline": run.baseline.name, **nothing}
     return {
-        "optimizer": config["optimizer"]["name"],
-        "comm": config["comm"]["name"],
-        "backend": config["backend"],
-        "world": config["world"],
-        "batch_size": config["task"]["batch_size"],
+        "optimizer": run.optimizer.name,
+        "comm": run.comm.name,
+        "backend": run.backend,
+        "world": run.world,
+        "batch_size": run.task.batch_size,
     }
 
 
-def method(config: Mapping[str, Any]) -> str:
-    """The method as it is printed: the optimizer's name, or `trees (baseline)`."""
-    return f"{config['baseline']['name']} (baseline)" if is_baseline(config) else config["optimizer"]["name"]
+def load_run(result: Mapping[str, Any]) -> AnyRun:
+    """Read the run of a result, which may be of an earlier version of the suite.
+
+    Raises:
+        UserError: its configuration is not that of a run.
+    """
+    return _read(json.dumps(result["spec"]["config"]))
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(config: str) -> AnyRun:
+    return read_run(json.loads(config), old=True)
+
+
+def hash_of(result: Mapping[str, Any]) -> str:
+    """The hash of a result's run; for results of schema 1, whose hash covered other settings, the recorded one."""
+    return result["hash"] if result["schema"] == 1 else hash_run(load_run(result))
+
+
+def is_baseline(spec: Mapping[str, Any]) -> bool:
+    """Return whether a result's `spec` is that of a baseline."""
+    return "baseline" in spec
+
+
+def method_of(spec: Mapping[str, Any]) -> str:
+    """The method of a result's `spec` as it is printed: the optimizer's name, or `trees (baseline)`."""
+    return f"{spec['baseline']} (baseline)" if is_baseline(spec) else spec["optimizer"]
 
 
 def write(path: Path, value: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from suite.report.accept import recorded_digest
 from suite.report.finding import Entry, Finding, Severity
 from suite.report.recompute import differences, inconsistent, recompute
 from suite.report.strict import shown
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 
 Event = Mapping[str, Any]
 # Metrics whose range is known, by name or by the name's beginning: shares in per cent, and probabilities. Other metrics

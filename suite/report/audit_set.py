@@ -14,7 +14,7 @@ from suite.record import record
 from suite.report.condition import as_text, condition_of
 from suite.report.finding import Entry, Finding, Severity
 from suite.report.strict import shown
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 from suite.settings.overrides import flat
 
 COLUMNS = ("optimizer", "comm", "backend", "world")
@@ -61,7 +61,7 @@ def row_name(entry: Entry) -> str:
     result = entry.result
     spec = result["spec"]
     data = spec["config"]["task"].get("data") or result["data"]["name"]
-    words = [spec["task"], data, record.method(spec["config"]), spec["comm"], spec["backend"], f"world {spec['world']}"]
+    words = [spec["task"], data, record.method_of(spec), spec["comm"], spec["backend"], f"world {spec['world']}"]
     return shown(" ".join(str(word) for word in words))
 
 

@@ -17,7 +17,7 @@ from suite.contract import Target
 from suite.report.condition import Result, add_baselines, as_text, condition_of, reported, rung_of
 from suite.report.doubts import Doubt
 from suite.report.entry import COLUMNS, Entry, make_entry, sortable
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 
 RESULT_SCHEMA = 1  # of the results that are read
 SCHEMA = 2  # of leaderboard.json; docs/leaderboard.md describes its fields

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from suite.report.published import Row
-from suite.settings.baseline import is_baseline
+from suite.settings.run import AnyRun, Run
 
 MOST_ROWS = 6
 ORDER = "one a paper and method; own method first, then the nearest"  # nearest in model, batch size and epochs
@@ -46,26 +46,27 @@ def methods(name: str) -> frozenset[str]:
     return frozenset(_table()["methods"].get(name, ()))
 
 
-def choose(rows: Sequence[Row], config: Mapping[str, Any], *, samples: int) -> list[Row]:
+def choose(rows: Sequence[Row], run: AnyRun, *, samples: int) -> list[Row]:
     """Choose the published rows that are most similar to a run: one for each paper and method, at most `MOST_ROWS`.
 
     Args:
         rows: published rows.
-        config: the run's configuration.
+        run: the run.
         samples: number of samples in the training split.
 
     Returns:
         The rows, in the order that `ORDER` describes.
     """
-    task = config["task"]
-    candidates = comparable(rows, task["name"])
+    task = run.task
+    candidates = comparable(rows, task.name)
     if not candidates:
         return []
-    protocol = _table()["tasks"][task["name"]]
-    variant = protocol["models"].get(task["variant"], ())
-    own_names = methods(config["baseline" if is_baseline(config) else "optimizer"]["name"])
-    batch_size = None if is_baseline(config) else task["batch_size"]
-    epochs = batch_size * config["max_steps"] / samples if batch_size and samples else None
+    protocol = _table()["tasks"][task.name]
+    variant = protocol["models"].get(task.variant, ())
+    trained = isinstance(run, Run)
+    own_names = methods(run.optimizer.name if trained else run.baseline.name)
+    batch_size = task.batch_size if trained else None
+    epochs = task.batch_size * run.max_steps / samples if trained and samples else None
 
     def distance(row: Row) -> tuple[Any, ...]:
         sizes = _ratio(row.batch_size, batch_size), _ratio(row.epochs, epochs)

@@ -9,7 +9,7 @@ from typing import Any
 
 from suite.record import record
 from suite.report.condition import Result, rung_of
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 from suite.statistics.summary import Observation, Summary, summarize
 
 COLUMNS = ("optimizer", "comm", "backend", "world")
@@ -70,7 +70,7 @@ def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings
     baseline = is_baseline(spec)
     seeds = {} if baseline else _seeds(results, target, "step")
     steps = _summary(seeds)
-    columns: dict[str, Any] = {key: spec[key] for key in COLUMNS} | {"optimizer": record.method(spec["config"])}
+    columns: dict[str, Any] = {key: spec[key] for key in COLUMNS} | {"optimizer": record.method_of(spec)}
     return Entry(
         rank=None,
         **columns,

@@ -68,7 +68,7 @@ def eval_record(result: Result, source: Source) -> dict[str, Any]:
             "additional_details": _texts({"commit": made["commit"], "uncommitted_changes": made["dirty"]}),
         },
         "model_info": {
-            "name": f"{spec['task']} {spec['variant']}, {record.method(spec['config'])}, seed {spec['seed']}",
+            "name": f"{spec['task']} {spec['variant']}, {record.method_of(spec)}, seed {spec['seed']}",
             "id": model,
             "additional_details": {
                 "deployment_type": "self_deployed",

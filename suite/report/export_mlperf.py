@@ -10,7 +10,7 @@ from typing import Any
 
 from suite.contract import UserError
 from suite.report.condition import Result
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 
 PREFIX = ":::MLLOG "
 CLOCK = "milliseconds since the run began, compilation included; a result has no date"

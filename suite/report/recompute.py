@@ -9,7 +9,7 @@ from typing import Any
 from suite.contract import Data, Target
 from suite.record import environment, record
 from suite.report import published
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 
 
 def schema_faults(result: Any) -> Iterator[str]:

@@ -42,7 +42,7 @@ def report(result: Result, *, claims: Sequence[str] = (), curve: bytes | None = 
         curve: its curves as SVG.
     """
     spec = result["spec"]
-    parts = [spec["task"], record.method(spec["config"]), spec.get("comm"), spec.get("backend"), f"seed {spec['seed']}"]
+    parts = [spec["task"], record.method_of(spec), spec.get("comm"), spec.get("backend"), f"seed {spec['seed']}"]
     rows = published.rows_for(spec["task"])
     nearest = choose(rows, spec["config"], samples=result["data"]["samples"].get("train", 0))
     tables: list[tuple[str, list[str], list[list[str]]]] = [("Targets", list(words.LADDER), words.ladder(result))]

@@ -17,7 +17,7 @@ from suite.report.condition import Result
 from suite.report.finding import Entry
 from suite.report.recompute import differences, inconsistent, recompute, schema_faults
 from suite.report.strict import LISTED, NotJson, Unreadable, shown
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 
 LOG = "events.jsonl"
 MOST_LOG_BYTES = 256 * 2**20  # about a million steps

@@ -6,7 +6,7 @@ from typing import Any
 
 from suite.contract import Target
 from suite.report.published import Row
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 
 OUTCOMES = {
     "reached": "reached the last target at step {step:,}",

@@ -1,14 +1,17 @@
-"""Composes a resolved configuration from overrides with Hydra; `suite.settings.validation` checks it."""
+"""Resolves overrides to one run: completes them, composes them with Hydra, and checks the result.
 
-from collections.abc import Iterable, Sequence
+Hydra alone selects files, merges them and interpolates. No framework and no member is imported.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.load import members, nearest, options, preset
-from suite.settings import baseline, recipes, validation
-from suite.settings.baseline import is_baseline
-from suite.settings.overrides import CHOICES, TUNED, clean, flat
+from suite.load import common, declared, members, nearest, options, preset
+from suite.settings import recipes
+from suite.settings.overrides import CHOICES, OPTIONAL, TUNED, clean, key_of
+from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 # Parts of `comm` and their groups. Each is a member's name, or {module: …} with its options.
 PARTS = {
@@ -18,74 +21,69 @@ PARTS = {
     "topology": "topologies",
     "schedule": "schedules",
 }
-# Keys of a YAML file that list alternatives; `compose` removes them from the run's configuration.
+# Keys of a YAML file from which a run is composed; they are no part of it.
 ALTERNATIVES = {"task": ("scales", "variants", "sources", "default_optimizer"), "optimizer": ("search",)}
+# Settings of a run that a baseline reads; the others describe training in steps.
+OF_BASELINE = tuple(BaselineRun.model_fields)
 
 
-def compose(overrides: Sequence[str], directory: Path | None = None, *, check: bool = True) -> dict[str, Any]:
-    """Return the resolved configuration of one run, as plain dictionaries and numbers.
+def resolve(overrides: Sequence[str], directory: Path | None = None) -> AnyRun:
+    """Return the run that overrides describe.
 
     Args:
         overrides: `key=value`, as typed.
         directory: the user's own configuration groups, in addition to the suite's.
-        check: whether keys, types and ranges are checked. Without the check, which composes twice, it takes half the
-            time; use that for overrides that are known to be right.
 
     Raises:
         UserError: a choice or key is unknown, a value has a wrong type or is out of range, the task is missing, or a
             baseline does not read a setting.
     """
-    config = whole(overrides, directory, check=check)
+    cleaned = clean(overrides)
+    config = compose_nodes(overrides, directory)
     for group, names in ALTERNATIVES.items():
         config[group] = {name: value for name, value in config[group].items() if name not in names}
     config.pop("tuned", None)
-    return baseline.settings(config, clean(overrides)) if is_baseline(config) else config
+    _reject_unlisted(config, cleaned, directory)
+    if config.get("baseline"):
+        return read_run(_of_baseline(config, cleaned))
+    return read_run(config)
 
 
-def whole(overrides: Sequence[str], directory: Path | None = None, *, check: bool = True) -> dict[str, Any]:
-    """Return the configuration as `compose` does, with ALTERNATIVES and `tuned`, which the YAML files contain."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_module
+def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> dict[str, Any]:
+    """Return what Hydra composes, with ALTERNATIVES and `tuned`, which the YAML files contain; it is not yet checked.
+
+    Raises:
+        UserError: a choice is unknown, or an override cannot be applied.
+    """
+    from hydra import compose, initialize_config_module
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    overrides = complete(overrides, directory)
-    chosen = [override for override in overrides if override.partition("=")[0].lstrip("+~") in CHOICES]
-    validation.known_choices(chosen, directory)
-    validation.known_alternatives(overrides, directory)
+    completed = complete(overrides, directory)
+    _check_choices(completed, directory)
     path = [f"hydra.searchpath=[file://{directory.resolve()}]"] if directory else []
-    defaults: dict[str, Any] = {}
+    words = [word for override in completed for word in _added(override)]
     with initialize_config_module("suite.conf", version_base="1.3"):
         try:
-            if check:
-                plain = hydra_compose("config", path + chosen)
-                keys = flat(OmegaConf.to_container(plain))
-                for override in overrides:
-                    validation.known_key(override, keys)
-                defaults = flat(OmegaConf.to_container(plain, resolve=True))
-            node = hydra_compose("config", path + [word for override in overrides for word in _replacing(override)])
-            config = OmegaConf.to_container(node, resolve=True)
+            config = OmegaConf.to_container(compose("config", path + words), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(_first_line(error)) from error
     assert isinstance(config, dict)
-    if config.get("task") is None:
-        raise UserError(f"no task; type +task=<name>: {', '.join(options('task', directory))}")
-    if check:
-        validation.types(flat(config), defaults, overrides)
-        validation.against_declarations({str(name): value for name, value in config.items()})
-    config["comm"] = parts(config["comm"], "comm")
-    if config.get("partition"):
-        config["partition"]["activations"] = codec(config["partition"]["activations"], directory)
-    changed = [override for override in overrides if override.lstrip("+").startswith(TUNED)]
+    nodes: dict[str, Any] = {str(name): value for name, value in config.items()}
+    if not isinstance(nodes.get("task"), dict):
+        raise UserError(f"no task; set task=NAME: {', '.join(options('task', directory))}")
+    for group in ("optimizer", "comm"):
+        if not isinstance(nodes.get(group), dict):
+            raise UserError(f"{group}={nodes.get(group)}: choose {group}=NAME: {', '.join(options(group, directory))}")
+    nodes["comm"] = named_parts(nodes["comm"], "comm")
+    if isinstance(nodes.get("partition"), dict):
+        nodes["partition"]["activations"] = _codec(nodes["partition"].get("activations"), directory)
+    changed = [override for override in completed if override.lstrip("+").startswith(TUNED)]
     if changed:
-        config["tuning"] = {
-            "source": "command line",
-            "trials": 0,
-            "from": config["tuning"]["source"],
-            "changed": changed,
-        }
-    return {str(name): value for name, value in config.items()}
+        source = nodes.get("tuning", {}).get("source", recipes.DEFAULTS)
+        nodes["tuning"] = {"source": "command line", "trials": 0, "from": source, "changed": changed}
+    return {name: value for name, value in nodes.items() if value is not None or name not in OPTIONAL}
 
 
 def complete(overrides: Iterable[str], directory: Path | None = None) -> list[str]:
@@ -99,14 +97,14 @@ def complete(overrides: Iterable[str], directory: Path | None = None) -> list[st
         overrides: `key=value`, as typed.
         directory: the user's own configuration groups.
     """
-    overrides = clean(overrides)
-    chosen = {key: value for key, _, value in (override.partition("=") for override in overrides)}
+    cleaned = clean(overrides)
+    chosen = {key: value for key, _, value in (override.partition("=") for override in cleaned)}
     if "baseline" in chosen:
-        return overrides if {"recipe", "~recipe"} & chosen.keys() else ["~recipe", *overrides]
+        return cleaned if {"recipe", "~recipe"} & chosen.keys() else ["~recipe", *cleaned]
     if "experiment" in chosen:
-        return overrides
+        return cleaned
     task, scale = chosen.get("task"), chosen.get("scale", recipes.LAPTOP)
-    added = []  # precedes the user's overrides: Hydra accepts none after --cfg
+    added = []
     if "optimizer" not in chosen and not _brings_optimizer(chosen.get("recipe"), directory):
         usual = preset("task", task, directory).get("default_optimizer")
         if name := next(iter(recipes.published(task, scale, directory)), usual):
@@ -116,22 +114,10 @@ def complete(overrides: Iterable[str], directory: Path | None = None) -> list[st
         optimizer = chosen.get("optimizer", "sgd")  # as in conf/config.yaml
         if name := recipes.default(task, optimizer, scale, directory):
             added.append(f"recipe={name}")
-    return [*added, *overrides]
+    return [*added, *cleaned]
 
 
-def _brings_optimizer(recipe: str | None, directory: Path | None) -> bool:
-    """Whether a recipe overrides the optimizer. Published ones do; tuned ones are chosen by the optimizer's name."""
-    return any("override /optimizer" in entry for entry in preset("recipe", recipe, directory).get("defaults", []))
-
-
-def _replacing(override: str) -> list[str]:
-    """Replace a whole part, as in `comm.codec={…}`, because the new codec may lack options of the old one."""
-    key, _, value = override.partition("=")
-    whole = key.startswith("comm.") and key.rpartition(".")[2] in PARTS and value.startswith("{")
-    return [f"~{key}", f"+{key}={value}"] if whole else [override]
-
-
-def parts(node: Any, place: str) -> Any:
+def named_parts(node: Any, place: str) -> Any:
     """Return a node of `comm` with the modules of parts given by name, as in `comm.codec=int8`.
 
     Args:
@@ -139,7 +125,7 @@ def parts(node: Any, place: str) -> Any:
         place: its dotted key, for errors.
 
     Raises:
-        UserError: there is no part of that name.
+        UserError: there is no part of that name, or a part names no module.
     """
     if not isinstance(node, dict):
         return node
@@ -149,16 +135,148 @@ def parts(node: Any, place: str) -> Any:
             if value not in (names := members(PARTS[key])):
                 raise UserError(f"{place}.{key}={value}: no such {key}; {nearest(value, names)} (presets: comm=NAME)")
             value = {"module": f"suite.comm.{PARTS[key]}.{value}"}
-        resolved[key] = parts(value, f"{place}.{key}")
+        if key in PARTS and not (isinstance(value, dict) and isinstance(value.get("module"), str)):
+            raise UserError(f"{place}.{key}={value}: must be the name of a member, or {{module: …}} with its options")
+        resolved[key] = named_parts(value, f"{place}.{key}")
     return resolved
 
 
-def codec(value: Any, directory: Path | None = None) -> Any:
-    """Return the codec of `partition.activations`: that of a preset of `comm`, as in `partition.activations=fp8`.
+def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
+    """Reject settings that no part of a run reads: `network`, RaNNC's rules, `data_dir`.
 
-    Args:
-        value: the preset's name; anything else is returned.
-        directory: the user's own configuration groups.
+    Raises:
+        UserError: naming the part that reads it.
+    """
+    source = run.task.options().get("source", {})
+    if run.data_dir is not None and "data_dir" in map(key_of, overrides) and "data_dir" not in source:
+        data = run.task.options().get("data")
+        reason = f"task.data={data} reads no directory" if data else "this task reads no directory"
+        raise UserError(f"data_dir={run.data_dir}: {reason}; choose task.data=, or see: suite data {run.task.name}")
+    if isinstance(run, BaselineRun):
+        return
+    policy = run.comm.policy
+    chooses = policy and "network" in common(policy.module).READS
+    if run.network and not (chooses or run.partition):
+        raise UserError(
+            f"network={run.network.name}: a run uses the real network; only `suite plan` projects to another one, and "
+            "only comm=projected and partition=auto read this setting"
+        )
+    if run.partition and run.partition.rannc_compat:
+        raise UserError(
+            "partition.rannc_compat=true: a run by RaNNC's rules would not have the bits of the unmodified model; only "
+            "`suite plan` reads this setting"
+        )
+
+
+def _added(override: str) -> list[str]:
+    """The words for Hydra: keys are added where no file has them, because the check of the run knows all keys.
+
+    A whole part, as in `comm.codec={…}`, is replaced, because the new codec may lack options of the old one.
+    """
+    key, equals, value = override.partition("=")
+    if key.startswith(("~", "hydra.")) or key in CHOICES or not equals:
+        return [override]
+    key = key.lstrip("+")
+    if key.startswith("comm.") and key.rpartition(".")[2] in PARTS and value.startswith("{"):
+        return [f"~{key}", f"+{key}={value}"]
+    return [f"++{key}={value}"]
+
+
+def _check_choices(overrides: Iterable[str], directory: Path | None) -> None:
+    """Check the form of overrides, and that the choices among files and alternatives exist.
+
+    Raises:
+        UserError: naming the nearest ones.
+    """
+    typed: dict[str, str] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        group = key.lstrip("+~")
+        if key.startswith("~"):
+            if equals or group not in OPTIONAL:
+                raise UserError(f"{override}: a setting cannot be removed; set {group}=VALUE, or leave it out")
+        elif not equals:
+            raise UserError(f"{override}: not understood; write key=value, or suite --help")
+        elif group in ("task.name", "optimizer.name"):
+            raise UserError(f"{override}: the name follows from the choice; set {group.partition('.')[0]}=NAME")
+        elif group in CHOICES and value not in (names := options(group, directory)):
+            raise UserError(f"{group}={value}: unknown; {nearest(value, names)}")
+        else:
+            typed[group] = value
+    task = preset("task", typed.get("task"), directory)
+    for key, alternatives in (("scale", "scales"), ("task.variant", "variants"), ("task.data", "sources")):
+        names = [str(name) for name in task.get(alternatives) or ()]
+        if names and key in typed and typed[key] not in names:
+            hint = nearest(typed[key], names)
+            raise UserError(f"{key}={typed[key]}: task={typed['task']} has none of that name; {hint}")
+
+
+def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], directory: Path | None) -> None:
+    """Reject options that a preset sets for another optimizer, and what the YAML file of an outside member lacks.
+
+    Raises:
+        UserError: naming the preset, or the nearest option.
+    """
+    for group in ("task", "optimizer"):
+        node = config[group]
+        settings = declared(node["module"])
+        listed = preset(group, next((o.partition("=")[2] for o in overrides if key_of(o) == group), None), directory)
+        known = {"name", "module", *(settings.model_fields if settings else listed)}
+        typed = [key_of(override).split(".")[1] for override in overrides if key_of(override).startswith(f"{group}.")]
+        unknown = sorted(node.keys() - known)
+        if unknown and unknown[0] not in typed:
+            presets = [word for word in overrides if word.startswith(("comm=", "recipe=", "experiment="))]
+            cause = f"{' or '.join(presets) or 'a preset'} is for another {group}"
+            raise UserError(f"{group}.{unknown[0]}: {node['name']} has no such option; {cause}")
+        if unknown:
+            raise UserError(f"{group}.{unknown[0]}: unknown; {nearest(unknown[0], known)}")
+        if settings is None:
+            _check_types(node, listed, group)
+
+
+def _check_types(node: Mapping[str, Any], defaults: Mapping[str, Any], group: str) -> None:
+    """Reject a value whose type differs from that of the default in an outside member's YAML file.
+
+    Raises:
+        UserError: naming the type.
+    """
+    for name, default in defaults.items():
+        value = node.get(name)
+        if default is None or name == "arguments" or (isinstance(default, str) and "${" in default):
+            continue
+        kinds = (int, float) if isinstance(default, float) else (type(default),)
+        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
+            kind = type(default).__name__
+            raise UserError(f"{group}.{name}={value}: must be of type {kind}, like its default {default}")
+
+
+def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The part of a composed configuration that a baseline reads.
+
+    Raises:
+        UserError: the baseline is for another task, or an override is a setting that it does not read.
+    """
+    name, task = config["baseline"]["name"], config["baseline"]["task"]
+    command = f"suite task={task} baseline={name}"
+    if config["task"]["name"] != task:
+        raise UserError(f"baseline={name}: is for task={task}, not {config['task']['name']}; use {command}")
+    for override in overrides:
+        top = key_of(override).partition(".")[0]
+        if top not in OF_BASELINE and top in Run.model_fields:
+            raise UserError(
+                f"{override}: a baseline is fitted whole, on one CPU, without optimizer, backend, devices or steps; "
+                f"use {command}"
+            )
+    return {key: value for key, value in config.items() if key in OF_BASELINE or key not in Run.model_fields}
+
+
+def _brings_optimizer(recipe: str | None, directory: Path | None) -> bool:
+    """Whether a recipe overrides the optimizer. Published ones do; tuned ones are chosen by the optimizer's name."""
+    return any("override /optimizer" in entry for entry in preset("recipe", recipe, directory).get("defaults", []))
+
+
+def _codec(value: Any, directory: Path | None = None) -> Any:
+    """The codec of `partition.activations`: that of a preset of `comm`, as in `partition.activations=fp8`.
 
     Raises:
         UserError: there is no preset of that name, or it names no codec.

@@ -27,6 +27,11 @@ def clean(overrides: Iterable[str]) -> list[str]:
     return [re.sub(rf"^({'|'.join(OPTIONAL)})=null$", r"~\1", override) for override in chosen]
 
 
+def key_of(override: str) -> str:
+    """Return the key of an override, without the signs before it."""
+    return override.partition("=")[0].lstrip("+~")
+
+
 def expand(overrides: Sequence[str]) -> list[list[str]]:
     """Return the overrides of each run of a sweep.
 
@@ -50,6 +55,8 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
         ) from error
     axes = []
     for override in parsed:
+        if override.is_sweep_override() and not (override.is_choice_sweep() or override.is_range_sweep()):
+            raise UserError(f"{override.input_line}: not a list of values; write key=a,b,c or key=range(0,3)")
         if override.is_sweep_override():
             axes.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
         else:

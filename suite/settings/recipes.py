@@ -1,10 +1,9 @@
 """The default recipe of a run, and the warning about settings that are neither published nor tuned."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from suite.load import options, preset
+from suite.settings.run import AnyRun, BaselineRun
 
 LAPTOP = "laptop"  # the scale of conf/config.yaml, whose recipes `suite tune` has written
 UNTUNED, DEFAULTS = "untuned", "defaults"  # tuning.source of conf/recipe/untuned.yaml and of conf/config.yaml
@@ -40,15 +39,13 @@ def default(task: str | None, optimizer: str, scale: str, directory: Path | None
     return UNTUNED if scale != LAPTOP and searched else None
 
 
-def caution(config: Mapping[str, Any]) -> str:
+def caution(run: AnyRun) -> str:
     """Return a warning if settings above the laptop's scale are neither published nor tuned, else ""."""
-    tuning = config.get("tuning", {})
-    source = tuning.get("from", tuning.get("source"))
-    if config["scale"] == LAPTOP or "optimizer" not in config or source not in (UNTUNED, DEFAULTS):
+    source = run.tuning.origin or run.tuning.source
+    if run.scale == LAPTOP or isinstance(run, BaselineRun) or source not in (UNTUNED, DEFAULTS):
         return ""
-    task, scale = config["task"]["name"], config["scale"]
-    known = ", ".join(published(task, scale)) or "none"
+    known = ", ".join(published(run.task.name, run.scale)) or "none"
     return (
-        f"optimizer={config['optimizer']['name']} has no published recipe for task={task} at scale={scale}, and its "
-        f"settings here are not tuned; optimizers with a published recipe: {known}"
+        f"optimizer={run.optimizer.name} has no published recipe for task={run.task.name} at scale={run.scale}, and "
+        f"its settings here are not tuned; optimizers with a published recipe: {known}"
     )

@@ -1,55 +1,34 @@
-"""Settings of a run that belong to no member: the top level of `conf/config.yaml`, and what all tasks share."""
+"""One run as a typed value. A field's path is the key that a user sets: `run.seed`, `run.task.batch_size`.
 
-from typing import Literal
+A run is plain data: frozen, equal to its copy, picklable, and the same after a round trip through JSON. `resolve`
+(`suite/settings/configure.py`) makes it from overrides, `read_run` from a file.
+"""
 
-from pydantic import PositiveInt
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from suite.declared import Declared, setting
+from pydantic import Field, PositiveInt
 
+from suite.comm.settings import CommSettings, NetworkSettings
+from suite.contract import UserError
+from suite.declared import MEASUREMENT, METHOD, NOTHING, PROBLEM, TIME, Declared, setting
+from suite.nodes import BaselineSettings, OptimizerSettings, Part, TaskSettings
+from suite.settings.launch import ExternalLaunch, LocalLaunch, SlurmLaunch
+from suite.settings.schedule import ScheduleSettings
 
-class RunSettings(Declared):
-    """The top level of `conf/config.yaml`."""
-
-    seed: int = setting(0, "seed of weights, batches and every random number", at_least=0)
-    world: int = setting(1, "devices: processes in torch, devices of one process in jax", at_least=1)
-    accumulate: int = setting(1, "micro-batches per step", at_least=1)
-    repeat: int = setting(1, "timing replicates of the same run", at_least=1)
-    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where it trains")
-    precision: Literal["float32", "float64", "tf32", "bfloat16"] = setting("float32", "arithmetic of the model")
-    deterministic: bool = setting(False, "on a GPU: use only bitwise reproducible kernels")
-    compile: bool = setting(False, "torch.compile")
-    threads: PositiveInt | Literal["auto"] = setting(
-        "auto", "threads of each process; auto takes OMP_NUM_THREADS, else divides the cores"
-    )
-    max_steps: int = setting(200, "updates", at_least=1)
-    eval_every: int = setting(10, "updates between evaluations", at_least=1)
-    log_every: int = setting(1, "updates between log entries", at_least=1)
-    checkpoint_every: int = setting(0, "updates between checkpoints; 0: only when interrupted", at_least=0)
-    prefetch: int = setting(0, "batches that a thread prepares in advance", at_least=0)
-    clip_norm: float = setting(0.0, "largest norm of the whole gradient; 0: no clipping", at_least=0)
-    stop_at_target: bool = setting(True, "end the run at the last target of the ladder")
-    target_evaluations: int = setting(1, "evaluations in a row that must meet every target", at_least=1)
-    save: Literal["final", "best", "none"] = setting("final", "which weights to keep")
-    require: Literal["target"] | None = setting(None, "target: exit code 3 if the last target is missed")
-    force: bool = setting(False, "run again even if this result exists")
-    resume: Literal["same", "anyway"] = setting("same", "when an interrupted run continues")
-
-
-class TaskSettings(Declared):
-    """Settings that every task has."""
-
-    batch_size: int = setting(1, "samples of an update, over all devices and micro-batches", at_least=1)
-    eval_batch_size: int = setting(1, "samples of an evaluation batch, over all devices", at_least=1)
-    bn_group: int = setting(1, "consecutive samples that share batch normalisation's statistics", at_least=1)
+LARGEST_SEED = 2**64 - 1
+# Modules that have moved since a committed result was made.
+MOVED = {"suite.launch": "suite.launch.local", "suite.launch_joined": "suite.launch.external"}
 
 
 class PartitionSettings(Declared):
     """Settings of a pipeline: `partition=auto`."""
 
-    stages: int | None = setting(None, "number of stages; null: the fastest", at_least=1)
+    name: str = setting(..., "name, as reports show it")
+    stages: PositiveInt | None = setting(None, "number of stages; null: the fastest")
     micro_batches: int = setting(4, "micro-batches of a step, over all pipelines", at_least=1)
     schedule: Literal["1f1b", "gpipe"] = setting("1f1b", "order of forward and backward passes")
-    activations: str | dict[str, object] | None = setting(None, "preset of comm whose codec encodes what crosses a cut")
+    activations: Part | None = setting(None, "preset of comm whose codec encodes what crosses a cut")
     memory_gib: float = setting(16.0, "memory of one device in GiB", at_least=0.001)
     tflops: float | None = setting(None, "10¹² operations a second of one device; null: timed here", at_least=1e-6)
     bandwidth_gb: float | None = setting(None, "10⁹ bytes a second of its memory", at_least=1e-6)
@@ -57,8 +36,141 @@ class PartitionSettings(Declared):
     rannc_compat: bool = setting(False, "for `suite plan`: choose the stages by RaNNC's original rules")
 
 
-class CommSettings(Declared):
-    """Settings that every communication mode has."""
+class TrackSettings(Declared):
+    """Where a run is shown beside its directory."""
 
-    bucket_mib: float = setting(0, "largest bucket of gradients in MiB; 0: one bucket", at_least=0)
-    piece_kib: float = setting(0, "largest piece that is encoded at once in KiB; 0: no pieces", at_least=0)
+    name: Literal["mlflow", "none"] = setting(..., "mlflow, or none", affects=NOTHING)
+
+
+class Tuning(Declared):
+    """Where the settings of a run come from."""
+
+    source: str = setting("defaults", "recipe, paper, defaults, untuned or command line", role="provenance")
+    trials: int = setting(0, "trials of `suite tune`", at_least=0, role="provenance")
+    origin: str | None = Field(None, alias="from", description="source before the command line changed settings")
+    changed: tuple[str, ...] = setting((), "overrides that changed settings", role="provenance")
+    epochs: float | None = setting(None, "epochs that the recipe trains", role="provenance")
+
+
+class _Common(Declared):
+    """What a run and the fit of a baseline have in common."""
+
+    task: TaskSettings = setting(..., "the task", affects=PROBLEM)
+    scale: str = setting("laptop", "size of the task: laptop, gpu or paper", affects=PROBLEM)
+    seed: int = setting(
+        0, "seed of weights, batches and every random number", at_least=0, at_most=LARGEST_SEED, role="replicate"
+    )
+    threads: PositiveInt | Literal["auto"] = setting(
+        "auto", "threads of each process; auto takes OMP_NUM_THREADS, else divides the cores", affects=TIME
+    )
+    tuning: Tuning = setting(Tuning(), "where the settings come from", affects=NOTHING, role="provenance")
+    data_dir: str | None = setting(None, "directory of real data", affects=PROBLEM, role="place")
+    run_dir: str | None = setting(None, "runs/<task>/<hash> by default", affects=NOTHING, role="place")
+    repeat: int = setting(1, "timing replicates of the same run", at_least=1, affects=NOTHING, role="replicate")
+    force: bool = setting(False, "run again even if this result exists", affects=NOTHING)
+    require: Literal["target"] | None = setting(
+        None, "target: exit code 3 if the last target is missed", affects=NOTHING
+    )
+    track: TrackSettings = setting(..., "where the run is shown", affects=NOTHING)
+
+    @property
+    def method(self) -> str:
+        """The method as reports show it."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        """Pickle as plain data: the classes of members' settings are made when they are needed."""
+        return read_run, (self.plain(),)
+
+
+class BaselineRun(_Common):
+    """The fit of a baseline: no optimizer, backend, communication, devices or steps."""
+
+    baseline: BaselineSettings = setting(..., "a model that is fitted in one go", affects=PROBLEM)
+
+    @property
+    def method(self) -> str:
+        """The method as reports show it."""
+        return f"{self.baseline.name} (baseline)"
+
+
+class Run(_Common):
+    """A training run."""
+
+    optimizer: OptimizerSettings = setting(..., "the optimizer")
+    backend: Literal["torch", "jax"] = setting(..., "framework")
+    comm: CommSettings = setting(..., "communication mode")
+    launch: LocalLaunch | ExternalLaunch | SlurmLaunch = setting(
+        ...,
+        "how processes are started",
+        affects=NOTHING,
+        before={"module": "suite.launch.local", "processes": "auto", "deadline": 600},
+    )
+    partition: PartitionSettings | None = setting(None, "cut the model into the stages of a pipeline", before=None)
+    network: NetworkSettings | None = setting(None, "network that is projected, or chosen by")
+    compute_seconds: float | None = setting(
+        None, "with network=: forward and backward of one device's share", at_least=0, affects=NOTHING
+    )
+    inverse_seconds: float = setting(
+        0.0, "with network=: seconds to invert every factor once, on one device", at_least=0, affects=NOTHING
+    )
+    world: int = setting(1, "devices: processes in torch, devices of one process in jax", at_least=1)
+    accumulate: int = setting(1, "micro-batches per step", at_least=1)
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where it trains", affects=TIME)
+    precision: Literal["float32", "float64", "tf32", "bfloat16"] = setting("float32", "arithmetic of the model")
+    deterministic: bool = setting(False, "on a GPU: use only bitwise reproducible kernels")
+    compile: bool = setting(False, "torch.compile")
+    max_steps: int = setting(200, "updates", at_least=1, affects=METHOD)
+    eval_every: int = setting(10, "updates between evaluations", at_least=1, affects=MEASUREMENT)
+    log_every: int = setting(1, "updates between log entries", at_least=1, affects=TIME)
+    checkpoint_every: int = setting(
+        0, "updates between checkpoints; 0: only when interrupted", at_least=0, affects=TIME
+    )
+    prefetch: int = setting(0, "batches that a thread prepares in advance", at_least=0, affects=TIME)
+    clip_norm: float = setting(0.0, "largest norm of the whole gradient; 0: no clipping", at_least=0)
+    stop_at_target: bool = setting(True, "end the run at the last target of the ladder", affects=MEASUREMENT)
+    target_evaluations: int = setting(
+        1, "evaluations in a row that must meet every target", at_least=1, affects=MEASUREMENT
+    )
+    save: Literal["final", "best", "none"] = setting(
+        "final", "weights to keep in weights.safetensors: final, or best by the last target's metric", affects=NOTHING
+    )
+    init_from: str | None = setting(
+        None, "run directory or safetensors file to take the initial weights from", role="place"
+    )
+    decisions: str | None = setting(None, "a result.json; the policy of comm repeats its decisions", role="place")
+    resume: Literal["same", "anyway"] = setting(
+        "same", "when an interrupted run continues: same code, packages, data and machine, or anyway", affects=NOTHING
+    )
+    schedule: ScheduleSettings = setting(ScheduleSettings(), "schedule of the learning rate")
+
+    @property
+    def method(self) -> str:
+        """The method as reports show it."""
+        return self.optimizer.name
+
+
+AnyRun = Run | BaselineRun
+
+
+def read_run(values: Mapping[str, Any], *, old: bool = False) -> AnyRun:
+    """Make a run from nested mappings, such as a result's `spec.config`.
+
+    Args:
+        values: as `plain` returns them.
+        old: whether they may be of an earlier version, which had fewer settings and other module paths.
+
+    Raises:
+        UserError: for an unknown key, a missing one, or a value of another type or out of its range.
+    """
+    if not isinstance(values.get("task"), Mapping):
+        raise UserError(f"task={values.get('task')}: must be a group of settings, with the task's module")
+    kind = BaselineRun if values.get("baseline") else Run
+    return kind.given(_moved(values) if old else values, old=old)
+
+
+def _moved(value: Any) -> Any:
+    """A result's values with the present names of modules that have moved."""
+    if not isinstance(value, dict):
+        return value
+    return {key: MOVED.get(item, item) if key == "module" else _moved(item) for key, item in value.items()}

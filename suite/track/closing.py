@@ -29,7 +29,7 @@ def show(console: "Console", result: Mapping[str, Any], path: Path, rows: Sequen
     """
     from rich.text import Text
 
-    config = result["spec"]["config"]
+    track = record.load_run(result).track.name
     console.print()
     if result["targets"]:
         console.print(table(words.LADDER, words.ladder(result)))
@@ -54,14 +54,14 @@ def show(console: "Console", result: Mapping[str, Any], path: Path, rows: Sequen
     console.print()
     console.print(f"result  {path}", soft_wrap=True)
     unsent = f"not sent (track=none); to send it, type suite sync {path.parent}"
-    console.print(f"MLflow  {unsent if config['track']['name'] == 'none' else server.how_to_open()}", soft_wrap=True)
+    console.print(f"MLflow  {unsent if track == 'none' else server.how_to_open()}", soft_wrap=True)
 
 
 def _compare(console: "Console", result: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Print published rows, and a sentence on what may be compared with them."""
     spec = result["spec"]
     task, stand_in, batch_size = spec["task"], spec["scale"] != "paper", spec["batch_size"]
-    nearest = choose(rows, spec["config"], samples=result["data"]["samples"].get("train", 0))
+    nearest = choose(rows, record.load_run(result), samples=result["data"]["samples"].get("train", 0))
     console.print()
     if rows and not nearest:
         console.print(

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suite.contract import Decided, Evaluated, Event, Explains, Finished, Sparse, Started, Step, Target, Task
-from suite.record import record
 from suite.report.published import Row
 from suite.settings import recipes
-from suite.settings.baseline import is_baseline
+from suite.settings.run import AnyRun, BaselineRun, Run
 
 if TYPE_CHECKING:
     import rich.console
@@ -53,12 +52,12 @@ class Console:
     """Prints the events of a run.
 
     Args:
-        config: the run's configuration.
+        run: the run.
         task: the run's task; None if only a result is shown.
     """
 
-    def __init__(self, config: Mapping[str, Any], task: Task | None):
-        self.config, self.task = config, task
+    def __init__(self, run: AnyRun, task: Task | None):
+        self.run, self.task = run, task
         self._live: Live | None = None
         self._shown = time.monotonic() - REDRAW
         self._loss: float | None = None
@@ -69,10 +68,10 @@ class Console:
     def opening(self) -> None:
         """Print what runs, and what is done before the first step."""
         assert self.task is not None
-        print(headline(self.config, self.task), flush=True)
-        if caution := recipes.caution(self.config):
+        print(headline(self.run, self.task), flush=True)
+        if caution := recipes.caution(self.run):
             print(f"note: {caution}", flush=True)
-        print(preparation(self.config), flush=True)
+        print(preparation(self.run), flush=True)
 
     def __call__(self, event: Event) -> None:
         """Print the progress that an event reports."""
@@ -157,7 +156,8 @@ class Console:
         ahead = dict.fromkeys([*open_rungs[:1], *open_rungs[-1:]])  # the next and the last
         parts, spent = ["fitted"], duration(event.train_seconds)
         if event.step is not None:  # a baseline makes no steps
-            total = self.config["max_steps"]
+            assert isinstance(self.run, Run)
+            total = self.run.max_steps
             left = (total - event.step) * event.train_seconds / event.step
             parts, spent = [f"step {event.step:,}/{total:,}"], f"{spent}, at most {duration(left)} left"
         if self._loss is not None:
@@ -185,31 +185,30 @@ def missing(target: Target, metrics: Mapping[str, float | None]) -> str:
     return f"{gap:.3g} {'short' if target.higher_is_better else 'over'}"
 
 
-def preparation(config: Mapping[str, Any]) -> str:
+def preparation(run: AnyRun) -> str:
     """A line that says what is done before the first step, which may take a while."""
-    if is_baseline(config):
+    if isinstance(run, BaselineRun):
         return "making the data, then fitting the baseline; the next line follows when both are done"
-    compiler = "jax" if config["backend"] == "jax" else "torch.compile" if config["compile"] else None
+    compiler = "jax" if run.backend == "jax" else "torch.compile" if run.compile else None
     compiling = f"; compiling with {compiler}" if compiler else ""
-    return f"loading {config['backend']}, making weights and the first batch{compiling}; the clock starts after that"
+    return f"loading {run.backend}, making weights and the first batch{compiling}; the clock starts after that"
 
 
 MUCH = 0.01  # share of dropped samples above which the first line mentions them
 
 
-def headline(config: Mapping[str, Any], task: Task) -> str:
+def headline(run: AnyRun, task: Task) -> str:
     """The first line of a run: task, scale, data, optimizer, backend and devices, or a baseline."""
-    scale, data, world = config["scale"], task.data, config.get("world")
+    scale, data = run.scale, task.data
     size = f"{sum(data.samples.values()):,} {data.unit}"
     parts = [
-        config["task"]["name"],
+        run.task.name,
         f"{scale} {'stand-in' if scale == 'laptop' else 'scale'} on {data.name} ({data.kind}, {size})",
         *([data.losses()] if data.skipped or data.dropped_share > MUCH else []),
         *([task.form] if isinstance(task, Sparse) and task.form else []),
-        record.method(config),
+        run.method,
     ]
-    if world:
-        parts += [config["backend"], f"{world} device{'s' if world > 1 else ''}"]
-    if world and world > 1:
-        parts.append(f"comm {config['comm']['name']}")
+    if isinstance(run, Run):
+        parts += [run.backend, f"{run.world} device{'s' if run.world > 1 else ''}"]
+        parts += [f"comm {run.comm.name}"] if run.world > 1 else []
     return " · ".join(parts)

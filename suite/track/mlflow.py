@@ -10,6 +10,7 @@ from suite.report import published
 from suite.report.comparison import choose
 from suite.report.published import Row
 from suite.report.run_report import page, report
+from suite.settings.run import AnyRun
 from suite.track import picture, server
 from suite.track.points import Point, points
 from suite.track.server import Client, Run
@@ -41,13 +42,13 @@ def send(directory: Path, *, uri: str | None = None, parent: str | None = None) 
         return replay(client, directory, parent=parent)[0]
 
 
-def finish(config: Mapping[str, Any], directory: Path, *, parent: str | None = None) -> str | None:
+def finish(run: AnyRun, directory: Path, *, parent: str | None = None) -> str | None:
     """Send a run that has just ended, and the published rows to compare it with; do nothing under track=none.
 
     `suite sync` sends the other rows of the task, because each one costs three requests.
 
     Args:
-        config: the run's configuration.
+        run: the run.
         directory: of the run.
         parent: id of the MLflow run below which this one is shown.
 
@@ -57,22 +58,22 @@ def finish(config: Mapping[str, Any], directory: Path, *, parent: str | None = N
     Raises:
         UserError: if MLflow does not answer; the message says how to send the run later.
     """
-    if config["track"]["name"] == "none":
+    if run.track.name == "none":
         return None
     with server.connected() as client:
         run_id, _ = replay(client, directory, parent=parent)
         result = directory / "result.json"
         if result.exists():  # an interrupted run has none yet
             samples = json.loads(result.read_text())["data"]["samples"].get("train", 0)
-            nearest = choose(published.rows_for(config["task"]["name"]), config, samples=samples)
+            nearest = choose(published.rows_for(run.task.name), run, samples=samples)
             publish(client, client.get_run(run_id).info.experiment_id, nearest)
         return run_id
 
 
-def parent_run(name: str, *, config: Mapping[str, Any], uri: str | None = None) -> str:
+def parent_run(name: str, *, like: AnyRun, uri: str | None = None) -> str:
     """Create the MLflow run below which a sweep's runs are shown; return its id."""
     with server.connected(uri) as client:
-        experiment = server.experiment(client, experiment_name(config, task_of(config).data.name))
+        experiment = server.experiment(client, experiment_name(like, task_of(like).data.name))
         run = client.create_run(experiment, run_name=name, tags={"published": "false", "sweep": "true"})
         client.set_terminated(run.info.run_id)
         return run.info.run_id

@@ -70,7 +70,7 @@ def _check(folder: Path, tags: dict[str, str]) -> None:
         raise UserError(f"{', '.join(dict.fromkeys(changed))}: not the file that was sent (sha256)")
     result = json.loads((folder / "result.json").read_text())
     spec = result["spec"]
-    recorded = (record.config_hash(spec["config"]), result["hash"], result["execution_id"], spec["task"])
+    recorded = (record.hash_of(result), result["hash"], result["execution_id"], spec["task"])
     if recorded != (tags["hash"], tags["hash"], tags["execution_id"], tags["task"]):
         raise UserError(f"result.json belongs to another run than the tags hash, execution_id and task: {recorded}")
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from suite import load
 from suite.contract import Task, UserError
+from suite.declared import Role
 from suite.record import record
+from suite.settings.run import AnyRun, read_run
 
 SUFFIXES = (".yaml", ".json", ".jsonl")  # of a run's files; locks and checkpoints are not sent
 SPEC = ("task", "scale", "recipe", "optimizer", "baseline", "comm", "backend")  # keys of `spec` that become tags
@@ -26,14 +28,14 @@ class View:
 
     Attributes:
         folder: the snapshot's files.
-        config: the run's configuration.
+        run: the run.
         result: the result, or what it would be if the run ended at the last event.
         events: the event log.
         alive: whether a process holds the directory's lock.
     """
 
     folder: Path
-    config: Mapping[str, Any]
+    run: AnyRun
     result: Mapping[str, Any]
     events: list[dict[str, Any]]
     alive: bool = False
@@ -59,13 +61,13 @@ class View:
     @property
     def experiment(self) -> str:
         """The name of the experiment, which contains the runs of one task, scale and data."""
-        return experiment_name(self.config, self.result["data"]["name"])
+        return experiment_name(self.run, self.result["data"]["name"])
 
     @property
     def name(self) -> str:
         """Optimizer, communication, backend and seed, such as kfac·float32·torch·s0, or trees (baseline)·s0."""
         spec = self.result["spec"]
-        parts = (record.method(self.config), spec["comm"], spec["backend"], f"s{spec['seed']}")
+        parts = (self.run.method, spec["comm"], spec["backend"], f"s{spec['seed']}")
         return "·".join(filter(None, parts))
 
     @property
@@ -79,8 +81,9 @@ class View:
         return _changed(self.folder / "events.jsonl")
 
     def parameters(self) -> dict[str, str]:
-        """The configuration by dotted key, such as `optimizer.lr`, with values as text."""
-        return dict(_flat(self.config))
+        """The settings by dotted key, such as `optimizer.lr`, with values as text; places are not among them."""
+        roles: tuple[Role, ...] = ("setting", "replicate", "provenance")
+        return {leaf.key: _text(leaf.value) for leaf in self.run.leaves() if leaf.effects.role in roles}
 
     def digests(self) -> dict[str, str]:
         """The sha256 of every file, by tag."""
@@ -108,15 +111,14 @@ class View:
         return {name: _text(value) for name, value in values.items() if value is not None}
 
 
-def experiment_name(config: Mapping[str, Any], data: str) -> str:
+def experiment_name(run: AnyRun, data: str) -> str:
     """The name of an experiment: `<task>/<scale>/<data>`."""
-    return f"{config['task']['name']}/{config['scale']}/{data}"
+    return f"{run.task.name}/{run.scale}/{data}"
 
 
-def task_of(config: Mapping[str, Any]) -> Task:
-    """Make the configuration's task; an unfinished run needs its data and targets."""
-    node = config["task"]
-    return load.common(node["module"]).make(**load.arguments(node))
+def task_of(run: AnyRun) -> Task:
+    """Make the task of a run; an unfinished run needs its data and targets."""
+    return load.made(load.common(run.task.module).make, run.task, "task")
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -152,16 +154,16 @@ def _read(folder: Path, directory: Path) -> View:
     events = record.read_events(log) if log.exists() else []
     if not events:
         raise UserError(f"{directory}: training has not started; there is nothing to send yet")
-    config = yaml.safe_load((folder / "config.yaml").read_text())
+    run = read_run(yaml.safe_load((folder / "config.yaml").read_text()), old=True)
     if result.exists():
-        return View(folder, config, json.loads(result.read_text()), events)
+        return View(folder, run, json.loads(result.read_text()), events)
     try:
-        task = task_of(config)
+        task = task_of(run)
     except (UserError, TypeError) as error:  # the data is gone, or the configuration is of an older version
         raise UserError(f"{directory}: the run is unfinished, and its task cannot be made here: {error}") from error
     header = json.loads((folder / "header.json").read_text()) | {"data": record.data_record(task.data)}
-    partial = record.result(events, config=config, targets=task.targets, header=header, published=())
-    return View(folder, config, partial, events, _alive(directory))
+    partial = record.result(events, run=run, targets=task.targets, header=header, published=())
+    return View(folder, run, partial, events, _alive(directory))
 
 
 def _alive(directory: Path) -> bool:
@@ -177,14 +179,6 @@ def _alive(directory: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, _text(value)
 
 
 def _text(value: Any) -> str:

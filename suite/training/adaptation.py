@@ -18,6 +18,7 @@ from suite import load
 from suite.comm.policies._policy import Commit, Measure, Point, Predict, Predicted, Probe, Probed, Situation
 from suite.contract import Decided, Engine, Task, UserError
 from suite.projection.predict import Model
+from suite.settings.run import Run
 from suite.training.clock import Clock
 
 
@@ -43,7 +44,7 @@ class Adaptation:
     """Chooses the communication mode before some of the steps.
 
     Args:
-        config: the run's configuration: `comm decisions max_steps`; for `Predict` also `world precision network`.
+        run: the run.
         task: the task; the metric of its last target scores the trials.
         engine: one backend's engine.
         clock: the training clock, which bills the trials.
@@ -54,7 +55,7 @@ class Adaptation:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        run: Run,
         task: Task,
         engine: Engine,
         clock: Clock,
@@ -63,10 +64,10 @@ class Adaptation:
         hyper: Sequence[Mapping[str, float]],
         evaluate: Callable[[], Mapping[str, float | None]],
     ):
-        self.node, self.total = config["comm"], config["max_steps"]
-        self.config, self.task, self.engine, self.clock = config, task, engine, clock
+        self.node, self.total = run.comm, run.max_steps
+        self.run, self.task, self.engine, self.clock = run, task, engine, clock
         self.batch, self.hyper, self.evaluate = batch, hyper, evaluate
-        decisions = recorded(config["decisions"]) if config["decisions"] else None
+        decisions = recorded(run.decisions) if run.decisions else None
         self.replay = None if decisions is None else {decision["step"]: decision for decision in decisions}
         self.past: list[dict[str, Any]] = []
         self.points: list[Point] = []
@@ -112,8 +113,8 @@ class Adaptation:
 
     def _ask(self, step: int) -> Commit:
         """Execute the policy's requests until it decides."""
-        policy = load.common(self.node["policy"]["module"])
-        options = load.arguments(self.node["policy"])
+        assert self.node.policy
+        policy, options = load.common(self.node.policy.module), self.node.policy.options()
         arrays, skeleton = self.engine.snapshot()
         before = {name: value.copy() for name, value in arrays.items()}, skeleton
         self.points.append(self._point(step))
@@ -121,7 +122,7 @@ class Adaptation:
         asking, answer = self.asking, state
         if asking is None:
             kinds, answer = sorted(set(self.engine.kinds.values())), None
-            self.asking = asking = policy.decide(list(self.node["candidates"]), kinds, state, **options)
+            self.asking = asking = policy.decide(list(self.node.candidates), kinds, state, **options)
         while True:
             request = self.engine.ranks.broadcast(asking.send(answer))  # rank 0 decides for all
             if isinstance(request, Commit):
@@ -132,7 +133,7 @@ class Adaptation:
     def _model(self) -> Model:
         compiling = functools.partial(self.clock.paused, "compile")
         functions = {"measure": self._measured, "paused": compiling, "settle": self.clock.settle}
-        return Model(self.config, self.task, self.engine, **functions)
+        return Model(self.run, self.task, self.engine, **functions)
 
     def _measured(self, request: Measure) -> float:
         self.engine.use(request.mode)

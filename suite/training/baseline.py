@@ -6,33 +6,34 @@ the training loop, and the same clock bills it.
 
 import os
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from suite import load
 from suite.contract import Evaluated, Event, Finished, Started, Task
+from suite.settings.run import BaselineRun
 from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
 
 
-def measure(task: Task, config: Mapping[str, Any]) -> Iterator[Event]:
+def measure(task: Task, run: BaselineRun) -> Iterator[Event]:
     """Fit and score a baseline.
 
     Fitting is billed as training, scoring as evaluation. The data is made before the clock starts, as for a run.
 
     Args:
         task: the task.
-        config: the configuration, with `baseline` and `seed`.
+        run: the run.
 
     Yields:
         `Started`, one `Evaluated`, whose step and samples are None, and `Finished`.
     """
-    member = load.common(config["baseline"]["module"])
+    member = load.common(run.baseline.module)
     clock = Clock(lambda: None, wait_until_idle=wait_until_idle)
-    task.batch("train", config["seed"], 0)
+    task.batch("train", run.seed, 0)
     yield Started(0, facts=facts())
     clock.start()
-    model = member.fit(task, config["seed"])
+    model = member.fit(task, run.seed)
     with clock.paused("evaluation"):
         metrics = member.score(task, model)
         yield Evaluated(None, None, clock.seconds, clock.wall, metrics)

@@ -24,6 +24,7 @@ from suite.contract import (
     Target,
     Task,
 )
+from suite.settings.run import Run
 from suite.training import schedule
 from suite.training.adaptation import Adaptation
 from suite.training.clock import Clock
@@ -36,7 +37,7 @@ Batch = dict[str, Any]
 def train(
     task: Task,
     engine: Engine,
-    config: Mapping[str, Any],
+    run: Run,
     *,
     save: Callable[[int, dict[str, Any], Any], str] | None = None,
     keep: Callable[[int, Mapping[str, Any]], Event | None] | None = None,
@@ -49,8 +50,7 @@ def train(
     Args:
         task: data, metric and targets.
         engine: one backend's engine, freshly built.
-        config: the run's configuration: `seed max_steps eval_every checkpoint_every log_every prefetch schedule
-            optimizer comm decisions stop_at_target`.
+        run: the run.
         save: writes a checkpoint from (step, state of the loop, engine snapshot) and returns its path; called on every
             rank.
         keep: writes the weights (step, arrays by name) and returns the event to log; called on every rank if the
@@ -62,20 +62,20 @@ def train(
     Yields:
         `Started`, then `Step`, `Evaluated`, `Decided` and `Checkpointed` as they happen, and `Finished` last.
     """
-    total, start = config["max_steps"], restored[0]["step"] if restored else 0
+    total, start = run.max_steps, restored[0]["step"] if restored else 0
     rank, world = engine.share
 
     def batch(split: str, index: int) -> Batch:
-        return task.batch(split, config["seed"], index, rank, world)
+        return task.batch(split, run.seed, index, rank, world)
 
-    loader = Loader(batch, range(start, total), config["prefetch"])
+    loader = Loader(batch, range(start, total), run.prefetch)
     clock = Clock(engine.synchronize, background=loader, wait_until_idle=wait_until_idle)
     if restored:
         state, (arrays, skeleton) = restored
         engine.restore(arrays, skeleton)
         clock.restore(state["clock"])
     rate = task.rate if isinstance(task, Sparse) else 1.0
-    hyper = schedule.Scheduled(total, config["schedule"], config["optimizer"], rate)
+    hyper = schedule.Scheduled(total, run.schedule, run.optimizer, rate)
 
     def evaluate() -> Mapping[str, float | None]:
         batches = (batch("valid", index) for index in range(task.batches("valid")))
@@ -83,7 +83,7 @@ def train(
 
     met = restored[0]["met"] if restored else 0  # evaluations in a row that met every target
     best = restored[0]["best"] if restored else None
-    rule, last_target = config.get("save", "none") if keep else "none", task.targets[-1] if task.targets else None
+    rule, last_target = run.save if keep else "none", task.targets[-1] if task.targets else None
     keeper = Keeper(rule, last_target, best)
 
     def saved(step: int, metrics: Mapping[str, float | None], *, final: bool) -> Iterator[Event]:
@@ -94,9 +94,9 @@ def train(
         return batch("train", index)
 
     adaptation = None
-    if config["comm"]["policy"]:
+    if run.comm.policy:
         functions = {"batch": train_batch, "hyper": hyper, "evaluate": evaluate}
-        adaptation = Adaptation(config, task, engine, clock, **functions)
+        adaptation = Adaptation(run, task, engine, clock, **functions)
         if restored:
             adaptation.restore(restored[0]["decisions"])
 
@@ -136,9 +136,9 @@ def train(
                 since = clock.seconds
             pending.append((step, engine.step(step, data, hyper[step])))
             done = step + 1
-            evaluating = done % config["eval_every"] == 0 or done == total
-            saving = bool(config["checkpoint_every"]) and done % config["checkpoint_every"] == 0 and done < total
-            if not (evaluating or saving or len(pending) >= config["log_every"]):
+            evaluating = done % run.eval_every == 0 or done == total
+            saving = bool(run.checkpoint_every) and done % run.checkpoint_every == 0 and done < total
+            if not (evaluating or saving or len(pending) >= run.log_every):
                 continue
             losses = engine.losses([loss for _, loss in pending])
             step_seconds = (clock.settle() - since) / len(pending)
@@ -157,7 +157,7 @@ def train(
                     metrics = evaluate()
                     yield Evaluated(done, done * task.batch_size, clock.seconds, clock.wall, metrics)
                     met = met + 1 if _all_met(task.targets, metrics) else 0
-                    enough = config["stop_at_target"] and met >= config.get("target_evaluations", 1)
+                    enough = run.stop_at_target and met >= run.target_evaluations
                     yield from saved(done, metrics, final=enough or done == total)
                     if enough:
                         yield finish(done, {"kind": "reached", "step": done})

@@ -7,9 +7,11 @@ A schedule maps an update's number (from 0) to a factor in [0, 1]. The optimizer
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import overload
 
 from suite.contract import UserError
+from suite.nodes import OptimizerSettings
+from suite.settings.schedule import ScheduleSettings
 
 
 def constant(progress: float) -> float:
@@ -58,65 +60,56 @@ SHAPES: Mapping[str, Callable[..., float]] = {
 }
 
 
-def factor(step: int, total: int, config: Mapping[str, Any]) -> float:
+def factor(step: int, total: int, schedule: ScheduleSettings) -> float:
     """Return the factor of the learning rate at update `step` (from 0) of `total`.
 
     Args:
         step: updates made so far.
         total: updates in the whole run.
-        config: the configuration's `schedule`:
-            `shape`, and its options `power`, `boundaries` and `factor`;
-            `warmup`: its length in steps, or below 1 as a share of the run; the factor rises from `warmup_start` with
-            the power `warmup_power` (default 1);
-            `begin` and `end`: the steps at which the shape's progress is 0 and 1; `end` may be after the run's last
-            step, as in SP-NGD's table 2;
-            `floor`: the smallest factor.
+        schedule: the run's schedule.
 
     Raises:
-        UserError: the shape is unknown, or lacks an option.
+        UserError: the shape lacks an option.
     """
-    if config["shape"] not in SHAPES:
-        raise UserError(f"schedule.shape={config['shape']}: unknown; one of {', '.join(SHAPES)}")
-    warmup = config.get("warmup", 0)
-    warmup = round(warmup * total) if 0 < warmup < 1 else warmup
+    warmup = round(schedule.warmup * total) if 0 < schedule.warmup < 1 else schedule.warmup
     if step < warmup:
-        start = config.get("warmup_start", 0.0)
-        return start + (1.0 - start) * ((step + 1) / warmup) ** config.get("warmup_power", 1.0)
-    begin, end = config.get("begin", warmup), config.get("end") or total
+        start = schedule.warmup_start
+        return start + (1.0 - start) * ((step + 1) / warmup) ** schedule.warmup_power
+    begin, end = warmup if schedule.begin is None else schedule.begin, schedule.end or total
     progress = min(max((step - begin) / max(end - begin, 1), 0.0), 1.0)
-    shape = SHAPES[config["shape"]]
-    values = {**config, "warmups": (end - begin) / max(warmup, 1)}
-    names = list(inspect.signature(shape).parameters)[1:]
-    if absent := [name for name in names if name not in values]:
-        raise UserError(f"schedule.shape={config['shape']}: needs {absent[0]}; type +schedule.{absent[0]}=VALUE")
-    options = {name: values[name] for name in names}
-    return max(shape(progress, **options), config.get("floor", 0.0))
+    shape = SHAPES[schedule.shape]
+    values = {**dict(schedule), "warmups": (end - begin) / max(warmup, 1)}
+    options = {name: values[name] for name in list(inspect.signature(shape).parameters)[1:]}
+    if absent := [name for name, value in options.items() if value is None]:
+        raise UserError(f"schedule.shape={schedule.shape}: needs {absent[0]}; set schedule.{absent[0]}=VALUE")
+    return max(shape(progress, **options), schedule.floor)
 
 
 def hyper(
-    step: int, total: int, config: Mapping[str, Any], optimizer: Mapping[str, Any], rate: float = 1.0
+    step: int, total: int, schedule: ScheduleSettings, optimizer: OptimizerSettings, rate: float = 1.0
 ) -> dict[str, float]:
     """Return the scheduled hyper-parameters of update `step`: `lr`, and `momentum` with `momentum_follows`.
 
     Args:
         step: updates made so far.
         total: updates in the whole run.
-        config: the schedule, as in `factor`.
-        optimizer: the optimizer's configuration.
+        schedule: the run's schedule.
+        optimizer: the optimizer's settings.
         rate: a further factor of the learning rate.
 
     Raises:
         UserError: `momentum_follows` is set and the optimizer has no momentum; also as in `factor`.
     """
-    if config.get("momentum_follows") and "momentum" not in optimizer:
+    values = optimizer.options()
+    if schedule.momentum_follows and "momentum" not in values:
         raise UserError(
-            f"schedule.momentum_follows=true: optimizer={optimizer.get('name')} has no momentum; "
-            "type schedule.momentum_follows=false"
+            f"schedule.momentum_follows=true: optimizer={optimizer.name} has no momentum; "
+            "set schedule.momentum_follows=false"
         )
-    scale = factor(step, total, config)
-    scheduled = {"lr": float(optimizer["lr"]) * scale * rate}
-    follows = config.get("momentum_follows") and optimizer["momentum"]  # with 0, an optimizer may have no velocity
-    return scheduled | ({"momentum": float(optimizer["momentum"]) * scale} if follows else {})
+    scale = factor(step, total, schedule)
+    scheduled = {"lr": float(values["lr"]) * scale * rate}
+    follows = schedule.momentum_follows and values["momentum"]  # with 0, an optimizer may have no velocity
+    return scheduled | ({"momentum": float(values["momentum"]) * scale} if follows else {})
 
 
 class Scheduled(Sequence[dict[str, float]]):
@@ -124,13 +117,15 @@ class Scheduled(Sequence[dict[str, float]]):
 
     Args:
         total: updates in the whole run.
-        config: the schedule, as in `factor`.
-        optimizer: the optimizer's configuration.
+        schedule: the run's schedule.
+        optimizer: the optimizer's settings.
         rate: as in `hyper`.
     """
 
-    def __init__(self, total: int, config: Mapping[str, Any], optimizer: Mapping[str, Any], rate: float = 1.0):
-        self._total, self._config, self._optimizer, self._rate = total, config, optimizer, rate
+    def __init__(
+        self, total: int, schedule: ScheduleSettings, optimizer: OptimizerSettings, rate: float = 1.0
+    ) -> None:
+        self._total, self._schedule, self._optimizer, self._rate = total, schedule, optimizer, rate
 
     def __len__(self) -> int:
         return self._total
@@ -142,4 +137,4 @@ class Scheduled(Sequence[dict[str, float]]):
     def __getitem__(self, step: int | slice) -> dict[str, float] | list[dict[str, float]]:
         if isinstance(step, slice):
             return [self[number] for number in range(self._total)[step]]
-        return hyper(range(self._total)[step], self._total, self._config, self._optimizer, self._rate)
+        return hyper(range(self._total)[step], self._total, self._schedule, self._optimizer, self._rate)

@@ -20,7 +20,7 @@ from suite.record import record
 from suite.report import published
 from suite.report.published import Row
 from suite.settings import configure, recipes, validation
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 from suite.settings.overrides import flat
 from suite.verbs import papers, plan_baseline, plan_partition
 

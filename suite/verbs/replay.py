@@ -21,7 +21,7 @@ from suite.launch import run
 from suite.launch.local import launch
 from suite.record import environment, record
 from suite.report.recompute import differences
-from suite.settings.baseline import is_baseline
+from suite.record.record import is_baseline
 from suite.verbs.plan import describe, missing
 
 # Other machines, frameworks and numbers of threads round differently. In a network of ReLUs the difference grows

@@ -63,7 +63,7 @@ def _report(path: Path) -> Report:
     except ValueError as error:
         raise UserError(f"{log}: damaged: {error}; for a page without curves, move the log away") from error
     try:
-        curve = picture.curve(result, events, title=record.method(result["spec"]["config"])) if events else None
+        curve = picture.curve(result, events, title=record.method_of(result["spec"])) if events else None
         return report(result, claims=sentences(result), curve=curve)
     except KeyError as error:
         raise UserError(f"{file}: not a complete result: lacks {error.args[0]}; {submission.REMEDY}") from error

@@ -1,48 +1,48 @@
 """Engines that train a model as a pipeline of stages (`partition=auto`), and what such a run cannot use."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from suite import engine, load
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.placement import Grid
 from suite.comm.projection.network import Network, make
 from suite.contract import Sparse, Task, UserError
+from suite.settings.run import PartitionSettings, Run
 
 # What an optimizer may need, because each stage has it for its own parameters.
 OFFERED = ("rows", "reset", "layers", "shapes")
 STAGES = "stages of the model"  # kind of array that differs between ranks
 
 
-def check(config: Mapping[str, Any], task: Task) -> None:
+def check(run: Run, task: Task) -> None:
     """Check that a run can be partitioned.
 
     Args:
-        config: of the run, with `partition`.
+        run: the run.
         task: made from it.
 
     Raises:
         UserError: for the first setting that a pipeline cannot use.
     """
-    name = config["partition"]["name"]
-    for fault in _faults(config, task):
+    name = partition_of(run).name
+    for fault in _faults(run, task):
         raise UserError(f"partition={name}: {fault}")
 
 
-def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
-    node, optimizer = config["partition"], config["optimizer"]
-    if config["world"] < 2:
+def _faults(run: Run, task: Task) -> Iterator[str]:
+    node, optimizer = partition_of(run), run.optimizer
+    if run.world < 2:
         yield "world=1 has no device for a second stage; type world=2"
-    elif node["stages"] is not None and node["stages"] > config["world"]:
-        yield f"stages={node['stages']}: more than the devices of world={config['world']}; type world={node['stages']}"
-    if config["accumulate"] != 1:
-        yield f"accumulate={config['accumulate']}: type partition.micro_batches={config['accumulate']} instead"
-    if config["precision"] == "bfloat16" or config["compile"]:
+    elif node.stages is not None and node.stages > run.world:
+        yield f"stages={node.stages}: more than the devices of world={run.world}; set world={node.stages}"
+    if run.accumulate != 1:
+        yield f"accumulate={run.accumulate}: set partition.micro_batches={run.accumulate} instead"
+    if run.precision == "bfloat16" or run.compile:
         yield "only uncompiled models in float32, tf32 or float64 can be cut; leave out precision= and compile="
-    if node["tflops"] is not None and node["bandwidth_gb"] is None:
+    if node.tflops is not None and node.bandwidth_gb is None:
         yield "with partition.tflops=, type partition.bandwidth_gb= as well"
-    if task.batch_size % node["micro_batches"]:
-        yield f"micro_batches={node['micro_batches']} does not divide task.batch_size={task.batch_size}"
+    if task.batch_size % node.micro_batches:
+        yield f"micro_batches={node.micro_batches} does not divide task.batch_size={task.batch_size}"
     kinds = {spec.kind for spec in task.shapes().values()}
     if "buffer" in kinds or task.carry(1):
         yield f"task={task.name} keeps running statistics or state between steps, which a pipeline does not average"
@@ -50,33 +50,39 @@ def _faults(config: Mapping[str, Any], task: Task) -> Iterator[str]:
         yield "blocks of sparse matrices cannot move in a pipeline; type task.sparsity=dense"
     if any(spec.placement == "rows" for spec in task.shapes().values()):
         yield "a table placed by rows cannot be cut; type task.placement=replicated"
-    missing = [need for need in load.common(optimizer["module"]).NEEDS if need not in OFFERED]
+    missing = [need for need in load.common(optimizer.module).NEEDS if need not in OFFERED]
     if missing:
         yield (
-            f"optimizer={optimizer['name']} needs {', '.join(missing)}, which a stage does not offer; type optimizer="
+            f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; type optimizer="
             "adamw, or adagrad, lamb, lars, muon, rmsprop, sgd, sm3"
         )
 
 
-def described(node: Mapping[str, Any]) -> Device | None:
+def partition_of(run: Run) -> PartitionSettings:
+    """The settings of the pipeline of a run that has one."""
+    assert run.partition
+    return run.partition
+
+
+def described(node: PartitionSettings) -> Device | None:
     """The device with the speeds of `partition.tflops` and others; None if operations are timed instead.
 
     Args:
-        node: the configuration's `partition`.
+        node: the settings of the pipeline.
     """
-    if node["tflops"] is None:
+    if node.tflops is None or node.bandwidth_gb is None:
         return None
-    memory, speeds = node["memory_gib"] * 2**30, (1e12 * node["tflops"], 1e9 * node["bandwidth_gb"])
-    return Device(memory, *speeds, 1e-6 * node["overhead_us"])
+    memory, speeds = node.memory_gib * 2**30, (1e12 * node.tflops, 1e9 * node.bandwidth_gb)
+    return Device(memory, *speeds, 1e-6 * node.overhead_us)
 
 
-def links(config: Mapping[str, Any]) -> Network:
+def links(run: Run) -> Network:
     """The network between the devices, for the plan: `network=`; if it is null, that of one host.
 
     Args:
-        config: of the run.
+        run: the run.
     """
-    return make(config["network"]) if config.get("network") else ONE_HOST
+    return make(run.network) if run.network else ONE_HOST
 
 
 def compare(grid: Grid, digests: Mapping[int, int]) -> None:

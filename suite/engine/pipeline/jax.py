@@ -28,9 +28,10 @@ from suite.engine.jax_device import Layout, devices_for, facts, typed
 from suite.engine.jax_evaluation import Evaluation
 from suite.engine.jax_programs import Cache, Mode
 from suite.engine.jax_step import context, objective, untouched
-from suite.engine.pipeline import STAGES, compare, described, links
+from suite.engine.pipeline import STAGES, compare, described, links, partition_of
 from suite.engine.pipeline.jax_update import Update, scaled, square
 from suite.engine.ranks.jax import Ranks
+from suite.settings.run import Run
 
 Tree = dict[str, Any]
 Batch = dict[str, np.ndarray]
@@ -50,26 +51,26 @@ class Engine:
 
     Args:
         task: data and model description.
-        config: the whole run's configuration, resolved, with `partition`.
+        run: the run.
     """
 
     share = (0, 1)  # every process makes the whole batch
 
-    def __init__(self, task: Task, config: Mapping[str, Any]):
-        self.task, self.seed, self.clip_norm = task, config["seed"], config["clip_norm"]
-        self.precision, self.node = config["precision"], config["optimizer"]
-        self.devices, self.ranks = devices_for(config["device"], config["world"]), Ranks()
+    def __init__(self, task: Task, run: Run):
+        self.task, self.seed, self.clip_norm = task, run.seed, run.clip_norm
+        self.precision, self.node = run.precision, run.optimizer
+        self.devices, self.ranks = devices_for(run.device, run.world), Ranks()
         process = jax.process_index()
         self.local_ranks = tuple(rank for rank, one in enumerate(self.devices) if one.process_index == process)
         self.plan, self.kinds = Plan(), setup.kind_of(task)
         self.cache, self.compile_seconds = Cache(), 0.0
         self.measured: Cut | None = None  # the plan with the times of whole stages
-        self.modes = setup.modes(config["comm"], task, config["world"], "jax")
+        self.modes = setup.modes(run.comm, task, run.world, "jax")
         self.mixed: dict[str, Channels] = {}  # the channels of each mode that was used
         self.channels = next(iter(self.modes.values()))
-        self.model: JaxModel = load.half(config["task"]["module"], "jax").make(task)
-        node = config["partition"]
-        self.activations = node["activations"] and setup.codec(node["activations"], "jax")
+        self.model: JaxModel = load.half(run.task.module, "jax").make(task)
+        node = partition_of(run)
+        self.activations = node.activations and setup.codec(node.activations, "jax")
         with self._mode():
             self._use(
                 partition(
@@ -77,12 +78,12 @@ class Engine:
                     self._initial(),
                     self._inputs(task.batch("train", self.seed, 0, 0, 1), 0),
                     devices=self.devices,
-                    stages=node["stages"],
-                    micro_batches=node["micro_batches"],
-                    schedule=node["schedule"],
-                    memory=node["memory_gib"] * 2**30,
+                    stages=node.stages,
+                    micro_batches=node.micro_batches,
+                    schedule=node.schedule,
+                    memory=node.memory_gib * 2**30,
                     device=described(node),
-                    network=links(config),
+                    network=links(run),
                     channels=self.channels,
                     activations=self.activations,
                     seed=self.seed,
@@ -110,9 +111,9 @@ class Engine:
             "layers": {name: layer for name, layer in layers if all(part in params for part in layer.parameters)},
             "shapes": {name: value.shape for name, value in params.items()},
         }
-        needs = load.common(self.node["module"]).NEEDS
+        needs = load.common(self.node.module).NEEDS
         needed = {name: value for name, value in offers.items() if name in needs}
-        make = load.half(self.node["module"], "jax").make
+        make = load.half(self.node.module, "jax").make
         device = next(iter(params.values())).device
         return Update(load.made(make, self.node, "optimizer", **needed), params, device)
 

@@ -1,8 +1,6 @@
 """Plans the stages of a task's model in jax without training it."""
 
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,36 +14,37 @@ from suite.comm.projection.network import Network
 from suite.contract import Task
 from suite.engine.jax_device import typed
 from suite.engine.jax_programs import Mode
-from suite.engine.pipeline import described
+from suite.engine.pipeline import described, partition_of
 from suite.engine.pipeline.jax import sums
+from suite.settings.run import Run
 
 
-def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> Plan:
+def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
     """Plan the stages of a run. The model's parameters are not made.
 
     Without `partition.tflops`, operations are timed here.
 
     Args:
         task: data and model description.
-        config: of the run, with `partition`.
+        run: the run.
         network: between the devices.
 
     Raises:
         UserError: if the model cannot be cut or does not fit.
     """
-    node = config["partition"]
-    with Mode(config["precision"]):
+    node = partition_of(run)
+    with Mode(run.precision):
         kind = jnp.result_type(float)
         return planned(
-            functools.partial(sums, load.half(config["task"]["module"], "jax").make(task)),
+            functools.partial(sums, load.half(run.task.module, "jax").make(task)),
             {name: jax.ShapeDtypeStruct(spec.shape, kind) for name, spec in task.shapes().items()},
-            (typed(task.batch("train", config["seed"], 0, 0, 1)), np.uint32(config["seed"]), np.uint32(0)),
-            devices=config["world"],
-            stages=node["stages"],
-            micro_batches=node["micro_batches"],
-            schedule=node["schedule"],
-            memory=node["memory_gib"] * 2**30,
+            (typed(task.batch("train", run.seed, 0, 0, 1)), np.uint32(run.seed), np.uint32(0)),
+            devices=run.world,
+            stages=node.stages,
+            micro_batches=node.micro_batches,
+            schedule=node.schedule,
+            memory=node.memory_gib * 2**30,
             device=described(node),
             network=network,
-            rannc_compat=node["rannc_compat"],
+            rannc_compat=node.rannc_compat,
         )

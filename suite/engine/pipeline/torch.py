@@ -19,10 +19,11 @@ from suite.comm.transport import entry
 from suite.comm.transport.torch import Arriving, Transport
 from suite.contract import Group, Plan, Task, TorchOptimizer
 from suite.engine import tree
-from suite.engine.pipeline import STAGES, compare, described, links
+from suite.engine.pipeline import STAGES, compare, described, links, partition_of
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import device_for, facts, switches
 from suite.engine.torch_taps import wide
+from suite.settings.run import Run
 
 RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
 Tree = dict[str, Tensor]
@@ -50,28 +51,28 @@ class Engine:
 
     Args:
         task: data and model description.
-        config: the whole run's configuration, resolved, with `partition`.
+        run: the run.
     """
 
     share = (0, 1)  # every rank makes the whole batch
 
-    def __init__(self, task: Task, config: Mapping[str, Any]):
-        self.task, self.seed, self.clip_norm = task, config["seed"], config["clip_norm"]
-        self._mode = functools.partial(switches, config["precision"], config["deterministic"])
-        self.device = device_for(config["device"])
-        self.dtype = torch.float64 if config["precision"] == "float64" else torch.float32
+    def __init__(self, task: Task, run: Run):
+        self.task, self.seed, self.clip_norm = task, run.seed, run.clip_norm
+        self._mode = functools.partial(switches, run.precision, run.deterministic)
+        self.device = device_for(run.device)
+        self.dtype = torch.float64 if run.precision == "float64" else torch.float32
         with torch.device("meta"):  # torch's own initial values would take memory and random numbers
-            self.model: Any = load.half(config["task"]["module"], "torch").make(task)
+            self.model: Any = load.half(run.task.module, "torch").make(task)
         initial = {name: torch.from_numpy(task.init(self.seed, name)) for name in task.shapes()}
         self.model.load_state_dict(initial, assign=True)
         self.model.to(self.device, self.dtype)
-        node, deadline = config["partition"], config.get("launch", {}).get("deadline")
+        node, deadline = partition_of(run), run.launch.deadline
         inputs = self._inputs(task.batch("train", self.seed, 0, 0, 1), 0)
-        modes = setup.modes(config["comm"], task, config["world"], "torch")
+        modes = setup.modes(run.comm, task, run.world, "torch")
         self.kinds = setup.kind_of(task)
         kinds = {f"model.{name}": kind for name, kind in self.kinds.items()}  # as `Trained` names parameters
         self.modes = {name: replace(channels, kind_of=kinds) for name, channels in modes.items()}
-        coded = node["activations"] and setup.codec(node["activations"], "torch")
+        coded = node.activations and setup.codec(node.activations, "torch")
         self.options = {"channels": next(iter(self.modes.values())), "activations": coded}
         self.options |= {"seed": self.seed, "deadline": deadline}
         with self._mode():
@@ -79,17 +80,17 @@ class Engine:
                 Trained(self.model).train(),
                 inputs,
                 loss=lambda sums, _: sums[0],
-                micro_batches=node["micro_batches"],
-                stages=node["stages"],
-                schedule=node["schedule"],
-                memory=node["memory_gib"] * 2**30,
+                micro_batches=node.micro_batches,
+                stages=node.stages,
+                schedule=node.schedule,
+                memory=node.memory_gib * 2**30,
                 device=self.device,
-                network=links(config),
+                network=links(run),
                 speeds=described(node),
                 outputs=True,
                 **self.options,
             )
-        self.ledger, self.deadline, self.node = self.pipeline.ledger, deadline, config["optimizer"]
+        self.ledger, self.deadline, self.node = self.pipeline.ledger, deadline, run.optimizer
         self.transport = Transport(self.ledger, None, deadline)
         self.sums = self.transport.among([list(range(self.transport.world))])  # its messages come between the stages'
         self.rank, self.world = self.transport.rank, self.transport.world
@@ -122,9 +123,9 @@ class Engine:
             "layers": {name: layer for name, layer in layers if all(part in self.own for part in layer.parameters)},
             "shapes": {name: tuple(parameter.shape) for name, parameter in self.own.items()},
         }
-        needs = load.common(self.node["module"]).NEEDS
+        needs = load.common(self.node.module).NEEDS
         needed = {name: value for name, value in offers.items() if name in needs}
-        make = load.half(self.node["module"], "torch").make
+        make = load.half(self.node.module, "torch").make
         return load.made(make, self.node, "optimizer", self.own.items(), **needed)
 
     # --------------------------------------------------------------------------------------- communication

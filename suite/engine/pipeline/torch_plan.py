@@ -1,6 +1,5 @@
 """Plans the stages of a task's model in torch without training it."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,11 +14,12 @@ from suite.comm.partition.torch_profile import profiled
 from suite.comm.partition.torch_trace import trace
 from suite.comm.projection.network import Network
 from suite.contract import Task
-from suite.engine.pipeline import described
+from suite.engine.pipeline import described, partition_of
 from suite.engine.pipeline.torch import Trained
+from suite.settings.run import Run
 
 
-def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> Plan:
+def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
     """Plan the stages of a run.
 
     With `partition.tflops`, the model is on the `meta` device and needs no memory. Otherwise its operations are timed
@@ -27,18 +27,18 @@ def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> 
 
     Args:
         task: data and model description.
-        config: of the run, with `partition`.
+        run: the run.
         network: between the devices.
 
     Raises:
         UserError: if the model cannot be cut or does not fit.
     """
-    node, seed = config["partition"], config["seed"]
+    node, seed = partition_of(run), run.seed
     imagined = described(node)
-    where, micro_batches = torch.device("meta" if imagined else "cpu"), node["micro_batches"]
-    dtype = torch.float64 if config["precision"] == "float64" else torch.float32
+    where, micro_batches = torch.device("meta" if imagined else "cpu"), node.micro_batches
+    dtype = torch.float64 if run.precision == "float64" else torch.float32
     with torch.device("meta"):
-        model = load.half(config["task"]["module"], "torch").make(task)
+        model = load.half(run.task.module, "torch").make(task)
     if not imagined:
         initial = {name: torch.from_numpy(task.init(seed, name)) for name in task.shapes()}
         model.load_state_dict(initial, assign=True)
@@ -52,8 +52,8 @@ def plan(task: Task, config: Mapping[str, Any], network: Network = ONE_HOST) -> 
     inputs = {name: tensor(value) for name, value in batch.items()}, torch.tensor(seed), torch.tensor(0)
     traced = trace(Trained(model.to(dtype)).train(), inputs, loss=lambda sums, _: sums[0])
     graph = traced.graph if imagined else profiled(traced, where)
-    device = imagined or Device(node["memory_gib"] * 2**30, 1.0, 1.0)  # timed operations need no speeds
-    devices, schedule, compat = config["world"], node["schedule"], node["rannc_compat"]
-    sizes = node["stages"], micro_batches
+    device = imagined or Device(node.memory_gib * 2**30, 1.0, 1.0)  # timed operations need no speeds
+    devices, schedule, compat = run.world, node.schedule, node.rannc_compat
+    sizes = node.stages, micro_batches
     request = Request(devices, task.batch_size, device, network, *sizes, schedule, rannc_compat=compat)
     return planned(graph, request)

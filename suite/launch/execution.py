@@ -18,7 +18,9 @@ from suite.launch.segment import Reporter, Segment
 from suite.record import dependencies, environment, record
 from suite.record.log import Log
 from suite.report import published
-from suite.settings.baseline import is_baseline
+from suite.settings.effects import hash_run
+from suite.settings.launch import ExternalLaunch, SlurmLaunch
+from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.track.console import patience
 from suite.training import baseline, checkpoint, weights
 
@@ -27,72 +29,77 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
 MISSED = 3
 
 
-def make_task(config: Mapping[str, Any]) -> Task:
-    """Make the task of a configuration, and check its batch against the number of devices.
+def make_task(run: AnyRun, *, absent: bool = False) -> Task:
+    """Make the task of a run, and check its batch against the number of devices.
+
+    Args:
+        run: the run.
+        absent: describe the task without its files, which are not here.
 
     Raises:
         UserError: if data is missing, or the batch cannot be divided among the devices.
     """
-    node = config["task"]
-    task: Task = load.made(load.common(node["module"]).make, node, "task")
-    if config.get("init_from"):
-        task = weights.initialized(task, config["init_from"])
+    make = load.common(run.task.module).make
+    task: Task = load.made(make, run.task, "task", **({"absent": True} if absent else {}))
+    if isinstance(run, Run) and run.init_from:
+        task = weights.initialized(task, run.init_from)
     if empty := [split for split, count in task.data.samples.items() if not count]:
         raise UserError(
             f"{task.data.name}: no usable {task.data.unit} in the split {' and '.join(empty)}; "
-            f"for details, type suite data {node['name']}"
+            f"for details, use suite data {run.task.name}"
         )
-    if is_baseline(config):
+    if isinstance(run, BaselineRun):
         return task
-    needs = load.common(config["optimizer"]["module"]).NEEDS
+    needs = load.common(run.optimizer.module).NEEDS
     for check in (backend.tables, backend.sparse):
-        check(task, needs, config["optimizer"])
-    if config.get("partition"):
-        pipeline.check(config, task)
-    unit = config["world"] * config["accumulate"] * task.group
-    if not config.get("partition") and task.batch_size % unit:
-        smaller = ", or a smaller task.bn_group" if "bn_group" in config["task"] else ""
+        check(task, needs, run.optimizer)
+    if run.partition:
+        pipeline.check(run, task)
+    unit = run.world * run.accumulate * task.group
+    if not run.partition and task.batch_size % unit:
+        smaller = ", or a smaller task.bn_group" if task.group > 1 else ""
         raise UserError(
             f"task.batch_size={task.batch_size}: not divisible by world × accumulate × samples per group = "
-            f"{config['world']} × {config['accumulate']} × {task.group} = {unit}; type task.batch_size="
+            f"{run.world} × {run.accumulate} × {task.group} = {unit}; set task.batch_size="
             f"{max(1, task.batch_size // unit) * unit}{smaller}"
         )
-    if task.eval_batch_size % config["world"]:
+    if task.eval_batch_size % run.world:
         raise UserError(
-            f"task.eval_batch_size={task.eval_batch_size}: not divisible by world={config['world']}; "
-            f"type task.eval_batch_size={-(-task.eval_batch_size // config['world']) * config['world']}"
+            f"task.eval_batch_size={task.eval_batch_size}: not divisible by world={run.world}; "
+            f"set task.eval_batch_size={-(-task.eval_batch_size // run.world) * run.world}"
         )
     return task
 
 
-def threads_for(config: Mapping[str, Any]) -> int:
+def threads_for(run: AnyRun) -> int:
     """The number of threads of one process.
 
     `threads=auto` takes OMP_NUM_THREADS where the user has set it, else divides the cores among the processes of this
     host.
     """
-    if config["threads"] != "auto":
-        return int(config["threads"])
-    node = config.get("launch", {})
-    if node.get("cpus"):  # the cores that a scheduler has given to each process
-        return int(node["cpus"])
+    if run.threads != "auto":
+        return run.threads
+    launch = None if isinstance(run, BaselineRun) else run.launch
+    if isinstance(launch, ExternalLaunch | SlurmLaunch) and launch.cpus:
+        return launch.cpus
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
-    local_processes = node.get("per_host") or processes(config)
+    per_host = launch.per_host if isinstance(launch, ExternalLaunch | SlurmLaunch) else None
+    local_processes = per_host or processes(run)
     return max(1, len(os.sched_getaffinity(0)) // int(local_processes))
 
 
-def processes(config: Mapping[str, Any]) -> int:
+def processes(run: AnyRun) -> int:
     """The number of processes: `launch.processes`; if it is auto, one per device in torch, and 1 in jax."""
-    if is_baseline(config):
+    if isinstance(run, BaselineRun):
         return 1
-    setting = config["launch"]["processes"]
-    return (config["world"] if config["backend"] == "torch" else 1) if setting == "auto" else int(setting)
+    setting = run.launch.processes
+    return (run.world if run.backend == "torch" else 1) if setting in ("auto", None) else int(setting)
 
 
 def execute(
-    config: dict[str, Any],
+    run: AnyRun,
     task: Task,
     directory: Path,
     header: dict[str, Any],
@@ -103,7 +110,7 @@ def execute(
     """Run one rank to the end, from the start or from a checkpoint.
 
     Args:
-        config: the run's configuration.
+        run: the run.
         task: made from it.
         directory: the run's directory; all ranks read checkpoints there, and write theirs.
         header: of the run, as `make_header` returns it.
@@ -119,7 +126,7 @@ def execute(
     """
     with ExitStack() as files:
         try:
-            return _execute(config, task, directory, header, console, rank, files)
+            return _execute(run, task, directory, header, console, rank, files)
         except checkpoint.RanksFailed as error:
             if rank:
                 return 2  # rank 0 prints the error for all ranks
@@ -129,7 +136,7 @@ def execute(
 
 
 def _execute(
-    config: dict[str, Any],
+    run: AnyRun,
     task: Task,
     directory: Path,
     header: dict[str, Any],
@@ -140,27 +147,27 @@ def _execute(
     """`execute` without the advice on write errors; `files` closes the log."""
     if console:
         console.opening()
-    prepare_backend(config)
-    engine = None if is_baseline(config) else _engine(config, task, console)
-    ranks, world = (engine.local_ranks, config["world"]) if engine else ((0,), 1)
-    restored = checkpoint.load(directory, record.config_hash(config), ranks=ranks, world=world)
+    prepare_backend(run)
+    engine = _make_engine(run, task, console) if isinstance(run, Run) else None
+    ranks, world = (engine.local_ranks, run.world) if isinstance(run, Run) and engine else ((0,), 1)
+    restored = checkpoint.load(directory, hash_run(run), ranks=ranks, world=world)
     log = None
     if rank == 0:
         log = Log(directory / "events.jsonl", restored[1]["log"] if restored else None)
         files.callback(log.close)
     segment = Segment(
-        config,
+        run,
         task,
         directory,
         engine,
         log,
         console,
-        single_process=processes(config) == 1,
+        single_process=processes(run) == 1,
         made_progress=restored is not None,
     )
     with _signals(patient=engine is not None) as received:
         try:
-            finished = segment.run(restored, received)
+            finished = segment.train(restored, received)
         except UserError:
             raise
         except KeyboardInterrupt as interrupt:
@@ -178,22 +185,22 @@ def _execute(
     if console is None:
         return EXIT[kind]
     assert log is not None  # rank 0 has both
-    return _write_result(config, task, directory, header, console, log)
+    return _write_result(run, task, directory, header, console, log)
 
 
-def _engine(config: Mapping[str, Any], task: Task, console: Reporter | None) -> Any:
+def _make_engine(run: Run, task: Task, console: Reporter | None) -> Any:
     """Make the run's engine; show the plan of a pipeline."""
-    if not config.get("partition"):
-        return load.half("suite.engine", config["backend"]).Engine(task, config)
+    if not run.partition:
+        return load.half("suite.engine", run.backend).Engine(task, run)
     with patience("planning the stages of the model") if console else nullcontext():
-        engine = load.half("suite.engine.pipeline", config["backend"]).Engine(task, config)
+        engine = load.half("suite.engine.pipeline", run.backend).Engine(task, run)
     if console:
         print(engine.pipeline.plan, flush=True)
     return engine
 
 
 def _write_result(
-    config: dict[str, Any], task: Task, directory: Path, header: dict[str, Any], console: Reporter, log: Log
+    run: AnyRun, task: Task, directory: Path, header: dict[str, Any], console: Reporter, log: Log
 ) -> int:
     """Compute the result from the log, write it, remove the checkpoint and show the result; return the exit code.
 
@@ -201,14 +208,14 @@ def _write_result(
         UserError: if the log is not that of one run.
         WriteError: if a file cannot be written.
     """
-    rows = published.rows_for(config["task"]["name"])
+    rows = published.rows_for(run.task.name)
     log.state()  # raises if the file is gone
     with disk.writing(directory / "events.jsonl"):
         events = record.read_events(directory / "events.jsonl")
     try:
         result = record.result(
             events,
-            config=config,
+            run=run,
             targets=task.targets,
             header=header | {"data": record.data_record(task.data)},
             published=[row.id for row in rows],
@@ -221,53 +228,54 @@ def _write_result(
     record.write(directory / "result.json", result)
     checkpoint.remove(directory)
     console.closing(result, directory / "result.json", rows)
-    return exit_code(config, result)
+    return exit_code(run, result)
 
 
-def exit_code(config: Mapping[str, Any], result: Mapping[str, Any]) -> int:
+def exit_code(run: AnyRun, result: Mapping[str, Any]) -> int:
     """The exit code of a finished run: 0, 1 (failed) or 3 (target missed under require=target)."""
-    if config["require"] == "target" and not all(target["reached"] for target in result["targets"]):
+    if run.require == "target" and not all(target["reached"] for target in result["targets"]):
         return MISSED
     return EXIT[result["outcome"]["kind"]]
 
 
-def make_header(config: Mapping[str, Any], command: list[str], task: Task) -> dict[str, Any]:
+def make_header(run: AnyRun, command: list[str], task: Task) -> dict[str, Any]:
     """The header of an execution: what is known before it starts."""
     facts = environment.capture() | {"data": dependencies.data_version(task.data)}
-    if code := dependencies.outside_code(config):
+    if code := dependencies.outside_code(run.plain()):
         facts["members"] = code
-    if config.get("init_from"):
-        facts["initial_weights"] = weights.sha256(weights.located(config["init_from"]))
-    threads = threads_for(config)
+    if isinstance(run, Run) and run.init_from:
+        facts["initial_weights"] = weights.sha256(weights.located(run.init_from))
+    threads = threads_for(run)
+    device = run.device if isinstance(run, Run) else "cpu"
     return {
-        "hash": record.config_hash(config),
+        "hash": hash_run(run),
         "execution_id": uuid.uuid4().hex,
-        "fingerprint": environment.fingerprint(facts, device=config.get("device", "cpu"), threads=threads),
-        "task_version": load.common(config["task"]["module"]).VERSION,
+        "fingerprint": environment.fingerprint(facts, device=device, threads=threads),
+        "task_version": load.common(run.task.module).VERSION,
         "environment": facts | {"threads": threads},
         "command": shlex.join(["suite", *command]),
     }
 
 
-def prepare_backend(config: Mapping[str, Any]) -> None:
+def prepare_backend(run: AnyRun) -> None:
     """Apply the process-wide settings that the framework reads at its first use."""
-    if is_baseline(config):
-        baseline.prepare(threads_for(config))
+    if isinstance(run, BaselineRun):
+        baseline.prepare(threads_for(run))
         return
-    if config["backend"] == "torch":
+    if run.backend == "torch":
         import torch
 
-        torch.set_num_threads(threads_for(config))
+        torch.set_num_threads(threads_for(run))
         return
     flags = os.environ.get("XLA_FLAGS", "")
-    local = config["world"] // processes(config)
-    if local > 1 and config["device"] != "cuda" and "host_platform_device_count" not in flags:
+    local = run.world // processes(run)
+    if local > 1 and run.device != "cuda" and "host_platform_device_count" not in flags:
         flags += f" --xla_force_host_platform_device_count={local}"
         # XLA's pool has one thread per core. Devices that wait for each other in a collective can occupy all threads
         # while a factorisation still needs one (jaxlib 0.10.2, two devices on two cores: 2 of 6 processes hung; with
         # 8 threads, 0 of 8)
         os.environ.setdefault("NPROC", str(4 * local))
-    if config["deterministic"] and config["device"] != "cpu":
+    if run.deterministic and run.device != "cpu":
         flags += " --xla_gpu_deterministic_ops=true"
     os.environ["XLA_FLAGS"] = flags.strip()
     load.half("suite.engine", "jax").enable_cache()

@@ -1,0 +1,23 @@
+"""The settings of the learning rate's schedule; `suite/training/schedule.py` computes it."""
+
+from typing import Literal
+
+from suite.declared import Declared, setting
+
+Shape = Literal["constant", "linear", "cosine", "polynomial", "staircase", "exponential", "inverse_sqrt"]
+
+
+class ScheduleSettings(Declared):
+    """How the learning rate changes during a run: a warm-up, then a shape."""
+
+    shape: Shape = setting("linear", "course after the warm-up, from 1 to 0 or to the factor")
+    warmup: float = setting(10.0, "length of the warm-up in steps, or below 1 as a share of the run", at_least=0)
+    warmup_start: float = setting(0.0, "factor of the learning rate at the start of the warm-up", at_least=0)
+    warmup_power: float = setting(1.0, "power with which it rises", at_least=0)
+    begin: float | None = setting(None, "step at which the shape begins; null: the end of the warm-up")
+    end: float | None = setting(None, "step at which it ends, possibly after the run; null: the last one")
+    power: float | None = setting(None, "of polynomial")
+    boundaries: tuple[float, ...] | None = setting(None, "of staircase: shares of the run at which it falls")
+    factor: float | None = setting(None, "of staircase, at each boundary; of exponential, at the end")
+    floor: float = setting(0.0, "smallest factor", at_least=0)
+    momentum_follows: bool = setting(False, "multiply the momentum by the same factor")
