@@ -39,7 +39,7 @@ text{{font:12px system-ui,sans-serif;fill:var(--text)}}
 .average{{fill:var(--average)}}.forward,.again,.backward,.average{{stroke:var(--page);stroke-width:.5}}"""
 
 
-def picture(plan: Plan) -> str:
+def draw_plan(plan: Plan) -> str:
     """Draw a plan.
 
     Returns:

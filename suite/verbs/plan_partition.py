@@ -8,6 +8,7 @@ from typing import Any
 
 from suite import disk, load
 from suite.comm.partition.device import ONE_HOST
+from suite.comm.partition.picture import draw_plan
 from suite.comm.projection import network
 from suite.contract import Task, UserError
 from suite.record import record
@@ -40,7 +41,7 @@ def plan(
     links = network.make(options["network"]) if "network" in options else ONE_HOST
     planned = load.half("suite.engine.pipeline", f"{config['backend']}_plan").plan(task, config, links)
     if picture:
-        disk.replace(picture, planned.to_svg())
+        disk.replace(picture, draw_plan(planned))
     specs = task.shapes().values()
     return {
         "task": task.name,
