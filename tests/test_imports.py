@@ -31,8 +31,9 @@ MEMBERS = {"tasks": "suite.tasks", "optimizers": "suite.optimizers", "comm": "su
 GROUND = ("contract", "stream", "load", "disk", "declared")  # files below all rooms
 OPEN_TO_MEMBERS = ("suite.contract", "suite.declared", "suite.stream", "suite.load")
 # rooms from the lowest to the highest: each may import those before it
-ROOMS = ("comm", "optimizers", "tasks", "settings", "record", "statistics", "claims", "report", "regress", "projection")
-ROOMS += ("engine", "training", "track", "launch", "counters", "verbs", "studies", "cli", "__main__")
+ROOMS = ("comm", "optimizers", "tasks", "settings", "record", "statistics", "published", "entries")
+ROOMS += ("claims", "board", "regress", "projection", "engine", "training", "track", "launch", "tuning")
+ROOMS += ("counters", "verbs", "studies", "cli", "__main__")
 
 
 def modules() -> list[Path]:

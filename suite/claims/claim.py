@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suite.claims import study
-from suite.claims.faults import first_fault, line_of, not_yaml
 from suite.contract import UserError
+from suite.entries.faults import first_fault, line_of, not_yaml
 from suite.load import nearest
 
 Text = Annotated[str, Field(min_length=1)]

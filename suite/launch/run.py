@@ -10,14 +10,13 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from suite import disk, load
+from suite import disk, load, published
 from suite import engine as backend
 from suite.contract import Task, UserError
 from suite.engine import pipeline
 from suite.launch.segment import Reporter, Segment
 from suite.record import dependencies, environment, record
 from suite.record.log import Log
-from suite.report import published
 from suite.settings.baseline import is_baseline
 from suite.track.console import patience
 from suite.training import baseline, checkpoint, weights

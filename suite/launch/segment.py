@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from suite import disk
 from suite import engine as backend
 from suite.comm import setup
-from suite.comm.testbed.counters import Counter
+from suite.comm.transport.kernel import Counter
 from suite.contract import Event, Finished, Started, Task
+from suite.published import Row
 from suite.record import record
 from suite.record.log import Log
-from suite.report.published import Row
 from suite.training import baseline, checkpoint, weights
 from suite.training.loop import train
 

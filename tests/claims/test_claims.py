@@ -7,11 +7,11 @@ from pathlib import Path
 import conftest
 import pytest
 
+from suite import published
 from suite.claims import study
 from suite.claims.claim import Check, Claim, load, parse, select
 from suite.claims.evidence import made_by, wanted_settings
 from suite.contract import UserError
-from suite.report import published
 from suite.settings import configure
 
 CLAIMS = [claim for paper in load().values() for claim in paper.claims]
