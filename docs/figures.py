@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from suite import published
 from suite.claims.evidence import TUNING_SEEDS
-from suite.report import published
 
 ROOT = Path(__file__).parent.parent
 OPTIMIZERS = {"sgd": ("SGD", "#7a7a7a"), "kfac": ("K-FAC", "#c2410c")}

@@ -7,10 +7,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from suite.board.groups import rank
+from suite.board.site import pages
 from suite.claims.claim import Check, Claim, Measure, Region
 from suite.claims.standing import Measured, Standing
-from suite.report import board
-from suite.report.site import pages
 
 TARGET = {"metric": "top1", "value": 85.0, "higher_is_better": True}
 
@@ -91,7 +91,7 @@ def result(
 
 def site(results, folder, standings=(), **more):
     """The text of each page of the site, by its path below the folder."""
-    written = pages.render(board.rank(results, **more), standings, folder)
+    written = pages.render(rank(results, **more), standings, folder)
     return {path.relative_to(folder).as_posix(): path.read_text() for path in written}
 
 

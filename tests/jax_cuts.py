@@ -8,11 +8,12 @@ import numpy as np
 from jax_models import Case
 
 from suite.comm.partition.device import Device
-from suite.comm.partition.jax_alone import micro_batch
-from suite.comm.partition.jax_tape import by_path
-from suite.comm.partition.jax_trace import Traced, trace
+from suite.comm.partition.jax.alone import micro_batch
+from suite.comm.partition.jax.tape import by_path
+from suite.comm.partition.jax.trace import Traced, trace
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.planner import Request, plan
+from suite.comm.partition.planner.request import Request
+from suite.comm.partition.planning import plan
 from suite.comm.projection.network import Level, Network
 
 DEVICE = Device(memory=2**34, flops=1e9, bandwidth=1e10, overhead=1e-7)

@@ -41,8 +41,8 @@ def compared(name: str, stages: int, devices: int, recompute: bool, schedule: st
     from jax_cuts import planned, traced
     from jax_models import CASES, Draw
 
-    from suite.comm.partition.jax_alone import run
-    from suite.comm.partition.jax_pipeline import Pipeline
+    from suite.comm.partition.jax.alone import run
+    from suite.comm.partition.jax.pipeline import Pipeline
 
     case = CASES[name](Draw())
     made = traced(case)
@@ -80,7 +80,7 @@ def dies(rank: int) -> dict[str, object]:
     from jax_cuts import planned, traced
     from jax_models import CASES, Draw
 
-    from suite.comm.partition.jax_pipeline import Pipeline
+    from suite.comm.partition.jax.pipeline import Pipeline
     from suite.comm.partition.peers import PeerLost
 
     case = CASES["swapped"](Draw())

@@ -11,10 +11,10 @@ import pytest
 from tiny_runs import TINY, Call
 
 from suite import cli
+from suite.board.groups import rank
+from suite.board.site import pages
 from suite.contract import UserError
-from suite.report import board
-from suite.report.recompute import schema_faults
-from suite.report.site import pages
+from suite.entries.recompute import schema_faults
 from suite.settings import configure
 from suite.tasks.frnn import trees
 from suite.track.points import points
@@ -167,8 +167,8 @@ def test_the_board_shows_a_baseline_beside_every_batch_size(suite: Call, made: P
         assert suite(*TINY, "max_steps=40", f"task.batch_size={size}", "device=cpu")[0] == 0
     trained = [result_of(path.parent) for path in Path("runs").rglob("result.json")]
     results = [*trained, result_of(made)]
-    leaderboard = board.rank(results)
-    assert board.rank(results[::-1]).groups == leaderboard.groups
+    leaderboard = rank(results)
+    assert rank(results[::-1]).groups == leaderboard.groups
     assert {(group.batch_size, group.goal) for group in leaderboard.groups} == {
         (size, f"top1>={value}") for size in (16, 32) for value in (60, 80)
     }
@@ -185,7 +185,7 @@ def test_the_board_shows_a_baseline_beside_every_batch_size(suite: Call, made: P
 
 
 def test_a_baseline_alone_is_a_group(made: Path, tmp_path: Path) -> None:
-    leaderboard = board.rank([result_of(made)])
+    leaderboard = rank([result_of(made)])
     assert [len(group.entries) for group in leaderboard.groups] == [1, 1]
     assert all("no batches" in group.title for group in leaderboard.groups)
     pages.render(leaderboard, [], tmp_path)

@@ -15,8 +15,8 @@ from tiny_runs import CONF, Call
 from suite import load
 from suite.contract import UserError
 from suite.launch import checks, local, run
+from suite.launch.premises import describe
 from suite.settings import configure, recipes, validation
-from suite.verbs.plan import describe
 
 RUN = (*CONF, "+task=tiny", "track=none", "threads=1", "max_steps=4", "eval_every=2", "run_dir=here")
 TASKS = sorted(load.members("tasks"))

@@ -134,7 +134,7 @@ def test_overriding_a_tuned_value_leaves_the_recipe() -> None:
 )
 def test_every_experiment_is_its_published_row(name: str) -> None:
     """Batch and steps equal the row that names it; its recipe names the row its values come from."""
-    from suite.report import published
+    from suite import published
 
     config, row = configure.compose([f"experiment={name}"]), published.row(name)
     assert config["task"]["batch_size"] == row.batch_size

@@ -19,11 +19,11 @@ from tiny_runs import Call
 from suite import cli
 from suite.contract import UserError
 from suite.counters import golden
-from suite.launch import checks, external, slurm
+from suite.launch import checks, external, premises, slurm
 from suite.regress.sides import OVERRIDE, REQUIREMENT
 from suite.settings import configure, validation
 from suite.settings.overrides import CHOICES
-from suite.verbs import counters, plan, regress, tune
+from suite.verbs import counters, regress, tune
 
 EVERY = commands.every()
 NOT_OURS = ("distrax", "immutabledict")  # packages that only kfac-jax wants
@@ -69,7 +69,7 @@ def starts(overrides: list[str]) -> None:
     typed = [word for word in (REPLACED.get(word, word) for word in overrides) if word]
     config = configure.compose(typed)
     validation.reject_unread(config, typed)
-    task, _ = plan.describe(config)
+    task, _ = premises.describe(config)
     checks.check(config, task)
     module = config.get("launch", {}).get("module")
     if module == external.__name__:
@@ -144,12 +144,12 @@ def there(text: str, suite: Call) -> None:
         compile((commands.ROOT / word).read_text(), word, "exec")
     elif "/" in word:
         assert (commands.ROOT / word).is_dir()
-    else:
-        assert importlib.util.find_spec(word)
         if " up " in text:
-            from suite.comm.testbed import network
+            from testbed import network
 
             assert network.bits(text.rpartition("--rate ")[2]) > 0
+    else:
+        assert importlib.util.find_spec(word)
 
 
 def target(text: str, suite: Call) -> None:
@@ -195,7 +195,7 @@ WAYS = [
     Way(r"suite \w+( [A-Z]+(\.json)?)?$", named, "names a verb, or needs a result"),
     Way(r"suite ", composes, "trains for minutes, or with data and devices that are not here: checked before ranks"),
     Way(r"torchrun --nproc-per-node 2 train.py$", elsewhere, "tests/partition/test_page.py runs it"),
-    Way(r"torchrun |python -m suite.comm.testbed run ", inside, "needs several hosts: each rank's command is checked"),
+    Way(r"torchrun |python tests/testbed run ", inside, "needs several hosts: each rank's command is checked"),
     Way(r"(python|pytest) ", there, "takes minutes, a network or idle cores: its file or module is there"),
     Way(r"make ", target, "builds, tests or measures for minutes: the Makefile has the target"),
     Way(r"pip install ", packages, "changes the environment: the extras and packages are known"),

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from suite import load
-from suite.report import comparison, published
+from suite import load, published
+from suite.published import comparison
 from suite.settings.configure import compose
 
 TASKS = ("resnet50", "bert", "transformer", "dlrm", "frnn", "autoencoder", "caffenet", "cifar10")

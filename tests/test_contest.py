@@ -3,10 +3,10 @@
 import pytest
 from boards import result
 
-from suite.report.board import rank
-from suite.report.contest import contests, framework_effects
-from suite.report.sections import sections
-from suite.report.site import text
+from suite.board.contest import contests, framework_effects
+from suite.board.groups import rank
+from suite.board.sections import sections
+from suite.board.site import text
 from suite.statistics.leaders import leader
 
 

@@ -11,7 +11,7 @@ import jax
 import pytest
 from engines import BACKENDS, advance, config, engine
 
-from suite.report.recompute import schema_faults
+from suite.entries.recompute import schema_faults
 from suite.track.points import points
 
 both = pytest.mark.parametrize("backend", BACKENDS)

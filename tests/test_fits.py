@@ -7,6 +7,7 @@ from typing import Any
 import conftest
 import pytest
 
+from suite.launch import premises
 from suite.projection import project
 from suite.settings import configure
 from suite.studies import fits
@@ -88,7 +89,7 @@ def test_the_page_shows_the_plan_as_it_is_printed() -> None:
         line for line in text.splitlines() if line.startswith("    suite plan") and "comm=kfac_float21" in line
     ).split()[2:]
     config, asked = project.split(configure.compose(words))
-    task = plan.describe(config)[0]
+    task = premises.describe(config)[0]
     for line in project.lines(project.project(project.placed(config, asked), task, asked, None), ""):
         assert line in text
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from suite import load
+from suite import load, published
 from suite.claims.standing import Standing
 from suite.claims.standings import standings
-from suite.report import published
 
 STEPS = 60  # an epoch: 60,000 images in batches of 1,000
 ROWS = {"kbfgs": ("C9-08", "C9-05"), "kfac": ("C9-19", "C9-16")}  # experiment, and row of epoch 10

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import conftest
@@ -30,24 +31,27 @@ MEMBERS = {"tasks": "suite.tasks", "optimizers": "suite.optimizers", "comm": "su
 GROUND = ("contract", "stream", "load", "disk", "declared")  # files below all rooms
 OPEN_TO_MEMBERS = ("suite.contract", "suite.declared", "suite.stream", "suite.load")
 # rooms from the lowest to the highest: each may import those before it
-ROOMS = ("comm", "optimizers", "tasks", "settings", "record", "statistics", "claims", "report", "regress", "projection")
-ROOMS += ("engine", "training", "track", "launch", "counters", "verbs", "studies", "cli", "__main__")
+ROOMS = ("comm", "optimizers", "tasks", "settings", "record", "statistics", "published", "entries")
+ROOMS += ("claims", "board", "regress", "projection", "engine", "training", "track", "launch", "tuning")
+ROOMS += ("counters", "verbs", "studies", "cli", "__main__")
 
 
 def modules() -> list[Path]:
     return [path for group in ("suite", *MEMBERS) for path in sorted((ROOT / group).rglob("*.py"))]
 
 
-def imports(path: Path, *, inside_functions: bool) -> set[str]:
+def imports(path: Path, *, inside_functions: bool, types: bool = True) -> set[str]:
     """Absolute names a file imports; `from a import b` counts as a.b."""
     tree = ast.parse(path.read_text())
-    deferred = set()
+    skipped = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            deferred |= {id(child) for child in ast.walk(node)}
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not inside_functions:
+            skipped |= {id(child) for child in ast.walk(node)}
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types:
+            skipped |= {id(child) for child in ast.walk(node)}
     found: set[str] = set()
     for node in ast.walk(tree):
-        if id(node) in deferred and not inside_functions:
+        if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -61,7 +65,7 @@ def imports(path: Path, *, inside_functions: bool) -> set[str]:
 def test_each_file_keeps_to_its_room(path: Path) -> None:
     every, eager = imports(path, inside_functions=True), imports(path, inside_functions=False)
     roots = {name.partition(".")[0] for name in every}
-    own = next((backend for backend in FRAMEWORKS if path.stem.split("_")[0] == backend), None)
+    own = _backend(path)
     forbidden = set().union(*(names for backend, names in FRAMEWORKS.items() if backend != own))
     if path != ROOT / "suite" / "launch" / "run.py":  # which sets torch's threads before an engine is made
         assert not roots & forbidden, "a framework outside its own file"
@@ -72,6 +76,11 @@ def test_each_file_keeps_to_its_room(path: Path) -> None:
         assert roots <= {*sys.stdlib_module_names, "suite"}
     if group in MEMBERS:
         _member(path, group, every)
+
+
+def _backend(path: Path) -> str | None:
+    """The framework of a file `torch.py`, `torch_….py` or `torch/….py`."""
+    return next((name for name in FRAMEWORKS if path.stem.split("_")[0] == name or path.parent.name == name), None)
 
 
 def _member(path: Path, group: str, names: set[str]) -> None:
@@ -94,6 +103,51 @@ def test_rooms_import_only_rooms_below_them(path: Path) -> None:
         there = _room(name)
         if name.startswith("suite.") and there != here:
             assert there is None or (here and ROOMS.index(there) < ROOMS.index(here)), f"{here} imports {name}"
+
+
+def test_no_circles() -> None:
+    """Neither files nor folders import each other in a circle; imports for type checkers only do not count."""
+    files = {_name(path): path for path in modules()}
+    arrows = {
+        name: _files_of(imports(path, inside_functions=True, types=False), files) - {name}
+        for name, path in files.items()
+    }
+    assert _circle(arrows) is None
+    folders: dict[str, set[str]] = {}
+    for name, others in arrows.items():
+        here = _folder(name, files)
+        folders.setdefault(here, set()).update(_folder(other, files) for other in others)
+    inside = {here: {there for there in folders[here] if not _nested(here, there)} for here in folders}
+    assert _circle(inside) is None
+
+
+def _name(path: Path) -> str:
+    """The dotted name under which a file is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join([part for part in ("suite", *parts[parts[0] == "suite" :]) if part != "__init__"])
+
+
+def _files_of(names: set[str], files: dict[str, Path]) -> set[str]:
+    """The files that hold imported names: `a.b.c` is the file a.b.c, or c of the file a.b."""
+    return {name if name in files else name.rpartition(".")[0] for name in names} & files.keys()
+
+
+def _folder(name: str, files: dict[str, Path]) -> str:
+    return name if files[name].name == "__init__.py" else name.rpartition(".")[0]
+
+
+def _nested(one: str, other: str) -> bool:
+    """Whether one folder is the other or is inside it: a folder and its parts are one room."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _circle(arrows: dict[str, set[str]]) -> list[str] | None:
+    """The names of a circle, in order; None if there is none."""
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return None
 
 
 def _room(name: str) -> str | None:

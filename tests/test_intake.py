@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_site import check_links
 
-from suite.report import intake
+from suite.entries import intake
 
 ROOT = Path(__file__).parents[1]
 

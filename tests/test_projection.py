@@ -9,14 +9,13 @@ import kfacs
 import pytest
 from simulated_torch import simulate
 
-from suite import cli, load
+from suite import cli, load, published
 from suite.comm import setup
 from suite.comm.projection import network
 from suite.comm.reduce.torch import Reduce
 from suite.contract import UserError
 from suite.optimizers.kfac import traffic
 from suite.projection import project
-from suite.report import published
 from suite.settings import configure
 from suite.verbs import plan
 

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
+from suite import published
 from suite.contract import UserError
-from suite.report import published
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "results" / "published").glob("*.yaml"))
@@ -148,7 +148,7 @@ def test_comparison_says_what_may_be_compared():
 def test_import_is_light_and_lookup_quick():
     code = """
 import sys, time
-from suite.report import published
+from suite import published
 assert not {"yaml", "jsonschema", "numpy", "torch", "jax"} & set(sys.modules), "import is not light"
 start = time.process_time()
 published.rows_for("resnet50")

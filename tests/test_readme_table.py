@@ -1,4 +1,4 @@
-"""The README's table of results, which `python -m suite.report.readme` writes."""
+"""The README's table of results, which `python -m suite.board.readme` writes."""
 
 import re
 
@@ -6,9 +6,9 @@ import conftest
 import pytest
 from boards import result
 
+from suite.board import readme
+from suite.board.groups import rank
 from suite.contract import UserError
-from suite.report import readme
-from suite.report.board import rank
 
 README = conftest.TESTS.parent / "README.md"
 
@@ -23,7 +23,7 @@ def line(results):
 
 
 def test_the_table_of_the_readme_is_that_of_the_committed_results():
-    assert readme.main(["--file", str(README), "--check"]) == 0, "run: .venv/bin/python -m suite.report.readme"
+    assert readme.main(["--file", str(README), "--check"]) == 0, "run: .venv/bin/python -m suite.board.readme"
 
 
 def test_a_changed_number_is_noticed_and_written_again(tmp_path):

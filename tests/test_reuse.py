@@ -11,8 +11,7 @@ import conftest
 import numpy as np
 import pytest
 
-from suite.launch import local
-from suite.verbs import replay
+from suite.launch import local, replay
 
 TINY = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1", "max_steps=4")
 LAB = ("--config-dir", "conf", "optimizer=mine", *TINY[2:])

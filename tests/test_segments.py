@@ -10,8 +10,8 @@ import pytest
 from test_run import finish, start, wait_for_step
 from tiny_runs import copied
 
+from suite.entries.recompute import schema_faults
 from suite.record import record
-from suite.report.recompute import schema_faults
 
 Call = Callable[..., tuple[int, str]]
 RUN = ("max_steps=120", "eval_every=40", "stop_at_target=false", "world=2", "optimizer=kfac", "comm=float21")

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from boards import GOLDEN, MIXED, files, golden, page, result, site, standing
 
+from suite import published
+from suite.board.groups import rank
+from suite.board.site import text
 from suite.contract import UserError
-from suite.report import board, intake, published
-from suite.report.doubts import Doubt
-from suite.report.site import text
+from suite.entries import intake
+from suite.entries.doubts import Doubt
 from suite.verbs import board as verb
 
 ROOT = Path(__file__).parents[1]
@@ -184,7 +186,7 @@ def test_every_committed_result_is_evidence_of_a_row(tmp_path):
     written = site(results, tmp_path)
     linked = {name for content in written.values() for name in re.findall(r'href="\.\./raw/([^"]+)"', content)}
     copies = {path.name for path in (tmp_path / "raw").iterdir()}
-    assert copies == linked and len(copies) == len(board.rank(results).results)
+    assert copies == linked and len(copies) == len(rank(results).results)
     assert max(len(content.encode()) for content in written.values()) <= 500_000
     check_links(tmp_path)
 

@@ -9,10 +9,10 @@ from boards import result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.report.board import rank
-from suite.report.sections import sections
-from suite.report.site import curves, profile, svg, text
-from suite.report.site.dots import Dots, dots, strip
+from suite.board.groups import rank
+from suite.board.sections import sections
+from suite.board.site import curves, profile, svg, text
+from suite.board.site.dots import Dots, dots, strip
 from suite.statistics.leaders import Separation
 from suite.statistics.summary import Observation, summarize
 

@@ -8,14 +8,13 @@ import pytest
 from suite import load
 from suite.contract import Evaluated, Target
 from suite.engine import tree
+from suite.launch import replay
 from suite.record import record
-from suite.report import words
 from suite.settings.configure import compose
 from suite.tasks.dlrm import criteo
-from suite.track import console, picture, points, sweep
+from suite.track import console, picture, points, sweep, words
 from suite.track.console import Console
 from suite.training import checkpoint
-from suite.verbs import replay
 
 
 def made(name):

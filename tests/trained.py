@@ -33,7 +33,7 @@ def start(
     deadline: float = 580,
 ) -> dict[str, Any]:
     """Each case's "seconds" a step and "exchange", of each round, until the last rank was done; and rank 0's bytes."""
-    from suite.comm.testbed import rendezvous
+    from testbed import rendezvous
 
     processes, port = local if backend == "torch" else 1, next(PORTS)
     world = bed.hosts * processes
@@ -124,7 +124,7 @@ class Parallel(Case):
 
 def measured(cases: Mapping[str, Case], job: Mapping[str, Any], slowest: Callable[[float], float]) -> dict[str, Any]:
     """Rounds in which the cases take turns."""
-    from suite.comm.testbed import sent
+    from testbed import sent
 
     found: dict[str, Any] = {
         name: {"seconds": [], "exchange": [], "code": [], "inside": [], "kernel": []} for name in cases

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent))
 QUIET = 0.05  # seconds before and after, in which nothing else is sent
 # what the kernel may have sent beside the ledger's bytes, headers: one a segment, and where a shaped link cuts segments
 # down, one a packet
@@ -46,7 +47,7 @@ def start(
     world = bed.hosts * processes
     job = {"values": values, "modes": modes, "locals": local, "rounds": rounds, "compiles": compiles}
     command = [sys.executable, str(Path(__file__)), backend, json.dumps(job)]
-    from suite.comm.testbed import rendezvous
+    from testbed import rendezvous
 
     port = next(PORTS)
     printed = bed.run(
@@ -80,7 +81,7 @@ class Task:
 
 def measured(rounds: int, once: Callable[[], Any], meet: Callable[[], Any]) -> dict[str, Any]:
     """Kernel bytes of one round, the least of some, and the seconds of each; counted while nothing else is sent."""
-    from suite.comm.testbed import sent
+    from testbed import sent
 
     once()
     seconds, kernel = [], []

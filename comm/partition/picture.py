@@ -22,7 +22,7 @@ KINDS = {"forward": "forward", "again": "forward again", "backward": "backward",
 TIMES = "predicted, for the first device of each stage; what is empty is the bubble"
 MEMORY = "grey bars: memory, as a share of what a plan may use of a device"
 
-# the colours of suite/report/templates/style.css, which this package may not read
+# the colours of suite/board/templates/style.css, which this package may not read
 LIGHT = "--text:#1b1f24;--page:#fff;--faint:#57606b;--line:#d8dde3;--shade:#f4f6f8;--on:#fff;"
 LIGHT += "--forward:#0067a5;--again:#8fbdd9;--backward:#b84a00;--average:#00684a"
 DARK = "--text:#e6e9ed;--page:#14181d;--faint:#9ba6b2;--line:#363d46;--shade:#1e242b;--on:#14181d;"
@@ -39,7 +39,7 @@ text{{font:12px system-ui,sans-serif;fill:var(--text)}}
 .average{{fill:var(--average)}}.forward,.again,.backward,.average{{stroke:var(--page);stroke-width:.5}}"""
 
 
-def picture(plan: Plan) -> str:
+def draw_plan(plan: Plan) -> str:
     """Draw a plan.
 
     Returns:

@@ -148,12 +148,6 @@ class Plan:
         whole |= {"devices": self.devices, "throughput": self.throughput, "balance": self.balance}
         return json.dumps(whole, indent=1)
 
-    def to_svg(self) -> str:
-        """The plan as a picture, an SVG file: its stages, and the timeline of one step."""
-        from suite.comm.partition import picture
-
-        return picture.picture(self)
-
     def __str__(self) -> str:
         """The plan as a table."""
         head = ["stage", "layers", "devices", "parameters", "memory", "forward", "backward", "busy", "receives"]

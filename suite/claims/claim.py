@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from suite.claims.faults import first_fault, line_of, not_yaml
+from suite.claims import study
 from suite.contract import UserError
+from suite.entries.faults import first_fault, line_of, not_yaml
 from suite.load import nearest
 
 Text = Annotated[str, Field(min_length=1)]
@@ -206,8 +207,6 @@ def select(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
 
 def _read(path: Path) -> Paper:
     """The claims of a user's file; its studies are checked too."""
-    from suite.claims import study  # which needs this module
-
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -217,7 +216,7 @@ def _read(path: Path) -> Paper:
     paper = parse(text, path.as_posix())
     for index, claim in enumerate(paper.claims):
         for number, check in enumerate(claim.checks):
-            if fault := study.fault(check):
+            if check.study and (fault := study.fault(check.study, check.arguments)):
                 field, cause = fault
                 place = ("claims", index, "checks", number, field)
                 raise UserError(f"{path.as_posix()}: line {line_of(text, place)}: {field}: {cause}")

@@ -19,33 +19,17 @@ from suite.claims import study
 from suite.claims.claim import Check, Claim
 from suite.claims.measure import Bounds, Result, quantity
 from suite.contract import UserError
+from suite.entries.condition import CADENCE, INCIDENTAL, TUNING_SEEDS
 from suite.load import preset
 from suite.settings import configure
 from suite.settings.overrides import flat
 
-TUNING_SEEDS = range(3)  # `suite tune` chooses by these; a tuned run with one of them would be judged by its own choice
-# Settings that a result may have otherwise than the claim's command: they change no number of the run's mathematics.
-INCIDENTAL = (
-    "seed",
-    "repeat",
-    "run_dir",
-    "force",
-    "track",
-    "launch",
-    "require",
-    "data_dir",
-    "device",
-    "threads",
-    "save",
-)
-INCIDENTAL += ("checkpoint_every", "log_every", "resume", "tuning", "prefetch")
 CHOICES = ("task", "optimizer", "backend", "comm", "scale", "world")  # keys of a result's `spec`
 PLACES = ("data_dir", "cache_dir")  # settings of the task at any depth: where the data lies
 DEFAULT = "backend=torch"  # what a run without this word has, too
 USUAL = {"comm": "float32", "world": "1", "scale": "laptop"}  # without an experiment
 WORD = re.compile(r"[a-z]\w*")
 BASELINE = "baseline.name"
-CADENCE = "eval_every"  # matters for steps to a target only
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.claims.claim import load, select
-from suite.claims.evidence import INCIDENTAL, Results, matches, might_be, typed, wanted_settings
+from suite.claims.evidence import Results, matches, might_be, typed, wanted_settings
 from suite.claims.standing import Standing
 from suite.claims.verdict import standing
+from suite.entries.condition import INCIDENTAL
 
 
 def standings(names: Sequence[str] = ()) -> list[Standing]:

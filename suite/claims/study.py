@@ -1,10 +1,11 @@
 """Finds out whether a check's study exists and takes its arguments, without importing the study and its framework."""
 
 import ast
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from suite.claims.claim import Check
 from suite.load import nearest
 
 FOLDER = Path(str(resources.files("suite"))) / "studies"
@@ -21,28 +22,27 @@ def source_files(name: str) -> list[Path]:
     return sorted(package.glob("*.py")) or [file] * file.exists()
 
 
-def fault(check: Check) -> tuple[str, str] | None:
+def fault(study: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
     """The field of a check that is wrong, and what is wrong with it; None if nothing is.
 
     Args:
-        check: any; one without a study has no fault.
+        study: the name of the check's study.
+        arguments: that the check gives to the study.
     """
-    if not check.study:
-        return None
-    measure = _measure(check.study)
+    measure = _measure(study)
     if measure is None:
-        return "study", f"{check.study}: no such study; {nearest(check.study, _names())}"
+        return "study", f"{study}: no such study; {nearest(study, _names())}"
     accepted = [argument.arg for argument in (*measure.args.args[1:], *measure.args.kwonlyargs)]
-    unknown = next((name for name in check.arguments if name not in accepted), None)
+    unknown = next((name for name in arguments if name not in accepted), None)
     if unknown is not None:
-        return "arguments", f"{check.study}: no argument {unknown}; {nearest(unknown, accepted)}"
+        return "arguments", f"{study}: no argument {unknown}; {nearest(unknown, accepted)}"
     required = {
         argument.arg
         for argument, default in zip(measure.args.kwonlyargs, measure.args.kw_defaults, strict=True)
         if default is None
     }
-    if absent := sorted(required - check.arguments.keys()):
-        return "study", f"{check.study}: the argument {absent[0]} is missing; add it to arguments"
+    if absent := sorted(required - arguments.keys()):
+        return "study", f"{study}: the argument {absent[0]} is missing; add it to arguments"
     return None
 
 

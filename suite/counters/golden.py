@@ -22,7 +22,7 @@ PACKAGES = ("torch", "jax", "numpy")
 KINDS = ("run", "targets", "import")  # what an entry can be: the first steps of a run, its steps to targets, an import
 PRECISIONS = ("float32", "float64")
 # Rounding differs between machines and orders of sums. In a network of ReLUs the difference grows about tenfold a step
-# (see suite/verbs/replay.py).
+# (see suite/launch/replay.py).
 EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52}
 FIRST, GROWTH = 100, 10  # epsilons at the first step, growth per step
 WORST = 0.5  # of a loss; a larger difference is never called rounding

@@ -10,14 +10,13 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from suite import disk, load
+from suite import disk, load, published
 from suite import engine as backend
 from suite.contract import Task, UserError
 from suite.engine import pipeline
 from suite.launch.segment import Reporter, Segment
 from suite.record import dependencies, environment, record
 from suite.record.log import Log
-from suite.report import published
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.run import AnyRun, BaselineRun, Run

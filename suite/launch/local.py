@@ -221,7 +221,7 @@ def _lock(directory: Path) -> int:
 
 def show(run: AnyRun, directory: Path) -> int:
     """Print the result of a finished run; return its exit code."""
-    from suite.report import published
+    from suite import published
 
     result = json.loads((directory / "result.json").read_text())
     console = Console(run, None)

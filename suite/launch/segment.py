@@ -9,12 +9,13 @@ from typing import Any, Protocol
 from suite import disk
 from suite import engine as backend
 from suite.comm import setup
-from suite.comm.testbed.counters import Counter
+from suite.comm.transport.kernel import Counter
 from suite.contract import Event, Finished, Started, Task
 from suite.record.log import Log
-from suite.report.published import Row
 from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run
+from suite.published import Row
+from suite.record import record
 from suite.training import baseline, checkpoint, weights
 from suite.training.loop import train
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from suite.board.site import svg
 from suite.regress.history import Series
 from suite.regress.show import amount
-from suite.report.site import svg
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FOOT = 720, 150, 80, 20, 34, 26
 ROOM = 0.05  # of the range, above and below the points

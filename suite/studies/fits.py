@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from suite import published
 from suite.comm import setup
 from suite.comm.channel import Channel
 from suite.comm.projection import network
 from suite.comm.projection.fit import least_squares
 from suite.comm.projection.network import Network, Place
 from suite.contract import Layer
+from suite.launch.premises import describe
 from suite.projection import project
-from suite.report import published
-from suite.report.published import Row
+from suite.published import Row
 from suite.settings import configure
-from suite.verbs.plan import describe
 
 FITTED = 8  # devices; points with more are predicted
 FLOAT = 4  # bytes

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from suite import published
 from suite.claims.standings import sentences
+from suite.published import Row
+from suite.published.comparison import ORDER, choose, comparable
 from suite.record import record
-from suite.report import published, words
-from suite.report.comparison import ORDER, choose, comparable
-from suite.report.published import Row
-from suite.track import server
+from suite.track import server, words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suite.contract import Decided, Evaluated, Event, Explains, Finished, Sparse, Started, Step, Target, Task
-from suite.report.published import Row
+from suite.published import Row
+from suite.record import record
 from suite.settings import recipes
 from suite.settings.run import AnyRun, BaselineRun, Run
 
@@ -147,7 +148,7 @@ class Console:
 
     def _line(self, event: Step | Evaluated) -> str:
         """One line of progress: step, loss, metric, distance to the next and the last target, and time."""
-        from suite.report.words import duration
+        from suite.track.words import duration
 
         assert self.task is not None
         targets = self.task.targets

@@ -6,13 +6,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from suite.report import published
-from suite.report.comparison import choose
-from suite.report.published import Row
-from suite.report.run_report import page, report
 from suite.settings.run import AnyRun
+from suite import published
+from suite.published import Row
+from suite.published.comparison import choose
 from suite.track import picture, server
 from suite.track.points import Point, points
+from suite.track.run_report import page, report
 from suite.track.server import Client, Run
 from suite.track.view import CURVE, REPORT, View, experiment_name, snapshot, task_of
 

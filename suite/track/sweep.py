@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suite.report.words import target_of
 from suite.track.closing import columns
 from suite.track.console import measured, printer
+from suite.track.words import target_of
 
 if TYPE_CHECKING:
     from rich.table import Table

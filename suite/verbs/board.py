@@ -8,12 +8,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 
+from suite.board.groups import rank
+from suite.board.site.pages import render
 from suite.claims.standings import standings
 from suite.contract import UserError
-from suite.report import intake
-from suite.report.board import rank
-from suite.report.doubts import doubts
-from suite.report.site.pages import render
+from suite.entries import intake
+from suite.entries.doubts import doubts
 from suite.training import checkpoint
 
 STUDIES = "studies"  # the folder of values that `suite reproduce` measured

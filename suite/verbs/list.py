@@ -10,8 +10,8 @@ from typing import Any
 
 from suite import load
 from suite.contract import UserError
+from suite.entries import committed
 from suite.record import record
-from suite.verbs import ran
 
 Entry = dict[str, Any]  # backends, summary, citation, results
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.group and chosen.group not in GROUPS:
         raise UserError(f"{chosen.group}: no such group; {load.nearest(chosen.group, GROUPS)}")
     groups = {group: entries(group) for group in ([chosen.group] if chosen.group else GROUPS)}
-    counted = ran.counts()
+    counted = committed.counts()
     for group, members in groups.items():
         for name, entry in members.items():
             entry["results"] = counted[group][name] if counted and group in counted else None

@@ -3,28 +3,25 @@
 import argparse
 import json
 import math
-import os
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from suite import load
+from suite import published
 from suite.contract import CountsEpochs, Task, UserError
-from suite.launch import checks, run
+from suite.launch import checks
+from suite.launch.premises import count, describe, missing
+from suite.projection import baseline as plan_baseline
 from suite.projection import memory, project
+from suite.projection import partition as plan_partition
+from suite.published import Row, papers
 from suite.record import record
-from suite.report import published
-from suite.report.published import Row
 from suite.settings import configure, recipes, validation
 from suite.record.record import is_baseline
 from suite.settings.overrides import flat
-from suite.verbs import papers, plan_baseline, plan_partition
 
-RANKS_PER_CORE = 4  # ranks that may share a core; such a run is slow but correct
 HELP = """Show what the command without `plan` would run: parameters, steps, samples and epochs, what each device
 receives and sends, and the step time of the most similar run under runs/. With network= (a file of conf/network), also
 the projected step time on that network; the computation of one device is taken from compute_seconds= or from a run
@@ -175,54 +172,6 @@ def _gib(count: int) -> str:
     return f"{count / 2**30:,.3g}"
 
 
-def describe(config: Mapping[str, Any]) -> tuple[Task, list[str]]:
-    """Make the task, with or without its data; a task that reads a directory has shapes without it.
-
-    Returns:
-        The task, and a line that says which data is missing, if any.
-
-    Raises:
-        UserError: for an error that is not about missing data.
-    """
-    node = config["task"]
-    try:
-        return run.make_task(config), []
-    except UserError as error:
-        if "data_dir" not in node.get("source", {}):
-            raise
-        reason, _, _ = str(error).partition(". ")
-        advice = "" if "data_dir=" in reason else "; type data_dir=DIRECTORY"
-        return run.make_task({**config, "task": {**node, "absent": True}}), [f"data: {reason}{advice}"]
-
-
-def missing(config: Mapping[str, Any]) -> list[str]:
-    """One line for each thing that this machine lacks: the framework, devices."""
-    if is_baseline(config):
-        return []
-    reasons = []
-    try:
-        load.framework(config["backend"])
-    except UserError as error:
-        reasons.append(f"framework: {error}")
-    world, cores, visible = config["world"], len(os.sched_getaffinity(0)), gpus()
-    if config["device"] == "cuda" or (config["device"] == "auto" and visible):
-        if visible < world:
-            reasons.append(f"{_count(world, 'GPU')}; this machine has {visible or 'none'}")
-    elif world > cores * RANKS_PER_CORE:
-        reasons.append(f"{_count(world, 'device')}; this machine has {_count(cores, 'CPU core')}")
-    return reasons
-
-
-def gpus() -> int:
-    """The number of NVIDIA GPUs that a run could use here, from the driver and CUDA_VISIBLE_DEVICES."""
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
-    present = sum(line.startswith("GPU ") for line in done.stdout.splitlines())
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return present if named is None else min(present, len([name for name in named.split(",") if name.strip()]))
-
-
 def gradient_bytes(config: Mapping[str, Any], task: Task) -> dict[str, int]:
     """Bytes that one reduction of the gradients sends, by the ledger's formulas.
 
@@ -279,10 +228,6 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat({name: value for name, value in config.items() if name not in excluded})
 
 
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'s' if number != 1 else ''}"
-
-
 def lines(planned: Mapping[str, Any]) -> list[str]:
     """The plan as lines of text."""
     if is_baseline(planned["config"]):
@@ -310,13 +255,13 @@ def lines(planned: Mapping[str, Any]) -> list[str]:
         used = papers.used(planned["published_devices"], batch_size=planned["batch_size"], world=config["world"])
         paper.append(f"papers used {used}")
     return [
-        " · ".join([*head, _count(config["world"], "device"), f"comm {config['comm']['name']}"]),
+        " · ".join([*head, count(config["world"], "device"), f"comm {config['comm']['name']}"]),
         f"parameters  {planned['parameters']:,}, and {planned['buffers']:,} numbers in buffers",
         _memory(planned["memory"]),
         f"layers      {layers}: {planned['covered_parameters']:,} parameters that a curvature method can cover",
         f"steps       {planned['steps']:,} at most, of {planned['batch_size']:,} samples: {_epochs(planned['epochs'])}",
         f"targets     {', '.join(planned['targets']) or 'none'}",
-        f"tuning      {config['tuning']['source']}, {_count(config['tuning']['trials'], 'trial')}",
+        f"tuning      {config['tuning']['source']}, {count(config['tuning']['trials'], 'trial')}",
         f"device      {planned['batch_per_device']:,} samples a step, in micro-batches of {planned['micro_batch']:,}",
         f"sent        {wire if config['world'] > 1 else 'nothing: one device'}",
         f"time        {time}",

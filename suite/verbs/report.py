@@ -6,11 +6,11 @@ from pathlib import Path
 
 from suite.claims.standings import sentences
 from suite.contract import UserError
+from suite.entries import submission
+from suite.entries.strict import Unreadable
 from suite.record import record
-from suite.report import submission
-from suite.report.run_report import TEMPLATES, Report, page, report
-from suite.report.strict import Unreadable
 from suite.track import picture
+from suite.track.run_report import TEMPLATES, Report, page, report
 
 HELP = """Write one page about runs: targets, curves, published rows, the claims that they bear on, and the environment.
 RUN is a run directory or a result.json; without its event log a page has no curves. Exit codes: 0 written, 2 bad

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from suite.contract import UserError
-from suite.report import accept, audit, doubts, submission
-from suite.report.accept import Copy
-from suite.report.finding import Entry
-from suite.report.strict import Unreadable, shown
+from suite.entries import accept, checks, doubts, submission
+from suite.entries.accept import Copy
+from suite.entries.finding import Entry
+from suite.entries.strict import Unreadable, shown
 
 RESULTS, DOUBTS = Path("results/runs"), Path("results/doubts")
 HELP = """Check results and copy them to results/runs/<task>/ in a checkout. RESULT is a result.json, a run
 directory, or a folder with either. Each result must follow the schema and agree with its own configuration, curve and
 event log; the sha256 of the log goes into a file beside the copy. Nothing is written unless all results pass. A result
-that is there already is not written again. --check prints what an audit finds, and writes nothing. --doubt adds a doubt
+that is there already is not written again. --check only prints what is found. --doubt adds a doubt
 about results. Exit codes: 0 all results pass, 1 something is wrong (it is named), 2 bad usage."""
 
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("results", nargs="*", type=Path, metavar="RESULT")
     parser.add_argument("--to", type=Path, metavar="DIR", help=f"the folder of results (default: {RESULTS})")
     parser.add_argument("--partial", action="store_true", help="copy the results that pass, even if others do not")
-    parser.add_argument("--check", action="store_true", help="print the findings of an audit only")
+    parser.add_argument("--check", action="store_true", help="print the findings only")
     parser.add_argument("--doubt", type=Path, metavar="FILE.yaml", help=f"a doubt to add to {DOUBTS}")
     chosen = parser.parse_args(arguments)
     if chosen.doubt is not None:
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     if not chosen.results:
         raise UserError("name a result.json, a run directory or a folder: type suite submit RESULT")
     if chosen.check:
-        count, findings = audit.audit_paths(chosen.results)
-        return audit.print_findings(findings, count)
+        count, findings = checks.check_paths(chosen.results)
+        return checks.print_findings(findings, count)
     return _submit(chosen.results, chosen.to or _in_checkout(RESULTS), partial=chosen.partial)
 
 
@@ -69,7 +69,7 @@ def _submit(paths: Sequence[Path], folder: Path, *, partial: bool) -> int:
     existing = accept.present(folder)
     planned, already, refused = accept.copies(passed, folder, existing)
     faults = [(item.path, fault) for item in checked for fault in item.faults] + refused
-    faults += _audited(planned, [entry for entry, _ in passed], existing)
+    faults += _wrong(planned, [entry for entry, _ in passed], existing)
     for path, fault in faults:
         print(f"{shown(path)}: {fault}", file=sys.stderr)
     bad = {path for path, _ in faults}
@@ -98,15 +98,15 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     return list(files.values())
 
 
-def _audited(planned: Sequence[Copy], passed: Sequence[Entry], existing: Sequence[Entry]) -> list[tuple[Path, str]]:
-    """Print what an audit finds about the new results among those in the folder; return what is wrong."""
+def _wrong(planned: Sequence[Copy], passed: Sequence[Entry], existing: Sequence[Entry]) -> list[tuple[Path, str]]:
+    """Print the findings about the new results among those in the folder; return what is wrong."""
     new = {copy.source for copy in planned}
     entries = [entry for entry in passed if entry.path in new]
     tasks = {entry.result["spec"]["task"] for entry in entries}
     alike = (entry.path for entry in existing if entry.path.parent.name in tasks)
     others = [entry for entry in (submission.check(path).entry for path in alike) if entry is not None]
     wrong = []
-    for finding in audit.audit([*entries, *others]):
+    for finding in checks.check_entries([*entries, *others]):
         about = [path for path in new if path.as_posix() in finding.files]
         if finding.severity == "wrong":
             wrong += [(path, f"{finding.sentence}; {finding.remedy}") for path in about]

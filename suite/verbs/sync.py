@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from suite import published
 from suite.contract import UserError
-from suite.report import published
 from suite.track import mlflow, server
 from suite.track.pull import pull
 

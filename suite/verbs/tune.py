@@ -14,8 +14,8 @@ from suite.launch import directories, run
 from suite.launch.local import launch
 from suite.settings import configure, validation
 from suite.settings.overrides import TUNED, clean
-from suite.verbs import recipe
-from suite.verbs.trials import PREFIX, Trial, propose, rungs, shortfall, table
+from suite.tuning import recipe
+from suite.tuning.trials import PREFIX, Trial, propose, rungs, shortfall, table
 
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3

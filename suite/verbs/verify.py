@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
+from suite.entries.recompute import differences, inconsistent, recompute, schema_faults
+from suite.launch.replay import modules, rerun
 from suite.record import record
-from suite.report.recompute import differences, inconsistent, recompute, schema_faults
-from suite.verbs.replay import modules, rerun
 
 LISTED = 20  # differences that are printed
 HELP = """Check a result.json in three parts. schema: its format. numbers: its hash, targets, quantiles and everything

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from boards import result
 
-from suite.report import intake
-from suite.report.board import rank
-from suite.report.site import pages
+from suite.board.groups import rank
+from suite.board.site import pages
+from suite.entries import intake
 
 RESULTS, LIMIT = 10_000, 20.0  # seconds on an idle core
 TASKS = ("autoencoder", "bert", "caffenet", "cifar10", "dlrm", "frnn", "resnet50", "transformer")

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from suite.comm.partition.device import Device
-from suite.comm.partition.planner import Request, plan
-from suite.comm.partition.torch_trace import Traced, trace
+from suite.comm.partition.planner.request import Request
+from suite.comm.partition.planning import plan
+from suite.comm.partition.torch.trace import Traced, trace
 from suite.comm.projection.network import Network, make
 from suite.engine.pipeline.torch import Trained
 from suite.launch.run import make_task

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from engines import BACKENDS, advance, config, engine, weights
 
+from suite import published
 from suite.launch import run
 from suite.projection import project
-from suite.report import published
 from suite.settings import configure
 
 ROWS = ("distributed", "symmetric", "float21", "overlap", "hierarchical", "stale")

@@ -15,11 +15,12 @@ from jax_models import CASES, Draw
 
 from suite.comm.partition.calibration import Passes, calibrated, check_steps
 from suite.comm.partition.device import ONE_HOST, Device
-from suite.comm.partition.jax_pipeline import Pipeline
+from suite.comm.partition.jax.pipeline import Pipeline
 from suite.comm.partition.meetings import meet
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.planner import Request, plan
+from suite.comm.partition.planner.request import Request
+from suite.comm.partition.planning import plan
 from suite.comm.partition.timeline import StageTimes, simulate
 from suite.contract import UserError
 

@@ -10,10 +10,10 @@ from jax_cuts import distance, planned, traced
 from jax_models import CASES, Draw
 
 from suite.comm import setup
-from suite.comm.partition.jax_alone import run
-from suite.comm.partition.jax_messages import decoded, encoded, length, packed, payloads, unpacked
-from suite.comm.partition.jax_pipeline import Pipeline
-from suite.comm.partition.jax_tape import by_path
+from suite.comm.partition.jax.alone import run
+from suite.comm.partition.jax.messages import decoded, encoded, length, packed, payloads, unpacked
+from suite.comm.partition.jax.pipeline import Pipeline
+from suite.comm.partition.jax.tape import by_path
 from suite.contract import Spec, UserError
 from suite.settings import configure
 

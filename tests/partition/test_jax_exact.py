@@ -7,8 +7,8 @@ import pytest
 from jax_cuts import MICRO_BATCHES, distance, planned, traced, whole
 from jax_models import CASES, LARGE, Case, Draw
 
-from suite.comm.partition.jax_alone import micro_batch, run, stage_of
-from suite.comm.partition.jax_split import split
+from suite.comm.partition.jax.alone import micro_batch, run, stage_of
+from suite.comm.partition.jax.split import split
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])

@@ -9,7 +9,7 @@ from jax.extend.core import Var
 from jax_cuts import traced
 from jax_models import CASES, WIDTH, Draw
 
-from suite.comm.partition.jax_trace import trace
+from suite.comm.partition.jax.trace import trace
 from suite.contract import UserError
 
 

@@ -13,7 +13,7 @@ import conftest
 import pytest
 
 from suite.comm.partition import svg
-from suite.comm.partition.picture import picture
+from suite.comm.partition.picture import draw_plan
 from suite.comm.partition.plan import Plan, Stage
 from suite.comm.partition.timeline import simulate
 
@@ -48,18 +48,18 @@ def planned(stages: int = 3, **changes: object) -> Plan:
 
 def widths(plan: Plan, kind: str) -> list[float]:
     """The widths of all bars of a kind."""
-    paths = ElementTree.fromstring(plan.to_svg()).findall(f"{SVG}path[@class='{kind}']")
+    paths = ElementTree.fromstring(draw_plan(plan)).findall(f"{SVG}path[@class='{kind}']")
     return [float(width) for path in paths for width in re.findall(r"h([\d.]+)v", path.attrib["d"])]
 
 
 def test_a_fixed_plan_gives_the_golden_file() -> None:
-    assert planned().to_svg() == GOLDEN.read_text()
-    assert planned().to_svg() == planned().to_svg()
+    assert draw_plan(planned()) == GOLDEN.read_text()
+    assert draw_plan(planned()) == draw_plan(planned())
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4, 5, 17])
 def test_the_file_is_well_formed_and_its_text_escaped(stages: int) -> None:
-    root = ElementTree.fromstring(planned(stages).to_svg())
+    root = ElementTree.fromstring(draw_plan(planned(stages)))
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert sum("model.<embed> & norm" in text for text in texts) == max(stages - 1, 0) or stages == 1
     assert sum(text.startswith("memory ") for text in texts) == stages
@@ -85,7 +85,7 @@ def test_bars_are_in_proportion_to_their_times() -> None:
 
 
 def test_activations_are_computed_again_before_the_backward_pass() -> None:
-    root = ElementTree.fromstring(planned().to_svg())
+    root = ElementTree.fromstring(draw_plan(planned()))
     again, backward = (root.find(f"{SVG}path[@class='{kind}']") for kind in ("again", "backward"))
     assert again is not None and backward is not None
     ends = [float(x) + float(width) for x, width in re.findall(r"M([\d.]+) [\d.]+h([\d.]+)", again.attrib["d"])]
@@ -94,13 +94,13 @@ def test_activations_are_computed_again_before_the_backward_pass() -> None:
 
 
 def test_memory_is_drawn_as_a_share_of_the_limit() -> None:
-    root = ElementTree.fromstring(planned().to_svg())
+    root = ElementTree.fromstring(draw_plan(planned()))
     rooms, used = (root.findall(f"{SVG}rect[@class='{kind}']") for kind in ("room", "used"))
     shares = [
         float(part.attrib["width"]) / float(whole.attrib["width"]) for part, whole in zip(used, rooms, strict=True)
     ]
     assert shares == pytest.approx([1, 2 / 3, 2 / 3], abs=1e-2)
-    assert "9 GiB" in planned().to_svg() and "9 GiB" not in planned(2, limit=0).to_svg().replace("memory 9 GiB", "")
+    assert "9 GiB" in draw_plan(planned()) and "9 GiB" not in draw_plan(planned(2, limit=0)).replace("memory 9 GiB", "")
 
 
 def test_labels_are_shortened_at_their_start() -> None:
@@ -120,7 +120,7 @@ def test_ticks_are_round_and_few() -> None:
 def test_in_a_browser_every_text_is_inside_its_box_in_light_and_dark(tmp_path: Path) -> None:
     file, page = tmp_path / "plan.svg", browser.Browser()
     try:
-        file.write_text(picture(planned(9)))
+        file.write_text(draw_plan(planned(9)))
         colours = []
         for scheme in ("light", "dark"):
             page.open(file, width=960, scheme=scheme)
@@ -144,4 +144,4 @@ def test_in_a_browser_every_text_is_inside_its_box_in_light_and_dark(tmp_path: P
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(planned().to_svg())
+    GOLDEN.write_text(draw_plan(planned()))

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from graphs import chain, program
 
-from suite.comm.partition.blocks import blocks
-from suite.comm.partition.components import components
-from suite.comm.partition.costs import costs
 from suite.comm.partition.device import Device
 from suite.comm.partition.graph import Graph, Node, Parameter, Value
-from suite.comm.partition.planner import Request, plan, smallest
-from suite.comm.partition.stages import LIMIT, Costs, Problem, solve
+from suite.comm.partition.planner.blocks import blocks
+from suite.comm.partition.planner.components import components
+from suite.comm.partition.planner.costs import costs
+from suite.comm.partition.planner.request import Request
+from suite.comm.partition.planner.search import smallest
+from suite.comm.partition.planner.stages import LIMIT, Costs, Problem, solve
+from suite.comm.partition.planning import plan
 from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
 

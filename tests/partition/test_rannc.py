@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from graphs import chain, program
 
-from suite.comm.partition.costs import costs
 from suite.comm.partition.device import Device
 from suite.comm.partition.graph import Graph, Node, Parameter, Value
-from suite.comm.partition.planner import plan
+from suite.comm.partition.planner.costs import costs
+from suite.comm.partition.planner.request import Request
+from suite.comm.partition.planner.stages import Cut
+from suite.comm.partition.planning import plan
 from suite.comm.partition.rannc import _exchanged
-from suite.comm.partition.rannc_blocks import MANY, MOST, blocks
-from suite.comm.partition.rannc_groups import Groups
-from suite.comm.partition.rannc_stages import Shares, seconds
-from suite.comm.partition.request import Request
-from suite.comm.partition.stages import Cut
+from suite.comm.partition.rannc.blocks import MANY, MOST, blocks
+from suite.comm.partition.rannc.groups import Groups
+from suite.comm.partition.rannc.stages import Shares, seconds
 from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from suite.comm.partition.device import ONE_HOST, Device
-from suite.comm.partition.planner import Request, plan
-from suite.comm.partition.torch_alone import run
-from suite.comm.partition.torch_profile import profiled
-from suite.comm.partition.torch_trace import trace
+from suite.comm.partition.planner.request import Request
+from suite.comm.partition.planning import plan
+from suite.comm.partition.torch.alone import run
+from suite.comm.partition.torch.profile import profiled
+from suite.comm.partition.torch.trace import trace
 from suite.contract import UserError
 
 WIDTH, BATCH, MICRO_BATCHES = 8, 8, 4
@@ -191,8 +192,8 @@ def test_an_input_as_long_as_a_micro_batch_may_be_shared() -> None:
 
 
 def test_a_value_with_a_lazy_conjugate_travels() -> None:
-    from suite.comm.partition.torch_links import packed, unpacked
-    from suite.comm.partition.torch_rehearsal import form
+    from suite.comm.partition.torch.links import packed, unpacked
+    from suite.comm.partition.torch.rehearsal import form
 
     value = torch.fft.rfft(torch.randn(4, 8, generator=torch.Generator().manual_seed(0))).conj()
     [received] = unpacked(packed([value], [form(value)]), [form(value)])

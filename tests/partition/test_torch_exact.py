@@ -10,14 +10,16 @@ from torch.utils import _pytree as pytree
 from torch_models import CASES, WIDTH, Case, made, slices
 
 from suite.comm import setup
-from suite.comm.partition import torch_alone, torch_profile
-from suite.comm.partition.costs import spans
 from suite.comm.partition.device import Device
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.planner import Request, plan
-from suite.comm.partition.torch_links import length, packed, unpacked
-from suite.comm.partition.torch_rehearsal import form
-from suite.comm.partition.torch_trace import Traced, trace
+from suite.comm.partition.planner.costs import spans
+from suite.comm.partition.planner.request import Request
+from suite.comm.partition.planning import plan
+from suite.comm.partition.torch import alone as torch_alone
+from suite.comm.partition.torch import profile as torch_profile
+from suite.comm.partition.torch.links import length, packed, unpacked
+from suite.comm.partition.torch.rehearsal import form
+from suite.comm.partition.torch.trace import Traced, trace
 from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
 

@@ -3,7 +3,7 @@
 import pytest
 from claimed import check_of, holds
 
-from suite.report import published
+from suite import published
 from suite.studies import superlinear
 
 

@@ -10,11 +10,10 @@ import ranks
 from engines import BACKENDS, advance, weights
 from small import SMALL_BERT, SPARSE, small
 
-from suite import load
+from suite import load, published
 from suite.contract import UserError
 from suite.launch import run
 from suite.record import record
-from suite.report import published
 from suite.settings import configure
 from suite.tasks import _sparse
 from suite.tasks._sparse import Sparsity, blocked, whole

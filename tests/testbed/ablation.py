@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trained
 
-from suite.comm.testbed import Testbed
+from suite import published
 from suite.contract import UserError
-from suite.report import published
+from testbed import Testbed
 
 PRESETS = ("distributed", "symmetric", "float21", "overlap", "hierarchical", "stale")
 ROWS = {f"kfac_{preset}": f"A8-{number:02}" for number, preset in enumerate(PRESETS, 5)}

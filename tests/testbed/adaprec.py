@@ -16,8 +16,8 @@ from collections import Counter
 from io import StringIO
 from pathlib import Path
 
-from suite.comm.testbed import Testbed, rendezvous
 from suite.contract import UserError
+from testbed import Testbed, rendezvous
 
 RUNS, RESULTS = Path("runs/adaprec"), Path("results/adaprec")
 MODES = ("float32", "fp8", "table1", "layerwise", "fastest", "adaprec")  # the poster calls layerwise "fastest"

@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import wired
 
 from suite import load
-from suite.comm.testbed import Testbed
 from suite.contract import UserError
 from suite.settings import configure
+from testbed import Testbed
 
 COLUMNS = "{:<18}{:<7}{:>6}{:>15}{:>15}{:>10}{:>10}"
 

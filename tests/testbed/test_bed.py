@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import TESTS
 
-from suite.comm.testbed import RankFailed, Testbed, gc, missing, network
 from suite.contract import UserError
+from testbed import RankFailed, Testbed, gc, missing, network
 
 pytestmark = pytest.mark.testbed
 needs_bed = pytest.mark.skipif(bool(REASON := missing()), reason=REASON)
@@ -61,7 +62,7 @@ def test_a_rank_that_fails_is_named_and_leaves_nothing() -> None:
 
 @needs_bed
 def test_a_bed_whose_process_was_killed_is_taken_away_and_a_living_one_is_not() -> None:
-    command = [sys.executable, "-m", "suite.comm.testbed", "up", "--hosts", "2", "--delay", "100us"]
+    command = [sys.executable, str(TESTS / "testbed"), "up", "--hosts", "2", "--delay", "100us"]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert owner.stdout
     names = [owner.stdout.readline().split()[4] for _ in range(2)]

@@ -7,8 +7,8 @@ import pytest
 import wired
 from wired import CONSTANT, SHAPED, UNSHAPED
 
-from suite.comm.testbed import Testbed, missing
 from suite.settings import configure
+from testbed import Testbed, missing
 
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(bool(REASON := missing()), reason=REASON)]
 RING = {"algorithm": {"module": "suite.comm.algorithms.ring"}}

@@ -9,8 +9,8 @@ from wired import CONSTANT, UNSHAPED
 from suite.comm import setup
 from suite.comm.projection import cost, network
 from suite.comm.projection.network import Place
-from suite.comm.testbed import Testbed, missing
 from suite.settings import configure
+from testbed import Testbed, missing
 
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(bool(REASON := missing()), reason=REASON)]
 VALUES, HOSTS, LOCAL = 500_000, 2, 2

@@ -12,8 +12,8 @@ from typing import Any
 import conftest
 import pytest
 
-from suite.comm.testbed import Testbed, missing, network, rendezvous
 from suite.training import checkpoint
+from testbed import Testbed, missing, network, rendezvous
 
 pytestmark = [
     pytest.mark.testbed,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from wired import CONSTANT, SHAPED, UNSHAPED
 
-from suite.comm.testbed import Testbed, missing, rendezvous
 from suite.record import record
 from suite.verbs import verify
+from testbed import Testbed, missing, rendezvous
 
 pytestmark = pytest.mark.testbed
 needs_bed = pytest.mark.skipif(bool(REASON := missing()), reason=REASON)

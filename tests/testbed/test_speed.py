@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import wired
 
-from suite.comm.testbed import Testbed, missing
 from suite.settings import configure
+from testbed import Testbed, missing
 
 pytestmark = [
     pytest.mark.testbed,

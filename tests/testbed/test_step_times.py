@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trained
 
-from suite.comm.testbed import Testbed, missing
 from suite.launch import run
 from suite.projection import project
 from suite.settings import configure
+from testbed import Testbed, missing
 
 pytestmark = [
     pytest.mark.testbed,

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from stored import result_of
 
+from suite import published
 from suite.contract import Data, Evaluated, Finished, Started, Step, Target
-from suite.report import comparison, published, words
-from suite.track import sweep
+from suite.published import comparison
+from suite.track import sweep, words
 from suite.track.console import Console, patience, printer
 
 DIGITS = Data(

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from stored import artifacts, cut, history, query, result_of, status, tags
 
+from suite import published
 from suite.contract import UserError
+from suite.published import comparison
 from suite.record import record
-from suite.report import comparison, published
 from suite.track import mlflow, picture, server, view
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from stored import cut, result_of
 
+from suite import published
 from suite.contract import UserError
-from suite.report import published
 from suite.track import mlflow, server
 from suite.track.pull import pull
 from suite.verbs import sync

@@ -11,8 +11,8 @@ from light import loaded
 from tiny_runs import CONF, TINY, Call, copied
 
 from suite import load
+from suite.launch.premises import missing
 from suite.tasks._data.shapes import NAMES, write_jpeg
-from suite.verbs.plan import missing
 
 
 def planned(suite: Call, *arguments: str) -> dict[str, Any]:
@@ -83,20 +83,20 @@ def test_plan_reads_the_classes_of_the_data_that_is_here(suite: Call, tmp_path: 
 def test_plan_names_missing_devices_and_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"backend": "jax", "world": 2, "device": "auto"}
     cores = len(os.sched_getaffinity(0))
-    monkeypatch.setattr("suite.verbs.plan.gpus", lambda: 0)
+    monkeypatch.setattr("suite.launch.premises.gpus", lambda: 0)
     assert missing(config) == []
     assert missing(config | {"device": "cuda"}) == ["2 GPUs; this machine has none"]
     assert missing(config | {"world": 1000 * cores})[0].startswith(
         f"{1000 * cores:,} devices; this machine has {cores} CPU core"
     )
-    monkeypatch.setattr("suite.verbs.plan.gpus", lambda: 1)
+    monkeypatch.setattr("suite.launch.premises.gpus", lambda: 1)
     assert missing(config) == ["2 GPUs; this machine has 1"]
     monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: None)
     assert "pip install -e '.[jax]'" in missing(config | {"world": 1})[0]
 
 
 def test_plan_counts_visible_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from suite.verbs.plan import gpus
+    from suite.launch.premises import gpus
 
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: x)'\necho 'GPU 1: A (UUID: y)'\n")

@@ -87,9 +87,9 @@ def test_an_interrupted_command_continues(claims):
 
 
 def test_what_is_kept_has_the_name_that_submit_gives_it(claims, tmp_path, monkeypatch):
-    from suite.verbs import claim_runs
+    from suite.claims import runs
 
-    monkeypatch.setattr(claim_runs, "committed", lambda: tmp_path / "results")
+    monkeypatch.setattr(runs, "committed", lambda: tmp_path / "results")
     assert reproduce.main([str(claims), "--json", "--keep"]) == 0
     (kept,) = (tmp_path / "results" / "runs").rglob("*.json")
     assert kept.parent.name == "resnet50" and kept.name.startswith("digits-sgd-torch-s3-")
@@ -125,11 +125,11 @@ def test_a_rejected_run_of_one_claim_does_not_end_the_others(claims, capsys):
     "words, saved", [("+task=frnn optimizer=sgd", ["save=none"]), ("+task=frnn baseline=trees", [])]
 )
 def test_a_baseline_has_no_weights_to_leave_out(words: str, saved: list[str], claims, monkeypatch):
-    from suite.verbs import claim_runs
+    from suite.claims import runs
 
     typed: list[list[str]] = []
-    monkeypatch.setattr(claim_runs, "_process", lambda command: typed.append(command) or 0)
-    claim_runs._run_suite(words, 3, [], keep=False)
+    monkeypatch.setattr(runs, "_process", lambda command: typed.append(command) or 0)
+    runs._run_suite(words, 3, [], keep=False)
     assert typed[0][-1 - len(saved) :] == ["track=none", *saved]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from claimed import CLAIMS
 
-from suite.claims import evidence
+from suite.claims import again, evidence, runs
 from suite.contract import UserError
-from suite.verbs import claim_again, claim_runs, reproduce
+from suite.verbs import reproduce
 
 STUDY = "lessard2016-heavy-ball-cycle"
 
@@ -19,7 +19,7 @@ def committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of committed results with one claim's values; the working directory is beside it."""
     folder = tmp_path / "results"
     shutil.copytree(evidence.committed() / "studies" / STUDY, folder / "studies" / STUDY)
-    for module in (evidence, claim_runs, claim_again):
+    for module in (evidence, runs, again):
         monkeypatch.setattr(module, "committed", lambda: folder)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

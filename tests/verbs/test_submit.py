@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_runs import Call, copied
 
-from suite.report import audit, submission
-from suite.report.strict import Unreadable
+from suite.entries import checks, submission
+from suite.entries.strict import Unreadable
 
 COMMITTED = Path(__file__).parents[2] / "results" / "runs"
 SAMPLE = COMMITTED / "resnet50" / "shapes-kfac-jax-s2-b8e5fcbb50a7.json"
@@ -94,7 +94,7 @@ def test_a_log_of_another_run_is_noticed(suite: Call, one: Path, tmp_path: Path)
 def test_a_file_that_appears_meanwhile_is_not_replaced(
     suite: Call, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from suite.report import accept
+    from suite.entries import accept
 
     planned = accept.copies
 
@@ -150,7 +150,7 @@ def test_hostile_values_are_named_and_never_crash(tmp_path: Path, values: dict[s
     checked = submission.check(path)
     assert checked.faults  # each change contradicts the schema, the hash, or what is recomputed
     assert all(fault.isprintable() and len(fault) < 1000 for fault in checked.faults)
-    _, findings = audit.audit_paths([path])
+    _, findings = checks.check_paths([path])
     assert findings[0].severity == "wrong"
 
 
@@ -168,7 +168,7 @@ LEAVES = (
 
 @given(st.data())
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_hostile_value_at_any_place_never_crashes_the_check_or_the_audit(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_hostile_value_at_any_place_never_crashes_the_checks(tmp_path: Path, data: st.DataObject) -> None:
     result = json.loads(json.dumps(RESULT))
     node: Any = result
     key: Any = data.draw(st.sampled_from([*LEAVES, *result]))
@@ -181,7 +181,7 @@ def test_a_hostile_value_at_any_place_never_crashes_the_check_or_the_audit(tmp_p
     events = [{"event": "step", "step": 1, key if isinstance(key, str) else "loss": data.draw(HOSTILE)}]
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     assert submission.check(path).faults
-    _, findings = audit.audit_paths([path])
+    _, findings = checks.check_paths([path])
     assert findings[0].severity == "wrong" and all(str(finding).isprintable() for finding in findings)
 
 
@@ -190,7 +190,7 @@ def test_an_accuracy_of_any_size_is_named(tmp_path: Path) -> None:
     result["curve"][0]["metrics"]["top1"] = 1e308
     path = tmp_path / "result.json"
     path.write_text(json.dumps(result))
-    assert audit.audit_paths([path])[1][0].severity == "wrong"
+    assert checks.check_paths([path])[1][0].severity == "wrong"
 
 
 @given(st.recursive(HOSTILE, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30))

@@ -16,8 +16,9 @@ from suite.launch import run
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import flat
-from suite.verbs import recipe, tune
-from suite.verbs.trials import Trial, propose, table
+from suite.tuning import recipe
+from suite.tuning.trials import Trial, propose, table
+from suite.verbs import tune
 
 SGD = {"name": "sgd", "lr": 0.05, "block_size": 128, "search": {"lr": [0.01, 1.0, "log"]}}
 

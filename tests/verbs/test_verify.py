@@ -10,9 +10,9 @@ import conftest
 import pytest
 from tiny_runs import PATH, Call, copied
 
+from suite.launch import replay
 from suite.record import environment
 from suite.settings import configure
-from suite.verbs import replay
 
 
 def test_verify_agrees_bit_for_bit(suite: Call, one: Path) -> None:

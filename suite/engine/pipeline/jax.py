@@ -17,8 +17,8 @@ from suite import engine, load
 from suite.comm import setup
 from suite.comm.channel import Channels
 from suite.comm.partition.jax import Pipeline, partition
-from suite.comm.partition.jax_processes import together
-from suite.comm.partition.jax_replicas import Replicas
+from suite.comm.partition.jax.processes import together
+from suite.comm.partition.jax.replicas import Replicas
 from suite.comm.partition.peers import met
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.transport.jax import AXIS

@@ -8,10 +8,10 @@ from torch import Tensor
 from suite import load
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.planner import Request
-from suite.comm.partition.planner import plan as planned
-from suite.comm.partition.torch_profile import profiled
-from suite.comm.partition.torch_trace import trace
+from suite.comm.partition.planner.request import Request
+from suite.comm.partition.planning import plan as planned
+from suite.comm.partition.torch.profile import profiled
+from suite.comm.partition.torch.trace import trace
 from suite.comm.projection.network import Network
 from suite.contract import Task
 from suite.engine.pipeline import described, partition_of

@@ -1,0 +1,193 @@
+"""Partitions an unmodified `nn.Module` into the stages of a pipeline, with replicas of each stage."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from suite.comm.channel import Channels
+from suite.comm.codecs._codec import Codec
+from suite.comm.partition.device import ONE_HOST, Device
+from suite.comm.partition.orders import Schedule
+from suite.comm.partition.plan import Plan
+from suite.comm.partition.planner.request import Request
+from suite.comm.partition.planning import plan as planned
+from suite.comm.partition.torch.pipeline import Pipeline
+from suite.comm.partition.torch.profile import profiled
+from suite.comm.partition.torch.trace import Loss, Traced, trace
+from suite.comm.projection.network import Network
+from suite.contract import UserError
+
+HOST_MEMORY = 2**34  # bytes of a device whose memory is unknown
+
+
+def plan(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    targets: Any = None,
+    *,
+    loss: Loss | None = None,
+    devices: int,
+    device: Device,
+    network: Network = ONE_HOST,
+    stages: int | None = None,
+    micro_batches: int | None = None,
+    schedule: Schedule = "1f1b",
+    rannc_compat: bool = False,
+) -> Plan:
+    """Plan the stages of a model without running it; the devices need not exist.
+
+    The model and the inputs may be on the `meta` device, so that they need no memory.
+
+    Args:
+        model: in training mode.
+        inputs: positional arguments of the model with the whole batch of a step: tensors with the samples along axis 0.
+        targets: second argument of `loss`.
+        loss: (outputs, targets) to a scalar, the mean over samples; None if the model returns it.
+        devices: number of devices.
+        device: memory and speed of one device.
+        network: between the devices.
+        stages: number of stages; None: the fastest.
+        micro_batches: number of micro-batches of a step; None: the fastest.
+        schedule: `1f1b` or `gpipe`.
+        rannc_compat: choose the stages by RaNNC's original rules, for comparison; such a plan is not trained.
+
+    Returns:
+        The plan; `print` shows it as a table.
+
+    Raises:
+        UserError: if the model cannot be cut or does not fit.
+
+    Example:
+        >>> print(plan(model, (ids, mask), labels, loss=loss, devices=8, device=Device(32e9, 15.7e12, 9e11)))
+    """
+    batch = samples(inputs)
+    size = min(batch, 2)  # not 1, because BatchNorm cannot train on one sample
+    if micro_batches and batch % micro_batches == 0:
+        size = batch // micro_batches
+    traced = trace(model, *_first((inputs, targets), batch, size), loss=loss, split=_split((inputs, targets), batch))
+    request = Request(devices, batch, device, network, stages, micro_batches, schedule, rannc_compat=rannc_compat)
+    return planned(traced.graph, request)
+
+
+def partition(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    targets: Any = None,
+    *,
+    loss: Loss | None = None,
+    micro_batches: int,
+    stages: int | None = None,
+    schedule: Schedule = "1f1b",
+    memory: float = HOST_MEMORY,
+    network: Network = ONE_HOST,
+    device: torch.device | str = "cpu",
+    channels: Channels | None = None,
+    activations: Codec | None = None,
+    speeds: Device | None = None,
+    outputs: bool = False,
+    seed: int = 0,
+    deadline: float | None = None,
+) -> Pipeline:
+    """Cut a model over all processes of `torch.distributed`, and return this process's stage.
+
+    Every process calls this with the same unmodified model. Operators are timed on rank 0's device, and rank 0's
+    plan is used. Afterwards, each process needs only the parameters of its own stage.
+
+    Args:
+        model: in training mode; the same weights on every process.
+        inputs: positional arguments of the model with the whole batch of a step: tensors with the samples along axis 0.
+        targets: second argument of `loss`.
+        loss: (outputs, targets) to a scalar, the mean over samples; None if the model returns it.
+        micro_batches: number of micro-batches of a step.
+        stages: number of stages; None: the fastest.
+        schedule: `1f1b` or `gpipe`.
+        memory: bytes of one device.
+        network: between the devices, for the plan.
+        device: of this process.
+        channels: how gradients are averaged over the replicas of a stage; None: exactly, in their own type.
+        activations: encodes the float32 and float64 values that cross a cut, and their gradients; None: they keep their
+            bits. The backward pass treats the codec as the identity.
+        speeds: of a device, for the plan, which is then the same in every run; None: operators are timed.
+        outputs: keep the model's outputs, in `pipeline.outputs` of the last stage.
+        seed: of dropout and the like, and of codecs that draw random numbers.
+        deadline: seconds that a process waits for another; None: torch's default.
+
+    Returns:
+        The pipeline. `pipeline.step(inputs, targets)` trains one step up to the gradients.
+
+    Raises:
+        UserError: if the model cannot be cut or does not fit.
+
+    Example:
+        >>> torch.distributed.init_process_group("gloo")
+        >>> pipeline = partition(model, (ids, mask), labels, loss=loss, micro_batches=8)
+        >>> optimizer = torch.optim.AdamW(pipeline.parameters(), lr=1e-3)
+        >>> value = pipeline.step((ids, mask), labels)
+        >>> optimizer.step()
+    """
+    device = torch.device(device)
+    batch = samples(inputs)
+    if batch % micro_batches:
+        raise UserError(f"micro_batches={micro_batches}: does not divide the batch of {batch} samples")
+    first, split = _first((inputs, targets), batch, batch // micro_batches), _split((inputs, targets), batch)
+    traced = trace(model, *first, loss=loss, outputs=outputs, split=split)
+
+    def measured() -> Plan:
+        graph = traced.graph if speeds else profiled(traced, device)
+        kind = speeds or Device(memory, 1.0, 1.0)  # where every operator is timed, speeds are not used
+        return planned(graph, Request(dist.get_world_size(), batch, kind, network, stages, micro_batches, schedule))
+
+    options = {"channels": channels, "activations": activations, "seed": seed, "deadline": deadline}
+    return Pipeline(traced, agreed(measured), device, **options)
+
+
+def agreed(make: Callable[[], Plan]) -> Plan:
+    """Rank 0's plan, on every rank; its error, too."""
+    message: list[Plan | UserError | None] = [None]
+    cause: Exception | None = None
+    if dist.get_rank() == 0:
+        try:
+            message[0] = make()
+        except Exception as error:  # or the other ranks would wait
+            cause = error
+            message[0] = error if isinstance(error, UserError) else UserError(f"rank 0 could not plan: {error!r}")
+    dist.broadcast_object_list(message)
+    answer = message[0]
+    if isinstance(answer, UserError):
+        raise answer from (cause if cause is not answer else None)
+    assert isinstance(answer, Plan)
+    return answer
+
+
+def samples(inputs: tuple[Any, ...]) -> int:
+    """The number of samples of a batch: the length of its first tensor.
+
+    Raises:
+        UserError: if there is no tensor.
+    """
+    for leaf in pytree.tree_leaves(inputs):
+        if isinstance(leaf, Tensor) and leaf.ndim:
+            return len(leaf)
+    raise UserError("inputs: no tensor with the samples along axis 0; pass a tuple, for example (ids, mask)")
+
+
+def _first(batch: Any, count: int, size: int) -> Any:
+    """The first `size` samples of a batch of `count`; tensors of another length are the same for every micro-batch."""
+
+    def cut(leaf: Any) -> Any:
+        whole = not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != count
+        return leaf if whole else leaf[:size]
+
+    return pytree.tree_map(cut, batch)
+
+
+def _split(batch: Any, count: int) -> list[bool]:
+    """Of each input and target, whether its axis 0 has the samples."""
+    return [isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == count for leaf in pytree.tree_leaves(batch)]
+
+
+__all__ = ["Device", "Network", "Pipeline", "Plan", "Traced", "partition", "plan"]

@@ -1,0 +1,240 @@
+"""Groups and ranks results for the leaderboard. `suite/board/rows.py` makes the rows, `suite/board/site/` the pages.
+
+Results rank together only if they have the same task version, variant, scale, data, batch size, target, and settings of
+data, model and metric. Tuned and untuned results never rank together. Each row states its number of seeds; runs that
+missed the target, diverged or failed count. The same results give the same leaderboard in any order.
+"""
+
+import hashlib
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from suite.board.rows import COLUMNS, Entry, make_entry, sortable
+from suite.contract import Target
+from suite.record.record import is_baseline
+from suite.entries.condition import Result, add_baselines, as_text, condition_of, reported, rung_of
+from suite.entries.doubts import Doubt
+
+SCHEMA = 2  # of leaderboard.json; docs/leaderboard.md describes its fields
+# Settings that change neither data nor computation: runs that differ only in these share a row.
+INCIDENTAL = {"seed", "repeat", "run_dir", "force", "track", "launch", "require", "data_dir", "device", "threads"}
+INCIDENTAL |= {"checkpoint_every", "log_every", "save", "resume", "tuning"}  # tuning has a column of its own
+INCIDENTAL |= {"init_from"}  # the weights that it names are part of the group's condition
+# Settings that older results lack, with the value that changes nothing: such results share a row.
+NEUTRAL = {"target_evaluations": 1}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Results that rank together."""
+
+    name: str
+    task: str
+    task_version: str
+    variant: str
+    scale: str
+    data: dict[str, str]
+    samples: dict[str, int]  # of the data, by split
+    parameters: int | None  # of the network; None: only baselines
+    settings: dict[str, Any]  # the task's settings that change data, model or metric
+    batch_size: int | None  # None: only baselines
+    target: dict[str, Any] | None  # None: every run failed before its targets were known
+    tuned: bool
+    entries: tuple[Entry, ...]
+    published: tuple[str, ...]  # ids of the task's published rows
+    note: str  # a remark on the data
+    initial_weights: str | None = None  # sha256 of the weights in init_from; None: drawn by the seed
+    special: dict[str, Any] = field(default_factory=dict)  # differences from other groups of the task and scale
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether the runs are smaller than the published ones."""
+        return self.scale != "paper"
+
+    @property
+    def goal(self) -> str:
+        """The target in words, as a run prints it."""
+        return str(Target(**self.target)) if self.target else "no target"
+
+    @property
+    def label(self) -> str:
+        """The data in words; a checksum is shortened, a version is not."""
+        identity = self.data["identity"][:12] if self.data["kind"] == "real" else self.data["identity"]
+        return f"{self.data['kind']}:{self.data['name']}@{identity}"
+
+    @property
+    def batch(self) -> str:
+        """The batch size in words."""
+        return f"batch {self.batch_size:,}" if self.batch_size else "no batches"
+
+    @property
+    def title(self) -> str:
+        """The conditions in one line."""
+        scale = f"{self.scale} stand-in" if self.stand_in else self.scale
+        tuned = "tuned" if self.tuned else "not tuned here"
+        task = f"{self.task} v{self.task_version}"
+        return " · ".join([task, self.variant, scale, self.label, self.batch, *self.specials, self.goal, tuned])
+
+    @property
+    def specials(self) -> list[str]:
+        """The differences from other groups of the task, variant and scale, in words."""
+        return [
+            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in self.special.items()
+        ]
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """Everything that must be equal for results to rank together, apart from the target."""
+        names = (
+            "task",
+            "task_version",
+            "variant",
+            "scale",
+            "data",
+            "samples",
+            "parameters",
+            "initial_weights",
+            "settings",
+            "batch_size",
+            "tuned",
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """All groups, and all results by file name."""
+
+    groups: tuple[Group, ...]
+    results: dict[str, Result]
+    unreadable: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()  # about any results
+    unreported: int = 0  # results that do not count, because their seed chose their settings
+
+
+def rank(results: Iterable[Result], *, unreadable: Iterable[str] = (), doubts: Iterable[Doubt] = ()) -> Leaderboard:
+    """Group and rank results; a pure function of the set of results.
+
+    Args:
+        results: contents of result.json files; equal ones count once.
+        unreadable: one line for each file that is not a result; the page lists them.
+        doubts: shown beside the results that they are about; they do not change the order.
+    """
+    known = {_digest(result): result for result in results}
+    files = reported(known)
+    ladders: dict[str, dict[str, dict]] = defaultdict(dict)
+    for result in files.values():
+        for target in result["targets"]:
+            ladders[as_text(condition_of(result))][as_text(rung_of(target))] = rung_of(target)
+    members: dict[str, list[str]] = defaultdict(list)
+    for file, result in files.items():
+        condition = condition_of(result)
+        # a run that failed before its targets were known counts for every target of its ladder
+        rungs = [rung_of(target) for target in result["targets"]] or list(ladders[as_text(condition)].values())
+        for rung in rungs or [None]:
+            members[as_text({**condition, "target": rung})].append(file)
+    add_baselines(members)
+    groups = [_group(json.loads(key), {file: files[file] for file in names}) for key, names in members.items()]
+    groups = sorted(_with_differences(groups), key=_group_order)
+    return Leaderboard(tuple(groups), files, tuple(sorted(unreadable)), tuple(doubts), len(known) - len(files))
+
+
+def _with_differences(groups: Iterable[Group]) -> list[Group]:
+    """Add to each group how it differs from other groups of the same task, variant, scale and data source."""
+    alike: dict[tuple, list[Group]] = defaultdict(list)
+    for group in groups:
+        source = (group.data["kind"], group.data["name"])
+        alike[group.task, group.task_version, group.variant, group.scale, source].append(group)
+    return [
+        replace(group, special=special)
+        for similar in alike.values()
+        for group, special in zip(similar, _special(similar), strict=True)
+    ]
+
+
+def _weights(group: Group) -> str:
+    return group.initial_weights[:12] if group.initial_weights else "drawn by the seed"
+
+
+def _special(groups: list[Group]) -> list[dict[str, Any]]:
+    """For each group, the sizes and settings in which the groups differ."""
+    sizes = [
+        {f"{split} samples": n for split, n in group.samples.items()}
+        | {"parameters": group.parameters, "initial weights": _weights(group)}
+        for group in groups
+    ]
+    features = {str(i): _flat(group.settings) | size for i, (group, size) in enumerate(zip(groups, sizes, strict=True))}
+    return list(_differing(features).values())
+
+
+def _group_order(group: Group) -> tuple:
+    target = (group.target["metric"], group.target["value"]) if group.target else ("", 0.0)
+    return group.task, group.task_version, group.variant, group.scale, group.batch_size or 0, *target, group.name
+
+
+def _group(condition: dict[str, Any], files: dict[str, Result]) -> Group:
+    """Make a group from the results with the same condition."""
+    members: dict[str, dict[str, Result]] = defaultdict(dict)
+    configs: dict[bool, dict[str, dict[str, Any]]] = {True: {}, False: {}}  # by row, baselines separately
+    for file, result in files.items():
+        spec = result["spec"]
+        config = {
+            key: value
+            for key, value in spec["config"].items()
+            if key not in INCIDENTAL and (key not in NEUTRAL or value != NEUTRAL[key])
+        }
+        config["precision"] = result["precision"]
+        row = as_text([*(spec[key] for key in COLUMNS), result["tuning"], config])
+        members[row][file] = result
+        configs[is_baseline(spec)][row] = _flat(config)
+    settings = _differing(configs[True]) | _differing(configs[False])
+    entries = [make_entry(results, condition["target"], settings[row]) for row, results in members.items()]
+    return Group(
+        name=f"{condition['task']}-{hashlib.sha256(as_text(condition).encode()).hexdigest()[:8]}",
+        entries=_ranked(entries),
+        published=tuple(sorted({id for result in files.values() for id in result["published"]})),
+        note=min(result["data"]["note"] for result in files.values()),
+        **condition,
+    )
+
+
+def _differing(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """For each row, the settings in which the rows differ."""
+    names = sorted({name for config in configs.values() for name in config})
+    differing = [name for name in names if len({as_text(config.get(name)) for config in configs.values()}) > 1]
+    return {row: {name: config[name] for name in differing if name in config} for row, config in configs.items()}
+
+
+def _ranked(entries: list[Entry]) -> tuple[Entry, ...]:
+    """Rank by the median of steps to the target; rows whose median seed misses follow by hit rate, without a rank."""
+    medians = {entry.results[0]["file"]: sortable(entry.steps) for entry in entries}
+
+    def order(entry: Entry) -> tuple:
+        file = entry.results[0]["file"]
+        rate = entry.steps.hits / entry.steps.n if entry.steps else -1.0
+        return medians[file], -rate, entry.optimizer, entry.comm or "", entry.backend or "", entry.world or 0, file
+
+    def placed(entry: Entry) -> Entry:
+        steps = medians[entry.results[0]["file"]]
+        return replace(entry, rank=None if math.isinf(steps) else 1 + sum(other < steps for other in medians.values()))
+
+    return tuple(placed(entry) for entry in sorted(entries, key=order))
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by dotted key, without names (which are columns) and modules."""
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        elif key not in (*COLUMNS, "name", "module"):
+            flat[prefix + key] = value
+    return flat
+
+
+def _digest(result: Result) -> str:
+    return hashlib.sha256(as_text(result).encode()).hexdigest()[:16] + ".json"

@@ -1,0 +1,105 @@
+"""Writes the first table of the README from the committed results: `python -m suite.board.readme`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from suite.board.groups import Leaderboard, rank
+from suite.board.sections import Section, sections
+from suite.board.site.text import median, number
+from suite.contract import UserError
+from suite.entries import intake
+
+START, END = "<!-- results: python -m suite.board.readme -->", "<!-- end of results -->"
+MOST_LINES = 9  # of the table; the README has at most 120 lines
+HEADER = """| task, data | last target | median steps over seeds (n), fewest first | leader |
+|---|---|---|---|"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the table, or compare it.
+
+    Args:
+        arguments: what was typed after the module's name.
+
+    Returns:
+        0, or 1 if `--check` finds another table in the file.
+    """
+    parser = argparse.ArgumentParser(prog="python -m suite.board.readme", description=__doc__)
+    parser.add_argument("--file", type=Path, default=Path("README.md"), help="the file (default: README.md)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the table would change")
+    chosen = parser.parse_args(arguments)
+    old = chosen.file.read_text(encoding="utf-8")
+    new = replaced(old, table(committed()))
+    if chosen.check:
+        return int(old != new)
+    chosen.file.write_text(new, encoding="utf-8", newline="\n")
+    return 0
+
+
+def committed() -> Leaderboard:
+    """The leaderboard of the results that are committed with the suite."""
+    folder = Path(str(resources.files("suite.results"))) / "runs"
+    results, _ = intake.read(sorted(folder.rglob("*.json")))
+    return rank(results)
+
+
+def table(leaderboard: Leaderboard) -> str:
+    """The table in Markdown: a line for each tuned ladder with the rows of its largest contest."""
+    lines = [_line(section) for section in sections(leaderboard.groups) if section.hardest.tuned and section.main]
+    if len(lines) > MOST_LINES:
+        more = len(lines) - MOST_LINES + 1
+        lines[MOST_LINES - 1 :] = [f"| {more} more ladders | `suite board` shows them | | |"]
+    return "\n".join([HEADER, *lines])
+
+
+def replaced(text: str, table: str) -> str:
+    """The text with another table between the markers.
+
+    Raises:
+        UserError: if the text lacks the markers.
+    """
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        raise UserError(f"the file needs the lines {START} and {END}; the table goes between them")
+    return f"{before}{START}\n{table}\n{END}{after}"
+
+
+def _line(section: Section) -> str:
+    group, contest = section.hardest, section.main[0]
+    best = dict.fromkeys(row.optimizer for row in contest.rows if row.steps)
+    cells = []
+    for optimizer in best:
+        own = (optimizer, contest.setting.backend)
+        row = next(row for row in section.featured if (row.optimizer, row.backend) == own)
+        if row.steps:
+            cells.append(f"{optimizer} {median(row.steps)} ({row.steps.n})")
+    steps = f"{', '.join(cells)}; {contest.setting.backend}" if cells else "no finished run"
+    task = f"`{group.task}`, {group.data['name']}"
+    return f"| {' | '.join(map(_plain, (task, group.goal, steps, _leader(section))))} |"
+
+
+def _leader(section: Section) -> str:
+    """The optimizer that leads, or how many cannot be told apart."""
+    if section.leader:
+        return f"**{section.leader}**"
+    contest = section.main[0]
+    if contest.optimizers == 1:
+        return "one optimizer"
+    if contest.rows[0].rank is None:
+        return "not reached"
+    if not contest.not_separated:
+        return "not in every framework"
+    return f"none: {number(len(contest.not_separated) + 1)} not separable"
+
+
+def _plain(text: str) -> str:
+    """A text that keeps a Markdown table intact."""
+    return " ".join(text.replace("|", "\\|").replace("<!--", "").split())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,180 @@
+"""Makes one row of the leaderboard from the results of its seeds."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median, median_low
+from typing import Any
+
+from suite.entries.condition import Result, rung_of
+from suite.record import record
+from suite.record.record import is_baseline
+from suite.statistics.summary import Observation, Summary, summarize
+
+COLUMNS = ("optimizer", "comm", "backend", "world")
+Seeds = dict[int, Observation]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Training seconds to the target on one type of machine."""
+
+    machine: str
+    seconds: Summary
+    seeds: Seeds
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the leaderboard: what was run, when it reached the target, and its results."""
+
+    rank: int | None  # None: the median seed does not reach the target
+    optimizer: str  # or a baseline's name
+    comm: str | None  # None for a baseline, like the next two and `steps`
+    backend: str | None
+    world: int | None
+    settings: dict[str, Any]  # the settings that differ within the group
+    steps: Summary | None  # None: no run has finished
+    tries: Summary | None  # the steps, or a baseline's seconds; gives the numbers of seeds and hits
+    seeds: Seeds  # the steps of each seed, from which `steps` is computed; empty for a baseline
+    score: float | None  # a baseline's median of the target's metric
+    timings: tuple[Timing, ...]
+    unbilled: int  # results without timing, because threads computed while the clock was stopped
+    misses: dict[str, int]  # number of executions that missed the target, by outcome
+    bytes_per_step: float | None  # sent by one device; the median of the executions
+    memory_bytes: float | None  # peak of one process; the median of the executions
+    tuning: dict[str, Any]
+    dirty: bool  # whether a result was made with uncommitted changes
+    command: str
+    results: tuple[dict[str, Any], ...]  # seed, file, commit, dirty, unbilled
+
+
+def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings: dict[str, Any]) -> Entry:
+    """Make a row, without its rank.
+
+    Args:
+        files: the row's results by file name.
+        target: of the group; None if no run got as far as to know its targets.
+        settings: the settings in which the row differs from others of its group.
+    """
+    ordered = sorted(files.items(), key=lambda item: (item[1]["spec"]["seed"], item[0]))
+    results = [result for _, result in ordered]
+    evidence = []
+    for file, result in ordered:
+        commit, dirty = result["environment"]["commit"], result["environment"]["dirty"] is not False
+        marks = {"dirty": dirty, "unbilled": _unbilled(result)}
+        evidence.append({"seed": result["spec"]["seed"], "file": file, "commit": commit, **marks})
+    missed = Counter(result["outcome"]["kind"] for result in results if not _crossing(result, target))
+    spec = results[0]["spec"]
+    baseline = is_baseline(spec)
+    seeds = {} if baseline else _seeds(results, target, "step")
+    steps = _summary(seeds)
+    columns: dict[str, Any] = {key: spec[key] for key in COLUMNS} | {"optimizer": record.method_of(spec)}
+    return Entry(
+        rank=None,
+        **columns,
+        settings=settings,
+        steps=steps,
+        tries=_summary(_seeds(results, target, "train_seconds")) if baseline else steps,
+        seeds=seeds,
+        score=_score(results, target) if baseline else None,
+        timings=_timings(results, target),
+        unbilled=sum(_unbilled(result) for result in results),
+        misses=dict(sorted(missed.items())),
+        bytes_per_step=_median(map(_bytes_per_step, results)),
+        memory_bytes=_median(result.get("peak_memory_bytes") for result in results),
+        tuning=results[0]["tuning"],
+        dirty=any(item["dirty"] for item in evidence),
+        command=results[0]["command"],
+        results=tuple(evidence),
+    )
+
+
+def sortable(summary: Summary | None) -> float:
+    """The median for sorting; infinite if the median seed misses."""
+    return math.inf if summary is None or summary.median is None else summary.median
+
+
+def _timings(results: list[Result], target: dict[str, Any] | None) -> tuple[Timing, ...]:
+    machines: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        if not _unbilled(result):
+            machines[_machine(result)].append(result)
+    timings = []
+    for machine, timed in sorted(machines.items()):
+        seeds = _seeds(timed, target, "train_seconds")
+        if summary := _summary(seeds):
+            timings.append(Timing(machine, summary, seeds))
+    return tuple(timings)
+
+
+def _unbilled(result: Result) -> bool:
+    """Whether the training seconds are too low, because threads computed while the clock was stopped."""
+    return bool(result.get("busy_pauses"))
+
+
+def _bytes_per_step(result: Result) -> float | None:
+    sent, steps = result.get("bytes"), result.get("steps")
+    return sent["sent"] / steps if sent and steps else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _score(results: list[Result], target: dict[str, Any] | None) -> float | None:
+    """The median of the target's metric at the last evaluations."""
+    values = [result["curve"][-1]["metrics"].get(target["metric"]) for result in results if target and result["curve"]]
+    defined = [value for value in values if value is not None]
+    return median_low(defined) if defined else None
+
+
+def _crossing(result: Result, target: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The entry of the ladder in which the run reached the target; None if it missed it."""
+    return next((rung for rung in result["targets"] if rung["reached"] and rung_of(rung) == target), None)
+
+
+def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> Seeds:
+    """What each seed spent to the target: the median of its executions. Interrupted runs do not count."""
+    # (missed, spent, earliest), so that misses sort last
+    executions: dict[int, list[tuple[bool, float, float]]] = defaultdict(list)
+    for result in results:
+        seed, kind = result["spec"]["seed"], result["outcome"]["kind"]
+        if crossing := _crossing(result, target):
+            executions[seed].append((False, crossing[unit], _earliest(result, crossing, unit)))
+        elif kind in ("diverged", "failed"):
+            executions[seed].append((True, math.inf, math.inf))
+        elif kind != "interrupted":
+            spent = max((point[unit] for point in result["curve"]), default=0)
+            executions[seed].append((True, spent, spent))
+    middle = {seed: median_low(spent) for seed, spent in executions.items()}
+    return {
+        seed: Observation(spent, not missed, None if missed else earliest)
+        for seed, (missed, spent, earliest) in middle.items()
+    }
+
+
+def _earliest(result: Result, crossing: dict[str, Any], unit: str) -> float:
+    """The first step (or training second) at which the run may have met the target.
+
+    It is one step after the last evaluation that did not see it.
+    """
+    step = crossing["step"] or 0  # a baseline makes no steps
+    before = [point for point in result["curve"] if (point["step"] or 0) < step]
+    last = max(before, key=lambda point: point["step"] or 0, default={"step": 0, "train_seconds": 0.0})
+    steps = step - (last["step"] or 0)
+    return last[unit] + (crossing[unit] - last[unit]) / steps if steps else crossing[unit]
+
+
+def _summary(seeds: Seeds) -> Summary | None:
+    return summarize(seeds.values()) if seeds else None
+
+
+def _machine(result: Result) -> str:
+    """The machine in words; a run that was resumed elsewhere has several devices."""
+    environment = result["environment"]
+    devices = dict.fromkeys(segment["device"] for segment in result["segments"])
+    return f"{' then '.join(devices)} · {environment['cpu']} · {environment['threads']} threads"

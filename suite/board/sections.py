@@ -1,0 +1,109 @@
+"""Ladders of targets: the groups that differ only in the target, with the hardest target first."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from suite.board.contest import Contest, contests
+from suite.board.groups import Group
+from suite.board.rows import Entry
+
+
+@dataclass(frozen=True)
+class Section:
+    """The groups of one ladder, hardest target first."""
+
+    groups: tuple[Group, ...]
+
+    @property
+    def hardest(self) -> Group:
+        """The group of the last target."""
+        return self.groups[0]
+
+    @property
+    def title(self) -> str:
+        """The conditions in words, without task and target."""
+        group = self.hardest
+        model = f"task version {group.task_version}, model {group.variant}"
+        return " · ".join([self.source, model, group.batch, *group.specials, self.tuned])
+
+    @property
+    def source(self) -> str:
+        """Scale and data in words."""
+        group = self.hardest
+        scale = f"{group.scale} stand-in" if group.stand_in else f"{group.scale} scale"
+        return f"{scale} on {group.data['name']} ({group.data['kind']})"
+
+    @property
+    def tuned(self) -> str:
+        """Whether the runs are tuned, in words."""
+        return "tuned" if self.hardest.tuned else "not tuned here"
+
+    @cached_property
+    def contests(self) -> tuple[Contest, ...]:
+        """The contests for the hardest target, the largest first."""
+        return tuple(contests(self.hardest.entries))
+
+    @property
+    def main(self) -> tuple[Contest, ...]:
+        """The largest contest, and those of other backends with its communication mode and number of devices."""
+        if not self.contests:
+            return ()
+        setting = self.contests[0].setting
+        shared = (setting.comm, setting.world)
+        return tuple(contest for contest in self.contests if (contest.setting.comm, contest.setting.world) == shared)
+
+    @property
+    def leader(self) -> str | None:
+        """The optimizer that leads in every backend of the main contests with several optimizers; None if none does."""
+        leaders = [contest.leader for contest in self.main if contest.optimizers > 1]
+        names = {row.optimizer if row else None for row in leaders}
+        return next(iter(names)) if len(names) == 1 else None
+
+    @property
+    def featured(self) -> tuple[Entry, ...]:
+        """For each backend and optimizer of the main contests the row with the most seeds, then the lowest median."""
+        rows: dict[tuple[str | None, str], Entry] = {}
+        for contest in self.main:
+            for row in sorted(contest.rows, key=lambda row: -len(row.seeds)):  # stable: by median among equals
+                rows.setdefault((row.backend, row.optimizer), row)
+        return tuple(rows.values())
+
+
+def sections(groups: Iterable[Group]) -> list[Section]:
+    """Collect the groups of each ladder; the ladders are in the order of their first groups.
+
+    A section shows the rows of its hardest target. A group with results that this target lacks, because they were run
+    with another ladder, therefore begins a section of its own.
+    """
+    conditions: dict[str, list[Group]] = {}
+    for group in groups:
+        conditions.setdefault(json.dumps(group.conditions, sort_keys=True), []).append(group)
+    return [section for alike in conditions.values() for section in _split(sorted(alike, key=_ease))]
+
+
+def _split(groups: list[Group]) -> Iterator[Section]:
+    """The sections of groups that differ only in the target, hardest first."""
+    ladders: list[tuple[set[str], list[Group]]] = []
+    for group in groups:
+        files = {result["file"] for entry in group.entries for result in entry.results}
+        for shown, ladder in ladders:
+            if files <= shown and _metric(group) == _metric(ladder[0]):
+                ladder.append(group)
+                break
+        else:
+            ladders.append((files, [group]))
+    return (Section(tuple(ladder)) for _, ladder in ladders)
+
+
+def _metric(group: Group) -> str | None:
+    return group.target["metric"] if group.target else None
+
+
+def _ease(group: Group) -> tuple:
+    """Sort key of targets, hardest first."""
+    if group.target is None:
+        return (1,)
+    value = group.target["value"]
+    return 0, group.target["metric"], -value if group.target["higher_is_better"] else value

@@ -1,0 +1,33 @@
+"""Fills the templates of the site. Every value is escaped, except the pictures and tables that the site itself made."""
+
+from collections.abc import Callable
+
+from suite.board.site import text
+from suite.board.site.claims import tone
+
+Draw = Callable[..., str]  # fills the template of this name with values
+
+
+def drawing() -> Draw:
+    """A function that fills a template of suite/board/templates/."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("suite.board"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "number": text.number,
+        "median": text.median,
+        "interval": text.interval,
+        "steps": text.steps,
+        "ratio": text.ratio,
+        "size": text.size,
+        "value": text.value,
+        "sort_value": text.sort_value,
+        "tone": tone,
+    }
+    return lambda name, **values: environment.get_template(name).render(**values)

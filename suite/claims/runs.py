@@ -1,0 +1,213 @@
+"""Runs what a claim lacks: one process for each run or value of a study, cheapest claim first.
+
+Each process writes its own result, so an interrupted command loses at most the work of one process; a run of the suite
+also continues from its checkpoint.
+"""
+
+import json
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from suite import disk
+from suite.claims.claim import Check, Claim
+from suite.claims.evidence import Results, collect, committed, made_by, missing, value_file
+from suite.claims.standing import Standing
+from suite.claims.standings import standings
+from suite.claims.verdict import error_rate, measured
+from suite.contract import UserError
+from suite.entries.submission import name_of
+from suite.record.record import as_json
+
+LOG = Path("runs") / "reproduce.log"
+DECIDED = ("holds", "fails")
+INTERRUPTED = (130, 143)
+
+
+@dataclass
+class Budget:
+    """Seconds that a command may take."""
+
+    seconds: float
+    started: float = field(default_factory=time.monotonic)
+
+    def allows(self, minutes: float) -> bool:
+        """Whether work of this length would end in time."""
+        return time.monotonic() - self.started + 60.0 * minutes <= self.seconds
+
+
+class StopError(Exception):
+    """A process was interrupted, and so is the command; `code` is its exit code."""
+
+    def __init__(self, code: int):
+        self.code = code
+
+
+def reproduce(
+    names: Sequence[str], overrides: Sequence[str], budget: Budget, *, scale: str | None, keep: bool, quiet: bool
+) -> int:
+    """Measure what is missing for claims, within a budget.
+
+    Args:
+        names: claims and papers; none means every claim that this machine can decide.
+        overrides: added to every run, such as data_dir=….
+        budget: nothing is started that would exceed it.
+        scale: only the checks of this size.
+        keep: copy the new results into the suite's own results.
+        quiet: print no progress.
+
+    Returns:
+        0, 1 if a run failed, 2 if a run was rejected, 130 or 143 if interrupted.
+
+    Raises:
+        UserError: if a name is unknown, or a run of the only claim is rejected. With several claims, the others go on.
+    """
+    chosen = sorted(standings(names), key=lambda one: one.minutes or 0.0)
+    code = 0
+    for number, one in enumerate(chosen, start=1):
+        progress = "" if quiet else f"[{number}/{len(chosen)}] {one.claim.id}"
+        try:
+            for check in one.claim.checks:
+                if scale in (None, check.scale) and (not check.needs or overrides):
+                    code = max(code, _measure(one, check, overrides, budget, progress, keep=keep))
+        except StopError as stopped:
+            return stopped.code
+        except UserError as error:
+            if len(chosen) == 1:
+                raise
+            print(f"suite: {error}", file=sys.stderr, flush=True)  # the other claims do not need this run
+            code = 2
+    return code
+
+
+def _measure(
+    one: Standing, check: Check, overrides: Sequence[str], budget: Budget, progress: str, *, keep: bool
+) -> int:
+    """Measure one check until it is decided, its seeds are used up, or the budget ends; 1 if a run failed."""
+    alpha = error_rate(one.claim, check)
+    for count in range(1 if check.statistic == "exact" else check.seeds, _most(check) + 1):
+        evidence = collect(one.claim, check, Results())
+        if measured(check, evidence, alpha=alpha).state in DECIDED:
+            return 0
+        for seed in missing(check, evidence, count):
+            if not budget.allows(minutes_of(check)):
+                return 0
+            if progress:
+                print(f"{progress} · {check.name} · seed {seed}, {duration(check)}", flush=True)
+            if run(one.claim, check, seed, overrides, keep=keep) is None:
+                return 1
+    return 0
+
+
+def minutes_of(check: Check) -> float:
+    """The minutes of one seed of a check on two cores; infinite if unknown."""
+    return math.inf if check.minutes is None else check.minutes * max(1, len(check.runs))
+
+
+def duration(check: Check) -> str:
+    """The same in words."""
+    minutes = minutes_of(check)
+    return "for an unknown time" if math.isinf(minutes) else f"about {minutes:.2g} min"
+
+
+def _most(check: Check) -> int:
+    return 1 if check.statistic == "exact" else max(check.seeds, check.most_seeds)
+
+
+def run(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:
+    """Measure one seed of a check.
+
+    Args:
+        claim: of the check.
+        check: with a study or runs.
+        seed: to measure.
+        overrides: added to every run.
+        keep: also write what was measured into the suite's own results.
+
+    Returns:
+        The folders of the new results, as `Results` takes them; None if a process failed.
+    """
+    if check.study:
+        folder = committed() if keep else Path("runs")
+        return [folder] if _run_study(claim, check, seed, folder) else None
+    made = [_run_suite(words, seed, overrides, keep=keep) for words in check.runs.values()]
+    return None if None in made else [folder for folders in made for folder in folders or []]
+
+
+def _run_suite(words: str, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:
+    before = set(Path("runs").glob("*/*/result.json"))
+    chosen = shlex.split(words)
+    # a baseline is no network, and has no weights to save
+    unsaved = [] if any(word.startswith("baseline=") for word in chosen) else ["save=none"]
+    code = _process(["-m", "suite", *chosen, *overrides, f"seed={seed}", "track=none", *unsaved])
+    if code == 2:
+        raise UserError(f"suite {words} was rejected: {_last_message()}")
+    new = sorted(set(Path("runs").glob("*/*/result.json")) - before)
+    if keep and new:
+        _keep_run(new[-1])
+    # a run that diverged has a result, too
+    return [path.parent for path in new] if code == 0 or new else None
+
+
+def _last_message() -> str:
+    """The last message of a process in the log."""
+    lines = LOG.read_text(encoding="utf-8").splitlines()
+    return next((line.removeprefix("suite: ") for line in reversed(lines) if line.startswith("suite: ")), f"see {LOG}")
+
+
+def _keep_run(path: Path) -> None:
+    """Copy a result to results/runs of the checkout, under the name that `suite submit` gives it.
+
+    A committed result is never replaced; a repeated run gets a file of its own.
+    """
+    result = json.loads(path.read_text(encoding="utf-8"))
+    target = committed() / "runs" / name_of(result)
+    if target.exists():
+        target = target.with_name(f"{target.stem}-x{result['execution_id'][:8]}.json")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
+
+
+def _run_study(claim: Claim, check: Check, seed: int, folder: Path) -> bool:
+    target = value_file(folder, claim, check, seed)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    origin = made_by(check)
+    words = [f"{name}={value if isinstance(value, str) else as_json(value)}" for name, value in check.arguments.items()]
+    code = _process(["-m", "suite.studies", str(check.study), str(seed), *words], answer := target.with_suffix(".new"))
+    if code:
+        answer.unlink(missing_ok=True)
+        if code == 2:
+            raise UserError(f"{claim.id}: {LOG.read_text(encoding='utf-8').splitlines()[-1]}")
+        return False
+    value = json.loads(answer.read_text(encoding="utf-8").splitlines()[-1])["value"]
+    answer.unlink()
+    disk.replace(target, as_json({"seed": seed, "value": value, "made_by": origin}, indent=1) + "\n")
+    return True
+
+
+def _process(words: Sequence[str], answer: Path | None = None) -> int:
+    """Run Python with these arguments; standard output goes to a file, or with errors to the log."""
+    LOG.parent.mkdir(exist_ok=True)
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(f"\n$ {shlex.join(['python', *words])}\n")
+        log.flush()
+        with answer.open("w", encoding="utf-8") if answer else log as output:
+            child = subprocess.Popen([sys.executable, *words], stdout=output, stderr=log, env=environment)
+            try:
+                code = child.wait()
+            except KeyboardInterrupt:
+                child.wait()
+                raise StopError(130) from None
+    if code in INTERRUPTED or code < 0:
+        raise StopError(code if code > 0 else 128 - code)
+    if code == 1:
+        print(f"suite: {shlex.join(['python', *words])} ended with exit code {code}; see {LOG}", file=sys.stderr)
+    return code

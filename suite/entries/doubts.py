@@ -1,0 +1,181 @@
+"""Reads the doubts about results: `results/doubts/<name>.yaml`, one doubt in each. docs/entries.md explains the format.
+
+A doubt stays visible, whatever its status: the board shows it beside the results that it is about. Everything in it is
+text from outside. Programs that show it must escape it, and must not open its addresses.
+"""
+
+import datetime
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from suite.entries import strict
+from suite.entries.faults import first_fault, not_yaml
+from suite.entries.strict import Unreadable, shown
+
+MOST_BYTES = 64 * 2**10
+FILE = r"^[A-Za-z0-9][A-Za-z0-9_+.-]*\.json$"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+Sentence = Annotated[str, Field(min_length=10, max_length=1000)]
+Word = Annotated[str, Field(min_length=1, max_length=100)]
+File = Annotated[str, Field(pattern=FILE, max_length=255)]
+Evidence = Annotated[str, Field(pattern=r"^(https?://\S+|[A-Za-z0-9][A-Za-z0-9_+.-]*\.json)$", max_length=500)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Row(_Strict):
+    """Results with equal words; an absent word does not matter."""
+
+    task: Word
+    data: Word | None = None  # as in the results' file names, such as digits
+    optimizer: Word | None = None
+    comm: Word | None = None
+    backend: Literal["torch", "jax"] | None = None
+
+    def matches(self, result: Mapping[str, Any]) -> bool:
+        """Whether a result belongs to the row."""
+        spec = result["spec"]
+        data = spec["config"]["task"].get("data") or result["data"]["name"]
+        words = {"data": data, **{name: spec[name] for name in ("task", "optimizer", "comm", "backend")}}
+        return all(value is None or words[name] == value for name, value in self.model_dump().items())
+
+
+class Doubt(_Strict):
+    """One doubt about results."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]  # of its file
+    who: Word
+    date: datetime.date
+    results: Annotated[tuple[File, ...], Field(max_length=1000)] = ()  # names of result files, without their folders
+    row: Row | None = None
+    finding: Sentence
+    evidence: Annotated[tuple[Evidence, ...], Field(max_length=100)] = ()  # names of result files, or addresses
+    status: Literal["open", "answered", "confirmed"]
+    answer: Sentence | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "Doubt":
+        if bool(self.results) == (self.row is not None):
+            raise ValueError("needs exactly one of results (names of result files) and row (task, optimizer, …)")
+        if (self.answer is None) != (self.status == "open"):
+            raise ValueError("an open doubt has no answer; answered and confirmed ones have one")
+        return self
+
+    def concerns(self, result: Mapping[str, Any]) -> bool:
+        """Whether the doubt is about a result; a file's name ends with the hash of the result's configuration."""
+        if self.row is not None:
+            return self.row.matches(result)
+        return any(re.search(rf"-{re.escape(result['hash'])}(-x[0-9a-f]+)?\.json$", file) for file in self.results)
+
+
+@cache
+def doubts() -> list[Doubt]:
+    """The doubts that are committed, by name.
+
+    Raises:
+        Unreadable: if a file does not follow the format.
+    """
+    folder = Path(str(resources.files("suite.results"))) / "doubts"
+    return [read(path)[1] for path in sorted(folder.glob("*.yaml"))]
+
+
+def about(doubts: Iterable[Doubt], files: Iterable[str], results: Iterable[Mapping[str, Any]] = ()) -> list[Doubt]:
+    """The doubts about some results, in their order.
+
+    Args:
+        doubts: to choose from.
+        files: names of result files, with or without folders; a doubt may name them.
+        results: the contents of result files; needed for doubts about a row, and enough where file names are unknown.
+    """
+    names = {Path(file).name for file in files}
+    contents = list(results)
+    return [
+        doubt
+        for doubt in doubts
+        if names.intersection(doubt.results) or any(doubt.concerns(content) for content in contents)
+    ]
+
+
+def read(path: Path) -> tuple[bytes, Doubt]:
+    """The bytes of a doubt's file, and the doubt.
+
+    Raises:
+        Unreadable: if the file does not follow the format.
+    """
+    content = strict.read_bytes(path, MOST_BYTES)
+    if not NAME.fullmatch(path.stem) or path.suffix != ".yaml":
+        raise Unreadable("must be named <name>.yaml; the name has small letters, digits and hyphens")
+    return content, parse(content, path.stem)
+
+
+def parse(content: bytes, name: str) -> Doubt:
+    """The doubt in a file's content.
+
+    Args:
+        content: of the file.
+        name: of the file, without its ending.
+
+    Raises:
+        Unreadable: with the place and the cause.
+    """
+    import yaml
+
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"byte {error.start}: is not UTF-8") from error
+    try:
+        if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in yaml.scan(text)):
+            raise Unreadable("contains an anchor or an alias (& or *); write the text out, in quotes")
+        _reject_repeated(yaml.compose(text, yaml.SafeLoader))
+        entries = yaml.safe_load(text)
+        if not isinstance(entries, dict) or "name" in entries:
+            raise Unreadable(
+                "must be a mapping of fields, such as who: A. Reader, without a field name: the name is the file's"
+            )
+        return Doubt.model_validate({**entries, "name": name})
+    except ValidationError as error:
+        raise Unreadable(shown(first_fault(error, Doubt, text, apart=["name"]))) from error
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        if isinstance(error, Unreadable):
+            raise
+        raise Unreadable(shown(not_yaml(error))) from error
+
+
+def _reject_repeated(node: Any) -> None:
+    """Reject keys that occur twice; the last would count."""
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        repeated = next((key for key in keys if keys.count(key) > 1), None)
+        if repeated is not None:
+            raise Unreadable(f"line {node.start_mark.line + 1}: the key {shown(repeated)!r} occurs more than once")
+    for child in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for part in child if isinstance(child, tuple) else (child,):
+            _reject_repeated(part)
+
+
+def check_subject(doubt: Doubt, folder: Path) -> None:
+    """Check that the results that a doubt is about, and those of its evidence, are in a folder of results.
+
+    Raises:
+        Unreadable: if one is not, or no result belongs to the doubt's row.
+    """
+    present = {path.name: path for path in sorted(folder.glob("*/*.json"))}
+    named = [*doubt.results, *(item for item in doubt.evidence if not item.startswith(("http://", "https://")))]
+    for file in named:
+        if file not in present:
+            raise Unreadable(f"{file}: no such result in {folder}; give a file's name without its folder")
+    if doubt.row is not None:
+        contents = (strict.parse(strict.read_bytes(path)) for path in present.values())
+        if not any(doubt.row.matches(content) for content in contents):
+            raise Unreadable(f"row: no result in {folder} belongs to it")

@@ -1,0 +1,141 @@
+"""Recomputes a result from its configuration, its event log and its curve, and lists the differences."""
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from itertools import pairwise
+from typing import Any
+
+from suite import published
+from suite.contract import Data, Target
+from suite.record import environment, record
+from suite.record.record import is_baseline
+
+
+def schema_faults(result: Any) -> Iterator[str]:
+    """One line for each violation of suite/schema/result.json."""
+    import jsonschema
+
+    schema = json.loads(resources.files("suite").joinpath("schema/result.json").read_text())
+    missing: dict[str, list[str]] = {}
+    for error in jsonschema.Draft202012Validator(schema).iter_errors(result):
+        place = "the result" if error.json_path == "$" else error.json_path.removeprefix("$.")
+        if error.validator == "required":
+            missing.setdefault(place, []).append(error.message.split("'")[1])
+        else:
+            yield f"{place}: {error.message}"
+    for place, names in missing.items():
+        yield f"{'' if place == 'the result' else f'{place}: '}lacks {', '.join(names)}"
+
+
+def recompute(result: Mapping[str, Any], events: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """Recompute a result.
+
+    Args:
+        result: contents of a result.json.
+        events: its event log; None recomputes what the result's own curve determines, and copies the rest.
+
+    Returns:
+        The recomputed result.
+    """
+    targets = [Target(entry["metric"], entry["value"], entry["higher_is_better"]) for entry in result["targets"]]
+    header = {name: result[name] for name in ("execution_id", "fingerprint", "task_version", "environment", "command")}
+    header |= {name: result[name] for name in ("resumed_anyway",) if name in result}
+    data = result["data"]
+    described = Data(**{name: value for name, value in data.items() if name != "label"})
+    config, facts = result["spec"]["config"], result["environment"]
+    device = config.get("device", "cpu")
+    header["fingerprint"] = environment.fingerprint(facts, device=device, threads=facts["threads"])
+    recomputed = record.result(
+        events if events is not None else _events_from(result),
+        config=result["spec"]["config"],
+        targets=targets,
+        header=header | {"data": record.data_record(described)},
+        published=result["published"],
+    )
+    if events is None:
+        from_log = ("steps", "samples", "step_seconds", "compile_seconds", "flops")
+        recomputed |= {name: result[name] for name in from_log if name in result}
+        if result["outcome"]["kind"] in ("reached", "exhausted") and "step" in result["outcome"]:
+            recomputed["steps"] = result["outcome"]["step"]
+    return json.loads(json.dumps(recomputed))
+
+
+def _events_from(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Reconstruct the events from a result: all except the steps."""
+    names = (
+        "parameters",
+        "train_seconds",
+        "wall_seconds",
+        "excluded_seconds",
+        "compile_cache",
+        "peak_memory_bytes",
+        "bytes",
+    )
+    facts = {name: result[name] for name in names} | {"compile_seconds": 0.0}
+    facts |= {"flops": result.get("flops", {}).get("sample"), "explored": result.get("explored")}
+    facts |= {name: result.get(name) for name in ("optimizer", "predicted_step_seconds")}
+    facts |= {name: result[name] for name in ("processor_seconds", "busy_pauses") if name in result}
+    segments = result["segments"]
+    started = [{"event": "started", **segment, "facts": facts | segment} for segment in segments]
+    for segment, following in pairwise(started):
+        if "bytes" in segment:
+            following["facts"]["before"] = {name: segment[name] for name in ("bytes", "peak_memory_bytes")}
+    if segments and "bytes" in segments[-1]:
+        facts |= {name: segments[-1][name] for name in ("bytes", "peak_memory_bytes")}
+    evaluated = [{"event": "evaluated", **point} for point in result["curve"]]
+    decided = [{"event": "decided", **decision} for decision in result.get("decisions", ())]
+    saved = [{"event": "saved", **result["weights"]}] if "weights" in result else []
+    return [*started, *decided, *evaluated, *saved, {"event": "finished", "outcome": result["outcome"], "facts": facts}]
+
+
+def differences(recorded: Any, computed: Any, place: str = "") -> Iterator[str]:
+    """One line for each leaf in which two JSON values differ.
+
+    Args:
+        recorded: a value from the result.
+        computed: the recomputed value.
+        place: dotted key of the values; it begins each line.
+    """
+    pairs: list[tuple[Any, Any, Any]] = []
+    if isinstance(recorded, dict) and isinstance(computed, dict):
+        pairs = [(key, recorded.get(key), computed.get(key)) for key in recorded.keys() | computed.keys()]
+    elif isinstance(recorded, list) and isinstance(computed, list) and len(recorded) == len(computed):
+        pairs = [(key, *pair) for key, pair in enumerate(zip(recorded, computed, strict=True))]
+    elif recorded != computed and not (recorded != recorded and computed != computed):  # NaN equals NaN here
+        yield f"{place}: the result has {recorded!r}, recomputed {computed!r}"
+    for key, before, after in sorted(pairs, key=lambda pair: str(pair[0])):
+        yield from differences(before, after, f"{place}.{key}" if place else str(key))
+
+
+def inconsistent(result: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each contradiction inside a result, which no log could have produced."""
+    yield from _miscounted(result) if not is_baseline(result["spec"]) else ()
+    if any(before["train_seconds"] >= after["train_seconds"] for before, after in pairwise(result["curve"])):
+        yield "curve: train_seconds does not increase from point to point"
+    missed = [target["label"] for target in result["targets"] if not target["reached"]]
+    if result["outcome"]["kind"] == "reached" and (missed or not result["targets"]):
+        reason = f"the run missed {', '.join(missed)}" if missed else "there is no target"
+        yield f"outcome: 'reached', although {reason}"
+    unknown = set(result["published"]) - {row.id for row in published.rows_for(result["spec"]["task"])}
+    if unknown:
+        yield f"published: {result['spec']['task']} has no rows {', '.join(sorted(unknown))}"
+
+
+def _miscounted(result: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each number of samples or steps that contradicts the others."""
+    steps, size, most = result["steps"], result["spec"]["batch_size"], result["spec"]["config"]["max_steps"]
+    counted = [("samples", steps, result["samples"])]
+    counted += [
+        (f"curve.{index}.samples", point["step"], point["samples"]) for index, point in enumerate(result["curve"])
+    ]
+    for place, step, samples in counted:
+        if samples != step * size:
+            yield f"{place}: the result has {samples}, but {step} steps of {size} samples are {step * size}"
+    if any(before["step"] >= after["step"] for before, after in pairwise(result["curve"])):
+        yield "curve: step does not increase from point to point"
+    last = max((point["step"] for point in result["curve"]), default=0)
+    if last > steps:
+        yield f"curve: its last point is at step {last}, but the run made {steps} steps"
+    if result["outcome"]["kind"] == "exhausted" and steps != most:
+        yield f"outcome: 'exhausted' after only {steps} of {most} steps"

@@ -1,0 +1,184 @@
+"""Checks results from outside and names the files that they become. Nothing here writes.
+
+A result passes if the file is JSON without traps (`strict.py`), follows suite/schema/result.json, and agrees with what
+`suite verify` computes again from its configuration and curve, and from the event log beside it.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.contract import UserError
+from suite.entries import strict
+from suite.entries.condition import Result
+from suite.entries.finding import Entry
+from suite.entries.recompute import differences, inconsistent, recompute, schema_faults
+from suite.entries.strict import LISTED, NotJson, Unreadable, shown
+from suite.record import record
+from suite.record.record import is_baseline
+
+LOG = "events.jsonl"
+MOST_LOG_BYTES = 256 * 2**20  # about a million steps
+MOST_FILES = 10_000  # in one folder
+WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*")  # no separator, no leading or double dot
+LONGEST_WORD = 48  # so that the whole name stays below 255 bytes, the limit of most file systems
+PLAIN = "float32"  # the communication mode that a file's name does not mention
+HEADER = "header.json"  # lies beside a result
+CHECKPOINT = "checkpoint"  # a folder of a run
+REMEDY = "name a finished run's directory or its result.json"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A file that was checked.
+
+    Attributes:
+        path: the file.
+        entry: the result; None if it cannot be read or does not follow the schema.
+        content: the file's bytes.
+        faults: one line for each thing that is wrong; none if the result passes.
+    """
+
+    path: Path
+    entry: Entry | None
+    content: bytes
+    faults: tuple[str, ...]
+
+
+def files(path: Path) -> list[Path]:
+    """The result files that a path names.
+
+    Args:
+        path: a file; a run directory; a folder with run directories; or a folder of result files, which is what a
+            folder without any `result.json` is taken for.
+
+    Raises:
+        Unreadable: if there are none, or too many.
+    """
+    if not path.exists():
+        raise Unreadable(f"no such file or folder; {REMEDY}")
+    if not path.is_dir():
+        return [path]
+    own = path / "result.json"
+    if own.exists():
+        return [own]
+    found = []
+    for file in path.rglob("*.json"):
+        if file.name != HEADER and file.parent.name != CHECKPOINT:
+            found.append(file)
+        if len(found) > MOST_FILES:
+            raise Unreadable(f"contains more than {MOST_FILES:,} result files; name smaller folders")
+    runs = [file for file in found if file.name == own.name]
+    if not found and (path / HEADER).exists():
+        raise Unreadable("is a run that has not finished; type its command again to continue it, then name it again")
+    if not found:
+        raise Unreadable(f"contains no result.json; {REMEDY}")
+    return sorted(runs or found)
+
+
+def read(path: Path) -> tuple[bytes, Result]:
+    """The bytes of a file, and the object in it, which has the version number of a result.
+
+    Raises:
+        Unreadable: if it is no result of this version; one line for each fault.
+    """
+    content = strict.read_bytes(path)
+    try:
+        result = strict.parse(content)
+    except NotJson as error:
+        raise Unreadable(f"{error}; {REMEDY}") from error
+    if not isinstance(result, dict) or "schema" not in result:
+        raise Unreadable(f"not a result of this suite (the key schema is missing); {REMEDY}")
+    version = result["schema"]
+    if version != record.SCHEMA or isinstance(version, bool):
+        raise Unreadable(
+            f"schema: is {shown(version)}, but this version of the suite reads {record.SCHEMA}; use the version that "
+            "wrote the file"
+        )
+    return content, result
+
+
+def check(path: Path) -> Checked:
+    """Check one result file, and the event log if it lies in a run directory."""
+    content = b""
+    try:
+        content, result = read(path)
+        faults = tuple(_form_faults(result))
+        if faults:
+            return Checked(path, None, content, faults)
+        entry = _with_log(path, result)
+    except Unreadable as error:
+        return Checked(path, None, content, tuple(str(error).splitlines()))
+    return Checked(path, entry, content, tuple(_number_faults(entry)))
+
+
+def _form_faults(result: Result) -> Iterator[str]:
+    """At most `LISTED` violations of the schema."""
+    for count, fault in enumerate(schema_faults(result)):
+        if count == LISTED:
+            yield "and further violations of the format"
+            return
+        yield shown(fault)
+
+
+def _with_log(path: Path, result: Result) -> Entry:
+    log = path.parent / LOG
+    if path.name != "result.json" or not log.exists():
+        return Entry(path, result)
+    content = strict.read_bytes(log, MOST_LOG_BYTES)
+    lines = content.split(b"\n")[:-1]  # a crash may have cut off the last line
+    events = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            event = strict.parse(line)
+        except Unreadable as error:
+            raise Unreadable(f"{LOG}, line {number}: {error}") from error
+        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+            raise Unreadable(f"{LOG}, line {number}: not an event")
+        events.append(event)
+    return Entry(path, result, events, hashlib.sha256(content).hexdigest())
+
+
+def _number_faults(entry: Entry) -> Iterator[str]:
+    """Differences from what `suite verify` computes again, and words that cannot be part of a file's name."""
+    try:
+        faults = [
+            *differences(entry.result, recompute(entry.result, entry.events)),
+            *inconsistent(entry.result),
+        ]
+        name_of(entry.result)
+    except (UserError, Unreadable) as error:
+        faults = [str(error)]
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        source = f"{LOG} is not the log of this run" if entry.events is not None else "a part is missing or misplaced"
+        faults = [f"its numbers cannot be checked: {source} ({type(error).__name__}: {error})"]
+    yield from (shown(fault) for fault in faults[:LISTED])
+    if len(faults) > LISTED:
+        yield f"and {len(faults) - LISTED} more differences"
+
+
+def name_of(result: Result) -> Path:
+    """The folder and name of a result among others, made of checked words only: task/data-optimizer-backend-s0-hash.
+
+    Args:
+        result: contents of a result.json that follows the schema.
+
+    Raises:
+        Unreadable: if a word could leave the folder, or is too long.
+    """
+    spec, config = result["spec"], result["spec"]["config"]
+    data = config["task"].get("data") or result["data"]["name"]
+    if is_baseline(spec):
+        words = [("data", data), ("baseline", spec["baseline"])]
+    else:
+        comm = spec["comm"]
+        words = [("data", data), ("optimizer", spec["optimizer"])]
+        words += [("comm", comm)] if comm != PLAIN else []
+        words += [("backend", spec["backend"])]
+    for place, word in [("task", spec["task"]), *words, ("hash", result["hash"])]:
+        if not isinstance(word, str) or len(word) > LONGEST_WORD or not WORD.fullmatch(word):
+            raise Unreadable(f"{place}: {shown(word)!r} cannot be part of a file's name; use letters, digits and -_+.")
+    stem = "-".join(word for _, word in words)
+    return Path(spec["task"]) / f"{stem}-s{spec['seed']}-{result['hash']}.json"

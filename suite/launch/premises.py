@@ -1,0 +1,67 @@
+"""Says what a run needs that this machine lacks: data, a framework, devices."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from suite import load
+from suite.contract import Task, UserError
+from suite.launch import run
+from suite.settings.baseline import is_baseline
+
+RANKS_PER_CORE = 4  # ranks that may share a core; such a run is slow but correct
+
+
+def describe(config: Mapping[str, Any]) -> tuple[Task, list[str]]:
+    """Make the task, with or without its data; a task that reads a directory has shapes without it.
+
+    Returns:
+        The task, and a line that says which data is missing, if any.
+
+    Raises:
+        UserError: for an error that is not about missing data.
+    """
+    node = config["task"]
+    try:
+        return run.make_task(config), []
+    except UserError as error:
+        if "data_dir" not in node.get("source", {}):
+            raise
+        reason, _, _ = str(error).partition(". ")
+        advice = "" if "data_dir=" in reason else "; type data_dir=DIRECTORY"
+        return run.make_task({**config, "task": {**node, "absent": True}}), [f"data: {reason}{advice}"]
+
+
+def missing(config: Mapping[str, Any]) -> list[str]:
+    """One line for each thing that this machine lacks: the framework, devices."""
+    if is_baseline(config):
+        return []
+    reasons = []
+    try:
+        load.framework(config["backend"])
+    except UserError as error:
+        reasons.append(f"framework: {error}")
+    world, cores, visible = config["world"], len(os.sched_getaffinity(0)), gpus()
+    if config["device"] == "cuda" or (config["device"] == "auto" and visible):
+        if visible < world:
+            reasons.append(f"{count(world, 'GPU')}; this machine has {visible or 'none'}")
+    elif world > cores * RANKS_PER_CORE:
+        reasons.append(f"{count(world, 'device')}; this machine has {count(cores, 'CPU core')}")
+    return reasons
+
+
+def gpus() -> int:
+    """The number of NVIDIA GPUs that a run could use here, from the driver and CUDA_VISIBLE_DEVICES."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    present = sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return present if named is None else min(present, len([name for name in named.split(",") if name.strip()]))
+
+
+def count(number: int, name: str) -> str:
+    """A number of things in words, as in "2 GPUs"."""
+    return f"{number:,} {name}{'s' if number != 1 else ''}"

@@ -1,1 +1,0 @@
-"""Reports on results: comparison with published rows, statistics and the leaderboard."""

@@ -1,0 +1,122 @@
+"""Writes one page about one or several runs, as HTML or Markdown. The same results give the same bytes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from suite import published
+from suite.published.comparison import choose, comparable
+from suite.record import record
+from suite.track import words
+
+Result = Mapping[str, Any]
+TEMPLATES = {"html": "report.html.j2", "md": "report.md.j2"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page says about one run.
+
+    Attributes:
+        title: task, optimizer, communication, backend and seed.
+        facts: sentences on how the run ended, its times and its data.
+        tables: (caption, heads, rows); a head that begins with `>` marks numbers.
+        comparison: a sentence on what may be compared with the published rows.
+        claims: a sentence for each claim that the run bears on.
+        curve: the curves as SVG; None if the run's event log is absent.
+    """
+
+    title: str
+    facts: list[str]
+    tables: list[tuple[str, list[str], list[list[str]]]]
+    comparison: str
+    claims: list[str]
+    curve: str | None = None
+
+
+def report(result: Result, *, claims: Sequence[str] = (), curve: bytes | None = None) -> Report:
+    """What there is to say about a run.
+
+    Args:
+        result: contents of its result.json.
+        claims: a sentence for each claim that the run bears on.
+        curve: its curves as SVG.
+    """
+    spec = result["spec"]
+    parts = [spec["task"], record.method_of(spec), spec.get("comm"), spec.get("backend"), f"seed {spec['seed']}"]
+    rows = published.rows_for(spec["task"])
+    nearest = choose(rows, spec["config"], samples=result["data"]["samples"].get("train", 0))
+    tables: list[tuple[str, list[str], list[list[str]]]] = [("Targets", list(words.LADDER), words.ladder(result))]
+    if nearest:
+        tables.append(("Published rows", list(words.PUBLISHED), words.published_cells(nearest)))
+    tables.append(("Environment", ["", ""], environment(result)))
+    comparison = published.comparison(
+        spec["task"], comparable(rows, spec["task"]), stand_in=spec["scale"] != "paper", batch_size=spec["batch_size"]
+    )
+    svg = None if curve is None else curve.decode()[curve.decode().index("<svg") :]
+    plain = [(caption, [_plain(head) for head in heads], cells) for caption, heads, cells in tables if cells]
+    return Report(" · ".join(filter(None, parts)), facts(result), plain, comparison, list(claims), svg)
+
+
+def _plain(head: str) -> str:
+    """A table's head without the share of the width."""
+    return head.partition("*")[0]
+
+
+def facts(result: Result) -> list[str]:
+    """Sentences on how the run ended, its times and its data."""
+    missed = words.missed(result)
+    lines = [words.outcome(result) + (f". Not reached: {', '.join(missed)}" if missed else ""), words.speed(result)]
+    if result.get("busy_pauses"):
+        lines.append(words.unbilled(result))
+    if "kernel" in result["bytes"]:
+        lines.append(words.wire(result["bytes"]))
+    data = result["data"]
+    note = f"; {data['note']}" if data["note"] else ""
+    lines.append(f"data: {data['label']}, {data['samples'].get('train', 0):,} training {data['unit']}{note}")
+    if losses := record.data_of(data).losses():
+        lines.append(f"data: {losses}")
+    return [line[:1].upper() + line[1:] for line in lines]
+
+
+def environment(result: Result) -> list[list[str]]:
+    """Machine, versions, source and command of a run, as rows of a table."""
+    made = result["environment"]
+    gpus = ", ".join(map(str, made.get("gpus", ())))  # results of older versions do not name any
+    packages = ", ".join(f"{name} {version}" for name, version in made["frameworks"].items())
+    source = f"{made['commit'] or 'unknown'}{' with uncommitted changes' if made['dirty'] else ''}"
+    tuning = result["tuning"]
+    return [
+        ["machine", f"{made['cpu']}, {made['cores']} cores, {made['memory_bytes'] / 2**30:.0f} GiB"],
+        ["accelerators", gpus or "none"],
+        ["versions", f"Python {made['python']}, {packages}"],
+        ["commit", source],
+        ["tuning", f"{tuning['source']}, {tuning['trials']} trials"],
+        ["command", result["command"]],
+    ]
+
+
+def page(reports: Sequence[Report], kind: str) -> str:
+    """The page as text.
+
+    Args:
+        reports: of one or several runs.
+        kind: `html` or `md`.
+    """
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("suite.track"),
+        autoescape=kind == "html",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    templates.filters["cell"] = _cell
+    return templates.get_template(TEMPLATES[kind]).render(reports=reports).rstrip("\n") + "\n"
+
+
+def _cell(text: str) -> str:
+    """Text that cannot end a cell of a Markdown table, nor become HTML there."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
+    return escaped.replace("|", "\\|")

@@ -1,0 +1,126 @@
+"""A result in words and table cells: what the console, reports and MLflow's descriptions say alike."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from suite.contract import Target
+from suite.record.record import is_baseline
+from suite.published import Row
+
+OUTCOMES = {
+    "reached": "reached the last target at step {step:,}",
+    "exhausted": "made all max_steps={step} steps",
+    "diverged": "diverged: the train loss at step {step:,} was {loss}",
+    "failed": "failed: {error}",
+}
+FITTED = {"reached": "fitted, and reached the last target", "exhausted": "fitted"}  # baselines
+# Heads of tables; `>` marks numbers, and `*3` a text that may take three shares of the remaining width.
+LADDER = ("target", "reached", ">step", ">samples", ">train s", ">all-in s", ">last miss")
+PUBLISHED = ("row", "optimizer, paper*5", "model*4", "devices*4", ">batch", ">epochs", "value*4", ">time")
+
+
+def outcome(result: Mapping[str, Any]) -> str:
+    """How the run ended."""
+    sentences = OUTCOMES | FITTED if is_baseline(result["spec"]) else OUTCOMES
+    return sentences[result["outcome"]["kind"]].format_map(result["outcome"])
+
+
+def missed(result: Mapping[str, Any]) -> list[str]:
+    """The targets that the run did not reach."""
+    return [str(target_of(entry)) for entry in result["targets"] if not entry["reached"]]
+
+
+def target_of(entry: Mapping[str, Any]) -> Target:
+    """The target of an entry of the result's ladder."""
+    return Target(entry["metric"], entry["value"], entry["higher_is_better"])
+
+
+def ladder(result: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of each target (`LADDER`): when it was reached, and the last evaluation that missed it.
+
+    For a missed target, `>` marks what the run had spent at its last evaluation.
+    """
+    rows = []
+    seconds = {point["step"]: point["train_seconds"] for point in result["curve"]}
+    for entry in result["targets"]:
+        name, miss = str(target_of(entry)), entry["bracket"][0]
+        before = ("none" if entry["reached"] else "") if miss is None else f"{seconds[miss]:.2f} (step {miss:,})"
+        reached = "yes" if entry["reached"] else f"no, {best(result, entry)}"
+        rows.append([name, reached, *_spent(result, entry), before])
+    return rows
+
+
+def _spent(result: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
+    """Steps, samples, training seconds and all-in seconds: to the target, or to the last evaluation that missed it."""
+    if not (entry["reached"] or result["curve"]):
+        return ["", "", "", ""]
+    point = entry if entry["reached"] else result["curve"][-1]
+    mark = (
+        "" if entry["reached"] or point["step"] is None else "> "
+    )  # a baseline is fitted once; more time would not help
+    counts = [f"{mark}{point[name]:,}" if point[name] is not None else "" for name in ("step", "samples")]
+    return counts + [f"{mark}{point[name]:.2f}" for name in ("train_seconds", "wall_seconds")]
+
+
+def best(result: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    """The best value that the run reached of a target's metric, in words."""
+    values = [point["metrics"][entry["metric"]] for point in result["curve"]]
+    defined = [value for value in values if value is not None]
+    better = max if entry["higher_is_better"] else min
+    if not defined:
+        return "undefined" if values else "never evaluated"
+    return f"best {better(defined):.4g}"
+
+
+def speed(result: Mapping[str, Any]) -> str:
+    """One line with training time, all-in time, compile time, step times and device."""
+    train, wall = result["train_seconds"], result["wall_seconds"]
+    spent = "" if wall is None else f"{duration(train)} of training, {duration(wall)} all in · "
+    device = result["segments"][-1]["device"] if result["segments"] else "no device"
+    if is_baseline(result["spec"]):
+        return f"{spent}{device}"
+    cache = f" (cache {result['compile_cache']})" if result["compile_cache"] else ""
+    median, tail = result["step_seconds"]["p50"], result["step_seconds"]["p99"]
+    times = "no step made" if median is None else f"median step {1000 * median:.1f} ms, p99 {1000 * tail:.1f} ms"
+    if "predicted_step_seconds" in result:
+        times += f", {1000 * result['predicted_step_seconds']:.1f} ms predicted without the optimizer"
+    counted = f" · {result['flops']['trained']:.3g} FLOPs" if "flops" in result else ""
+    return f"{spent}compile {result['compile_seconds']:.1f} s{cache} · {times}{counted} · {device}"
+
+
+def unbilled(result: Mapping[str, Any]) -> str:
+    """A warning about work that was not billed."""
+    return (
+        f"training seconds are too low: the clock stopped {result['busy_pauses']} times while threads of this process "
+        "still computed. An optimizer with such threads must declare them (`host` and `drain` in the contract)"
+    )
+
+
+def wire(sent: Mapping[str, Any]) -> str:
+    """On the test bed: the bytes sent, by the ledger and by the host's kernel."""
+    kernel = sent["kernel"]
+    comparison = f"{kernel['ranks']} ranks" if kernel["ratio"] is None else f"{kernel['ratio']:.4f} times as much"
+    return f"wire: {sent['sent']:,} bytes by rank 0's ledger · {kernel['sent']:,} by its host's kernel, {comparison}"
+
+
+def published_cells(rows: Sequence[Row]) -> list[list[str]]:
+    """The cells of each published row (`PUBLISHED`)."""
+    cells = []
+    for row in rows:
+        paper = re.split("[,:(]", row.citation)[0].strip()
+        devices = " × ".join(str(part) for part in (row.devices, row.hardware) if part is not None)
+        batch = f"{row.batch_size:,}" if isinstance(row.batch_size, int) else row.batch_size or ""
+        epochs = "" if row.epochs is None else f"{row.epochs:g}"
+        time = "" if row.time_seconds is None else duration(row.time_seconds)
+        method, value = ", ".join(filter(None, (row.optimizer, paper))), f"{row.value:g} {row.metric}"
+        cells.append([row.id, method, row.model or "", devices, batch, epochs, value, time])
+    return cells
+
+
+def duration(seconds: float) -> str:
+    """A duration in seconds, minutes or hours, with three digits."""
+    for limit, unit, name in ((100, 1, "s"), (6000, 60, "min"), (float("inf"), 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.3g} {name}"
+    return "forever"

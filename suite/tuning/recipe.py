@@ -1,0 +1,113 @@
+"""The recipe file that `suite tune` writes: tuned values for each source of data, and the evidence for them.
+
+The values and the evidence stand below the key `tuned`, which `configure.compose` removes from a run's configuration.
+The other keys of the file look up the values for the run's data source. A source without tuned values gets the
+defaults.
+"""
+
+import datetime
+import functools
+import json
+import math
+import operator
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from suite.contract import UserError
+from suite.settings.overrides import flat
+from suite.tuning.trials import Result, Trial, last, shortfall, steps
+
+WIDTH = 160  # columns; each trial stands on one line
+ANY = "all"  # the source's name for a task with only one source
+
+
+def evidence(ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[str], name: str) -> dict[str, Any]:
+    """The recipe's entry for one data source: the best trial's values, and how they were found.
+
+    Args:
+        ranked: the trials, best first.
+        keys: dotted keys whose values the recipe sets.
+        command: what was typed after `suite tune`.
+        name: of the recipe.
+    """
+    best = ranked[0].result
+    assert best is not None
+    facts = best["environment"]
+    return {
+        "source": name,
+        "trials": len(ranked),
+        "values": _nested({key: value_at(best["spec"]["config"], key) for key in keys}),
+        "command": shlex.join(["suite", "tune", *command]),
+        "date": datetime.date.today().isoformat(),
+        "commit": f"{facts['commit']}{' with changes' if facts['dirty'] else ''}",
+        "machine": f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores, {best['segments'][-1]['device']}",
+        "versions": facts["frameworks"],
+        "tried": [_line(trial) for trial in sorted(ranked, key=lambda trial: trial.number)],
+    }
+
+
+def _line(trial: Trial) -> dict[str, Any]:
+    line = {"trial": trial.number, **trial.values, **_ending(trial.result), "outcome": trial.outcome}
+    return line | ({"again": [_ending(result) for result in trial.again]} if trial.again else {})
+
+
+def _ending(result: Result | None) -> dict[str, Any]:
+    """The last target that a run reached and its steps; `short` ranks runs that reached none."""
+    ending: dict[str, Any] = {"reached": last(result), "steps": steps(result)}
+    distance = shortfall(result)
+    return ending if ending["reached"] or math.isinf(distance) else {**ending, "short": float(f"{distance:.4g}")}
+
+
+def tuned_in(path: Path) -> dict[str, Any]:
+    """The tuned values that a recipe file already has, by data source; {} if there is no file.
+
+    Raises:
+        UserError: if the file was not written by `suite tune`.
+    """
+    import yaml
+
+    if not path.exists():
+        return {}
+    node = yaml.safe_load(path.read_text())
+    if not isinstance(node, dict) or "tuned" not in node:
+        raise UserError(f"{path}: suite tune did not write this recipe and will not replace it; type --out FILE")
+    return node["tuned"]
+
+
+def text(config: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
+    """The contents of the recipe file.
+
+    Args:
+        config: the configuration without tuning; its values are the defaults.
+        tuned: evidence by data source.
+    """
+    import yaml
+
+    task = config["task"]
+    place = "${task.data}" if "data" in task else ANY
+    keys = sorted({key for entry in tuned.values() for key in flat(entry["values"])})
+    nodes = {key: f"${{oc.select:tuned.{place}.values.{key},{json.dumps(value_at(config, key))}}}" for key in keys}
+    nodes |= {f"tuning.{key}": f"${{oc.select:tuned.{place}.{key},{value}}}" for key, value in config["tuning"].items()}
+    head = (
+        "# @package _global_\n"
+        f"# {config['optimizer']['name']} on {task['name']}, {config['scale']} scale, tuned on {', '.join(tuned)}\n"
+        "# Written by `suite tune`: the best of a quasi-random list, and every trial; other data gets the defaults.\n"
+    )
+    above = yaml.safe_dump(_nested(nodes), sort_keys=False, width=WIDTH)
+    return head + above + yaml.safe_dump({"tuned": dict(tuned)}, sort_keys=False, width=WIDTH, default_flow_style=None)
+
+
+def value_at(config: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key."""
+    return functools.reduce(operator.getitem, key.split("."), config)
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested dictionaries."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        *path, last = key.split(".")
+        functools.reduce(lambda node, part: node.setdefault(part, {}), path, nested)[last] = value
+    return nested
