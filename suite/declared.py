@@ -131,8 +131,10 @@ class Declared(BaseModel):
         kinds = _kinds_of(cls).get(name, ()) if isinstance(value, list | dict) else ()
         if isinstance(value, list) and any(get_origin(kind) is tuple for kind in kinds):
             return tuple(value)
+        if not isinstance(value, dict):
+            return value
         here = f"{place}{name}."
-        for kind in kinds if isinstance(value, dict) else ():
+        for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, Declared) and kind.fits(value):
                 return kind.chosen(value).given(value, here, old=old)
             entry = get_args(kind)[1] if get_origin(kind) is dict else None
@@ -150,7 +152,7 @@ class Declared(BaseModel):
 
     def plain(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
-        return self.model_dump(mode="json", by_alias=True, serialize_as_any=True)
+        return self.model_dump(mode="json", serialize_as_any=True)
 
     @classmethod
     def _message(cls, error: ValidationError, place: str) -> str:
@@ -284,7 +286,7 @@ def _type_name(field: FieldInfo) -> str:
     kind = get_origin(field.annotation) or field.annotation
     if isinstance(kind, type) and issubclass(kind, Declared):
         return f"group of settings ({', '.join(kind.model_fields)})"
-    return "str" if kind is Literal or not isinstance(kind, type) else {tuple: "list"}.get(kind, kind).__name__
+    return "str" if kind is Literal or not isinstance(kind, type) else "list" if kind is tuple else kind.__name__
 
 
 def _alternatives(field: FieldInfo) -> str:

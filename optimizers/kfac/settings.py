@@ -1,6 +1,6 @@
 """Settings of K-FAC."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from suite.declared import Declared, setting
 
@@ -11,7 +11,7 @@ class Settings(Declared):
     factor_decay: Martens and Grosse 2015, section 5. stale and rescale: SP-NGD (Osawa et al. 2020).
     """
 
-    renamed = {"symmetric": None}  # now comm.factors.symmetric
+    renamed: ClassVar = {"symmetric": None}  # now comm.factors.symmetric
 
     lr: float = setting(0.03, "learning rate η", at_least=0, scheduled=True, search=(0.003, 0.3, "log"))
     momentum: float = setting(0.9, "momentum μ", at_least=0, at_most=1, scheduled=True)

@@ -15,17 +15,13 @@ from typing import Any
 
 from suite.board.rows import COLUMNS, Entry, make_entry, sortable
 from suite.contract import Target
-from suite.record.record import is_baseline
 from suite.entries.condition import Result, add_baselines, as_text, condition_of, reported, rung_of
 from suite.entries.doubts import Doubt
+from suite.record import record
+from suite.record.record import is_baseline
+from suite.settings.effects import select_settings
 
 SCHEMA = 2  # of leaderboard.json; docs/leaderboard.md describes its fields
-# Settings that change neither data nor computation: runs that differ only in these share a row.
-INCIDENTAL = {"seed", "repeat", "run_dir", "force", "track", "launch", "require", "data_dir", "device", "threads"}
-INCIDENTAL |= {"checkpoint_every", "log_every", "save", "resume", "tuning"}  # tuning has a column of its own
-INCIDENTAL |= {"init_from"}  # the weights that it names are part of the group's condition
-# Settings that older results lack, with the value that changes nothing: such results share a row.
-NEUTRAL = {"target_evaluations": 1}
 
 
 @dataclass(frozen=True)
@@ -182,15 +178,11 @@ def _group(condition: dict[str, Any], files: dict[str, Result]) -> Group:
     configs: dict[bool, dict[str, dict[str, Any]]] = {True: {}, False: {}}  # by row, baselines separately
     for file, result in files.items():
         spec = result["spec"]
-        config = {
-            key: value
-            for key, value in spec["config"].items()
-            if key not in INCIDENTAL and (key not in NEUTRAL or value != NEUTRAL[key])
-        }
-        config["precision"] = result["precision"]
-        row = as_text([*(spec[key] for key in COLUMNS), result["tuning"], config])
+        config = select_settings(record.load_run(result), ("weights", "measurement"))
+        tuning = record.load_run(result).tuning.plain()
+        row = as_text([*(spec[key] for key in COLUMNS), tuning, config])
         members[row][file] = result
-        configs[is_baseline(spec)][row] = _flat(config)
+        configs[is_baseline(spec)][row] = config
     settings = _differing(configs[True]) | _differing(configs[False])
     entries = [make_entry(results, condition["target"], settings[row]) for row, results in members.items()]
     return Group(

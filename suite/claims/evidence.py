@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -19,17 +19,23 @@ from suite.claims import study
 from suite.claims.claim import Check, Claim
 from suite.claims.measure import Bounds, Result, quantity
 from suite.contract import UserError
-from suite.entries.condition import CADENCE, INCIDENTAL, TUNING_SEEDS
+from suite.declared import Effect
+from suite.entries.condition import CADENCE, TUNING_SEEDS
 from suite.load import preset
-from suite.settings import configure
-from suite.settings.overrides import flat
+from suite.record import environment, record
+from suite.settings.configure import resolve
+from suite.settings.effects import select_settings
 
+DECISIVE: tuple[Effect, ...] = ("weights", "measurement")
+UNTIMED = "threads="  # threads=auto and threads=2 may be the same number
 CHOICES = ("task", "optimizer", "backend", "comm", "scale", "world")  # keys of a result's `spec`
-PLACES = ("data_dir", "cache_dir")  # settings of the task at any depth: where the data lies
 DEFAULT = "backend=torch"  # what a run without this word has, too
 USUAL = {"comm": "float32", "world": "1", "scale": "laptop"}  # without an experiment
 WORD = re.compile(r"[a-z]\w*")
-BASELINE = "baseline.name"
+
+
+Found = Sequence[tuple[str, Result]]  # results with their files
+BySeed = dict[int, tuple[str, Result]]
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,8 @@ class Results:
                 if result := _read(path):
                     self._all.append((_label(path, folder), result))
 
-    def of(self, overrides: str, check: Check) -> dict[int, tuple[str, Result]]:
-        """The result of each seed of a run, with its file; of several the last by name.
+    def of(self, overrides: str, check: Check) -> list[tuple[str, Result]]:
+        """The results of a run with their files, sorted by name.
 
         At the published size, runs on generated data do not count.
 
@@ -74,11 +80,11 @@ class Results:
         words = typed(overrides)
         plausible = [item for item in self._all if _counts(item[1], check) and might_be(words, item[1])]
         if not plausible:
-            return {}
-        wanted, named = wanted_settings(overrides)
-        if check.measure and not (check.measure.steps_to or check.measure.seconds_to) and CADENCE not in named:
+            return []
+        wanted = wanted_settings(overrides)
+        if check.measure and not (check.measure.steps_to or check.measure.seconds_to) and CADENCE not in words:
             wanted = {key: value for key, value in wanted.items() if key != CADENCE}
-        return {result["spec"]["seed"]: (path, result) for path, result in plausible if matches(wanted, named, result)}
+        return [(path, result) for path, result in plausible if matches(wanted, result)]
 
 
 def _counts(result: Result, check: Check) -> bool:
@@ -115,7 +121,8 @@ def might_be(words: Mapping[str, str], result: Result) -> bool:
     spec = result["spec"]
     if any(str(spec.get(key)) != chosen[key] for key in CHOICES if key in chosen and spec.get(key) is not None):
         return False
-    return not any(_differs(value, spec["config"], key) for key, value in words.items() if key not in INCIDENTAL)
+    settings = measured_settings(result)
+    return not any(_differs(value, settings[key]) for key, value in words.items() if key in settings)
 
 
 @cache
@@ -126,11 +133,8 @@ def _chosen_by(experiment: str) -> dict[str, str]:
     return {key: value for key, value in named.items() if key in CHOICES}
 
 
-def _differs(word: str, config: Mapping[str, Any], key: str) -> bool:
-    """Whether a configuration has another number or word at a dotted key; other types are not compared."""
-    value: Any = config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+def _differs(word: str, value: Any) -> bool:
+    """Whether a value is another number or word than a typed one; other types are not compared."""
     if isinstance(value, bool):
         return word in ("true", "false") and word != str(value).lower()
     if isinstance(value, str):
@@ -141,34 +145,42 @@ def _differs(word: str, config: Mapping[str, Any], key: str) -> bool:
         return False  # such as null or an expression
 
 
-def wanted_settings(overrides: str) -> tuple[dict[str, Any], frozenset[str]]:
-    """The settings of a run as dotted keys, and the keys that its overrides name."""
-    return _composed(tuple(word for word in shlex.split(overrides) if word != DEFAULT)), frozenset(typed(overrides))
+def wanted_settings(overrides: str) -> dict[str, Any]:
+    """The settings of a run, by dotted key, that affect its weights or what is measured."""
+    return _composed(tuple(word for word in shlex.split(overrides) if word != DEFAULT))
 
 
 @cache
 def _composed(words: tuple[str, ...]) -> dict[str, Any]:
-    """The settings of a run as dotted keys. Composing takes about 0.2 s, and checks share runs."""
-    return _settings(configure.compose(words, check=False))
+    """Composing takes about 0.2 s, and checks share runs."""
+    return select_settings(resolve(words), DECISIVE)
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration's settings as dotted keys, without those that change no number."""
-    leaves = flat({key: value for key, value in config.items() if key not in INCIDENTAL})
-    return {key: value for key, value in leaves.items() if key.rpartition(".")[2] not in PLACES}
+def measured_settings(result: Result) -> dict[str, Any]:
+    """The same settings of a result's run."""
+    return select_settings(record.load_run(result), DECISIVE)
 
 
-def matches(wanted: Mapping[str, Any], named: frozenset[str], result: Result) -> bool:
-    """Whether a result is of the wanted run, up to the seed.
+def matches(wanted: Mapping[str, Any], result: Result) -> bool:
+    """Whether a result is of the run with some settings, up to the seed; other settings may be missing in `wanted`."""
+    own = measured_settings(result)
+    return all(key in own and own[key] == value for key, value in wanted.items()) and ("baseline.name" in own) == (
+        "baseline.name" in wanted
+    )
 
-    A result may lack settings that are newer than it, unless the overrides name them.
-    """
-    own = _settings(result["spec"]["config"])
-    if own.get(BASELINE) != wanted.get(BASELINE):  # a network and a baseline share the task's settings only
-        return False
-    if any(key in wanted and key not in own for key in named):
-        return False
-    return all(own[key] == value for key, value in wanted.items() if key in own)
+
+def kind_of_machine(result: Result) -> tuple[str, ...]:
+    """What must be equal for seconds to be compared: processor, GPUs, device, threads, and settings of time."""
+    facts, devices = result["environment"], {segment["device"] for segment in result["segments"]}
+    everything = select_settings(record.load_run(result), ("time",))
+    timing = [f"{key}={value}" for key, value in everything.items() if key not in measured_settings(result)]
+    threads = f"{facts['threads']} threads"
+    return (
+        environment.described(facts),
+        " then ".join(sorted(devices)),
+        threads,
+        *(w for w in timing if UNTIMED not in w),
+    )
 
 
 def collect(claim: Claim, check: Check, results: Results) -> list[Evidence]:
@@ -177,11 +189,47 @@ def collect(claim: Claim, check: Check, results: Results) -> list[Evidence]:
         return list(_of_study(claim, check, results.folders))
     if not check.runs:
         return []
-    by_run = {name: results.of(overrides, check) for name, overrides in check.runs.items()}
-    for name, found in by_run.items():
-        by_run[name] = {seed: item for seed, item in found.items() if item[1]["outcome"]["kind"] != check.excluding}
-    seeds = sorted(set.intersection(*(set(found) for found in by_run.values())))
-    return [_evidence(check, seed, {name: runs[seed] for name, runs in by_run.items()}) for seed in seeds]
+    runs = {name: results.of(overrides, check) for name, overrides in check.runs.items()}
+    chosen = _of_one_kind(check, runs)
+    for name, found in chosen.items():
+        chosen[name] = {seed: item for seed, item in found.items() if item[1]["outcome"]["kind"] != check.excluding}
+    seeds = sorted(set.intersection(*(set(found) for found in chosen.values())))
+    return [_evidence(check, seed, {name: by_seed[seed] for name, by_seed in chosen.items()}) for seed in seeds]
+
+
+def _of_one_kind(check: Check, runs: Mapping[str, Found]) -> dict[str, BySeed]:
+    """The result of each seed, of several the last by name; for seconds, of the kind of machine with the most seeds."""
+    if not in_seconds(check):
+        return {name: _by_seed(found) for name, found in runs.items()}
+    kinds = sorted({kind_of_machine(result) for found in runs.values() for _, result in found})
+    choices = [
+        {name: _by_seed(item for item in found if kind_of_machine(item[1]) == kind) for name, found in runs.items()}
+        for kind in kinds
+    ]
+    complete = [len(set.intersection(*(set(found) for found in choice.values()))) for choice in choices]
+    empty: dict[str, BySeed] = {name: {} for name in runs}
+    return choices[complete.index(max(complete))] if choices else empty
+
+
+def different_machines(check: Check, results: Results) -> str:
+    """A sentence if seconds of a check were measured on several kinds of machines, which are not compared; else ""."""
+    found = [result for overrides in check.runs.values() for _, result in results.of(overrides, check)]
+    kinds = sorted({kind_of_machine(result) for result in found}) if in_seconds(check) else []
+    if len(kinds) < 2:
+        return ""
+    differing = [sorted(set(parts)) for parts in zip(*kinds, strict=False) if len(set(parts)) > 1]
+    named = "; ".join(" and ".join(parts) for parts in differing)
+    return f"seconds are compared only on one kind of machine, and these differ: {named}"
+
+
+def in_seconds(check: Check) -> bool:
+    """Whether a check's quantity is a time, which depends on the machine."""
+    measure = check.measure
+    return measure is not None and bool(measure.seconds_to or (measure.field and "seconds" in measure.field))
+
+
+def _by_seed(found: Iterable[tuple[str, Result]]) -> BySeed:
+    return {result["spec"]["seed"]: (path, result) for path, result in found}
 
 
 def _evidence(check: Check, seed: int, runs: Mapping[str, tuple[str, Result]]) -> Evidence:

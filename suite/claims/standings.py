@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.claims.claim import load, select
-from suite.claims.evidence import Results, matches, might_be, typed, wanted_settings
+from suite.claims.evidence import CHOICES, Results, matches, measured_settings, might_be, typed, wanted_settings
 from suite.claims.standing import Standing
 from suite.claims.verdict import standing
-from suite.entries.condition import INCIDENTAL
 
 
 def standings(names: Sequence[str] = ()) -> list[Standing]:
@@ -32,9 +31,13 @@ def bearing_on(result: Mapping[str, Any]) -> list[str]:
 
 def _counts(overrides: str, result: Mapping[str, Any]) -> bool:
     """Whether a result is of the run with these overrides. Its command tells most cases apart in less time."""
-    words = typed(overrides)
-    others = set(typed(result["command"].removeprefix("suite "))) - set(words) - set(INCIDENTAL)
-    return not others and might_be(words, result) and matches(*wanted_settings(overrides), result)
+    words, decisive = typed(overrides), measured_settings(result)
+    others = set(typed(result["command"].removeprefix("suite "))) - set(words)
+    return (
+        not any(key in decisive or key in CHOICES for key in others)
+        and might_be(words, result)
+        and matches(wanted_settings(overrides), result)
+    )
 
 
 def sentences(result: Mapping[str, Any]) -> list[str]:

@@ -7,11 +7,11 @@ the m checks of a claim uses the error rate 5 % / m, so that a claim is contradi
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from suite.claims.claim import Check, Claim, Paper, Region
-from suite.claims.evidence import Evidence, Results, collect, missing
+from suite.claims.evidence import Evidence, Results, collect, different_machines, missing
 from suite.claims.standing import Measured, Pattern, Standing, State, Verdict
 from suite.statistics.sequential import Decision, decide
 from suite.statistics.share import share_interval
@@ -121,7 +121,9 @@ def standing(claim: Claim, name: str, paper: Paper, results: Results) -> Standin
     minutes = 0.0
     for check in claim.checks:
         evidence = collect(claim, check, results)
-        states.append(measured(check, evidence, alpha=ALPHA / len(sizes[check.scale])))
+        state = measured(check, evidence, alpha=ALPHA / len(sizes[check.scale]))
+        remark = different_machines(check, results)
+        states.append(replace(state, reason=f"{state.reason}; {remark}") if remark else state)
         if not check.needs and states[-1].state in ("not run", "undecided"):
             count = check.seeds if states[-1].state == "not run" else check.most_seeds
             runs = max(1, len(check.runs))

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from suite.settings.run import Run
 from suite import load
 from suite.contract import UserError
 from suite.launch.execution import make_task, prepare_backend
@@ -46,8 +45,7 @@ def counted(overrides: Sequence[str]) -> dict[str, Any]:
     """
     search_working_directory()
     directory, words = split_directory(list(overrides))
-    run = configure.resolve([*words, *ALWAYS], directory)
-    assert isinstance(run, Run)
+    run = configure.resolve_training([*words, *ALWAYS], directory)
     backend = run.backend
     if run.world > 1 and backend == "torch":
         raise UserError("world=: several ranks are counted in one process, in jax only; type backend=jax")

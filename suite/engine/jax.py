@@ -101,7 +101,7 @@ class Engine:
                 clip_norm=run.clip_norm,
                 narrow=self.precision == "bfloat16",
             )
-            run = {
+            state = {
                 "params": params,
                 "buffers": by_kind["buffer"],
                 "patterns": by_kind["pattern"],
@@ -109,7 +109,7 @@ class Engine:
                 "opt": jax.jit(self.optimizer.init)(params),  # one program instead of one per shape
                 "comm": {"owned": {}},
             }
-            self.run = self.layout.place(run)
+            self.run = self.layout.place(state)
             hyper = self.run["opt"]["hyper"]
             # an optimizer may leave out of an update by rows what depends on a hyper-parameter that starts at 0
             self.live = {name for name, value in hyper.items() if not self.tables or name == "lr" or float(value)}

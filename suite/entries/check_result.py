@@ -6,11 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 from suite.contract import UserError
-from suite.record.record import is_baseline
 from suite.entries.accept import recorded_digest
 from suite.entries.finding import Entry, Finding, Severity
 from suite.entries.recompute import differences, inconsistent, recompute
 from suite.entries.strict import shown
+from suite.record.record import is_baseline
 
 Event = Mapping[str, Any]
 # Metrics whose range is known, by name or by the name's beginning: shares in per cent, and probabilities. Other metrics

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from suite.entries.condition import CADENCE, INCIDENTAL, TUNING_SEEDS, as_text, condition_of
+from suite.entries.condition import CADENCE, TUNING_SEEDS, as_text, condition_of
 from suite.entries.finding import Entry, Finding, Severity
 from suite.entries.strict import shown
 from suite.record import record
 from suite.record.record import is_baseline
-from suite.settings.overrides import flat
+from suite.settings.effects import select_settings
 
 COLUMNS = ("optimizer", "comm", "backend", "world")
 BUDGET = "max_steps"  # with fewer steps a run has fewer chances to reach a target
@@ -47,8 +47,7 @@ def findings(entries: Sequence[Entry]) -> Iterator[Finding]:
 
 def _settings(entry: Entry) -> dict[str, Any]:
     """The settings of a run that can change a number, as dotted keys."""
-    config = entry.result["spec"]["config"]
-    return flat({name: value for name, value in config.items() if name not in INCIDENTAL})
+    return select_settings(record.load_run(entry.result), ("weights", "measurement"))
 
 
 def _files(entries: Iterable[Entry]) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Defines the condition that must be equal for results to rank together: all but the method and its settings.
 
-Results of older versions are completed: settings that they lack get the value with which they were made (`ADDED`), the
-identity of generated data gets its sizes (`record.identity`), and a run without `init_from` started from no weights.
+What a setting affects is declared where the setting is (`suite/declared.py`): a task's settings that affect what is
+measured are part of the condition. Results of older versions are completed by `record.load_run`, and the identity of
+generated data gets its sizes (`record.identity`).
 """
 
 import json
@@ -9,50 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from suite.record import record
+from suite.settings.effects import select_settings
+from suite.settings.run import AnyRun, Run
 
 Result = dict[str, Any]  # one result.json
 
 TUNING_SEEDS = range(3)  # `suite tune` chooses by these; a tuned run with one of them would be judged by its own choice
-# Settings that a result may have otherwise than the claim's command: they change no number of the run's mathematics.
-INCIDENTAL = (
-    "seed",
-    "repeat",
-    "run_dir",
-    "force",
-    "track",
-    "launch",
-    "require",
-    "data_dir",
-    "device",
-    "threads",
-    "save",
-)
-INCIDENTAL += ("checkpoint_every", "log_every", "resume", "tuning", "prefetch")
 CADENCE = "eval_every"  # matters for steps to a target only
-
-# Settings of a task, at any depth, that change neither data nor model nor metric. All other settings are part of the
-# condition, also those of tasks that this file does not know.
-APART = {"name", "module", "variant", "batch_size", "targets"}  # these have fields of their own in a group
-MACHINE = {
-    "data_dir",
-    "cache_dir",
-    "eval_batch_size",
-    "placement",
-    "execution",
-}  # the place of the data, and how it is processed
-TRAINING = {
-    "bn_group",
-    "smoothing",
-    "mixup",
-    "erase",
-    "dropout",
-    "l2",
-    "scale_rate",
-    "steps",
-}  # tuned like a learning rate
-FREE = APART | MACHINE | TRAINING | {"on_error"}  # skipped files change the numbers of samples
-# Settings that some results are older than, with the value with which those results were made.
-ADDED = {"autoencoder": {"metric": "loss", "evaluate_on": "valid"}}
+COLUMNS = ("name", "module", "variant", "targets")  # settings of a task that are columns of a group
 
 
 def add_baselines(members: dict[str, list[str]]) -> None:
@@ -79,7 +44,8 @@ def add_baselines(members: dict[str, list[str]]) -> None:
 def condition_of(result: Result) -> dict[str, Any]:
     """What must be equal for two results to rank together, apart from the target."""
     spec, data = result["spec"], result["data"]
-    source = spec["config"].get("init_from")  # results older than this setting started from no weights
+    run = record.load_run(result)
+    source = run.init_from if isinstance(run, Run) else None
     return {
         **{key: spec[key] for key in ("task", "variant", "scale", "batch_size")},
         "task_version": result["task_version"],
@@ -88,18 +54,23 @@ def condition_of(result: Result) -> dict[str, Any]:
         "parameters": result["parameters"],
         # the weights' checksum, whatever their path
         "initial_weights": result["environment"].get("initial_weights", source) if source else None,
-        "settings": _condition_settings({**ADDED.get(spec["task"], {}), **spec["config"]["task"]}),
+        "settings": _task_settings(run),
         "tuned": bool(result["tuning"]["trials"]),
     }
 
 
-def _condition_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's settings without those in `FREE`, at any depth."""
-    return {
-        name: _condition_settings(value) if isinstance(value, Mapping) else value
-        for name, value in settings.items()
-        if name not in FREE
-    }
+def _task_settings(run: AnyRun) -> dict[str, Any]:
+    """The settings of a task that change data, model or metric, as nested dictionaries."""
+    settings: dict[str, Any] = {}
+    for key, value in select_settings(run, ("measurement",)).items():
+        group, *path, name = key.split(".")
+        if group != "task" or name == "task" or (not path and name in COLUMNS):
+            continue
+        node = settings
+        for part in path:
+            node = node.setdefault(part, {})
+        node[name] = value
+    return settings
 
 
 def reported(files: Mapping[str, Result]) -> dict[str, Result]:

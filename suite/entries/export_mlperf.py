@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from suite.contract import UserError
-from suite.record.record import is_baseline
 from suite.entries.condition import Result
+from suite.record import record
+from suite.record.record import is_baseline
+from suite.settings.run import Run
 
 PREFIX = ":::MLLOG "
 CLOCK = "milliseconds since the run began, compilation included; a result has no date"
@@ -57,21 +59,22 @@ def lines(result: Result) -> Iterator[str]:
 def _settings(result: Result) -> Iterator[tuple[str, Any]]:
     """Keys and values of the configuration that MLPerf has names for."""
     spec = result["spec"]
-    config, samples = spec["config"], result["data"]["samples"]
-    optimizer = config["optimizer"]
+    run, samples = record.load_run(result), result["data"]["samples"]
+    assert isinstance(run, Run)
+    optimizer = run.optimizer.options()
     machine = result["environment"]
-    warmup = config.get("schedule", {}).get("warmup")  # in steps, or below 1 a share of the run
+    warmup = run.schedule.warmup  # in steps, or below 1 a share of the run
     devices = ", ".join(str(gpu) for gpu in machine.get("gpus", ())) or f"{machine['cpu']}, {machine['cores']} cores"
     values: dict[str, Any] = {
         "submission_platform": devices,
         "seed": spec["seed"],
         "global_batch_size": spec["batch_size"],
-        "gradient_accumulation_steps": config.get("accumulate"),
+        "gradient_accumulation_steps": run.accumulate,
         "opt_name": spec["optimizer"],
         "opt_base_learning_rate": optimizer.get("lr"),
         "opt_weight_decay": optimizer.get("weight_decay"),
-        "opt_gradient_clip_norm": config.get("clip_norm") or None,  # 0 means no clipping
-        "opt_learning_rate_warmup_steps": None if warmup is None or 0 < warmup < 1 else warmup,
+        "opt_gradient_clip_norm": run.clip_norm or None,  # 0 means no clipping
+        "opt_learning_rate_warmup_steps": None if 0 < warmup < 1 else round(warmup),
         "train_samples": samples.get("train"),
         "eval_samples": samples.get("valid"),
     }

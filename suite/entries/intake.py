@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from suite.contract import UserError
 from suite.entries.condition import Result, as_text
+from suite.record import record
+from suite.record.record import SCHEMAS
 
-SCHEMA = 1  # of the results that are read
 DEEPEST = 20  # of nested settings; the suite's own configurations have 6 levels
 LARGEST = 2**53  # whole numbers up to here are exact in JSON readers
 
@@ -184,11 +186,15 @@ def parse(text: str) -> Result:
         raise ValueError("the file does not contain an object")
     if "schema" not in content:
         raise ValueError("schema is missing")
-    if content["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {str(content['schema'])[:40]}; this suite reads {SCHEMA}")
+    if content["schema"] not in SCHEMAS:
+        raise ValueError(f"its schema is {str(content['schema'])[:40]}; this suite reads {SCHEMAS[-1]}")
     Accepted.model_validate(content)
     if _deeper(content["spec"]["config"], DEEPEST):
         raise ValueError(f"spec.config: settings are nested more than {DEEPEST} levels deep")
+    try:
+        record.load_run(content)
+    except UserError as error:
+        raise ValueError(f"spec.config: {error}") from error
     as_text(content).encode()  # raises where a text contains half of a surrogate pair, which no page can contain
     return content
 

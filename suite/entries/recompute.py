@@ -10,6 +10,7 @@ from suite import published
 from suite.contract import Data, Target
 from suite.record import environment, record
 from suite.record.record import is_baseline
+from suite.settings.run import Run
 
 
 def schema_faults(result: Any) -> Iterator[str]:
@@ -43,16 +44,19 @@ def recompute(result: Mapping[str, Any], events: list[dict[str, Any]] | None) ->
     header |= {name: result[name] for name in ("resumed_anyway",) if name in result}
     data = result["data"]
     described = Data(**{name: value for name, value in data.items() if name != "label"})
-    config, facts = result["spec"]["config"], result["environment"]
-    device = config.get("device", "cpu")
+    run, facts = record.load_run(result), result["environment"]
+    device = run.device if isinstance(run, Run) else "cpu"
     header["fingerprint"] = environment.fingerprint(facts, device=device, threads=facts["threads"])
     recomputed = record.result(
         events if events is not None else _events_from(result),
-        config=result["spec"]["config"],
+        run=run,
         targets=targets,
         header=header | {"data": record.data_record(described)},
         published=result["published"],
     )
+    # of an older result, the names of settings and what the hash covers are not those of today
+    recomputed |= {"schema": result["schema"], "hash": record.hash_of(result)}
+    recomputed["spec"]["config"] = result["spec"]["config"]
     if events is None:
         from_log = ("steps", "samples", "step_seconds", "compile_seconds", "flops")
         recomputed |= {name: result[name] for name in from_log if name in result}

@@ -92,7 +92,7 @@ def read(path: Path) -> tuple[bytes, Result]:
     if not isinstance(result, dict) or "schema" not in result:
         raise Unreadable(f"not a result of this suite (the key schema is missing); {REMEDY}")
     version = result["schema"]
-    if version != record.SCHEMA or isinstance(version, bool):
+    if version not in record.SCHEMAS or isinstance(version, bool):
         raise Unreadable(
             f"schema: is {shown(version)}, but this version of the suite reads {record.SCHEMA}; use the version that "
             "wrote the file"

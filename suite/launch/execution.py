@@ -198,9 +198,7 @@ def _make_engine(run: Run, task: Task, console: Reporter | None) -> Any:
     return engine
 
 
-def _write_result(
-    run: AnyRun, task: Task, directory: Path, header: dict[str, Any], console: Reporter, log: Log
-) -> int:
+def _write_result(run: AnyRun, task: Task, directory: Path, header: dict[str, Any], console: Reporter, log: Log) -> int:
     """Compute the result from the log, write it, remove the checkpoint and show the result; return the exit code.
 
     Raises:

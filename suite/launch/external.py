@@ -132,9 +132,7 @@ def check(run: Run, *, apart: bool = False) -> tuple[int, int]:
     return rank, ranks
 
 
-def _decide(
-    run: Run, command: list[str], task: Task, report_directory: Callable[[Path], None]
-) -> dict[str, Any]:
+def _decide(run: Run, command: list[str], task: Task, report_directory: Callable[[Path], None]) -> dict[str, Any]:
     """Decide on rank 0 how to run; the process holds the directory's lock until it ends.
 
     Returns:

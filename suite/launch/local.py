@@ -102,9 +102,7 @@ def report_passed(directory: directories.Directory, header: dict[str, Any]) -> N
         )
 
 
-def claim(
-    run: AnyRun, header: dict[str, Any], directory: directories.Directory
-) -> tuple[int, dict[str, Any]]:
+def claim(run: AnyRun, header: dict[str, Any], directory: directories.Directory) -> tuple[int, dict[str, Any]]:
     """Lock the run's directory and write the header.
 
     Returns:

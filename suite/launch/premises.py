@@ -3,18 +3,16 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
-from typing import Any
 
 from suite import load
 from suite.contract import Task, UserError
-from suite.launch import run
-from suite.settings.baseline import is_baseline
+from suite.launch import execution
+from suite.settings.run import AnyRun, BaselineRun
 
 RANKS_PER_CORE = 4  # ranks that may share a core; such a run is slow but correct
 
 
-def describe(config: Mapping[str, Any]) -> tuple[Task, list[str]]:
+def describe(run: AnyRun) -> tuple[Task, list[str]]:
     """Make the task, with or without its data; a task that reads a directory has shapes without it.
 
     Returns:
@@ -23,28 +21,27 @@ def describe(config: Mapping[str, Any]) -> tuple[Task, list[str]]:
     Raises:
         UserError: for an error that is not about missing data.
     """
-    node = config["task"]
     try:
-        return run.make_task(config), []
+        return execution.make_task(run), []
     except UserError as error:
-        if "data_dir" not in node.get("source", {}):
+        if "data_dir" not in run.task.options().get("source", {}):
             raise
         reason, _, _ = str(error).partition(". ")
-        advice = "" if "data_dir=" in reason else "; type data_dir=DIRECTORY"
-        return run.make_task({**config, "task": {**node, "absent": True}}), [f"data: {reason}{advice}"]
+        advice = "" if "data_dir=" in reason else "; set data_dir=DIRECTORY"
+        return execution.make_task(run, absent=True), [f"data: {reason}{advice}"]
 
 
-def missing(config: Mapping[str, Any]) -> list[str]:
+def missing(run: AnyRun) -> list[str]:
     """One line for each thing that this machine lacks: the framework, devices."""
-    if is_baseline(config):
+    if isinstance(run, BaselineRun):
         return []
     reasons = []
     try:
-        load.framework(config["backend"])
+        load.framework(run.backend)
     except UserError as error:
         reasons.append(f"framework: {error}")
-    world, cores, visible = config["world"], len(os.sched_getaffinity(0)), gpus()
-    if config["device"] == "cuda" or (config["device"] == "auto" and visible):
+    world, cores, visible = run.world, len(os.sched_getaffinity(0)), gpus()
+    if run.device == "cuda" or (run.device == "auto" and visible):
         if visible < world:
             reasons.append(f"{count(world, 'GPU')}; this machine has {visible or 'none'}")
     elif world > cores * RANKS_PER_CORE:

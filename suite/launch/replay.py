@@ -18,19 +18,18 @@ from typing import Any
 from suite import load
 from suite.contract import Target, UserError
 from suite.entries.recompute import differences
-from suite.launch import run
+from suite.launch import execution
 from suite.launch.local import launch
 from suite.launch.premises import describe, missing
 from suite.record import environment, record
-from suite.record.record import is_baseline
-from suite.verbs.plan import describe, missing
+from suite.settings.run import AnyRun, BaselineRun, TrackSettings, read_run
 
 # Other machines, frameworks and numbers of threads round differently. In a network of ReLUs the difference grows
 # about tenfold a step (laptop ResNet-50, between 1 and 2 threads, and between torch and jax, in both precisions).
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 FIRST, GROWTH, MOST = 100, 10, 0.2  # epsilons at step 1, growth per step, largest relative tolerance
 GRACE = 120.0  # seconds that an interrupted run gets for its last step and checkpoint
-QUIET = {"track": {"name": "none"}, "force": False, "repeat": 1, "require": None}
+QUIET = {"track": TrackSettings(name="none"), "force": False, "repeat": 1, "require": None}
 LAST_LINES = 3  # lines of a failed run's output that the error quotes
 SAME = (*environment.COVERED, *environment.OPTIONAL, "threads")  # what the fingerprint covers, apart from the device
 
@@ -44,15 +43,13 @@ def modules(node: Any, key: str = "") -> list[str]:
     return [node] if isinstance(node, str) and key in ("module", "torch", "jax") else []
 
 
-def rerun(
-    result: Mapping[str, Any], events: Events | None, config: dict[str, Any], *, steps: int
-) -> tuple[list[str], str]:
+def rerun(result: Mapping[str, Any], events: Events | None, run: AnyRun, *, steps: int) -> tuple[list[str], str]:
     """Repeat the first steps of a result and compare losses and evaluations.
 
     Args:
         result: contents of a result.json.
         events: its event log; without one, only evaluations are compared, up to the first one.
-        config: the result's configuration, with the data directory of this machine.
+        run: the result's run, with the data directory of this machine.
         steps: number of steps to repeat.
 
     Returns:
@@ -61,28 +58,28 @@ def rerun(
     Raises:
         UserError: if the steps cannot be repeated here.
     """
-    faults = list(_premises(result, config))
+    faults = list(_premises(result, run))
     if faults:  # losses of another task cannot be compared
         return faults, ""
     recorded = events or [{"event": "evaluated", **point} for point in result["curve"]]
-    if is_baseline(config):
-        return _fitted_again(result, config)
+    if isinstance(run, BaselineRun):
+        return _fitted_again(result, run)
     first = next((event["step"] for event in recorded if event["event"] in ("step", "evaluated")), None)
     if first is None:
         return faults, "skipped: the result has no step or evaluation to compare with"
     steps = max(steps, first)
-    exact, other = _same(result, config)
+    exact, other = _same(result, run)
     if not (exact or events):
         return (
             faults,
             f"skipped: without an event log only evaluations could be compared, bit for bit; {other}",
         )
-    repeated = first_steps(config, steps)
+    repeated = first_steps(run, steps)
     losses = _paired(recorded, repeated, "step", "loss", steps)
     reached = {event["step"] for event in repeated if event["event"] == "step"}
     scores = _paired(recorded, repeated, "evaluated", "metrics", steps) if exact else {}
     for step, (expected, actual) in losses.items():
-        allowed = 0.0 if exact else tolerance(step, config["precision"])
+        allowed = 0.0 if exact else tolerance(step, run.precision)
         if step not in reached:
             faults.append(f"step {step}: the result has it, but the run here ended before it")
         elif not agree(expected, actual, allowed):
@@ -93,30 +90,28 @@ def rerun(
     compared = f"to step {steps}: losses ({len(losses)}) and evaluations ({len(scores)}) agree"
     if exact:
         return faults, f"{compared} bit for bit: same source, packages, processor, device and threads"
-    limits = (
-        f"{tolerance(1, config['precision']):.0e} at step 1, {tolerance(steps, config['precision']):.0e} at the last"
-    )
+    limits = f"{tolerance(1, run.precision):.0e} at step 1, {tolerance(steps, run.precision):.0e} at the last"
     return faults, f"{compared} within {limits}; {other}"
 
 
-def _same(result: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[bool, str]:
+def _same(result: Mapping[str, Any], run: AnyRun) -> tuple[bool, str]:
     """Whether the numbers must be equal bit for bit; and otherwise what differs from the recorded run."""
     if resumed := result.get("resumed_anyway"):
         changed = " and ".join(dict.fromkeys(part for segment in resumed for part in segment["changed"]))
         return False, f"changed during the run (resume=anyway): {changed}"
-    header = run.make_header(result["spec"]["config"], ["verify"], run.make_task(config))
+    header = execution.make_header(record.load_run(result), ["verify"], execution.make_task(run))
     facts, recorded = header["environment"], result["environment"]  # older results lack some of these facts
     changed = [name for name in SAME if recorded.get(name, facts.get(name)) != facts.get(name)] or ["device"]
     return header["fingerprint"] == result["fingerprint"], f"different here: {', '.join(changed)}"
 
 
-def _fitted_again(result: Mapping[str, Any], config: dict[str, Any]) -> tuple[list[str], str]:
+def _fitted_again(result: Mapping[str, Any], run: AnyRun) -> tuple[list[str], str]:
     """`rerun` for a baseline: fit it again and compare its metrics, if they must be equal."""
-    exact, other = _same(result, config)
+    exact, other = _same(result, run)
     if not (exact and result["curve"]):
         reason = other if result["curve"] else "the result has no metrics"
         return [], f"skipped: {reason}"
-    metrics = [event["metrics"] for event in first_steps(config, 0) if event["event"] == "evaluated"]
+    metrics = [event["metrics"] for event in first_steps(run, 0) if event["event"] == "evaluated"]
     faults = differences(result["curve"][0]["metrics"], metrics[0], "metrics")
     return list(faults), "fitted again: metrics agree bit for bit; same source, packages, processor and threads"
 
@@ -134,23 +129,23 @@ def tolerance(step: int, precision: str) -> float:
     return min(MOST, FIRST * EPSILON[precision] * float(GROWTH) ** min(step - 1, 20))
 
 
-def _premises(result: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
+def _premises(result: Mapping[str, Any], run: AnyRun) -> Iterator[str]:
     """One line for each difference between this machine's task and the recorded one.
 
     Raises:
         UserError: if the run cannot work here.
     """
-    if reasons := missing(config):
+    if reasons := missing(run):
         raise UserError(
             f"cannot repeat the steps here; missing {'; '.join(reasons)}. To check only the numbers, type --steps 0"
         )
-    version = load.common(config["task"]["module"]).VERSION
+    version = load.common(run.task.module).VERSION
     if version != result["task_version"]:
         raise UserError(
             f"cannot repeat the steps: the result is of version {result['task_version']} of the task, this suite has "
             f"version {version}; to check only the numbers, type --steps 0"
         )
-    task, absent = describe(config)
+    task, absent = describe(run)
     if absent:
         raise UserError(
             f"cannot repeat the steps here; missing {absent[0]}. Type --data-dir DIR; to check only the numbers, type "
@@ -159,7 +154,7 @@ def _premises(result: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[
     targets = [Target(entry["metric"], entry["value"], entry["higher_is_better"]) for entry in result["targets"]]
     count = sum(math.prod(spec.shape) for spec in task.shapes().values() if spec.kind == "parameter")
     yield from differences(list(map(str, targets)), list(map(str, task.targets)), "targets")
-    yield from differences(result["parameters"], None if is_baseline(config) else count, "parameters")
+    yield from differences(result["parameters"], None if isinstance(run, BaselineRun) else count, "parameters")
     if record.identity(result["data"]) != record.identity(vars(task.data)):
         yield from differences(result["data"]["identity"], task.data.identity, "data.identity")
 
@@ -173,7 +168,7 @@ def _paired(recorded: Events, repeated: Events, kind: str, name: str, steps: int
     return {step: (value, actual.get(step)) for step, value in expected.items()}
 
 
-def first_steps(config: Mapping[str, Any], steps: int) -> Events:
+def first_steps(run: AnyRun, steps: int) -> Events:
     """Run the first steps in processes of their own; return the events, possibly of a few steps more.
 
     Raises:
@@ -181,7 +176,8 @@ def first_steps(config: Mapping[str, Any], steps: int) -> Events:
     """
     with tempfile.TemporaryDirectory(prefix="suite-verify-") as folder:
         run_dir, path, output_path = Path(folder, "run"), Path(folder, "config.json"), Path(folder, "output")
-        path.write_text(json.dumps({**config, **QUIET, "run_dir": str(run_dir)}))
+        quiet = run.model_copy(update={**QUIET, "run_dir": str(run_dir)})
+        path.write_text(json.dumps(quiet.plain()))
         with output_path.open("w") as output:
             command = [sys.executable, "-m", "suite.launch.replay", str(path)]
             child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -218,4 +214,4 @@ def _enough(events: Events, steps: int) -> bool:
 
 if __name__ == "__main__":
     load.search_working_directory()
-    sys.exit(launch(json.loads(Path(sys.argv[1]).read_text()), ["verify"]))
+    sys.exit(launch(read_run(json.loads(Path(sys.argv[1]).read_text())), ["verify"]))

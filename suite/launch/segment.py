@@ -11,11 +11,10 @@ from suite import engine as backend
 from suite.comm import setup
 from suite.comm.transport.kernel import Counter
 from suite.contract import Event, Finished, Started, Task
+from suite.published import Row
 from suite.record.log import Log
 from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run
-from suite.published import Row
-from suite.record import record
 from suite.training import baseline, checkpoint, weights
 from suite.training.loop import train
 

@@ -11,13 +11,14 @@ from suite.comm.partition.device import ONE_HOST
 from suite.comm.partition.picture import draw_plan
 from suite.comm.projection import network
 from suite.contract import Task, UserError
-from suite.record import record
+from suite.projection.project import without_projection
+from suite.settings.effects import hash_run
+from suite.settings.run import Run
 
 
 def plan(
-    config: Mapping[str, Any],
+    run: Run,
     task: Task,
-    options: Mapping[str, Any],
     absent: Sequence[str],
     missing: Sequence[str],
     picture: Path | None = None,
@@ -25,9 +26,8 @@ def plan(
     """Plan the stages; the framework of the run's backend traces the model.
 
     Args:
-        config: of the run.
+        run: the run.
         task: made from it.
-        options: keys of a projection; `network` is used.
         absent: the data that is missing.
         missing: what else this machine lacks.
         picture: the SVG file for a picture of the plan; None: none.
@@ -37,9 +37,9 @@ def plan(
         WriteError: if the picture cannot be written.
     """
     if absent:
-        raise UserError(f"partition={config['partition']['name']}: a plan needs one batch; {absent[0]}")
-    links = network.make(options["network"]) if "network" in options else ONE_HOST
-    planned = load.half("suite.engine.pipeline", f"{config['backend']}_plan").plan(task, config, links)
+        raise UserError(f"partition={run.partition.name if run.partition else ''}: a plan needs one batch; {absent[0]}")
+    links = network.make(run.network) if run.network else ONE_HOST
+    planned = load.half("suite.engine.pipeline", f"{run.backend}_plan").plan(task, run, links)
     if picture:
         disk.replace(picture, draw_plan(planned))
     specs = task.shapes().values()
@@ -47,7 +47,7 @@ def plan(
         "task": task.name,
         "data": str(task.data),
         "parameters": sum(math.prod(spec.shape) for spec in specs if spec.kind == "parameter"),
-        "steps": config["max_steps"],
+        "steps": run.max_steps,
         "targets": [str(target) for target in task.targets],
         "network": links.name,
         "table": str(planned),
@@ -61,17 +61,16 @@ def plan(
             "balance": planned.balance,
         },
         "missing": list(missing),
-        "hash": record.config_hash(config),
-        "config": dict(config),
+        "hash": hash_run(without_projection(run)),
+        "config": run.plain(),
     }
 
 
-def lines(planned: Mapping[str, Any]) -> list[str]:
+def lines(planned: Mapping[str, Any], run: Run) -> list[str]:
     """The plan as lines of text."""
-    config = planned["config"]
-    head = [planned["task"], config["scale"], planned["data"], config["optimizer"]["name"], config["backend"]]
+    head = [planned["task"], run.scale, planned["data"], run.optimizer.name, run.backend]
     return [
-        " · ".join([*head, f"{config['world']:,} devices", f"network {planned['network']}"]),
+        " · ".join([*head, f"{run.world:,} devices", f"network {planned['network']}"]),
         f"parameters  {planned['parameters']:,}",
         *planned["table"].splitlines(),
         f"steps       {planned['steps']:,} at most",

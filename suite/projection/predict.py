@@ -65,7 +65,7 @@ class Model:
         if self.network is None:
             self.network, self.drawn = self._link(request.repeats)
         group, place = self._largest(request.kind)
-        run = self._with_mode(request.mode, place)
+        run = self._with_mode(str(request.mode), place)
         sent = project.gradients(run, self.task, request.kind, group.names)
         codec = self._codec(run, request.kind)
         payload = sum(bucket.channel.codec.nbytes(bucket.count, self.itemsize) for bucket in sent)

@@ -69,9 +69,7 @@ def _map(function: Callable[[Item], Value], items: Iterable[Item]) -> list[Value
     return [value for item, group in itertools.groupby(items) for value in [function(item)] * len(list(group))]
 
 
-def gradients(
-    run: Run, task: Task, kind: str | None = None, names: Collection[str] | None = None
-) -> list[Sent]:
+def gradients(run: Run, task: Task, kind: str | None = None, names: Collection[str] | None = None) -> list[Sent]:
     """What one reduction of the gradients sends, by the ledger's formulas.
 
     With a leader topology, rank 0 is a leader. Tables split by rows are not included.
@@ -158,9 +156,7 @@ def _sent(name: str, count: int, channel: Channel, traffic: Any, channels: Chann
     return Sent(count, channel, traffic(name, count, channel=channel, itemsize=itemsize, world=world, locals=locals))
 
 
-def project(
-    run: Run, task: Task, measured: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def project(run: Run, task: Task, measured: Mapping[str, Any] | None) -> dict[str, Any]:
     """Project the step time and the bytes on a network.
 
     Args:

@@ -4,13 +4,13 @@ The names that papers use are listed in `results/matching.yaml`; names are never
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from suite.settings.run import AnyRun, Run
 from suite.published import Row
+from suite.settings.run import AnyRun, Run
 
 MOST_ROWS = 6
 ORDER = "one a paper and method; own method first, then the nearest"  # nearest in model, batch size and epochs

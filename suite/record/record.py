@@ -17,6 +17,7 @@ from suite.contract import Data, Event, Target, UserError, sized
 from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
+SCHEMAS = (1, 2)  # that are read
 SCHEMA = 2  # 2: `hash` covers the settings that affect anything; in schema 1, every setting but eight
 
 

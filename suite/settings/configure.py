@@ -49,6 +49,18 @@ def resolve(overrides: Sequence[str], directory: Path | None = None) -> AnyRun:
     return read_run(config)
 
 
+def resolve_training(overrides: Sequence[str], directory: Path | None = None) -> Run:
+    """Return the training run that overrides describe; see `resolve`.
+
+    Raises:
+        UserError: as `resolve`, and if it is the fit of a baseline.
+    """
+    run = resolve(overrides, directory)
+    if isinstance(run, BaselineRun):
+        raise UserError(f"baseline={run.baseline.name}: is fitted whole; a training run is needed here")
+    return run
+
+
 def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> dict[str, Any]:
     """Return what Hydra composes, with ALTERNATIVES and `tuned`, which the YAML files contain; it is not yet checked.
 
@@ -82,7 +94,7 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
     changed = [override for override in completed if override.lstrip("+").startswith(TUNED)]
     if changed:
         source = nodes.get("tuning", {}).get("source", recipes.DEFAULTS)
-        nodes["tuning"] = {"source": "command line", "trials": 0, "from": source, "changed": changed}
+        nodes["tuning"] = {"source": "command line", "trials": 0, "origin": source, "changed": changed}
     return {name: value for name, value in nodes.items() if value is not None or name not in OPTIONAL}
 
 

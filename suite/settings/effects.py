@@ -20,9 +20,7 @@ def hash_run(run: AnyRun) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def select_settings(
-    run: AnyRun, affecting: Iterable[Effect], roles: Iterable[Role] = ("setting",)
-) -> dict[str, Any]:
+def select_settings(run: AnyRun, affecting: Iterable[Effect], roles: Iterable[Role] = ("setting",)) -> dict[str, Any]:
     """Return the values, by dotted key, of the settings that affect one of some things.
 
     Args:

@@ -18,9 +18,7 @@ class LaunchSettings(Declared):
 class LocalLaunch(LaunchSettings):
     """Processes on this machine."""
 
-    module: Literal["suite.launch.local"] = setting(
-        ..., "the launcher", affects=NOTHING, before="suite.launch.local"
-    )
+    module: Literal["suite.launch.local"] = setting(..., "the launcher", affects=NOTHING, before="suite.launch.local")
     processes: PositiveInt | Literal["auto"] = setting(
         ..., "auto: in torch one for each device, in jax one for all", affects=NOTHING
     )

@@ -5,14 +5,14 @@ A run is plain data: frozen, equal to its copy, picklable, and the same after a 
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from suite.comm.settings import CommSettings, NetworkSettings
 from suite.contract import UserError
 from suite.declared import MEASUREMENT, METHOD, NOTHING, PROBLEM, TIME, Declared, setting
-from suite.nodes import BaselineSettings, OptimizerSettings, Part, TaskSettings
+from suite.nodes import BaselineSettings, OptimizerSettings, Options, Part, TaskSettings
 from suite.settings.launch import ExternalLaunch, LocalLaunch, SlurmLaunch
 from suite.settings.schedule import ScheduleSettings
 
@@ -42,12 +42,13 @@ class TrackSettings(Declared):
     name: Literal["mlflow", "none"] = setting(..., "mlflow, or none", affects=NOTHING)
 
 
-class Tuning(Declared):
+class Tuning(Options):
     """Where the settings of a run come from."""
 
     source: str = setting("defaults", "recipe, paper, defaults, untuned or command line", role="provenance")
     trials: int = setting(0, "trials of `suite tune`", at_least=0, role="provenance")
-    origin: str | None = Field(None, alias="from", description="source before the command line changed settings")
+    origin: str | None = setting(None, "source before the command line changed settings", role="provenance")
+    renamed: ClassVar = {"from": "origin"}
     changed: tuple[str, ...] = setting((), "overrides that changed settings", role="provenance")
     epochs: float | None = setting(None, "epochs that the recipe trains", role="provenance")
 
@@ -63,7 +64,9 @@ class _Common(Declared):
     threads: PositiveInt | Literal["auto"] = setting(
         "auto", "threads of each process; auto takes OMP_NUM_THREADS, else divides the cores", affects=TIME
     )
-    tuning: Tuning = setting(Tuning(), "where the settings come from", affects=NOTHING, role="provenance")
+    tuning: Tuning = setting(
+        Tuning(source="defaults", trials=0), "where the settings come from", affects=NOTHING, role="provenance"
+    )
     data_dir: str | None = setting(None, "directory of real data", affects=PROBLEM, role="place")
     run_dir: str | None = setting(None, "runs/<task>/<hash> by default", affects=NOTHING, role="place")
     repeat: int = setting(1, "timing replicates of the same run", at_least=1, affects=NOTHING, role="replicate")

@@ -7,10 +7,9 @@ the network file does not contain. No number comes from a predicted point. docs/
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from suite.launch.premises import describe
 from suite.projection import project
 from suite.published import Row
 from suite.settings import configure
+from suite.settings.run import Run
 
 FITTED = 8  # devices; points with more are predicted
 FLOAT = 4  # bytes
@@ -75,9 +75,10 @@ class Block:
 @cache
 def resnet50() -> tuple[dict[str, Layer], dict[str, tuple[int, ...]], Network]:
     """The layers and shapes of the published network, and ABCI."""
-    config, options = project.split(configure.compose(["experiment=A1-12", "network=abci"]))
-    task = describe(config)[0]
-    return task.layers(), {name: spec.shape for name, spec in task.shapes().items()}, network.make(options["network"])
+    run = configure.resolve_training(["experiment=A1-12", "network=abci"])
+    assert run.network
+    task = describe(run)[0]
+    return task.layers(), {name: spec.shape for name, spec in task.shapes().items()}, network.make(run.network)
 
 
 @cache
@@ -114,11 +115,11 @@ def busiest(full: bool, world: int) -> tuple[float, float]:
 
 
 @cache
-def ring() -> tuple[Mapping[str, Any], Channel]:
+def ring() -> tuple[Run, Channel]:
     """A run whose all-reduce is a ring in float32, and the channel of its gradients."""
     words = ["experiment=A1-12", "comm.algorithm.module=suite.comm.algorithms.ring", "comm.piece_kib=0"]
-    config = configure.compose(words)
-    return config, setup.channels(config["comm"], describe(config)[0], config["world"]).default
+    run = configure.resolve_training(words)
+    return run, setup.channels(run.comm, describe(run)[0], run.world).default
 
 
 def sent(full: bool, world: int) -> list[project.Sent]:
@@ -138,8 +139,8 @@ def sent(full: bool, world: int) -> list[project.Sent]:
 
 def exchange(full: bool, world: int) -> float:
     """Seconds of SP-NGD's communication, projected as in `suite plan`."""
-    (config, _), place = ring(), Place(world, min(world, 4))
-    return sum(project.travel_seconds(half, place, resnet50()[2], config) for half in sent(full, world))
+    (run, _), place = ring(), Place(world, min(world, 4))
+    return sum(project.travel_seconds(half, place, resnet50()[2], run) for half in sent(full, world))
 
 
 @dataclass(frozen=True)
@@ -227,18 +228,20 @@ def stale() -> list[Point]:
 
 
 @cache
-def composed(preset: str) -> dict[str, Any]:
-    """The configuration of the ablation with a preset of `comm`."""
-    return configure.compose([*ABLATION, f"comm={preset}"])
+def composed(preset: str) -> Run:
+    """The run of the ablation with a preset of `comm`."""
+    return configure.resolve_training([*ABLATION, f"comm={preset}"])
 
 
 @cache
 def planned(preset: str, compute: float, inverses: float, contention: float) -> float:
     """Seconds of a step with a preset of `comm`, as `suite plan` projects it."""
-    config, options = project.split(composed(preset))
-    options |= {"compute_seconds": compute, "inverse_seconds": inverses}
-    options["network"] = options["network"] | {"contention": contention}
-    projected = project.project(project.placed(config, options), describe(config)[0], options, None)
+    run = composed(preset)
+    assert run.network
+    changed = run.network.model_copy(update={"contention": contention})
+    seconds = {"compute_seconds": compute, "inverse_seconds": inverses}
+    run = project.placed(run.model_copy(update={**seconds, "network": changed}))
+    projected = project.project(run, describe(run)[0], None)
     return projected["step_seconds"][projected["schedule"]]
 
 
@@ -288,12 +291,13 @@ def _ablation() -> tuple[float, dict[str, float]]:
 
 def frnn(world: int = 4096) -> list[tuple[str, float, float]]:
     """FRNN on ABCI: for each kind of all-reduce its name, its seconds, and the compute for 90 % without overlap."""
-    config, options = project.split(configure.compose(["+task=frnn", "scale=paper", "network=abci"]))
-    task, net = describe(config)[0], network.make(options["network"])
-    placed = project.placed({**config, "world": world}, options)
-    place = Place(world, placed["comm"]["ranks_per_host"])
+    run = configure.resolve_training(["task=frnn", "scale=paper", "network=abci"])
+    assert run.network
+    task, net = describe(run)[0], network.make(run.network)
+    placed = project.placed(run.model_copy(update={"world": world}))
+    place = Place(world, setup.ranks_per_host(placed.comm.ranks_per_host, world))
     rows = []
-    for kind in network.ALL_REDUCES:
+    for kind in ("ring", "tree"):
         seconds = sum(
             project.travel_seconds(sent, place, replace(net, all_reduce=kind), placed)
             for sent in project.gradients(placed, task)

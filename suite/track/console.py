@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from suite.contract import Decided, Evaluated, Event, Explains, Finished, Sparse, Started, Step, Target, Task
 from suite.published import Row
-from suite.record import record
 from suite.settings import recipes
 from suite.settings.run import AnyRun, BaselineRun, Run
 

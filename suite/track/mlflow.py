@@ -6,10 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from suite.settings.run import AnyRun
 from suite import published
 from suite.published import Row
 from suite.published.comparison import choose
+from suite.settings.run import AnyRun
 from suite.track import picture, server
 from suite.track.points import Point, points
 from suite.track.run_report import page, report

@@ -45,7 +45,7 @@ def report(result: Result, *, claims: Sequence[str] = (), curve: bytes | None = 
     spec = result["spec"]
     parts = [spec["task"], record.method_of(spec), spec.get("comm"), spec.get("backend"), f"seed {spec['seed']}"]
     rows = published.rows_for(spec["task"])
-    nearest = choose(rows, spec["config"], samples=result["data"]["samples"].get("train", 0))
+    nearest = choose(rows, record.load_run(result), samples=result["data"]["samples"].get("train", 0))
     tables: list[tuple[str, list[str], list[list[str]]]] = [("Targets", list(words.LADDER), words.ladder(result))]
     if nearest:
         tables.append(("Published rows", list(words.PUBLISHED), words.published_cells(nearest)))

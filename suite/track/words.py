@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import Target
-from suite.record.record import is_baseline
 from suite.published import Row
+from suite.record.record import is_baseline
 
 OUTCOMES = {
     "reached": "reached the last target at step {step:,}",

@@ -122,9 +122,7 @@ class Scheduled(Sequence[dict[str, float]]):
         rate: as in `hyper`.
     """
 
-    def __init__(
-        self, total: int, schedule: ScheduleSettings, optimizer: OptimizerSettings, rate: float = 1.0
-    ) -> None:
+    def __init__(self, total: int, schedule: ScheduleSettings, optimizer: OptimizerSettings, rate: float = 1.0) -> None:
         self._total, self._schedule, self._optimizer, self._rate = total, schedule, optimizer, rate
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
 """The recipe file that `suite tune` writes: tuned values for each source of data, and the evidence for them.
 
-The values and the evidence stand below the key `tuned`, which `configure.compose` removes from a run's configuration.
+The values and the evidence stand below the key `tuned`, which `configure.resolve` removes from a run's configuration.
 The other keys of the file look up the values for the run's data source. A source without tuned values gets the
 defaults.
 """
@@ -9,14 +9,15 @@ import datetime
 import functools
 import json
 import math
-import operator
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
+from suite.record import record
 from suite.settings.overrides import flat
+from suite.settings.run import AnyRun, Run
 from suite.tuning.trials import Result, Trial, last, shortfall, steps
 
 WIDTH = 160  # columns; each trial stands on one line
@@ -38,7 +39,7 @@ def evidence(ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[
     return {
         "source": name,
         "trials": len(ranked),
-        "values": _nested({key: value_at(best["spec"]["config"], key) for key in keys}),
+        "values": _nested({key: value_at(record.load_run(best), key) for key in keys}),
         "command": shlex.join(["suite", "tune", *command]),
         "date": datetime.date.today().isoformat(),
         "commit": f"{facts['commit']}{' with changes' if facts['dirty'] else ''}",
@@ -76,32 +77,33 @@ def tuned_in(path: Path) -> dict[str, Any]:
     return node["tuned"]
 
 
-def text(config: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
+def text(run: Run, tuned: Mapping[str, Any]) -> str:
     """The contents of the recipe file.
 
     Args:
-        config: the configuration without tuning; its values are the defaults.
+        run: the run without tuning; its values are the defaults.
         tuned: evidence by data source.
     """
     import yaml
 
-    task = config["task"]
-    place = "${task.data}" if "data" in task else ANY
+    place = "${task.data}" if "data" in run.task.options() else ANY
     keys = sorted({key for entry in tuned.values() for key in flat(entry["values"])})
-    nodes = {key: f"${{oc.select:tuned.{place}.values.{key},{json.dumps(value_at(config, key))}}}" for key in keys}
-    nodes |= {f"tuning.{key}": f"${{oc.select:tuned.{place}.{key},{value}}}" for key, value in config["tuning"].items()}
+    nodes = {key: f"${{oc.select:tuned.{place}.values.{key},{json.dumps(value_at(run, key))}}}" for key in keys}
+    nodes |= {
+        f"tuning.{key}": f"${{oc.select:tuned.{place}.{key},{value}}}" for key, value in run.tuning.plain().items()
+    }
     head = (
         "# @package _global_\n"
-        f"# {config['optimizer']['name']} on {task['name']}, {config['scale']} scale, tuned on {', '.join(tuned)}\n"
+        f"# {run.optimizer.name} on {run.task.name}, {run.scale} scale, tuned on {', '.join(tuned)}\n"
         "# Written by `suite tune`: the best of a quasi-random list, and every trial; other data gets the defaults.\n"
     )
     above = yaml.safe_dump(_nested(nodes), sort_keys=False, width=WIDTH)
     return head + above + yaml.safe_dump({"tuned": dict(tuned)}, sort_keys=False, width=WIDTH, default_flow_style=None)
 
 
-def value_at(config: Mapping[str, Any], key: str) -> Any:
+def value_at(run: AnyRun, key: str) -> Any:
     """The value at a dotted key."""
-    return functools.reduce(operator.getitem, key.split("."), config)
+    return next(leaf.value for leaf in run.leaves() if leaf.key == key)
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from suite import load
 from suite.contract import Data, UserError
 from suite.record import record
 from suite.settings import configure
+from suite.settings.run import AnyRun
 
 FEW = 20  # with at most so many parts, the count of each part is printed
 HELP = """List the data that a task can use, and what of it is available here: data that comes with a package, generated
@@ -61,23 +61,21 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.target:
         _prepare(chosen.task, chosen.folder, chosen.target, chosen.overrides, chosen.config_dir)
         chosen.folder = chosen.target
-    configs = _configs(chosen.task, chosen.folder, chosen.overrides, chosen.config_dir)
+    runs = _configs(chosen.task, chosen.folder, chosen.overrides, chosen.config_dir)
     if not (chosen.folder or chosen.check):
-        _print_sources(chosen.task, configs, as_json=chosen.json)
+        _print_sources(chosen.task, runs, as_json=chosen.json)
         return 0
-    configs = {source: config for source, config in configs.items() if _reads_directory(config)}
-    if not configs:
+    runs = {source: run for source, run in runs.items() if _reads_directory(run)}
+    if not runs:
         raise UserError(f"{chosen.task}: none of its data is read from a directory; remove --from and --check")
-    configs = _with_files(configs)
+    runs = _with_files(runs)
     overrides = [word for word in chosen.overrides if not word.startswith("task.data=") and ".prepare." not in word]
-    sources = {
-        name: _inspect(chosen.task, name, config, overrides, check=chosen.check) for name, config in configs.items()
-    }
+    sources = {name: _inspect(chosen.task, name, run, overrides, check=chosen.check) for name, run in runs.items()}
     if chosen.json:
         print(_json(sources))
     else:
         for name, source in sources.items():
-            _describe(name, source, load.common(configs[name]["task"]["module"]).PARTS)
+            _describe(name, source, load.common(runs[name].task.module).PARTS)
     return 0 if all(source.usable for source in sources.values()) else 1
 
 
@@ -100,14 +98,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return chosen
 
 
-def _print_sources(task: str, configs: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:
+def _print_sources(task: str, runs: Mapping[str, AnyRun], *, as_json: bool) -> None:
     """Print the sources of a task's data, and whether each is available here."""
     if as_json:
-        print(_json({source: _source(config) for source, config in configs.items()}))
+        print(_json({source: _source(run) for source, run in runs.items()}))
         return
-    for source, config in configs.items():
-        print(f"{source:8}  {_state(config)}")
-    choices = f" task.data={'|'.join(configs)}" if len(configs) > 1 else ""
+    for source, run in runs.items():
+        print(f"{source:8}  {_state(run)}")
+    choices = f" task.data={'|'.join(runs)}" if len(runs) > 1 else ""
     print(f"to choose: suite +task={task}{choices}")
 
 
@@ -128,27 +126,27 @@ def _json(sources: Mapping[str, Source]) -> str:
     return record.as_json(described, indent=1)
 
 
-def _with_files(configs: Mapping[str, dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
+def _with_files(runs: Mapping[str, AnyRun]) -> Mapping[str, AnyRun]:
     """Keep the sources whose files the directory contains; keep all if that cannot be told.
 
     Raises:
         UserError: if the directory contains the files of none of several sources, with the reason for each source.
     """
     readable, reasons = {}, []
-    for source, config in configs.items():
+    for source, run in runs.items():
         try:
-            _open(config)
-            readable[source] = config
+            _open(run)
+            readable[source] = run
         except UserError as error:
             reasons.append(f"{source}: {error}")
-    if len(reasons) > 1 and not readable and next(iter(configs.values()))["data_dir"] is not None:
+    if len(reasons) > 1 and not readable and next(iter(runs.values())).data_dir is not None:
         raise UserError("; ".join(reasons))
-    return readable or configs
+    return readable or runs
 
 
 def _prepare(task: str, folder: Path | None, target: Path, overrides: Sequence[str], directory: Path | None) -> None:
     """Let the task prepare its raw data, with the options below `prepare` of one of its sources."""
-    node = configure.whole([f"task={task}", *overrides], directory)["task"]
+    node = configure.compose_nodes([f"task={task}", *overrides], directory)["task"]
     options = next((source["prepare"] for source in node.get("sources", {}).values() if "prepare" in source), None)
     if options is None:
         raise UserError(f"{task}: its data needs no preparation; remove --to")
@@ -159,46 +157,43 @@ def _prepare(task: str, folder: Path | None, target: Path, overrides: Sequence[s
     load.common(node["module"]).prepare(folder, target, **options)
 
 
-def _configs(
-    task: str, folder: Path | None, overrides: Sequence[str], directory: Path | None
-) -> dict[str, dict[str, Any]]:
+def _configs(task: str, folder: Path | None, overrides: Sequence[str], directory: Path | None) -> dict[str, AnyRun]:
     """A configuration for each source of the task's data, by the source's name; by the task's if it has only one."""
-    data_dir = [f"data_dir={json.dumps(str(folder.resolve()))}"] if folder else []
+    data_dir = [f"data_dir={json.dumps(str(folder.resolve()), ensure_ascii=False)}"] if folder else []
     base = [f"task={task}", *data_dir, *overrides]
-    names = configure.whole(base, directory)["task"].get("sources", {})
+    names = configure.compose_nodes(base, directory)["task"].get("sources", {})
     if not names:
-        return {task: configure.compose(base, directory)}
+        return {task: configure.resolve(base, directory)}
     typed = [override.partition("=")[2] for override in overrides if override.startswith("task.data=")]
     chosen = [name for name in names if name in typed] or names
-    return {name: configure.compose([*base, f"task.data={name}"], directory) for name in chosen}
+    return {name: configure.resolve([*base, f"task.data={name}"], directory) for name in chosen}
 
 
-def _reads_directory(config: Mapping[str, Any]) -> bool:
-    return "data_dir" in config["task"].get("source", {})
+def _reads_directory(run: AnyRun) -> bool:
+    return "data_dir" in run.task.options().get("source", {})
 
 
-def _open(config: Mapping[str, Any]) -> Data:
+def _open(run: AnyRun) -> Data:
     """Make the task, which opens its data; returns the description of the data."""
-    node = config["task"]
-    return load.common(node["module"]).make(**load.arguments(node)).data
+    return load.made(load.common(run.task.module).make, run.task, "task").data
 
 
-def _source(config: Mapping[str, Any]) -> Source:
-    if _reads_directory(config) and config["data_dir"] is None:
+def _source(run: AnyRun) -> Source:
+    if _reads_directory(run) and run.data_dir is None:
         return Source(None, "real, in a directory   not here: type --from DIR")
     try:
-        return Source(_open(config))
+        return Source(_open(run))
     except UserError as error:
         return Source(None, f"not here: {error}")
 
 
-def _state(config: Mapping[str, Any]) -> str:
+def _state(run: AnyRun) -> str:
     """Kind, place, name and size of a source, or why it is not here; a second line says what was left out."""
-    source = _source(config)
+    source = _source(run)
     if source.data is None:
         return source.missing
     data = source.data
-    place = f"in {config['data_dir']}" if _reads_directory(config) else "embedded" if data.kind == "real" else "by seed"
+    place = f"in {run.data_dir}" if _reads_directory(run) else "embedded" if data.kind == "real" else "by seed"
     losses = f"\n{'':8}  left out: {data.losses()}" if data.losses() else ""
     return f"{data.kind}, {place}   {data.name}: {_sizes(data.samples)}; {data}{losses}"
 
@@ -207,17 +202,17 @@ def _sizes(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
-def _inspect(task: str, source: str, config: Mapping[str, Any], overrides: Sequence[str], *, check: bool) -> Source:
+def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, check: bool) -> Source:
     """Describe the real data in a directory; with `check`, read all of it.
 
     Raises:
         UserError: if no directory was given, or it does not contain the source's files.
     """
-    folder = config["data_dir"]
+    folder = run.data_dir
     if folder is None:
         raise UserError(f"{task}: the directory of its {source} data is missing; type --from DIR")
-    module, data = load.common(config["task"]["module"]), _open(config)
-    options = {"data": source, **config["task"]["source"]} | {"data_dir": folder}
+    module, data = load.common(run.task.module), _open(run)
+    options = {"data": source, **run.task.options()["source"]} | {"data_dir": folder}
     faults = module.check(**options) if check else None
     command = [f"suite +task={task} task.data={source} data_dir={shlex.quote(str(folder))}", *overrides]
     command += ["task.on_error=skip"] if faults else []

@@ -18,9 +18,10 @@ from suite.projection import memory, project
 from suite.projection import partition as plan_partition
 from suite.published import Row, papers
 from suite.record import record
-from suite.settings import configure, recipes, validation
-from suite.record.record import is_baseline
-from suite.settings.overrides import flat
+from suite.settings import recipes
+from suite.settings.configure import resolve
+from suite.settings.effects import differing_keys, hash_run, select_settings
+from suite.settings.run import AnyRun, BaselineRun, Run
 
 HELP = """Show what the command without `plan` would run: parameters, steps, samples and epochs, what each device
 receives and sends, and the step time of the most similar run under runs/. With network= (a file of conf/network), also
@@ -51,21 +52,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="with partition=: draw the stages and a step")
     chosen = parser.parse_intermixed_args(arguments)
-    config = configure.compose(chosen.overrides, chosen.config_dir)
-    validation.reject_foreign(config.get("optimizer"), chosen.overrides, chosen.config_dir)
-    planned = plan(config, papers.repeated(chosen.overrides), chosen.picture)
+    run = resolve(chosen.overrides, chosen.config_dir)
+    planned = plan(run, papers.repeated(chosen.overrides), chosen.picture)
     if chosen.json:
         print(record.as_json(planned, indent=1))
     else:
-        print("\n".join(lines(planned)))
+        print("\n".join(lines(planned, run)))
     return 1 if planned["missing"] else 0
 
 
-def plan(config: Mapping[str, Any], row: Row | None = None, picture: Path | None = None) -> dict[str, Any]:
+def plan(run: AnyRun, row: Row | None = None, picture: Path | None = None) -> dict[str, Any]:
     """Describe the run of a configuration.
 
     Args:
-        config: one run's configuration; it may contain the keys of a projection (`project.KEYS`).
+        run: the run.
         row: the published row that the run repeats, if any.
         picture: the file for a picture of the stages; None: none.
 
@@ -76,30 +76,26 @@ def plan(config: Mapping[str, Any], row: Row | None = None, picture: Path | None
         UserError: if the run cannot work anywhere, for example because world= does not divide the batch; or if there is
             nothing to draw.
     """
-    if picture and not config.get("partition"):
+    if picture and not (isinstance(run, Run) and run.partition):
         raise UserError("--picture: without partition= there are no stages to draw; type partition=auto as well")
-    config, options = project.split(config)
-    task, absent = describe(config)
-    if is_baseline(config):
-        return plan_baseline.plan(config, task, absent)
-    checks.check(config, task)
-    if config.get("partition"):
-        return plan_partition.plan(config, task, options, absent, missing(config), picture)
+    task, absent = describe(run)
+    if isinstance(run, BaselineRun):
+        return plan_baseline.plan(run, task, absent)
+    checks.check(run, task)
+    if run.partition:
+        return plan_partition.plan(run, task, absent, missing(run), picture)
     shapes, layers = task.shapes(), task.layers()
     counts = {name: math.prod(spec.shape) for name, spec in shapes.items()}
     trained = {name for name, spec in shapes.items() if spec.kind == "parameter"}
     parameters = sum(counts[name] for name in trained)
-    steps, samples = config["max_steps"], config["max_steps"] * task.batch_size
-    on_network = project.placed(config, options)
+    steps, samples = run.max_steps, run.max_steps * task.batch_size
+    on_network = project.placed(run)
     return {
         "task": task.name,
         "data": str(task.data) if not absent else task.data.name,
         "parameters": parameters,
         "state_bytes": 8
-        * sum(
-            -(-counts[name] // config["world"]) if shapes[name].placement == "rows" else counts[name]
-            for name in trained
-        ),
+        * sum(-(-counts[name] // run.world) if shapes[name].placement == "rows" else counts[name] for name in trained),
         "buffers": sum(counts[name] for name in shapes if name not in trained),
         "layers": dict(Counter(layer.kind for layer in layers.values())),
         "covered_parameters": sum(counts[name] for layer in layers.values() for name in layer.parameters),
@@ -108,42 +104,42 @@ def plan(config: Mapping[str, Any], row: Row | None = None, picture: Path | None
         "samples": samples,
         "epochs": steps / epoch if (epoch := epoch_steps(task)) else None,
         "batch_size": task.batch_size,
-        "batch_per_device": task.batch_size // config["world"],
-        "micro_batch": task.batch_size // config["world"] // config["accumulate"],
+        "batch_per_device": task.batch_size // run.world,
+        "micro_batch": task.batch_size // run.world // run.accumulate,
         "gradient_bytes_per_step": gradient_bytes(on_network, task),
         "optimizer_bytes_per_step": project.optimizer_bytes(project.refreshes(on_network, task)),
-        "measured": measured(config),
-        "projected": project.project(on_network, task, options, measured(_share(config))) if options else None,
+        "measured": measured(run),
+        "projected": project.project(on_network, task, measured(_share(run))) if run.network else None,
         "published": asdict(row) if row else None,
         "published_devices": papers.devices(published.rows_for(task.name), batch_size=task.batch_size),
-        "memory": memory.estimate(config, task),
-        "warnings": warnings(config, task),
-        "missing": [*absent, *missing(config)],
-        "hash": record.config_hash(config),
-        "config": dict(config),
+        "memory": memory.estimate(run, task),
+        "warnings": warnings(run, task),
+        "missing": [*absent, *missing(run)],
+        "hash": hash_run(project.without_projection(run)),
+        "config": run.plain(),
     }
 
 
-def warnings(config: Mapping[str, Any], task: Task) -> list[str]:
+def warnings(run: Run, task: Task) -> list[str]:
     """Warnings about a run: untuned settings, less than an epoch, too little memory."""
-    messages = [recipes.caution(config)] if recipes.caution(config) else []
-    steps, epoch = config["max_steps"], epoch_steps(task)
+    messages = [recipes.caution(run)] if recipes.caution(run) else []
+    steps, epoch = run.max_steps, epoch_steps(task)
     if epoch and steps < epoch:
         messages.append(
             f"{steps:,} steps of {task.batch_size:,} {task.data.unit} are {steps / epoch:.4g} of an epoch; for a whole "
             f"epoch, type max_steps={math.ceil(epoch)}"
         )
-    recipe_epochs = config["tuning"].get("epochs")
+    recipe_epochs = run.tuning.epochs
     if epoch and recipe_epochs and not recipe_epochs / 2 <= steps / epoch <= 2 * recipe_epochs:
         messages.append(
             f"{steps:,} steps are {steps / epoch:.3g} epochs of this data, but the recipe trains {recipe_epochs} "
             f"epochs; type max_steps={math.ceil(recipe_epochs * epoch)}"
         )
-    needed, (capacity, known) = memory.estimate(config, task), memory.device(config)
+    needed, (capacity, known) = memory.estimate(run, task), memory.device(run)
     if sum(needed.values()) > capacity:
         messages.append(
             f"memory: the run needs about {_gib(sum(needed.values()))} GiB on each device, but {known} has "
-            f"{_gib(capacity)}; " + _smaller(config, task, needed, capacity)
+            f"{_gib(capacity)}; " + _smaller(run, task, needed, capacity)
         )
     return messages
 
@@ -155,11 +151,11 @@ def epoch_steps(task: Task) -> float | None:
     return task.data.samples["train"] / task.batch_size
 
 
-def _smaller(config: Mapping[str, Any], task: Task, needed: Mapping[str, int], capacity: int) -> str:
+def _smaller(run: Run, task: Task, needed: Mapping[str, int], capacity: int) -> str:
     """What to type to make a run fit into a device's memory: the smallest `accumulate=` for which the estimate fits."""
-    fixed, share = needed["parameters"] + needed["optimizer"], task.batch_size // config["world"] // task.group
-    for accumulate in range(config["accumulate"] + 1, share + 1):
-        activations = needed["activations"] * config["accumulate"] // accumulate
+    fixed, share = needed["parameters"] + needed["optimizer"], task.batch_size // run.world // task.group
+    for accumulate in range(run.accumulate + 1, share + 1):
+        activations = needed["activations"] * run.accumulate // accumulate
         if not share % accumulate and fixed + activations <= capacity:
             return f"type accumulate={accumulate} for smaller micro-batches"
     return (
@@ -172,18 +168,18 @@ def _gib(count: int) -> str:
     return f"{count / 2**30:,.3g}"
 
 
-def gradient_bytes(config: Mapping[str, Any], task: Task) -> dict[str, int]:
+def gradient_bytes(run: Run, task: Task) -> dict[str, int]:
     """Bytes that one reduction of the gradients sends, by the ledger's formulas.
 
     Returns:
         `each`: bytes sent by rank 0. `all`: this number times `world`. With a leader topology, rank 0 is a leader;
         `all` then counts every rank as a leader.
     """
-    rank_bytes = sum(item.sent for bucket in project.gradients(config, task) for item in bucket.entries)
-    return {"each": rank_bytes, "all": rank_bytes * config["world"]}
+    rank_bytes = sum(item.sent for bucket in project.gradients(run, task) for item in bucket.entries)
+    return {"each": rank_bytes, "all": rank_bytes * run.world}
 
 
-def measured(config: Mapping[str, Any], folder: Path = Path("runs")) -> dict[str, Any] | None:
+def measured(run: Run, folder: Path = Path("runs")) -> dict[str, Any] | None:
     """The step time of the most similar result in `folder`.
 
     Only results with the same task (apart from its targets), optimizer, backend and number of devices are considered.
@@ -192,55 +188,56 @@ def measured(config: Mapping[str, Any], folder: Path = Path("runs")) -> dict[str
         `result` (its path), `step_seconds` (median), and `differs` (the settings that differ); None if there is no such
         result.
     """
-    settings, work = _settings(config), _work(config)
+    settings, work = _settings(run), _work(run)
     similar = []
     for path in sorted(folder.glob("*/*/result.json")):
         result = json.loads(path.read_text())
-        result_config, seconds = result["spec"]["config"], result["step_seconds"]["p50"]
-        if seconds is not None and result["outcome"]["kind"] != "failed" and _work(result_config) == work:
-            others = _settings(result_config)
-            differs = sorted(key for key in settings.keys() | others.keys() if settings.get(key) != others.get(key))
+        other, seconds = record.load_run(result), result["step_seconds"]["p50"]
+        if seconds is None or result["outcome"]["kind"] == "failed" or not isinstance(other, Run):
+            continue
+        if _work(other) == work:
+            differs = differing_keys(settings, _settings(other))
             similar.append({"result": str(path), "step_seconds": seconds, "differs": differs})
     return min(similar, key=lambda candidate: len(candidate["differs"]), default=None)
 
 
-def _share(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a run on one device, with that device's share of the batch."""
-    task = {**config["task"], "batch_size": config["task"]["batch_size"] // config["world"]}
-    return {**config, "world": 1, "task": task}
+def _share(run: Run) -> Run:
+    """The run on one device, with that device's share of the batch."""
+    task = run.task.model_copy(update={"batch_size": run.task.batch_size // run.world})
+    return run.model_copy(update={"world": 1, "task": task})
 
 
-def _one_device(config: Mapping[str, Any]) -> str:
+def _one_device(run: Run) -> str:
     """The command that measures one device's share."""
-    share, name = _share(config)["task"], config["optimizer"]["name"]
-    return f"suite +task={share['name']} optimizer={name} scale={config['scale']} task.batch_size={share['batch_size']}"
+    size = _share(run).task.batch_size
+    return f"suite task={run.task.name} optimizer={run.optimizer.name} scale={run.scale} task.batch_size={size}"
 
 
-def _work(config: Mapping[str, Any]) -> list[Any]:
+def _work(run: Run) -> list[Any]:
     """What must be equal for two step times to be comparable."""
-    task = {name: value for name, value in config["task"].items() if name != "targets"}
-    return [task, config["optimizer"]["name"], config["backend"], config["world"]]
+    task = run.task.model_copy(update={"targets": ()})
+    return [task.plain(), run.optimizer.name, run.backend, run.world]
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(run: Run) -> dict[str, Any]:
     """The settings that can change the time of a step, by dotted key."""
-    excluded = (*record.UNHASHED, "tuning", "seed", "task")
-    return flat({name: value for name, value in config.items() if name not in excluded})
+    settings = select_settings(run, ("weights", "time"))
+    return {key: value for key, value in settings.items() if not key.startswith("task.")}
 
 
-def lines(planned: Mapping[str, Any]) -> list[str]:
+def lines(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
     """The plan as lines of text."""
-    if is_baseline(planned["config"]):
-        return plan_baseline.lines(planned)
-    if planned["config"].get("partition"):
-        return plan_partition.lines(planned)
-    config, sent, near = planned["config"], planned["gradient_bytes_per_step"], planned["measured"]
-    head = [planned["task"], config["scale"], planned["data"], config["optimizer"]["name"], config["backend"]]
+    if isinstance(run, BaselineRun):
+        return plan_baseline.lines(planned, run)
+    if run.partition:
+        return plan_partition.lines(planned, run)
+    sent, near = planned["gradient_bytes_per_step"], planned["measured"]
+    head = [planned["task"], run.scale, planned["data"], run.optimizer.name, run.backend]
     layers = ", ".join(f"{count} {kind}" for kind, count in planned["layers"].items())
     wire = f"{sent['each']:,} bytes a step and device for the gradients, {sent['all']:,} for all devices"
     wire += project.optimizer_text(planned["optimizer_bytes_per_step"])
-    if config["comm"]["policy"]:
-        wire += f"; comm={config['comm']['name']} chooses a mode during the run; its trials send more"
+    if run.comm.policy:
+        wire += f"; comm={run.comm.name} chooses a mode during the run; its trials send more"
     time = "unknown: runs/ has no run of the same task, optimizer, backend and number of devices"
     if near:
         differs = f"; that run differs in {', '.join(near['differs'])}" if near["differs"] else ""
@@ -251,21 +248,21 @@ def lines(planned: Mapping[str, Any]) -> list[str]:
     if planned["published"]:
         contents, source = papers.report(Row(**planned["published"]))
         paper += [f"published   {contents}", f"            {source}"]
-    if config["scale"] == "paper" and not (planned["published"] or {}).get("devices"):
-        used = papers.used(planned["published_devices"], batch_size=planned["batch_size"], world=config["world"])
+    if run.scale == "paper" and not (planned["published"] or {}).get("devices"):
+        used = papers.used(planned["published_devices"], batch_size=planned["batch_size"], world=run.world)
         paper.append(f"papers used {used}")
     return [
-        " · ".join([*head, count(config["world"], "device"), f"comm {config['comm']['name']}"]),
+        " · ".join([*head, count(run.world, "device"), f"comm {run.comm.name}"]),
         f"parameters  {planned['parameters']:,}, and {planned['buffers']:,} numbers in buffers",
         _memory(planned["memory"]),
         f"layers      {layers}: {planned['covered_parameters']:,} parameters that a curvature method can cover",
         f"steps       {planned['steps']:,} at most, of {planned['batch_size']:,} samples: {_epochs(planned['epochs'])}",
         f"targets     {', '.join(planned['targets']) or 'none'}",
-        f"tuning      {config['tuning']['source']}, {count(config['tuning']['trials'], 'trial')}",
+        f"tuning      {run.tuning.source}, {count(run.tuning.trials, 'trial')}",
         f"device      {planned['batch_per_device']:,} samples a step, in micro-batches of {planned['micro_batch']:,}",
-        f"sent        {wire if config['world'] > 1 else 'nothing: one device'}",
+        f"sent        {wire if run.world > 1 else 'nothing: one device'}",
         f"time        {time}",
-        *(project.lines(planned["projected"], _one_device(config)) if planned["projected"] else []),
+        *(project.lines(planned["projected"], _one_device(run)) if planned["projected"] else []),
         *paper,
         *(f"warning: {message}" for message in planned["warnings"]),
         *(f"missing: {reason}" for reason in planned["missing"]),

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.launch import directories, run
+from suite.launch import directories, execution
 from suite.launch.local import launch
-from suite.settings import configure, validation
+from suite.settings import configure
 from suite.settings.overrides import TUNED, clean
+from suite.settings.run import Run
 from suite.tuning import recipe
 from suite.tuning.trials import PREFIX, Trial, propose, rungs, shortfall, table
 
@@ -60,18 +61,19 @@ def main(arguments: Sequence[str]) -> int:
     overrides, trials, seeds = _split(clean(chosen.overrides))
     directory = chosen.config_dir
 
-    config = configure.whole(overrides, directory)
+    run = configure.resolve_training(overrides, directory)
+    optimizer = configure.compose_nodes(overrides, directory)["optimizer"]
     fixed = [key for key in _keys(overrides) if key.startswith(TUNED) and not key.startswith(SEARCH)]
-    path = chosen.out or _recipe_path(config, directory)
+    path = chosen.out or _recipe_path(run, directory)
     tuned = recipe.tuned_in(path)
-    points = propose(config["optimizer"], fixed=fixed, trials=trials)
+    points = propose(optimizer, fixed=fixed, trials=trials)
     common = [override for override in overrides if not override.lstrip("+").startswith(SEARCH)]
     done = []
     try:
         for number, values in enumerate(points, start=1):
             print(f"\ntrial {number}/{trials}: {' '.join(_typed(values))}", flush=True)
             done.append(Trial(number, values, _try([*common, *_typed(values)], directory)))
-        ranked = _ranked(done, common, seed=config["seed"], seeds=seeds, directory=directory)
+        ranked = _ranked(done, common, seed=run.seed, seeds=seeds, directory=directory)
     except _InterruptedError as interrupted:
         return interrupted.code
     print(f"\n{table(ranked)}\n")
@@ -80,12 +82,12 @@ def main(arguments: Sequence[str]) -> int:
         print("no trial reached a target, so no recipe is written; type a larger max_steps=, or other ranges")
         return 1
     keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
-    source = config["task"].get("data", recipe.ANY)
+    source = run.task.options().get("data", recipe.ANY)
     typed = [*chosen.overrides, *(["--misses"] if missed else [])]
     tuned |= {source: recipe.evidence(ranked, keys=list(keys), command=typed, name=path.stem)}
     defaults = [override for override in common if not override.startswith(TUNED)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(recipe.text(configure.whole(defaults, directory), tuned))
+    path.write_text(recipe.text(configure.resolve_training(defaults, directory), tuned))
     print(f"written: {path}" + (" (no trial reached a target)" if missed else ""))
     return int(missed)
 
@@ -154,24 +156,22 @@ def _keys(overrides: Sequence[str]) -> list[str]:
     return [override.partition("=")[0] for override in overrides]
 
 
-def _recipe_path(config: dict[str, Any], directory: Path | None) -> Path:
-    """The file in which `configure.compose` looks for a tuned recipe."""
+def _recipe_path(run: Run, directory: Path | None) -> Path:
+    """The file in which `configure.resolve` looks for a tuned recipe."""
     folder = directory or Path(next(iter(importlib.import_module("suite.conf").__path__)))
-    return folder / "recipe" / f"{config['task']['name']}-{config['optimizer']['name']}-{config['scale']}.yaml"
+    return folder / "recipe" / f"{run.task.name}-{run.optimizer.name}-{run.scale}.yaml"
 
 
 def _try(overrides: list[str], directory: Path | None) -> dict[str, Any] | None:
     """Run one trial, or reuse its finished run; return its result, or None if it failed."""
-    config = configure.compose(overrides, directory)
-    validation.reject_unread(config, overrides, directory)
-    task = run.make_task(config)
-    fingerprint = run.make_header(config, overrides, task)[
-        "fingerprint"
-    ]  # computed first, because files may change during the run
-    code = launch(config, overrides, apart=True)
+    run = configure.resolve(overrides, directory)
+    configure.reject_unread(run, overrides)
+    # computed first, because files may change during the run
+    fingerprint = execution.make_header(run, overrides, execution.make_task(run))["fingerprint"]
+    code = launch(run, overrides, apart=True)
     if code == 2:
         raise UserError("the trial could not run, for the reason above; no recipe is written")
-    if code in run.SIGNALS.values():
+    if code in execution.SIGNALS.values():
         raise _InterruptedError(code)
-    trial = directories.Directory(config | {"force": False}, fingerprint)
+    trial = directories.Directory(run.model_copy(update={"force": False}), fingerprint)
     return json.loads((trial.path / "result.json").read_text()) if trial.state == "finished" else None

@@ -10,6 +10,7 @@ from suite.contract import UserError
 from suite.entries.recompute import differences, inconsistent, recompute, schema_faults
 from suite.launch.replay import modules, rerun
 from suite.record import record
+from suite.settings.run import AnyRun, read_run
 
 LISTED = 20  # differences that are printed
 HELP = """Check a result.json in three parts. schema: its format. numbers: its hash, targets, quantiles and everything
@@ -57,15 +58,15 @@ def main(arguments: Sequence[str]) -> int:
     code = _report("numbers", faults, f"agree, recomputed from {source}")
     if chosen.steps < 1:
         return code
-    config = _located(result["spec"]["config"], chosen.data_dir)
-    foreign = [name for name in modules(config) if not name.startswith("suite.")]
+    run = _located(record.load_run(result), chosen.data_dir)
+    foreign = [name for name in modules(run.plain()) if not name.startswith("suite.")]
     if foreign and not chosen.trust:
         names = ", ".join(foreign)
         raise UserError(
             f"{chosen.result}: uses {names} from outside the suite; to import it, type --trust; to check only the "
             "numbers, type --steps 0"
         )
-    faults, agreed = rerun(result, events, config, steps=chosen.steps)
+    faults, agreed = rerun(result, events, run, steps=chosen.steps)
     return max(code, _report("rerun", faults, agreed))
 
 
@@ -81,7 +82,7 @@ def _read(path: Path) -> Any:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read as JSON: {error}"
         raise UserError(f"{path}: {reason}") from error
     version = result.get("schema") if isinstance(result, dict) else None
-    if version != record.SCHEMA:
+    if version not in record.SCHEMAS:
         raise UserError(f"{path}: not a result of schema {record.SCHEMA} (its schema is {version})")
     return result
 
@@ -103,9 +104,10 @@ def _report(part: str, faults: Sequence[str], agreed: str) -> int:
     return 1 if faults else 0
 
 
-def _located(config: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
-    """The configuration with the data directory of this machine, if one was given."""
+def _located(run: AnyRun, data_dir: str | None) -> AnyRun:
+    """The run with the data directory of this machine, if one was given."""
     if data_dir is None:
-        return config
-    task = config["task"]
-    return {**config, "data_dir": data_dir, "task": {**task, "source": {**task["source"], "data_dir": data_dir}}}
+        return run
+    values = run.plain()
+    values["data_dir"] = values["task"]["source"]["data_dir"] = data_dir
+    return read_run(values)

@@ -19,9 +19,9 @@ def gradients(seed: int, steps: int) -> Iterator[dict[str, NDArray[np.float64]]]
         seed: of weights and batches.
         steps: number of steps.
     """
-    node = configure.compose(["+task=transformer"])["task"]
-    task = load.common(node["module"]).make(**load.arguments(node))
-    model = load.half(node["module"], "torch").make(task)
+    node = configure.resolve(["task=transformer"]).task
+    task = load.made(load.common(node.module).make, node, "task")
+    model = load.half(node.module, "torch").make(task)
     initial = {name: torch.from_numpy(task.init(seed, name)) for name in task.shapes()}
     model.load_state_dict(initial, assign=True)
     matrices = {name: value for name, value in model.named_parameters() if value.ndim == 2 and "embed" not in name}
