@@ -6,6 +6,7 @@ other bits}}. With `partition` in place of CASES, it writes what the public func
 in the second step, and the other ranks write the error and the seconds that it took.
 """
 
+import dataclasses
 import json
 import os
 import signal
@@ -71,7 +72,7 @@ def public() -> dict[str, object]:
     try:
         partition(case.function, case.params, case.inputs, stages=3)
     except UserError as error:
-        return {"plan": pipeline.plan.to_json(), "loss": float(loss), "error": str(error)}
+        return {"plan": dataclasses.asdict(pipeline.plan), "loss": float(loss), "error": str(error)}
     return {}
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Schedule = Literal["gpipe", "1f1b"]
-SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
 
 
 @dataclass(frozen=True)

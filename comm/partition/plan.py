@@ -1,7 +1,6 @@
 """A plan: what each stage holds and takes, as data, as a table, as JSON and as a picture."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -132,7 +131,7 @@ class Plan:
         """Read a plan from a dictionary.
 
         Args:
-            content: what `dataclasses.asdict` returns for a plan, or the parsed text of `to_json`.
+            content: what `dataclasses.asdict` returns for a plan.
         """
         stages = tuple(
             Stage(**{**stage, "nodes": tuple(stage["nodes"]), "receives": tuple(stage["receives"])})
@@ -141,12 +140,6 @@ class Plan:
         names = {field.name for field in dataclasses.fields(cls)}
         known = {name: value for name, value in content.items() if name in names}
         return cls(**{**known, "stages": stages, "busy": tuple(content["busy"])})
-
-    def to_json(self) -> str:
-        """The plan as JSON, with predicted figures."""
-        whole = dataclasses.asdict(self)
-        whole |= {"devices": self.devices, "throughput": self.throughput, "balance": self.balance}
-        return json.dumps(whole, indent=1)
 
     def __str__(self) -> str:
         """The plan as a table."""

@@ -1,1 +1,1 @@
-"""Statistics over seeds: summaries, intervals that survive peeking, equivalence, survival, leaders and profiles."""
+"""Statistics over seeds: summaries, intervals that survive peeking, leaders and profiles."""

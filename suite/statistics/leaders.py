@@ -83,11 +83,6 @@ def pairs(a: Row, b: Row) -> Iterator[tuple[Observation, Observation]]:
     return zip((a[seed] for seed in sorted(a)), (b[seed] for seed in sorted(b)), strict=False)
 
 
-def seeds_to_separate(a: Row, b: Row, alpha: float = 0.05) -> int | None:
-    """About how many more seeds of both rows would separate them (`Separation.seeds_needed`)."""
-    return separation(a, b, alpha).seeds_needed
-
-
 def leader(rows: Sequence[Row], alpha: float = 0.05) -> int | None:
     """The row that is separable from every other one; None if there is no such row, or only one.
 

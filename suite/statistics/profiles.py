@@ -22,12 +22,10 @@ class Profile:
 
     Attributes:
         ratios: by task, time divided by the best method's; infinite if the target was missed.
-        not_run: tasks without runs of this method; it is not scored on them.
         score: mean of the profile over tau from 1 to `tau_max`, from 0 to 1; None if the method was run on no task.
     """
 
     ratios: Mapping[str, float]
-    not_run: tuple[str, ...]
     score: float | None
 
     def share(self, tau: float) -> float:
@@ -79,8 +77,4 @@ def _profile(tasks: Mapping[str, float], best: Mapping[str, float], names: Seque
     }
     # the mean over tau of the indicator that a ratio is at most tau
     solved = [max(0.0, tau_max - ratio) / (tau_max - 1) for ratio in ratios.values()]
-    return Profile(
-        ratios=ratios,
-        not_run=tuple(task for task in names if task not in tasks),
-        score=sum(solved) / len(solved) if solved else None,
-    )
+    return Profile(ratios, sum(solved) / len(solved) if solved else None)

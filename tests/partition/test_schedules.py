@@ -2,15 +2,16 @@
 
 import itertools
 import random
+from typing import get_args
 
 import pytest
 
-from suite.comm.partition.orders import SCHEDULES, Pass, Schedule, in_flight, order
+from suite.comm.partition.orders import Pass, Schedule, in_flight, order
 from suite.comm.partition.placement import Grid, Place, events
 from suite.comm.partition.timeline import StageTimes, shortest, simulate
 
 LAYOUTS = [r for count in (1, 2, 3, 4) for r in itertools.product((1, 2, 3), repeat=count)]
-both = pytest.mark.parametrize("schedule", SCHEDULES)
+both = pytest.mark.parametrize("schedule", get_args(Schedule))
 
 
 def written(passes: tuple[Pass, ...]) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.statistics.leaders import leader, seeds_to_separate, separation, tied_with_leader
+from suite.statistics.leaders import leader, separation, tied_with_leader
 from suite.statistics.sequential import mean_interval
 from suite.statistics.summary import Observation
 
@@ -111,9 +111,9 @@ def test_five_pairs_with_a_miss_are_one_too_few():
     assert not compared.separable and compared.seeds_needed == 1
 
 
-def test_seeds_to_separate_with_misses_are_enough():
+def test_the_seeds_that_are_needed_with_misses_are_enough():
     first, second = row(*[100] * 5, 300), row(*[200] * 6, missed=(0,))
-    more = seeds_to_separate(first, second)
+    more = separation(first, second).seeds_needed
     assert more is not None
     sixths = -(-(6 + more) // 6)
     again = range(6 * sixths)
@@ -144,9 +144,9 @@ def test_rows_without_seeds_are_not_separable():
     assert not separation({}, SGD).separable and separation({}, SGD).ratio is None
 
 
-def test_seeds_to_separate_are_enough():
+def test_the_seeds_that_are_needed_suffice():
     first, second = row(100, 110), row(150, 140)
-    more = seeds_to_separate(first, second)
+    more = separation(first, second).seeds_needed
     assert more is not None and more > 0
     pairs = 2 + more
     spread = np.std([math.log(100 / 150), math.log(110 / 140)], ddof=1)
