@@ -31,8 +31,9 @@ quick: setup
 test: setup lint
 	$(BIN)/python -m pytest tests -m "not slow and not bench" --numprocesses 2 --dist loadgroup $(ARGS)
 
+# each benchmark too, for one round, in which no speed is judged
 test-all: setup lint
-	$(BIN)/python -m pytest tests -m "not bench" --numprocesses 2 --dist loadgroup $(ARGS)
+	BENCH_ONCE=1 $(BIN)/python -m pytest tests --benchmark-disable --numprocesses 2 --dist loadgroup $(ARGS)
 
 # hosts as network namespaces, with a slow network between them: needs root and iproute2. First what must be right, then
 # every mode's bytes, then speed; all of it runs, whatever has failed before

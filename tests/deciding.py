@@ -1,17 +1,13 @@
-"""A short run that a policy decides over; or one rank of it, whose clock and scores are its own.
+"""A short run that a policy decides over; or one rank of it (pool.py), whose clock and scores are its own.
 
-python deciding.py BACKEND RANK WORLD ADDRESS OUT writes OUT/RANK.json: {policy: {"decided": [[step, mode, steps, why]],
-"weights": their digest}}.
+A rank answers {policy: {"decided": [[step, mode, steps, why]], "weights": their digest}}.
 """
 
 import functools
 import hashlib
 import itertools
-import json
-import os
-import sys
-from pathlib import Path
 from typing import Any
+from unittest import mock
 
 STEPS = 8
 MODES = "float32", "lossy"
@@ -38,14 +34,6 @@ def settings(backend: str, world: int, node: dict[str, Any]) -> dict[str, Any]:
         "max_steps": STEPS, "eval_every": 4, "log_every": 1, "checkpoint_every": 5, "prefetch": 0, "decisions": None,
         "stop_at_target": False, "schedule": {"shape": "constant", "warmup": 0},
     }  # fmt: skip
-
-
-def start(backend: str, world: int, out: Path) -> list[dict[str, Any]]:
-    """What each rank wrote down."""
-    import ranks
-
-    ranks.launch(Path(__file__), backend, world, str(out))
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(world)]
 
 
 def decided(backend: str, rank: int, world: int, name: str) -> dict[str, Any]:
@@ -79,8 +67,8 @@ def decided(backend: str, rank: int, world: int, name: str) -> dict[str, Any]:
 
     made.use, made.step, made.exchange = noted, *(functools.partial(timed, c) for c in (made.step, made.exchange))
     made.task.score = score
-    loop.Clock = functools.partial(Clock, now=lambda: now)  # type: ignore[assignment,misc]
-    found = [event for event in loop.train(made.task, made, config) if isinstance(event, Decided)]
+    with mock.patch.object(loop, "Clock", functools.partial(Clock, now=lambda: now)):
+        found = [event for event in loop.train(made.task, made, config) if isinstance(event, Decided)]
     held = weights(made)
     return {
         "decided": [[one.step, one.mode, one.steps, one.why] for one in found],
@@ -88,21 +76,6 @@ def decided(backend: str, rank: int, world: int, name: str) -> dict[str, Any]:
     }
 
 
-def main(backend: str, rank: str, world: str, address: str, out: str) -> None:
-    """One rank."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    import conftest  # noqa: F401  (environment)
-
-    os.environ.pop("XLA_FLAGS", None)
-    from suite import load
-
-    module = load.half("suite.engine.ranks", backend)
-    module.connect(int(rank), int(world), address, 60)
-    found = {name: decided(backend, int(rank), int(world), name) for name in POLICIES}
-    (Path(out) / f"{rank}.json").write_text(json.dumps(found))
-    module.disconnect()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-    os._exit(0)  # gloo's threads abort in the interpreter's own clean-up now and then
+def decide(backend: str, rank: int, world: int) -> dict[str, Any]:
+    """One rank's runs."""
+    return {name: decided(backend, rank, world, name) for name in POLICIES}

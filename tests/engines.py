@@ -42,6 +42,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+def settings_of(optimizer: str) -> dict[str, Any]:
+    """Settings for a small task: SETTINGS, or at least a learning rate whose first steps can be seen."""
+    declared = load.declared(f"suite.optimizers.{optimizer}") if optimizer in INSIDE else None
+    default = getattr(declared.given({}), "lr", 1.0) if declared and optimizer not in SETTINGS else 1.0
+    return SETTINGS.get(optimizer, {}) | ({"lr": 0.01} if default < 0.01 else {})
+
+
 def comm(**changes: Any) -> dict[str, Any]:
     """The communication of `comm=float32`, changed; names of codecs, algorithms and topologies stand for members."""
     path = next(path for path in load.files("comm") if path.stem == "float32")
@@ -59,7 +66,7 @@ def channels(backend: str, world: int = 2, **changes: Any) -> Channels:
 
 def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
     """An engine's configuration on the tiny task; keys of `changes` that the optimizer has go to it."""
-    node = {**OPTIMIZERS[optimizer], **SETTINGS.get(optimizer, {}), **changes.pop("hyper", {})}
+    node = {**OPTIMIZERS[optimizer], **settings_of(optimizer), **changes.pop("hyper", {})}
     base = {
         "seed": 0,
         "world": 1,

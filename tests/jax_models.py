@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from small import SMALL_IMAGES, SMALL_TRANSFORMER
+from small import SMALL_BATCHES, SMALL_TRANSFORMER
 
 from suite import load
 from suite.launch.run import make_task
 from suite.settings import configure
 
-RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_IMAGES]
+RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_BATCHES]
 BATCH, LENGTH, WIDTH, WORDS = 8, 6, 8, 20
 
 

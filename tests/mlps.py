@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from alone import chosen
-from engines import SETTINGS
+from engines import settings_of
 
 from suite import load
 from suite.contract import Layer
@@ -75,14 +75,14 @@ def asked(name: str, backend: str, described: dict[str, Layer], **hyper: Any) ->
     """What the optimizer is made with, beside its parameters."""
     needs = load.common(f"suite.optimizers.{name}").NEEDS
     offers: dict[str, Any] = {"layers": described, "samples": 100}
-    return {key: offers[key] for key in offers if key in needs} | SETTINGS.get(name, {}) | HYPER.get(name, {}) | hyper
+    return {key: offers[key] for key in offers if key in needs} | settings_of(name) | HYPER.get(name, {}) | hyper
 
 
 def specified(name: str, steps: int, **hyper: Any) -> Tree:
     """Parameters after some steps by the reference."""
     reference = importlib.import_module(f"suite.optimizers.{name}.reference")
     params, described = initial(*USED), layers(*(layer for layer in DESCRIBED if layer in USED))
-    state, settings = reference.init(params), chosen(name, SETTINGS.get(name, {}) | HYPER.get(name, {}) | hyper)
+    state, settings = reference.init(params), chosen(name, settings_of(name) | HYPER.get(name, {}) | hyper)
     known = {"layers": described, "samples": 100, "tables": ()}
     for step in range(steps):
         at = params

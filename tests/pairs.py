@@ -9,7 +9,6 @@ import itertools
 import math
 import random
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,12 @@ def covering() -> list[Cell]:
     A preset of comm that sets an optimizer's options too fits no other optimizer, and stays out.
     """
     from conftest import OUTSIDE
-    from small import SMALL
+    from small import TASKS
 
     from suite import load
 
     choices = [
-        sorted(SMALL),
+        sorted(TASKS),
         sorted(load.members("optimizers")),
         sorted(path.stem for path in load.files("comm", OUTSIDE / "conf") if "_global_" not in path.read_text()),
         list(load.BACKENDS),
@@ -97,8 +96,7 @@ def losses(cells: list[Cell]) -> dict[Cell, list[float]]:
         made = engines.engine(config(cell), run.make_task(config(cell)))
         found[cell] = engines.advance(made, range(STEPS))
     if apart:
-        with tempfile.TemporaryDirectory() as folder:
-            ended = ranks.start("torch", 2, Path(folder), apart)
+        ended = ranks.start("torch", 2, apart)
         for cell in cells:
             if "-".join(cell) in ended:
                 found[cell] = ended["-".join(cell)]["losses"].tolist()

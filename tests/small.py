@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from suite import load
 from suite.settings import configure
 
 SMALL_FRNN = [
@@ -17,7 +18,7 @@ SMALL_TRANSFORMER = [
     *("depth=1", "width=16", "heads=2", "feed_forward=24", "batch_size=8", "eval_batch_size=8", "extra=2"),
     "sources.grammar.options.valid=20",
 ]
-SMALL_IMAGES = ["batch_size=8", "eval_batch_size=16"]
+SMALL_BATCHES = ["batch_size=8", "eval_batch_size=16"]
 SMALL_DLRM = [
     *("batch_size=64", "eval_batch_size=128"),
     "sources.clicks.options={train: 2000, valid: 500}",
@@ -38,16 +39,17 @@ SPARSE = [  # each kind of product; `intervals` so that blocks move in a run of 
     ),
 ]
 # One list of overrides for each network or option worth comparing; the first is also trained, resumed and shared out.
+# A task without an entry is taken as it is on a laptop, with small batches.
 SMALL: dict[str, list[list[str]]] = {
     "autoencoder": [
         ["widths=[784,20,10,5]", *SMALL_AUTOENCODER],
         ["variant=faces", "widths=[625,20,10,5]", *SMALL_AUTOENCODER, "penalty=0.0"],
     ],
     "caffenet": [
-        ["width=6", "hidden=8", "image_size=64", *SMALL_IMAGES],
-        ["width=6", "hidden=8", "image_size=67", *SMALL_IMAGES, "init=gaussian", "dropout=0.0", "smoothing=0.1"],
+        ["width=6", "hidden=8", "image_size=64", *SMALL_BATCHES],
+        ["width=6", "hidden=8", "image_size=67", *SMALL_BATCHES, "init=gaussian", "dropout=0.0", "smoothing=0.1"],
     ],
-    "cifar10": [["width=3", "bn_group=4", "sources.shapes.options={train: 80, valid: 20}", *SMALL_IMAGES]],
+    "cifar10": [["width=3", "bn_group=4", "sources.shapes.options={train: 80, valid: 20}", *SMALL_BATCHES]],
     "dlrm": [SMALL_DLRM, [*SMALL_DLRM, "variant=v2", "limit=50"], [*SMALL_DLRM, "placement=rows"]],
     "bert": [
         [*SMALL_BERT, "next_sentence=true", "dropout=0.1"],
@@ -71,10 +73,12 @@ SMALL: dict[str, list[list[str]]] = {
     ],
 }
 
+TASKS = {name: SMALL.get(name, [SMALL_BATCHES]) for name in sorted(load.members("tasks"))}
+
 
 def small(
     name: str, options: Any = None, *overrides: str, directory: Path | None = None, **changes: Any
 ) -> dict[str, Any]:
     """A task's configuration in one of its small forms, by default the first; `changes` replace whole entries."""
-    chosen = [f"task.{option}" for option in (SMALL[name][0] if options is None else options)]
+    chosen = [f"task.{option}" for option in (TASKS[name][0] if options is None else options)]
     return configure.compose([f"task={name}", *overrides, *chosen], directory) | changes

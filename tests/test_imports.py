@@ -1,6 +1,7 @@
 """Who may import whom, read from the syntax trees; and start-up with one framework only."""
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -28,8 +29,8 @@ HEAVY = {
     "safetensors",
 }
 MEMBERS = {"tasks": "suite.tasks", "optimizers": "suite.optimizers", "comm": "suite.comm"}
-GROUND = ("contract", "stream", "load", "disk", "declared")  # files below all rooms
-OPEN_TO_MEMBERS = ("suite.contract", "suite.declared", "suite.stream", "suite.load")
+GROUND = ("contract", "stream", "load", "disk", "declared", "nodes")  # files below all rooms
+OPEN_TO_MEMBERS = ("suite.contract", "suite.declared", "suite.nodes", "suite.stream", "suite.load")
 # rooms from the lowest to the highest: each may import those before it
 ROOMS = ("comm", "optimizers", "tasks", "settings", "record", "statistics", "published", "entries")
 ROOMS += ("claims", "board", "regress", "projection", "engine", "training", "track", "launch", "tuning")
@@ -40,42 +41,52 @@ def modules() -> list[Path]:
     return [path for group in ("suite", *MEMBERS) for path in sorted((ROOT / group).rglob("*.py"))]
 
 
-def imports(path: Path, *, inside_functions: bool, types: bool = True) -> set[str]:
-    """Absolute names a file imports; `from a import b` counts as a.b."""
-    tree = ast.parse(path.read_text())
-    skipped = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not inside_functions:
-            skipped |= {id(child) for child in ast.walk(node)}
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types:
-            skipped |= {id(child) for child in ast.walk(node)}
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
+@functools.cache
+def imports(path: Path, *, types: bool = True) -> tuple[set[str], set[str]]:
+    """Absolute names a file imports, and those that it imports outside functions; `from a import b` counts as a.b."""
+    every: set[str] = set()
+    eager: set[str] = set()
+
+    def visit(node: ast.AST, deferred: bool) -> None:
+        if not types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            return
+        found: set[str] = set()
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        if isinstance(node, ast.ImportFrom):
+            found = {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            found = {f"{node.module}.{alias.name}" for alias in node.names}
+        every.update(found)
+        eager.update(set() if deferred else found)
+        if not isinstance(node, ast.expr):  # which holds no import
+            for child in ast.iter_child_nodes(node):
+                visit(child, deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    visit(ast.parse(path.read_text()), deferred=False)
+    return every, eager
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_each_file_keeps_to_its_room(path: Path) -> None:
-    every, eager = imports(path, inside_functions=True), imports(path, inside_functions=False)
+def test_each_file_keeps_to_its_room() -> None:
+    faults = {str(path.relative_to(ROOT)): found for path in modules() if (found := _faults(path))}
+    assert not faults
+
+
+def _faults(path: Path) -> list[str]:
+    """What a file may not import, but does."""
+    every, eager = imports(path)
     roots = {name.partition(".")[0] for name in every}
     own = _backend(path)
     forbidden = set().union(*(names for backend, names in FRAMEWORKS.items() if backend != own))
-    if path != ROOT / "suite" / "launch" / "run.py":  # which sets torch's threads before an engine is made
-        assert not roots & forbidden, "a framework outside its own file"
     group = path.relative_to(ROOT).parts[0]
+    found = []
+    if path != ROOT / "suite" / "launch" / "execution.py":  # which sets torch's threads before an engine is made
+        found += [f"{name}: a framework outside its own file" for name in roots & forbidden]
     if group == "suite":
-        assert not {name.partition(".")[0] for name in eager} & (HEAVY - {"rich"}), "import it where it is used"
+        early = {name.partition(".")[0] for name in eager} & (HEAVY - {"rich"})
+        found += [f"{name}: import it where it is used" for name in early]
     if path.parent == ROOT / "suite" / "contract":
-        assert roots <= {*sys.stdlib_module_names, "suite"}
-    if group in MEMBERS:
-        _member(path, group, every)
+        found += [f"{name}: no part of the standard library" for name in roots - {*sys.stdlib_module_names, "suite"}]
+    return found + (_member(path, group, every) if group in MEMBERS else [])
 
 
 def _backend(path: Path) -> str | None:
@@ -83,33 +94,38 @@ def _backend(path: Path) -> str | None:
     return next((name for name in FRAMEWORKS if path.stem.split("_")[0] == name or path.parent.name == name), None)
 
 
-def _member(path: Path, group: str, names: set[str]) -> None:
-    package = MEMBERS[group]
-    for name in (name for name in names if name.startswith("suite")):
-        if name.startswith(OPEN_TO_MEMBERS):
+def _member(path: Path, group: str, names: set[str]) -> list[str]:
+    package, found = MEMBERS[group], []
+    for name in (name for name in names if name.startswith("suite") and not name.startswith(OPEN_TO_MEMBERS)):
+        if not name.startswith(package):
+            found.append(f"{name}: a member may not import the engine or another group")
             continue
-        assert name.startswith(package), f"{name}: a member may not import the engine or another group"
         rest = name.removeprefix(package + ".").split(".")
         here = path.relative_to(ROOT / group).parts
-        if group != "comm" and not rest[0].startswith("_"):
-            assert rest[0] == here[0], f"{name}: a member may not import another member"
+        if group != "comm" and not rest[0].startswith("_") and rest[0] != here[0]:
+            found.append(f"{name}: a member may not import another member")
+    return found
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_rooms_import_only_rooms_below_them(path: Path) -> None:
+def test_rooms_import_only_rooms_below_them() -> None:
     """So there is no circle between rooms, and a change is felt only above it."""
-    here = _room("suite." + ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("suite."))
-    for name in imports(path, inside_functions=True):
-        there = _room(name)
-        if name.startswith("suite.") and there != here:
-            assert there is None or (here and ROOMS.index(there) < ROOMS.index(here)), f"{here} imports {name}"
+    upward = []
+    for path in modules():
+        here = _room("suite." + ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("suite."))
+        for name in imports(path)[0]:
+            there = _room(name)
+            if name.startswith("suite.") and there and there != here:
+                if here and ROOMS.index(there) < ROOMS.index(here):
+                    continue
+                upward.append(f"{path.relative_to(ROOT)} in {here} imports {name}")
+    assert not upward
 
 
 def test_no_circles() -> None:
     """Neither files nor folders import each other in a circle; imports for type checkers only do not count."""
     files = {_name(path): path for path in modules()}
     arrows = {
-        name: _files_of(imports(path, inside_functions=True, types=False), files) - {name}
+        name: _files_of(imports(path, types=False)[0], files) - {name}
         for name, path in files.items()
     }
     assert _circle(arrows) is None

@@ -1,6 +1,5 @@
 """Results that are committed: each one folds again into itself."""
 
-from pathlib import Path
 from typing import Any
 
 import conftest
@@ -14,10 +13,15 @@ ROOT = conftest.TESTS.parent
 RESULTS = [path for folder in ("runs", "adaprec") for path in sorted((ROOT / "results" / folder).rglob("*.json"))]
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_numbers_agree(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = cli.main(["verify", "--steps", "0", str(path)])
-    assert code == 0, capsys.readouterr().out
+def test_numbers_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(RESULTS) > 800
+    failed = []
+    for path in RESULTS:
+        code = cli.main(["verify", "--steps", "0", str(path)])
+        printed = capsys.readouterr().out
+        if code:
+            failed.append(f"{path.relative_to(ROOT)}: {printed}")
+    assert not failed, "\n".join(failed)
 
 
 @pytest.mark.parametrize("name, table", [("ladders", ladders.table), ("modes", ladders.modes)])

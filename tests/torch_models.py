@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small import SMALL_IMAGES, SMALL_TRANSFORMER
+from small import SMALL_BATCHES, SMALL_TRANSFORMER
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
@@ -16,7 +16,7 @@ from suite.engine.pipeline.torch import Trained
 from suite.launch.run import make_task
 from suite.settings import configure
 
-RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_IMAGES]
+RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_BATCHES]
 BATCH, LENGTH, WIDTH, WORDS = 8, 10, 16, 50
 
 

@@ -1,28 +1,19 @@
-"""One rank of a pipeline that torch.distributed.pipelining has cut; prints what differs from the unmodified model.
+"""One rank of a pipeline that torch.distributed.pipelining has cut (a job of pool.py), beside the unmodified model.
 
-python torch_pipelining.py JOB RANK WORLD FILE, as torch_ranks.py; JOB is JSON: {"case", "cuts": modules before which it
-is cut, "micro_batches"}. The answer is {"losses": relative differences, "gradients": of the gradients by parameter}.
+A job is {"case", "cuts": modules before which it is cut, "micro_batches"}. The answer is {"losses": relative
+differences, "gradients": of the gradients by parameter}.
 """
 
-import json
-import sys
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-DEADLINE = 60  # seconds that a rank waits for another
 
-
-def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
+def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str, Any]:
     """Run forward and backward once with the schedule GPipe."""
     import torch
-    import torch.distributed as dist
     from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
     from torch_models import made, slices
 
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=DEADLINE)
-    )
+    torch.set_num_threads(1)
     case, plain, count = made(job["case"]), made(job["case"]).model, job["micro_batches"]
     first, _ = slices((case.inputs, case.targets), 0, count)
     cut = pipeline(case.model, mb_args=first, split_spec=dict.fromkeys(job["cuts"], SplitPoint.BEGINNING))
@@ -45,10 +36,4 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
             reference = whole[name].grad / count
             distances[name] = ((parameter.grad - reference).norm() / reference.norm()).item()
     mine = [abs(loss.item() / other - 1) for loss, other in zip(losses, expected, strict=False)]
-    print(json.dumps({"losses": mine, "gradients": distances}))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parent)]
-    main(json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    return {"losses": mine, "gradients": distances}

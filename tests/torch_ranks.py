@@ -1,73 +1,42 @@
-"""One rank of a pipeline that trains a case; prints what differs from the unmodified model, as one line of JSON.
+"""One rank of a pipeline that trains a case (a job of pool.py), and what differs from the unmodified model.
 
-python torch_ranks.py JOB RANK WORLD FILE; JOB is JSON: {"case", "stages", "micro_batches", "schedule", "steps", "die":
-[rank, step] or null, "comm": changes of comm=float32 or null, "activations": a codec's module and options or
-null, "calibrate": whether to measure the stages first}; FILE is the store of the processes' rendezvous.
+A job is {"case", "stages", "micro_batches", "schedule", "steps", "die": [rank, step] or null, "comm": changes of
+comm=float32 or null, "activations": a codec's module and options or null, "calibrate": whether to measure the stages
+first}.
 """
 
-import json
 import os
-import re
 import signal
-import subprocess
-import sys
-import tempfile
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-DEADLINE = 60  # seconds that a rank waits for another
+import pool
+
+DEADLINE = pool.MEET  # seconds that a rank waits for another
 
 
-def start(world: int, timeout: float = 600, script: str = __file__, **job: Any) -> list[dict[str, Any]]:
-    """Run a job on `world` processes; each rank's answer. A rank that dies answers {"error": its last error}."""
-    with tempfile.TemporaryDirectory() as folder:
-        variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, script, json.dumps(job)]
-        processes = [
-            subprocess.Popen(
-                [*command, str(rank), str(world), f"{folder}/store"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=variables,
-            )
-            for rank in range(world)
-        ]
-        answers = []
-        for process in processes:
-            try:
-                printed, errors = process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                for other in processes:
-                    other.kill()
-                raise
-            lines = (printed if process.returncode == 0 else errors).strip().splitlines()
-            said = [line for line in lines if re.match(r"\[rank\d+\]: [\w.]+: ", line)] or lines or [""]
-            answers.append(json.loads(lines[-1]) if process.returncode == 0 else {"error": said[-1]})
-        return answers
+def start(world: int, function: str = "torch_ranks.train", **job: Any) -> list[dict[str, Any]]:
+    """Run a job on `world` processes; each rank's answer. A rank that fails answers {"error": its error}."""
+    answers = pool.ask("torch", world, function, job)
+    return [{"error": answer.text} if isinstance(answer, pool.Failure) else answer for answer in answers]
 
 
-def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
-    """Train, and print what this rank saw."""
+def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str, Any]:
+    """Train; returns what this rank saw."""
     import engines
     import torch
-    import torch.distributed as dist
     from torch_models import made, slices
     from wired import Task
 
     from suite.comm import setup
     from suite.comm.partition.torch import partition
 
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=DEADLINE)
-    )
+    torch.set_num_threads(1)
     case, plain = made(job["case"]), made(job["case"]).model
     count = job["micro_batches"]
     channels = None
     if job.get("comm"):
-        channels = setup.channels(engines.comm(**job["comm"]), Task(1), world, "torch")  # type: ignore[arg-type]
-    activations = setup.codec(job["activations"], "torch") if job.get("activations") else None
+        channels = setup.channels(engines.comm(**job["comm"]), Task(1), world, backend)  # type: ignore[arg-type]
+    activations = setup.codec(job["activations"], backend) if job.get("activations") else None
     pipeline = partition(
         case.model,
         case.inputs,
@@ -117,7 +86,7 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
             mine.step()
         other.step()
     place = pipeline.place
-    answer = {
+    return {
         "place": [place.pipeline, place.stage, place.replica],
         "parameters": [name for name, _ in pipeline.named_parameters()],
         "different": sorted(different),
@@ -133,10 +102,3 @@ def main(job: dict[str, Any], rank: int, world: int, store: str) -> None:
         "predicted": measured.seconds,
         "sent": pipeline.ledger.sent,
     }
-    print(json.dumps(answer))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parent)]
-    main(json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

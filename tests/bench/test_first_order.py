@@ -13,8 +13,8 @@ import pytest
 
 from suite import load
 
-from .measure import interleaved, ratio
-from .test_step import MODELS, made, peers, steady, stepper
+from .measure import check_limit, interleaved, ratio
+from .test_step import MODELS, made, make_engine, peers, steady, stepper
 
 pytestmark = pytest.mark.bench
 METHODS = ("sgd", "adagrad", "rmsprop", "adamw", "lamb", "lars", "sm3")
@@ -27,9 +27,9 @@ ROUNDS = 9
 @pytest.mark.parametrize("backend", load.BACKENDS)
 def test_first_order_step_against_sgd(backend: str, model: str, benchmark: Any, capsys: Any) -> None:
     own = {"module": "mylab.ownsgd", "lr": 1e-5}
-    engines = {BASE: made("sgd", backend, model, own)}
+    engines = {BASE: make_engine(backend, model, own)}
     engines |= {name: made(name, backend, model, {"lr": 1e-5}) for name in METHODS}
-    engines[AGAIN] = made("sgd", backend, model, own)
+    engines[AGAIN] = make_engine(backend, model, own)
     candidates = {name: stepper(engine, 1) for name, engine in engines.items()}
     seconds = interleaved(candidates, ROUNDS, clock=time.process_time)
     found = {name: ratio(seconds, name, BASE) for name in (*METHODS, AGAIN)}
@@ -50,4 +50,4 @@ def test_first_order_step_against_sgd(backend: str, model: str, benchmark: Any, 
             for peer in peers(backend, model, name):
                 print(f"    peer {peer['each']:.2f}  {peer['peer']}")
     over = {name: found[name]["median"] for name in LIMITS if found[name]["median"] > LIMITS[name]}
-    assert not over, over
+    check_limit(not over, over)

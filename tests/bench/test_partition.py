@@ -27,9 +27,11 @@ from suite.launch.run import make_task
 from suite.load import half
 from suite.settings import configure
 
+from .measure import ONCE, check_limit
+
 pytestmark = pytest.mark.bench
 SCRIPT = Path(__file__).parent.parent / "torch_speed.py"
-STARTS, STEPS = 3, 10
+STARTS, STEPS = (1, 1) if ONCE else (3, 10)
 FASTER = 1.3  # times one process; 16/9 would be without costs: 8 micro-batches in 2 stages take 9 turns of 16
 ACCURACY = 0.15  # of the measured step time
 V100 = Device(memory=2**35, flops=15.7e12, bandwidth=9.0e11, overhead=5e-6)
@@ -98,8 +100,8 @@ def test_two_stages_are_faster_than_one_process_and_take_the_planned_time(capsys
         errors.append(two.planned / statistics.median([together for together, _ in turns]))
     with capsys.disabled():
         print(f"\none process / two stages {spread(faster)}; planned / measured {spread(errors)}")
-    assert statistics.median(faster) >= FASTER
-    assert abs(statistics.median(errors) - 1) <= ACCURACY
+    check_limit(statistics.median(faster) >= FASTER)
+    check_limit(abs(statistics.median(errors) - 1) <= ACCURACY)
 
 
 def traced(*words: str, micro_batches: int) -> Traced:
@@ -147,4 +149,4 @@ def test_a_plan_for_many_devices_takes_less_than_a_minute(enlarged: Traced, fast
     seconds = time.process_time() - began
     with capsys.disabled():
         print(f"\nBERT, 54 layers, 256 devices: planned in {seconds:.1f} s of the processor; {made.devices} devices")
-    assert seconds < 60
+    check_limit(seconds < 60)

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from .measure import ONCE, check_limit
+
 pytestmark = pytest.mark.bench
 SCRIPT = Path(__file__).parent.parent / "jax_speed.py"
 FASTER = 1.3  # times one process; 16/9 would be without costs: 8 micro-batches in 2 stages take 9 turns of 16
@@ -52,10 +54,10 @@ def spread(values: list[float]) -> str:
 
 def test_two_processes_are_faster_than_one(capsys: Any) -> None:
     faster, errors = [], []
-    for _ in range(3):
+    for _ in range(1 if ONCE else 3):
         (two, predicted), (one, _) = trained(2), trained(1)
         faster.append(one / two)
         errors.append(predicted / two)
     with capsys.disabled():
         print(f"\none process / two processes {spread(faster)}; predicted / measured {spread(errors)}")
-    assert statistics.median(faster) >= FASTER
+    check_limit(statistics.median(faster) >= FASTER)

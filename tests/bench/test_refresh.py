@@ -13,10 +13,10 @@ import pytest
 
 from suite import load
 
-from .measure import p99
+from .measure import ONCE, check_limit, p99
 
 pytestmark = pytest.mark.bench
-STEPS = 30
+STEPS = 10 if ONCE else 30
 HYPER = {"inverse_interval": 10, "start_preconditioning": 1, "block_size": 128, "lr": 1e-5}
 WAYS: dict[str, dict[str, Any]] = {"at once": {}, "stagger": {"stagger": True}, "lag 8": {"lag": 8}}
 
@@ -60,4 +60,4 @@ def test_refreshes(backend: str, benchmark: Any, capsys: Any) -> None:
             benchmark.extra_info[name] = found
             print(f"  {name:<8}" + "  ".join(f"{key} {value:.2f}" for key, value in found.items()))
     spread, spiked = benchmark.extra_info["stagger"], benchmark.extra_info["at once"]
-    assert spread["p99"] < 0.9 * spiked["p99"]
+    check_limit(spread["p99"] < 0.9 * spiked["p99"])

@@ -13,10 +13,12 @@ import pytest
 from engines import DEVICE
 from matrices import METHODS, errors, stacked
 
+from .measure import ONCE
+
 pytestmark = pytest.mark.bench
 CONDITIONS = (1e2, 1e4, 1e6, 1e8)
 COUNT = 4  # matrices in a stack that is timed
-ROUNDS = 3
+ROUNDS = 1 if ONCE else 3
 
 
 def compiled(where: str, order: int, method: str) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from .measure import ONCE, check_limit
+
 pytestmark = pytest.mark.bench
 TASK = "+task=resnet50"
 
@@ -31,7 +33,7 @@ def test_answers_without_a_framework(arguments: list[str], tmp_path: Path, bench
         assert process.returncode == 0, output
 
     benchmark.pedantic(call, rounds=5, warmup_rounds=1)
-    assert benchmark.stats.stats.min < 0.4
+    check_limit(ONCE or benchmark.stats.stats.min < 0.4)
 
 
 def first_step(folder: Path, *arguments: str, cache: Path | None = None) -> float:
@@ -52,7 +54,7 @@ def first_step(folder: Path, *arguments: str, cache: Path | None = None) -> floa
 
 def test_first_step_in_torch(tmp_path: Path, benchmark: Any) -> None:
     seconds = benchmark.pedantic(first_step, args=(tmp_path,), rounds=1)
-    assert seconds < 6.0
+    check_limit(seconds < 6.0)
 
 
 def test_first_step_in_jax_with_a_cold_and_a_warm_cache(tmp_path: Path, benchmark: Any, capsys: Any) -> None:
@@ -65,4 +67,4 @@ def test_first_step_in_jax_with_a_cold_and_a_warm_cache(tmp_path: Path, benchmar
     benchmark.extra_info |= {"cold": cold, "warm": warm}
     with capsys.disabled():
         print(f"\nfirst step · jax · cold {cold:.1f} s, warm {warm:.1f} s")
-    assert cold < 20.0 and warm < 8.0
+    check_limit(cold < 20.0 and warm < 8.0)

@@ -1,12 +1,10 @@
 """All ranks call their collectives in one order, whatever thread calls them."""
 
 import functools
-import json
-from pathlib import Path
 from typing import Any
 
+import pool
 import pytest
-import ranks
 from engines import comm
 
 SMALL = {"precision": "float32", "accumulate": 2}
@@ -23,15 +21,10 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def recorded() -> Any:
     """Each rank's collectives by case, recorded once for each backend."""
 
-    def start(backend: str) -> list[dict[str, list[list[str]]]]:
-        out = tmp_path_factory.mktemp(backend)
-        ranks.launch(Path(__file__).with_name("orders.py"), backend, 2, str(out), json.dumps(CASES))
-        return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
-
-    return functools.cache(start)
+    return functools.cache(lambda backend: pool.run(backend, 2, "orders.record", CASES))
 
 
 @pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import deciding
 import numpy as np
+import pool
 import pytest
 from deciding import STEPS
 from engines import BACKENDS, advance, comm, config, engine, same, weights
@@ -118,12 +119,12 @@ def test_decisions_are_kept_resumed_and_replayed(backend: str, tmp_path: Path) -
         assert losses(events) != losses(run(backend, ["float32"])[1])
 
 
-def test_rank_0_decides_for_all(tmp_path: Path) -> None:
+def test_rank_0_decides_for_all() -> None:
     """Rank 1 is slower, and in another order, and its scores fall where rank 0's rise: alone it would decide otherwise.
 
     What a mode takes is what the slowest rank takes: less in the lossy mode, which rank 0's clock would not say.
     """
-    first, second = deciding.start("torch", 2, tmp_path)
+    first, second = pool.run("torch", 2, "deciding.decide")
     assert first == second
     [[step, mode, steps, why]] = first["fastest"]["decided"]
     assert (step, set(mode.values()), steps) == (0, {"lossy"}, None)

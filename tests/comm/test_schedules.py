@@ -1,7 +1,6 @@
 """When gradients travel: overlap changes no bit, double buffering is one step late, and a restored run goes on."""
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,13 +42,9 @@ MOSTLY_TORCH = pytest.mark.parametrize("backend", ["torch", pytest.param("jax", 
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def started() -> Any:
     """What two processes found in some of `WAYS`; `ranks.start` holds their bits to be equal."""
-    return functools.cache(
-        lambda backend, names: ranks.start(
-            backend, 2, tmp_path_factory.mktemp(backend), {name: case(name) for name in names}
-        )
-    )
+    return functools.cache(lambda backend, names: ranks.start(backend, 2, {name: case(name) for name in names}))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -60,33 +55,31 @@ def test_overlap_changes_no_bit(backend: str, started: Any) -> None:
 
 
 @MOSTLY_TORCH
-def test_factors_that_overlap_change_no_bit(backend: str, tmp_path: Path) -> None:
+def test_factors_that_overlap_change_no_bit(backend: str) -> None:
     """With error feedback: a factor that were sent twice, or under another name, would leave another residual."""
     cases = {}
     for fisher in FISHER:  # intervals: some steps have factors to send and some have none
         hyper = {"fisher": fisher, "factor_interval": 2, "inverse_interval": 4, "lr": 0.02}
         cases |= {f"{fisher} {name}": case(name, "kfac", hyper=hyper) for name in ("lossy sync", "lossy overlap")}
-    found = ranks.start(backend, 2, tmp_path, cases)
+    found = ranks.start(backend, 2, cases)
     for fisher in FISHER:
         assert same(found[f"{fisher} lossy sync"], found[f"{fisher} lossy overlap"])
 
 
 @MOSTLY_TORCH
-def test_residuals_and_late_gradients_survive_a_restore(backend: str, tmp_path: Path) -> None:
+def test_residuals_and_late_gradients_survive_a_restore(backend: str) -> None:
     cases = {name: case(name) for name in RESTORED}
-    found = ranks.start(
-        backend, 2, tmp_path, cases | {f"{name}, restored": case(name, restored=[3, 5]) for name in RESTORED}
-    )
+    found = ranks.start(backend, 2, cases | {f"{name}, restored": case(name, restored=[3, 5]) for name in RESTORED})
     for name in RESTORED:
         assert same(unsent(found[name]), found[f"{name}, restored"]), name
 
 
 @MOSTLY_TORCH
-def test_residuals_of_two_hosts_with_leaders_survive_a_restore(backend: str, tmp_path: Path) -> None:
+def test_residuals_of_two_hosts_with_leaders_survive_a_restore(backend: str) -> None:
     """Four ranks; those that lead have more residuals, and send more bytes."""
     how = {"accumulate": 1, "apart": ["sent"]}
     cases = {"whole": case("led", **how), "restored": case("led", **how, restored=[3, 5])}
-    found = ranks.start(backend, 4, tmp_path, cases)
+    found = ranks.start(backend, 4, cases)
     assert same(unsent(found["whole"]), found["restored"])
 
 
@@ -132,14 +125,14 @@ def test_one_step_late(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_two_ranks_update_with_the_mean_of_their_last_gradients(backend: str, tmp_path: Path) -> None:
+def test_two_ranks_update_with_the_mean_of_their_last_gradients(backend: str) -> None:
     """As the update's specification does with the gradients of one rank, which has both ranks' samples and sends none.
 
     At a rate of 1, without momentum, that rank's step is its gradient.
     """
     late = case("stale", precision="float64", hyper=LATE)
     found, alone = (
-        ranks.start(backend, 2, tmp_path, {"late": late})["late"],
+        ranks.start(backend, 2, {"late": late})["late"],
         engine(config("sgd", backend, accumulate=2, **PLAIN)),
     )
     params = {name: value for name, value in weights(alone).items() if "running" not in name}

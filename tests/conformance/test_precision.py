@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import BACKENDS, OPTIMIZERS, advance, config, engine, gap, weights
-from small import SMALL, small
+from small import TASKS, small
 
 from suite.launch import run
 
@@ -60,7 +60,7 @@ def test_kfac_factors_have_no_negative_eigenvalues_at_bfloat16(backend: str) -> 
 
 
 @pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("task", sorted(SMALL))
+@pytest.mark.parametrize("task", TASKS)
 def test_losses_of_tasks_are_float32_at_bfloat16(task: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs and targets reach the loss in float32, and the loss is that of float32 but for the model's rounding."""
     losses = {}

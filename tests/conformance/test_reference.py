@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import OPTIMIZERS, SETTINGS, advance, config, engine, gap, weights
+from engines import OPTIMIZERS, advance, config, engine, gap, settings_of, weights
 
 from suite import load
 from suite.engine import embeddings
@@ -53,7 +53,7 @@ class Oracle:
 
 def specified(optimizer: str, task: str = "mylab.tinytask", **hyper: Any) -> dict[str, np.ndarray]:
     """Parameters after STEPS updates by the reference."""
-    node = OPTIMIZERS[optimizer] | SETTINGS.get(optimizer, {}) | hyper
+    node = OPTIMIZERS[optimizer] | settings_of(optimizer) | hyper
     reference = importlib.import_module(f"{node['module']}.reference")
     oracle, declared, options = Oracle(task), load.declared(node["module"]), load.arguments(node)
     # a member outside the tree that declares no settings takes its options by name

@@ -54,11 +54,11 @@ def test_two_jax_devices_equal_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_two_processes_equal_one(backend: str, tmp_path: Any) -> None:
+def test_two_processes_equal_one(backend: str) -> None:
     rows = {"task": {"placement": "rows"}}
     cases = {name: [optimizer, STEPS, {"hyper": hyper, **rows}] for name, (optimizer, hyper) in OPTIMIZERS.items()}
     cases["clipped"] = ["sgd", STEPS, {"hyper": OPTIMIZERS["plain"][1], "clip_norm": 0.05, **rows}]
-    found = ranks.start(backend, 2, tmp_path, cases)
+    found = ranks.start(backend, 2, cases)
     for name, weights_found in found.items():
         changes = {"clip_norm": 0.05} if name == "clipped" else {}
         one = after("plain" if name == "clipped" else name, backend, "replicated", **changes)

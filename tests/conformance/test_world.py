@@ -14,7 +14,7 @@ TRUNCATED = {"comm": comm(codec={"module": "mylab.truncate16"}, algorithm="all_t
 
 
 @pytest.fixture(scope="module")
-def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def started(request: pytest.FixtureRequest) -> Any:
     """What two processes found, started once for each backend, with the optimizers of the selected tests only."""
     chosen = {
         item.callspec.params["optimizer"]
@@ -24,7 +24,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
     @functools.cache
     def start(backend: str) -> Any:
-        return ranks.start(backend, 2, tmp_path_factory.mktemp(backend), cases(sorted(chosen)))
+        return ranks.start(backend, 2, cases(sorted(chosen)))
 
     return start
 

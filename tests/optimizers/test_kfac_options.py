@@ -1,6 +1,5 @@
 """Every option of K-FAC: one specification, both backends, any number of micro-batches, devices and processes."""
 
-from pathlib import Path
 from typing import Any
 
 import engines
@@ -102,13 +101,13 @@ def test_restored_at_any_step_goes_on_bit_for_bit(option: str, steps: Any, backe
 
 @pytest.mark.xdist_group("world")
 @both
-def test_two_processes_equal_one(backend: str, alone: Any, tmp_path: Path) -> None:
+def test_two_processes_equal_one(backend: str, alone: Any) -> None:
     """All ranks decide alike, also when restored between refreshes; triangles or whole factors are sent."""
     cases: dict[str, Any] = {name: ["kfac", STEPS, {"hyper": OPTIONS[name]}] for name in ("stale", "full", "sampled")}
     cases["restored"] = ["kfac", STEPS, {"hyper": OPTIONS["stale"], "restored": [3, 6, 7]}]
     factors = comm()["factors"] | {"symmetric": False}
     cases["whole"] = ["kfac", STEPS, {"hyper": OPTIONS["stale"], "comm": comm(factors=factors)}]
-    found = ranks.start(backend, 2, tmp_path, cases)
+    found = ranks.start(backend, 2, cases)
     for name, case in found.items():
         one = alone(name if name in OPTIONS else "stale", backend)[0]
         assert max(float(np.abs(value - case[key]).max()) for key, value in one.items()) <= 1e-10, name

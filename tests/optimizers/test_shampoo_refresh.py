@@ -1,7 +1,6 @@
 """Shampoo's refreshes: failed ones, shared out among ranks, spread over an interval, and taken by the host."""
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,7 +155,7 @@ def test_restored_inside_a_refresh_the_same_bits_land(
 
 @pytest.mark.xdist_group("world")
 @both
-def test_two_processes_land_the_same_bits(backend: str, tmp_path: Path) -> None:
+def test_two_processes_land_the_same_bits(backend: str) -> None:
     """Each takes the roots of its slices; interrupted while they are under way, or not; and as one process would."""
     lagged, spread = {"hyper": LAGGED}, {"hyper": SPREAD_OUT}
     cases = {
@@ -164,7 +163,7 @@ def test_two_processes_land_the_same_bits(backend: str, tmp_path: Path) -> None:
         "restored": ["shampoo", ENDS, lagged | {"restored": [3, 5]}],
         "spread": ["shampoo", ENDS, spread],
     }
-    found = ranks.start(backend, 2, tmp_path, cases)
+    found = ranks.start(backend, 2, cases)
     for name in weights(engine(config("shampoo", backend))):
         assert np.array_equal(found["straight"][name], found["restored"][name])
     for case, settings in ("straight", lagged), ("spread", spread):

@@ -5,7 +5,6 @@ Each case trains with both. With the suite's partitioner, gradients have the bit
 
 from typing import Any
 
-import conftest
 import pytest
 import torch
 import torch_ranks
@@ -14,12 +13,11 @@ VERSION = "2.13.0"
 pytestmark = pytest.mark.skipif(
     torch.__version__.partition("+")[0] != VERSION, reason=f"shown with torch {VERSION}, and this is another version"
 )
-SCRIPT = str(conftest.TESTS / "torch_pipelining.py")
 
 
 def theirs(case: str, *cuts: str) -> list[dict[str, Any]]:
     """What each rank of `torch.distributed.pipelining` saw, cut before these modules."""
-    return torch_ranks.start(len(cuts) + 1, script=SCRIPT, case=case, cuts=cuts, micro_batches=4)
+    return torch_ranks.start(len(cuts) + 1, "torch_pipelining.train", case=case, cuts=cuts, micro_batches=4)
 
 
 def assert_ours_has_the_bits_of_the_model(case: str, stages: int) -> None:

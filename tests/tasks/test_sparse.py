@@ -180,11 +180,11 @@ def test_resumed_between_two_moves_bit_for_bit(backend: str) -> None:
 
 @pytest.mark.xdist_group("world")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_two_processes_hold_the_same_pattern_and_equal_one(backend: str, tmp_path: Any) -> None:
+def test_two_processes_hold_the_same_pattern_and_equal_one(backend: str) -> None:
     """`ranks.start` checks that both hold the same bits. SGD, as Adam makes a step of a gradient's last bit."""
     settings = small("bert", [*SMALL_BERT, *DYNAMIC["gradient"]], "optimizer=sgd", f"backend={backend}")
     settings |= {"precision": "float64"}
-    found = ranks.start(backend, 2, tmp_path, {"moving": [None, 4, settings | {"world": 2}]})["moving"]
+    found = ranks.start(backend, 2, {"moving": [None, 4, settings | {"world": 2}]})["moving"]
     alone = engines.engine(settings, run.make_task(settings))
     advance(alone, range(4))
     for key, value in weights(alone).items():

@@ -1,0 +1,89 @@
+"""What a snapshot of several ranks and its restoring move (a job of pool.py)."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+CASES = {
+    "kfac": ["kfac", "replicated", ["carry", "residuals and delayed gradients", "slices of optimizer state"]],
+    "tables": ["adagrad", "rows", ["carry", "residuals and delayed gradients", "rows of tables"]],
+}
+
+
+@contextmanager
+def counted(backend: str) -> Iterator[Callable[[], int]]:
+    """Count the bytes that reach this process by the framework's calls inside the context."""
+    moved, patches = [0], ExitStack()
+
+    def size(value: Any) -> int:
+        return getattr(value, "nbytes", 0) or len(json.dumps(value, default=str))
+
+    def wrap(module: Any, name: str, find: Callable[..., Any]) -> None:
+        real = getattr(module, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            found = real(*arguments, **named)
+            moved[0] += sum(map(size, find(found, *arguments)))
+            return found
+
+        patches.enter_context(mock.patch.object(module, name, call))
+
+    if backend == "torch":
+        import torch.distributed as dist
+
+        for name in ("all_gather_object", "broadcast_object_list"):
+            wrap(dist, name, lambda _, values, *rest: values)
+        for name in ("all_reduce", "irecv", "recv", "broadcast"):
+            wrap(dist, name, lambda _, value, *rest: [value])
+    else:
+        import jax
+        from jax.experimental import multihost_utils
+
+        wrap(multihost_utils, "process_allgather", lambda found, *rest: jax.tree.leaves(found))
+        wrap(multihost_utils, "broadcast_one_to_all", lambda found, *rest: jax.tree.leaves(found))
+        wrap(multihost_utils, "assert_equal", lambda _, value, *rest: jax.tree.leaves(value))
+    with patches:
+        yield lambda: moved[0]
+
+
+def restore(backend: str, rank: int, world: int, folder: Path) -> dict[str, dict[str, Any]]:
+    """Train, save, load and restore each case; returns what was moved and what is this rank's own."""
+    import engines
+
+    from suite.training import checkpoint
+
+    answers = {}
+    with counted(backend) as moved:
+        comm = engines.comm(codec="onebit", algorithm="all_to_all", feedback=True)
+        for name, (optimizer, placement, _) in CASES.items():
+            task = engines.tiny(placement=placement)
+            made = engines.engine(engines.config(optimizer, backend, world=world, comm=comm), task)
+            engines.advance(made, range(3))
+            before, ledger = moved(), made.facts()["bytes"]["by_name"]
+            arrays, skeleton = made.snapshot(replicated=rank == 0)
+            how: dict[str, Any] = {"ranks": made.local_ranks, "gather": made.ranks.gather}
+            meta = lambda: {"config_hash": "c", "world": world}  # noqa: E731
+            checkpoint.save(folder, (arrays, skeleton), meta, step=len(name), **how)
+            found = checkpoint.load(folder, "c", ranks=made.local_ranks, world=world)
+            assert found
+            made.restore(found[0], found[1]["skeleton"])
+            own = [arrays[key] for key in skeleton["own"]]
+            assert all(np.array_equal(found[0][key], arrays[key]) for key in skeleton["own"])
+            residuals = [
+                arrays[key].tolist() for key, words in skeleton["own"].items() if words.startswith("residuals")
+            ]
+            after = made.facts()["bytes"]["by_name"]
+            answers[name] = {
+                "moved": moved() - before,
+                "own": sum(value.nbytes for value in own),
+                "ledger": [key for key in after if after[key] != ledger.get(key)],
+                "words": sorted(set(skeleton["own"].values())),
+                "names": sorted(arrays),
+                "residuals": residuals,
+            }
+    return answers
