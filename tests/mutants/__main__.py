@@ -107,9 +107,7 @@ def main() -> int:
     parser.add_argument("--no-quick", action="store_true", help="skip the tier quick")
     parser.add_argument("-x", "--everything", action="store_true", help="run make test's tests on what survives")
     parser.add_argument("--processes", type=int, default=2, choices=(1, 2), help="mutants at a time")
-    parser.add_argument(
-        "--limit", type=float, default=900, metavar="SECONDS", help="of one tier; 10 times for test"
-    )
+    parser.add_argument("--limit", type=float, default=900, metavar="SECONDS", help="of one tier; 10 times for test")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write mutants and tiers")
     options = parser.parse_args()
     mutants = [mutant for mutant in load_mutants() if not options.only or mutant.name in options.only]
