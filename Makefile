@@ -9,7 +9,7 @@ QUICK := $(addprefix tests/,test_contract.py test_declared.py test_schedule.py t
 	test_published.py test_projection.py test_recipes.py optimizers/test_adamw.py optimizers/test_first_order.py \
 	optimizers/test_muon.py comm/test_round_trips.py comm/test_layout.py comm/test_cost.py)
 
-.PHONY: setup run quick test test-all testbed bench bench-gpu steps lint docs matrix ladders grid
+.PHONY: setup run quick test test-all mutants testbed bench bench-gpu steps lint docs matrix ladders grid
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -34,6 +34,10 @@ test: setup lint
 # each benchmark too, for one round, in which no speed is judged
 test-all: setup lint
 	BENCH_ONCE=1 $(BIN)/python -m pytest tests --benchmark-disable --numprocesses 2 --dist loadgroup $(ARGS)
+
+# which tests notice each deliberate bug in tests/mutants/*.yaml: hours; interrupt and repeat it as you like
+mutants: setup
+	$(BIN)/python tests/mutants $(ARGS)
 
 # hosts as network namespaces, with a slow network between them: needs root and iproute2. First what must be right, then
 # every mode's bytes, then speed; all of it runs, whatever has failed before

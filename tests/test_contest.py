@@ -48,6 +48,13 @@ def test_with_one_row_an_optimizer_the_leader_is_that_of_the_statistics(spread):
     assert (contest.leader and contest.leader.optimizer) == (None if index is None else contest.rows[index].optimizer)
 
 
+def test_the_more_rows_there_are_the_more_evidence_each_needs():
+    two = [*seeds("kfac", 100, 102, 101, 99), *seeds("sgd", 115, 111, 113, 114)]
+    assert kinds(two)["sgd", None] == "slower"
+    more = [some for name in ("lamb", "lars", "adam") for some in seeds(name, 203, 199, 201, 202)]
+    assert kinds([*two, *more])["sgd", None] == "tied"
+
+
 def test_a_difference_of_less_than_the_steps_between_evaluations_is_none():
     def near(every):
         return [*seeds("kfac", 200, 202, 201, 199, every=every), *seeds("sgd", 220, 222, 223, 219, every=every)]

@@ -18,6 +18,13 @@ def test_sizes_are_appended_once():
     assert sized("v1/80-100", samples) == "v1/80-100/800-100"
 
 
+def test_a_directory_is_named_by_all_that_changes_a_number():
+    config = {"seed": 0, "max_steps": 4, "repeat": 1, "run_dir": None}
+    named = record.config_hash(config)
+    assert all(record.config_hash(config | change) != named for change in ({"seed": 1}, {"max_steps": 5}))
+    assert record.config_hash(config | {"repeat": 2, "run_dir": "here"}) == named
+
+
 @pytest.mark.parametrize("split", ["train", "valid"])
 @pytest.mark.parametrize("kind", ["shapes", "curves", "hmm", "grammar"])
 def test_a_generated_split_of_another_size_is_other_data(kind, split):

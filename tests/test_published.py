@@ -88,6 +88,21 @@ def test_numbers_are_the_collected_ones(collection):
         assert row.optimizer == source["optimizer"], row.id
 
 
+def test_seconds_are_those_of_the_printed_time():
+    """To the digits that are printed; a time for each epoch is multiplied by the epochs, a range has its middle."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    for row in published.load():
+        printed = row.time_as_printed or ""
+        match = re.match(r"(?:[\d+]+=)?([\d.]+)(?:-([\d.]+))? ?([smhd])[a-z]*(/epoch)?", printed)
+        if row.time_seconds is None or match is None:
+            continue
+        first, last, unit, each = match.groups()
+        value = (float(first) + float(last or first)) / 2 * (float(row.epochs or 0) if each else 1)
+        digits = len(first.partition(".")[2])
+        rounding = 0.51 * 10**-digits * units[unit] * (float(row.epochs or 0) if each else 1)
+        assert row.time_seconds == pytest.approx(value * units[unit], abs=rounding), row.id
+
+
 def test_nothing_comes_from_memory():
     for file in FILES:
         text = file.read_text(encoding="utf-8").lower()

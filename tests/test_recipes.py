@@ -113,6 +113,13 @@ def test_the_transformers_rate_is_the_papers(variant: str, width: int) -> None:
     }
 
 
+@pytest.mark.parametrize("recipe", ["goyal-256", "goyal-8k"])
+def test_the_rate_grows_with_the_batch(recipe: str) -> None:
+    """0.1 for each 256 images (Goyal et al. 2017, section 5.1)."""
+    config = configure.compose(["task=resnet50", "scale=paper", f"recipe={recipe}"])
+    assert config["optimizer"]["lr"] == pytest.approx(0.1 * config["task"]["batch_size"] / 256)
+
+
 def test_caffenets_rate_is_the_posters() -> None:
     """0.01 (1 - epoch/100)², over 100 epochs; 1,000 outputs whatever the classes."""
     config = configure.compose(["task=caffenet", "scale=gpu"])

@@ -81,6 +81,14 @@ def test_the_kernels_bytes_are_added_up_too() -> None:
     assert found["peak_memory_bytes"] == 9
 
 
+def test_the_times_of_steps_are_the_nearest_rank() -> None:
+    events: list[dict[str, Any]] = [
+        {"event": "started", "step": 0, "resumed": False, "facts": FACTS | {"bytes": counted(0)}}
+    ]
+    events += [{"event": "step", "step": n, "samples": n, "step_seconds": float(n)} for n in range(1, 101)]
+    assert record.fold(events, [])["step_seconds"] == {"p50": 50.0, "p99": 99.0}
+
+
 def test_a_log_of_an_older_version_is_folded_as_it_was() -> None:
     """It knows of its last segment alone; results that are published say so."""
     found = folded({}, {}, last={"bytes": counted(50)})

@@ -34,6 +34,24 @@ def test_only_another_number_or_word_differs(key: str, same: tuple[str, ...], ot
     assert all(evidence._differs(word, CONFIG, key) for word in other)
 
 
+@pytest.mark.parametrize(
+    ("scale", "changes", "counts"),
+    [
+        ("published", {}, True),
+        ("published", {"seed": 2}, False),  # a seed by which its settings were chosen
+        ("published", {"seed": 2, "trials": 0}, True),
+        ("published", {"data": "generated"}, False),
+        ("stand-in", {"data": "generated"}, True),
+        ("stand-in", {"kind": "interrupted"}, False),
+    ],
+)
+def test_which_results_may_count(scale: str, changes: dict, counts: bool) -> None:
+    values = {"seed": 3, "trials": 8, "data": "real", "kind": "reached"} | changes
+    result = {"outcome": {"kind": values["kind"]}, "data": {"kind": values["data"]}}
+    result |= {"spec": {"seed": values["seed"]}, "tuning": {"trials": values["trials"]}}
+    assert evidence._counts(result, SimpleNamespace(scale=scale)) is counts  # type: ignore[arg-type]
+
+
 PAPERS = ("ueno2020-kfac", "goldfarb2020-kbfgs", "nado2021-reality-check", "kates-harbeck2019-frnn")
 RUNS = sorted(
     {words for _, _, claim in select(PAPERS) for check in claim.checks for words in check.runs.values()}

@@ -66,7 +66,15 @@ def test_a_share_is_judged_by_its_own_interval():
     share = check({"below": 0.5}, statistic="share")
     assert state(share, evidence(*[0.0] * 12)) == "holds"
     assert state(share, evidence(*[1.0] * 12)) == "fails"
+    assert state(share, evidence(*[0.0] * 7)) == "holds"  # evidence against 1/2: C(14, 7) / 2⁷ = 26.8, above 20
+    assert state(share, evidence(*[0.0] * 6)) == "undecided"  # 14.4
     assert state(share, evidence(0.0, 1.0, 0.0)) == "undecided"
+
+
+def test_a_ratio_and_its_inverse_weigh_the_same():
+    runs = {"kfac": "+task=resnet50", "sgd": "+task=resnet50"}
+    item = check(study=None, runs=runs, measure={"steps_to": "last"}, compare="ratio")
+    assert measured(item, evidence(0.25, 4.0), alpha=0.05).estimate == pytest.approx(1.0)
 
 
 def test_an_exact_value_is_compared_without_statistics():
@@ -115,11 +123,15 @@ def test_what_a_laptop_lacks_is_out_of_reach(monkeypatch):
     assert verdicts(monkeypatch, [("published", None)], needs="ImageNet") == ("out of reach here", None)
 
 
-def test_checks_of_a_claim_share_the_error_rate(monkeypatch):
-    """With one check this value decides; as one of twenty it does not."""
-    values = evidence(0.80, 0.84, 0.76, 0.82)
-    assert state(check(), values, alpha=0.05) == "holds"
-    assert state(check(), values, alpha=0.05 / 20) == "undecided"
+@pytest.mark.parametrize("count, verdict", [(1, "reproduced"), (20, "undecided")])
+def test_checks_of_a_claim_share_the_error_rate(monkeypatch, count, verdict):
+    """With one check these values decide; with twenty they do not."""
+    from suite.claims import verdict as module
+
+    monkeypatch.setattr(module, "collect", lambda claim, check, results: evidence(0.80, 0.84, 0.76, 0.82))
+    checks = tuple(check(name=f"c{number}") for number in range(count))
+    claim = Claim(id="a", statement="b", place="c", checks=checks)
+    assert standing(claim, "paper", Paper(citation="P", claims=(claim,)), Stored()).verdict == verdict
 
 
 def test_missing_seeds_are_new_ones_and_tuned_runs_skip_the_seeds_of_the_tuning():

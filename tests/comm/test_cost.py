@@ -45,6 +45,19 @@ def test_one_level_by_hand(operation: str, expected: float, locals: int) -> None
     assert took(operation, 8_000, Place(4, locals), PLAIN) == pytest.approx(expected, rel=1e-12)
 
 
+def test_the_ledger_counts_what_a_rank_sends_to_all_others() -> None:
+    by_hand = {
+        "all_reduce": 12_000,
+        "all_to_all": 6_000,
+        "all_gather": 24_000,
+        "shift": 8_000,
+        "broadcast": 24_000,
+        "to_first": 0,
+    }
+    assert {operation: entry(operation, "", "", 8_000, 4).sent for operation in OPERATIONS} == by_hand
+    assert not any(entry(operation, "", "", 8_000, 1).sent for operation in OPERATIONS)
+
+
 def test_trees_by_hand() -> None:
     tree = replace(PLAIN, all_reduce="tree")
     assert took("all_reduce", 8_000, Place(8, 1), tree) == pytest.approx(6 * ALPHA + 16_000 / BANDWIDTH)

@@ -112,6 +112,22 @@ def test_what_is_complete_travels_while_backward_goes_on(twice: bool) -> None:
     assert all(torch.equal(means[name], value / 2.0) for name, value in sums.items())
 
 
+def test_a_bucket_waits_for_its_last_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "buckets", lambda self, gradients: [("0", None, ["last.weight", "first.weight"])])
+    model, reduce = Net(), Recorder()
+    schedule = Overlap(reduce, dict(model.named_parameters()))  # type: ignore[arg-type]
+    early: list[int] = []
+
+    def before_the_first(module: Any, inputs: Any, output: Tensor) -> None:
+        output.register_hook(lambda _: early.append(len(schedule.sent)))
+
+    model.first.register_forward_hook(before_the_first)
+    loss = model(torch.randn(4, 3)).square().sum()
+    with schedule.watch(torch.tensor(1.0), parcels={}):
+        loss.backward()
+    assert early == [0] and reduce.sent == ["gradients/0"]
+
+
 def test_a_layer_called_twice_is_observed_once_and_whole() -> None:
     parts: list[Any] = []
     model = Net()

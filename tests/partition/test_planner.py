@@ -127,7 +127,7 @@ def test_no_stages_are_better_than_the_planned_ones(seed: int, memory: float) ->
         memory=memory,
         send=lambda size: size * 1e-2,
         all_reduce=lambda size, replicas: size * 1e-3 * (replicas - 1),
-        replicas=(1, 2, 3),
+        replicas=(1, 2, 3, 5),
     )
     found = solve(problem, 5, 4)
     for stages, devices in itertools.product(range(1, 5), range(1, 6)):

@@ -168,6 +168,11 @@ def test_interval_of_the_median_follows_increasing_maps(values):
     assert interval.low <= sorted(values)[len(values) // 2] <= interval.high or len(values) % 2 == 0
 
 
+def test_the_interval_of_the_median_spends_half_its_alpha_on_each_side():
+    assert median_interval_sequential(range(1, 6)) == Interval(-math.inf, math.inf)
+    assert median_interval_sequential(range(1, 7)) == Interval(1, 6)
+
+
 def test_missed_targets_leave_the_median_without_an_upper_bound():
     values = [100.0, 110, 120, 130, 140, 150, math.inf, math.inf, math.inf]
     interval = median_interval_sequential(values)

@@ -37,7 +37,8 @@ class Tiny:
 
     def batch(self, split, seed, index, rank=0, world=1):
         size = self.batch_size if split == "train" else self.eval_batch_size
-        numbers = index * size + np.arange(size)
+        first = index + 1000 * seed if split == "train" else index  # each seed has samples of its own
+        numbers = first * size + np.arange(size)
         share = slice(rank * size // world, (rank + 1) * size // world)
         return {name: value[share] for name, value in self.make(split, numbers).items()}
 

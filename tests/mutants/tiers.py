@@ -1,0 +1,68 @@
+"""The tiers of tests, cheapest first, and one run of a tier in a copy of the tree."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from checkout import Checkout
+from mutant import Mutant
+
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+NOT_SLOW = "not slow and not bench"
+NOTHING_FOUND = 5  # pytest's exit code without tests
+
+
+def quick_files(root: Path) -> list[str]:
+    """Return the files of `make quick`."""
+    listed = re.search(r"addprefix tests/,([^)]*)\)", (root / "Makefile").read_text())
+    assert listed is not None
+    return [f"tests/{name}" for name in listed[1].replace("\\", "").split()]
+
+
+def arguments(tier: str, mutant: Mutant, root: Path) -> Iterator[list[str]]:
+    """Yield the arguments of pytest for each part of a tier: first the part that knows the mutant's room."""
+    if tier == "quick":
+        files = quick_files(root)
+        yield from filter(None, ([name for name in mutant.tests if name in files],))
+        yield [name for name in files if name not in mutant.tests]
+    else:
+        yield list(mutant.tests) if tier == "room" else ["tests"]
+
+
+def run_tests(checkout: Checkout, selected: list[str], seconds: float) -> str | None:
+    """Run tests until the first one fails.
+
+    Returns:
+        The failed test; "time limit" if they took too long; None if all pass.
+
+    Raises:
+        RuntimeError: pytest did not run.
+    """
+    command = [str(checkout.python), "-m", "pytest", "-x", "-q", "-m", NOT_SLOW, "--tb=line", *selected]
+    process = subprocess.Popen(
+        command,
+        cwd=checkout.folder,
+        env=checkout.variables(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return "time limit"
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.returncode in (0, NOTHING_FOUND):
+        return None
+    found = FAILED.search(output)
+    if process.returncode > 2 or process.returncode < 0:
+        raise RuntimeError(f"pytest {' '.join(selected)}: exit code {process.returncode}\n{output[-2000:]}")
+    return found[1] if found else "collection"

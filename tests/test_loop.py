@@ -1,0 +1,73 @@
+"""When the loop evaluates and stops, and which batches it asks for; with an engine that does nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from test_clock import Engine, Task, config_of
+
+from suite.contract import Evaluated, Event, Finished, Target
+from suite.training.loop import train
+
+CLOCK = {"billed": 0.0, "wall": 0.0, "excluded": {}, "processor": {"training": 0.0, "excluded": 0.0}, "busy_pauses": 0}
+BEFORE = {"clock": CLOCK, "decisions": [], "best": None, "spent": {}}  # a checkpoint's state, without step and met
+
+
+class Scored(Task):
+    """Evaluations with given scores; notes the training batches."""
+
+    targets = (Target("top1", 50.0),)
+
+    def __init__(self, *scores: float):
+        self.scores: Iterator[float] = iter(scores)
+        self.seen: list[tuple[int, int]] = []
+
+    def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> dict[str, int]:
+        if split == "train":
+            self.seen.append((seed, index))
+        return {"index": index}
+
+    def score(self, parts: object) -> dict[str, float]:
+        return {"top1": next(self.scores)}
+
+
+class Idle(Engine):
+    """Notes the batches of its steps."""
+
+    def __init__(self) -> None:
+        super().__init__(device=0.0, host=0.0)
+        self.trained: list[int] = []
+
+    def step(self, step: int, batch: Any, hyper: object) -> float:
+        self.trained.append(batch["index"])
+        return 1.0
+
+    def restore(self, arrays: object, skeleton: object) -> None:
+        pass
+
+
+def events(task: Scored, steps: int, engine: Any = None, restored: Any = None, **changes: object) -> list[Event]:
+    config: Any = config_of(steps, **changes)
+    return list(train(task, engine or Idle(), config, restored=restored))  # type: ignore[arg-type]
+
+
+def test_evaluations_come_after_every_so_many_steps_and_after_the_last() -> None:
+    made = events(Scored(*[0.0] * 3), 8, eval_every=3)
+    assert [event.step for event in made if isinstance(event, Evaluated)] == [3, 6, 8]
+
+
+@pytest.mark.parametrize("met, last", [(0, 4), (1, 1)])
+def test_evaluations_that_meet_the_targets_must_follow_each_other(met: int, last: int) -> None:
+    """Those before a checkpoint count, too."""
+    restored = BEFORE | {"step": 0, "met": met}, ({}, {})
+    made = events(Scored(60.0, 40.0, 60.0, 60.0, 60.0), 5, restored=restored, target_evaluations=2)
+    assert isinstance(made[-1], Finished) and made[-1].outcome == {"kind": "reached", "step": last}
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_a_resumed_run_asks_for_the_batches_that_follow(prefetch: int) -> None:
+    task, engine = Scored(0.0), Idle()
+    restored = BEFORE | {"step": 2, "met": 0}, ({}, {})
+    events(task, 6, engine, restored, seed=7, prefetch=prefetch, eval_every=6)
+    assert engine.trained == [2, 3, 4, 5]
+    assert set(task.seen) == {(7, index) for index in engine.trained}
