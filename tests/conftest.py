@@ -18,7 +18,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 if "jax" not in sys.modules:
     os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
-    os.environ.setdefault("NPROC", "8")  # as suite.launch.run does for several host devices, for the same reason
+    os.environ.setdefault("NPROC", "8")  # as suite.launch.execution does for several host devices, for the same reason
 sys.path[:0] = [str(OUTSIDE), str(TESTS)]
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import yaml
 from suite import load
 from suite.comm import setup
 from suite.comm.channel import Channels
+from suite.comm.settings import CommSettings
+from suite.declared import Declared
+from suite.settings.run import Run, read_run
 
 DEVICE = os.environ.get("BENCH_DEVICE", "cpu")
 
@@ -49,14 +53,15 @@ def settings_of(optimizer: str) -> dict[str, Any]:
     return SETTINGS.get(optimizer, {}) | ({"lr": 0.01} if default < 0.01 else {})
 
 
-def comm(**changes: Any) -> dict[str, Any]:
+def comm(**changes: Any) -> CommSettings:
     """The communication of `comm=float32`, changed; names of codecs, algorithms and topologies stand for members."""
     path = next(path for path in load.files("comm") if path.stem == "float32")
     groups = {"codec": "codecs", "algorithm": "algorithms", "topology": "topologies", "schedule": "schedules"}
     for key, group in (groups | {"inner": "codecs"}).items():
         if isinstance(changes.get(key), str):
             changes[key] = {"module": f"suite.comm.{group}.{changes[key]}"}
-    return yaml.safe_load(path.read_text()) | changes
+    values = {key: value.plain() if isinstance(value, Declared) else value for key, value in changes.items()}
+    return CommSettings.given(yaml.safe_load(path.read_text()) | values, "comm.")
 
 
 def channels(backend: str, world: int = 2, **changes: Any) -> Channels:
@@ -64,10 +69,13 @@ def channels(backend: str, world: int = 2, **changes: Any) -> Channels:
     return setup.channels(comm(**changes), tiny(), world, backend)
 
 
-def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
-    """An engine's configuration on the tiny task; keys of `changes` that the optimizer has go to it."""
-    node = {**OPTIMIZERS[optimizer], **settings_of(optimizer), **changes.pop("hyper", {})}
+def config(optimizer: str, backend: str, **changes: Any) -> Run:
+    """A run on the tiny task; `hyper` are settings of the optimizer."""
+    node = {"name": optimizer, **OPTIMIZERS[optimizer], **settings_of(optimizer), **changes.pop("hyper", {})}
     base = {
+        "scale": "laptop",
+        "launch": {"module": "suite.launch.local", "processes": "auto", "deadline": 600},
+        "track": {"name": "none"},
         "seed": 0,
         "world": 1,
         "accumulate": 1,
@@ -78,20 +86,42 @@ def config(optimizer: str, backend: str, **changes: Any) -> dict[str, Any]:
         "clip_norm": 0.0,
         "backend": backend,
         "optimizer": node,
-        "task": {"module": "mylab.tinytask"},
-        "comm": comm(),
+        "task": {"name": "tiny", "module": "mylab.tinytask"},
+        "comm": comm().plain(),
     }
-    return base | changes
+    found = read_run(base)
+    assert isinstance(found, Run)
+    return change(found, changes)
 
 
-def engine(settings: dict[str, Any], task: Any = None) -> Any:
+def change(run: Run, changes: Mapping[str, Any]) -> Run:
+    """A run with other values at dotted keys. A group of settings keeps those that are not named, if its member stays."""
+    values = run.plain()
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        node = values
+        for part in path:
+            node = node[part]
+        value = value.plain() if isinstance(value, Declared) else value
+        kept = node.get(last) if isinstance(value, dict) and last != "schedule" else None
+        if kept and value.get("module", kept.get("module")) == kept.get("module"):
+            value = {**kept, **value}
+        elif isinstance(value, dict) and last in ("task", "optimizer"):
+            value = {"name": value["module"].rpartition(".")[2], **value}
+        node[last] = value
+    changed = read_run(values)
+    assert isinstance(changed, Run)
+    return changed
+
+
+def engine(settings: Run, task: Any = None) -> Any:
     """A fresh engine."""
-    if settings["backend"] == "torch":
+    if settings.backend == "torch":
         import torch
 
         torch.set_num_threads(1)
     task = task or load.common(settings["task"]["module"]).make()
-    return importlib.import_module(f"suite.engine.{settings['backend']}").Engine(task, settings)
+    return importlib.import_module(f"suite.engine.{settings.backend}").Engine(task, settings)
 
 
 def tiny(**options: Any) -> Any:

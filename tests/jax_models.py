@@ -11,7 +11,7 @@ from jax import Array, lax
 from small import SMALL_BATCHES, SMALL_TRANSFORMER
 
 from suite import load
-from suite.launch.run import make_task
+from suite.launch.execution import make_task
 from suite.settings import configure
 
 RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_BATCHES]
@@ -196,9 +196,9 @@ def of_suite(name: str, options: list[str]) -> Case:
 
     BatchNorm's running statistics are not part of the loss.
     """
-    config = configure.compose([f"+task={name}", *(f"task.{option}" for option in options)])
+    config = configure.resolve([f"+task={name}", *(f"task.{option}" for option in options)])
     task = make_task(config)
-    model: Any = load.half(config["task"]["module"], "jax").make(task)
+    model: Any = load.half(config.task.module, "jax").make(task)
     shapes = task.shapes()
     arrays = {key: task.init(0, key) for key in shapes}
     params = {key: value for key, value in arrays.items() if shapes[key].kind == "parameter"}

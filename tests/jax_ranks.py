@@ -1,7 +1,6 @@
 """Jobs of pool.py: one process of a pipeline in jax trains, and compares itself with the same stages in one process."""
 
 import dataclasses
-import json
 import os
 import signal
 import time

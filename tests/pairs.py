@@ -73,12 +73,12 @@ def frozen(task: str) -> list[float]:
     """The losses of the same batches at the initial weights, in torch."""
     import engines
 
-    from suite.launch import run
+    from suite.launch import execution
 
     settings = config((task, "sgd", "float32", "torch", "1"))
-    settings["optimizer"] |= {"lr": 0.0}
-    settings["schedule"] = {"shape": "constant"}
-    return engines.advance(engines.engine(settings, run.make_task(settings)), range(STEPS), lr=0.0)
+    settings.optimizer |= {"lr": 0.0}
+    settings.schedule = {"shape": "constant", "warmup": 0}
+    return engines.advance(engines.engine(settings, execution.make_task(settings)), range(STEPS), lr=0.0)
 
 
 def losses(cells: list[Cell]) -> dict[Cell, list[float]]:
@@ -86,14 +86,14 @@ def losses(cells: list[Cell]) -> dict[Cell, list[float]]:
     import engines
     import ranks
 
-    from suite.launch import run
+    from suite.launch import execution
 
     found, apart = {}, {}
     for cell in cells:
         if cell[3:] == ("torch", "2"):
             apart["-".join(cell)] = [None, STEPS, config(cell)]
             continue
-        made = engines.engine(config(cell), run.make_task(config(cell)))
+        made = engines.engine(config(cell), execution.make_task(config(cell)))
         found[cell] = engines.advance(made, range(STEPS))
     if apart:
         ended = ranks.start("torch", 2, apart)

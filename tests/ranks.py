@@ -27,13 +27,13 @@ def train(backend: str, rank: int, world: int, cases: dict[str, Any]) -> Found:
     """One rank's part: a digest of each case, and of rank 0 the arrays too."""
     import engines
 
-    from suite.launch import run
+    from suite.launch import execution
 
     ends_with: Found = {}
     for name, (optimizer, steps, changes) in cases.items():
         ends, apart = [*changes.pop("restored", []), steps], changes.pop("apart", [])
         if optimizer is None:
-            task = run.make_task(changes)
+            task = execution.make_task(changes)
         else:
             task = engines.tiny(**changes.pop("task", {}))
             changes = engines.config(optimizer, backend, world=world, **changes)

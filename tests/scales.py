@@ -130,15 +130,15 @@ def settings(task: str, scale: str, data: Path, *overrides: str) -> dict[str, An
     small = [f"task.{option}" for option in SHRUNK[task]]
     if task == "frnn":
         small.append(f"task.sources.archive.options.cache_dir='{data.parent / 'cache'}'")
-    published = configure.compose(common)
-    config = configure.compose([*common, "accumulate=1", *small])
-    if config["optimizer"]["name"] in LINEAR:
-        config["optimizer"]["lr"] *= config["task"]["batch_size"] / published["task"]["batch_size"]
-    schedule = config["schedule"]
+    published = configure.resolve(common)
+    config = configure.resolve([*common, "accumulate=1", *small])
+    if config.optimizer.name in LINEAR:
+        config.optimizer.lr *= config.task.batch_size / published["task"]["batch_size"]
+    schedule = config.schedule
     if schedule["warmup"] > STEPS:
-        share = STEPS / config["max_steps"]
+        share = STEPS / config.max_steps
         for key in ("warmup", "begin", "end"):
             if schedule.get(key):
                 schedule[key] = max(1, round(share * schedule[key])) if key == "warmup" else share * schedule[key]
-        config["max_steps"] = STEPS
+        config.max_steps = STEPS
     return config

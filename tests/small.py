@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import engines
+
 from suite import load
 from suite.settings import configure
+from suite.settings.run import Run
 
 SMALL_FRNN = [
     *("batch_size=8", "eval_batch_size=24", "length=16", "filters=4", "dense=8", "hidden=6"),
@@ -76,9 +79,8 @@ SMALL: dict[str, list[list[str]]] = {
 TASKS = {name: SMALL.get(name, [SMALL_BATCHES]) for name in sorted(load.members("tasks"))}
 
 
-def small(
-    name: str, options: Any = None, *overrides: str, directory: Path | None = None, **changes: Any
-) -> dict[str, Any]:
-    """A task's configuration in one of its small forms, by default the first; `changes` replace whole entries."""
+def small(name: str, options: Any = None, *overrides: str, directory: Path | None = None, **changes: Any) -> Run:
+    """A run of a task in one of its small forms, by default the first, with changes at dotted keys."""
     chosen = [f"task.{option}" for option in (TASKS[name][0] if options is None else options)]
-    return configure.compose([f"task={name}", *overrides, *chosen], directory) | changes
+    run = configure.resolve_training([f"task={name}", *overrides, *chosen], directory)
+    return engines.change(run, changes) if changes else run

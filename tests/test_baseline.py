@@ -38,15 +38,15 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ configuration
 def test_a_configuration_holds_what_a_baseline_reads() -> None:
-    config = configure.compose(["+task=frnn", "baseline=trees", "seed=3"])
-    assert config["baseline"] == {"name": "trees", "task": "frnn", "module": "suite.tasks.frnn.trees"}
-    assert config["seed"] == 3 and config["tuning"] == {"source": "defaults", "trials": 0}
+    config = configure.resolve(["+task=frnn", "baseline=trees", "seed=3"])
+    assert config.baseline == {"name": "trees", "task": "frnn", "module": "suite.tasks.frnn.trees"}
+    assert config.seed == 3 and config.tuning == {"source": "defaults", "trials": 0}
     assert not {"optimizer", "backend", "comm", "world", "max_steps", "schedule", "precision"} & config.keys()
 
 
 def test_no_baseline_leaves_a_run_as_it_was() -> None:
-    assert configure.compose(["task=frnn", "baseline=null"]) == configure.compose(["task=frnn"])
-    assert "baseline" not in configure.compose(["task=frnn"])
+    assert configure.resolve(["task=frnn", "baseline=null"]) == configure.resolve(["task=frnn"])
+    assert "baseline" not in configure.resolve(["task=frnn"])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_no_baseline_leaves_a_run_as_it_was() -> None:
 )
 def test_what_does_not_go_with_a_baseline_is_refused(overrides: list[str], says: str) -> None:
     with pytest.raises(UserError) as error:
-        configure.compose([*overrides, "baseline=trees"])
+        configure.resolve([*overrides, "baseline=trees"])
     assert says in str(error.value)
 
 

@@ -14,9 +14,9 @@ from tiny_runs import CONF, Call
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import checks, local, run
+from suite.launch import checks, execution, local
 from suite.launch.premises import describe
-from suite.settings import configure, recipes, validation
+from suite.settings import configure, recipes
 
 RUN = (*CONF, "+task=tiny", "track=none", "threads=1", "max_steps=4", "eval_every=2", "run_dir=here")
 TASKS = sorted(load.members("tasks"))
@@ -127,8 +127,8 @@ def test_a_run_that_has_made_a_step_is_kept(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- every listed preset starts
 def starts(*typed: str) -> dict[str, Any]:
     """The configuration of a command whose data may be absent, checked as a run's is."""
-    config = configure.compose(typed)
-    validation.reject_unread(config, typed)
+    config = configure.resolve(typed)
+    configure.reject_unread(config, typed)
     task, _ = describe(config)
     checks.check(config, task)
     return config
@@ -143,7 +143,7 @@ def named(preset: str) -> list[str]:
 @pytest.mark.parametrize("name", load.options("comm"))
 def test_every_mode_starts(name: str) -> None:
     config = starts("+task=resnet50", f"comm={name}", "world=2", *named(name))
-    checks.check(config | {"backend": "jax"}, run.make_task(config))
+    checks.check(engines.change(config, {"backend": "jax"}), execution.make_task(config))
 
 
 @pytest.mark.parametrize("backend", load.BACKENDS)
@@ -153,7 +153,7 @@ def test_a_mode_that_names_an_optimizer_makes_a_step(backend: str) -> None:
         own = [f"optimizer.{key}={value}" for key, value in load.preset("comm", name)["optimizer"].items()]
         words = [f"comm={name}", f"backend={backend}", "device=cpu", *named(name), *own]  # `own` replaces the recipe's
         config = small.small("autoencoder", None, *words)
-        (loss,) = engines.advance(engines.engine(config, run.make_task(config)), range(1))
+        (loss,) = engines.advance(engines.engine(config, execution.make_task(config)), range(1))
         assert loss == loss
 
 
@@ -174,7 +174,7 @@ def recipe_lines() -> list[Any]:
 @pytest.mark.parametrize("words", recipe_lines())
 def test_every_recipe_starts(words: list[str]) -> None:
     config = starts(*words, "device=cpu")
-    assert config["tuning"]["source"]
+    assert config.tuning.source
 
 
 @pytest.mark.parametrize("name", load.options("experiment"))

@@ -10,7 +10,7 @@ import pytest
 import suite
 from suite import cli
 from suite.contract import UserError
-from suite.settings import configure, validation
+from suite.settings import configure
 from suite.settings.overrides import expand
 from suite.verbs import plan
 
@@ -54,7 +54,7 @@ TASK = "+task=resnet50"
 def test_composition_says_what_is_wrong(overrides: list[str], says: str) -> None:
     with pytest.raises(UserError) as error:
         for run in expand(overrides):
-            configure.compose(run)
+            configure.resolve(run)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -62,15 +62,15 @@ def test_composition_says_what_is_wrong(overrides: list[str], says: str) -> None
 def test_a_part_of_comm_may_be_named() -> None:
     long = "{module: suite.comm.codecs.int8}"
     for place in ("codec", "inner", "factors.codec"):
-        named, spelt = (configure.compose([TASK, f"comm.{place}={word}"]) for word in ("int8", long))
+        named, spelt = (configure.resolve([TASK, f"comm.{place}={word}"]) for word in ("int8", long))
         assert named == spelt
-    found = configure.compose(
+    found = configure.resolve(
         [TASK, "comm=fp8", "comm.algorithm=gather", "comm.topology=leader", "comm.schedule=stale"]
     )
     modules = {part: found["comm"][part]["module"].rpartition(".")[2] for part in ("algorithm", "topology", "schedule")}
     assert modules == {"algorithm": "gather", "topology": "leader", "schedule": "stale"}
     table = {"module": "suite.comm.codecs.table", "bits": 3}  # and none of fp8's options
-    spelt = configure.compose([TASK, "comm=fp8", "comm.codec={module: suite.comm.codecs.table, bits: 3}"])
+    spelt = configure.resolve([TASK, "comm=fp8", "comm.codec={module: suite.comm.codecs.table, bits: 3}"])
     assert spelt["comm"]["codec"] == table
 
 
@@ -84,19 +84,19 @@ def test_a_preset_of_another_optimizer_is_named() -> None:
     ]:
         typed = [TASK, *words]
         with pytest.raises(UserError, match=says):
-            validation.reject_unread(configure.compose(typed), typed)
+            configure.reject_unread(configure.resolve(typed), typed)
         with pytest.raises(UserError, match=says):
             plan.main(typed)
 
 
 def test_an_option_that_was_added_is_the_optimizers_own_business() -> None:
     typed = [TASK, "+optimizer.power=2"]
-    assert configure.compose(typed)["optimizer"]["power"] == 2
-    validation.reject_unread(configure.compose(typed), typed)
+    assert configure.resolve(typed).optimizer.power == 2
+    configure.reject_unread(configure.resolve(typed), typed)
 
 
 def test_task_with_and_without_plus_are_the_same_run() -> None:
-    assert configure.compose(["+task=resnet50"]) == configure.compose(["task=resnet50"])
+    assert configure.resolve(["+task=resnet50"]) == configure.resolve(["task=resnet50"])
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_task_with_and_without_plus_are_the_same_run() -> None:
 )
 def test_a_published_recipe_brings_its_optimizer(task: str, recipe: str, optimizer: str, lr: float) -> None:
     """Not the task's default one at the recipe's rates; a tuned recipe has the default one, and an own choice wins."""
-    found = configure.compose([f"+task={task}", "scale=paper", f"recipe={recipe}"])
+    found = configure.resolve([f"+task={task}", "scale=paper", f"recipe={recipe}"])
     assert (found["optimizer"]["name"], found["optimizer"]["lr"]) == (optimizer, lr)
-    assert configure.compose(["+task=bert", "recipe=bert-adamw-laptop"])["optimizer"]["name"] == "adamw"
-    chosen = configure.compose([f"+task={task}", "optimizer=lars", f"recipe={recipe}"])
+    assert configure.resolve(["+task=bert", "recipe=bert-adamw-laptop"]).optimizer.name == "adamw"
+    chosen = configure.resolve([f"+task={task}", "optimizer=lars", f"recipe={recipe}"])
     assert chosen["optimizer"]["name"] == "lars"
 
 
@@ -123,8 +123,8 @@ def test_a_sweep_is_every_combination() -> None:
 
 
 def test_overriding_a_tuned_value_leaves_the_recipe() -> None:
-    tuned = configure.compose(["task=resnet50", "optimizer=kfac"])["tuning"]
-    other = configure.compose(["task=resnet50", "optimizer=kfac", "optimizer.lr=0.5"])["tuning"]
+    tuned = configure.resolve(["task=resnet50", "optimizer=kfac"]).tuning
+    other = configure.resolve(["task=resnet50", "optimizer=kfac", "optimizer.lr=0.5"]).tuning
     assert other["source"] == "command line" and other["trials"] == 0
     assert other["from"] == tuned["source"] and other["changed"] == ["optimizer.lr=0.5"]
 
@@ -136,13 +136,13 @@ def test_every_experiment_is_its_published_row(name: str) -> None:
     """Batch and steps equal the row that names it; its recipe names the row its values come from."""
     from suite import published
 
-    config, row = configure.compose([f"experiment={name}"]), published.row(name)
-    assert config["task"]["batch_size"] == row.batch_size
-    assert config["max_steps"] == row.steps
-    assert config["scale"] == "paper"
-    published.row(config["tuning"]["source"])
+    config, row = configure.resolve([f"experiment={name}"]), published.row(name)
+    assert config.task.batch_size == row.batch_size
+    assert config.max_steps == row.steps
+    assert config.scale == "paper"
+    published.row(config.tuning.source)
     if row.devices:
-        assert config["world"] == row.devices
+        assert config.world == row.devices
 
 
 def call(suite_command: Any, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -199,9 +199,9 @@ SCALES = [("laptop", "auto", None), ("gpu", "cuda", 450_410), ("paper", "cuda", 
 
 @pytest.mark.parametrize("scale, device, steps", SCALES)
 def test_a_scale_sets_what_it_says(scale: str, device: str, steps: int | None) -> None:
-    config = configure.compose(["task=resnet50", f"scale={scale}", "recipe=null"])
-    assert (config["scale"], config["device"]) == (scale, device)
-    assert steps is None or config["max_steps"] == steps
+    config = configure.resolve(["task=resnet50", f"scale={scale}", "recipe=null"])
+    assert (config.scale, config.device) == (scale, device)
+    assert steps is None or config.max_steps == steps
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "many", "1.5", "true"])
@@ -216,7 +216,7 @@ def test_a_suggestion_names_a_setting_once(suite) -> None:
 
 
 def test_the_preset_kfac_stale_works_as_listed() -> None:
-    optimizer = configure.compose(["+task=resnet50", "comm=kfac_stale", "optimizer=kfac", "world=2"])["optimizer"]
+    optimizer = configure.resolve(["+task=resnet50", "comm=kfac_stale", "optimizer=kfac", "world=2"]).optimizer
     assert (optimizer["stale"], optimizer["factor_interval"], optimizer["inverse_interval"]) == (True, 1, 1)
 
 

@@ -21,7 +21,7 @@ from suite.contract import UserError
 from suite.counters import golden
 from suite.launch import checks, external, premises, slurm
 from suite.regress.sides import OVERRIDE, REQUIREMENT
-from suite.settings import configure, validation
+from suite.settings import configure
 from suite.settings.overrides import CHOICES
 from suite.verbs import counters, regress, tune
 
@@ -67,8 +67,8 @@ def ends(words: list[str]) -> list[list[str]]:
 def starts(overrides: list[str]) -> None:
     """All that a run checks before its ranks start, but for data that is not here."""
     typed = [word for word in (REPLACED.get(word, word) for word in overrides) if word]
-    config = configure.compose(typed)
-    validation.reject_unread(config, typed)
+    config = configure.resolve(typed)
+    configure.reject_unread(config, typed)
     task, _ = premises.describe(config)
     checks.check(config, task)
     module = config.get("launch", {}).get("module")
@@ -122,7 +122,7 @@ def regresses(text: str, suite: Call) -> None:
         return  # tests/regress/test_history.py runs it
     if chosen.benchmarks is None:
         for benchmark in regress.benchmarks_of(chosen, None):
-            configure.compose(benchmark.overrides)
+            configure.resolve(benchmark.overrides)
     for word in shlex.split(f"{chosen.a} {chosen.b}"):
         commit = re.fullmatch(r"HEAD(~\d+)?|main|A|B", word)
         saved = re.fullmatch(r"reports|runs/\w+", word)  # tests/regress/test_saved.py compares them
@@ -134,7 +134,7 @@ def counts(text: str, suite: Call) -> None:
     chosen = counters.parser().parse_args(shlex.split(text)[2:])
     entries = {entry["name"]: entry for entry in golden.read(commands.ROOT / "results" / "counters.yaml")}
     for name in chosen.names:
-        configure.compose(shlex.split(entries[name]["run"]))
+        configure.resolve(shlex.split(entries[name]["run"]))
 
 
 def there(text: str, suite: Call) -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from suite import load, published
 from suite.published import comparison
-from suite.settings.configure import compose
+from suite.settings.configure import resolve
 
 TASKS = ("resnet50", "bert", "transformer", "dlrm", "frnn", "autoencoder", "caffenet", "cifar10")
 
 
 def chosen(*overrides, samples=1281167):
-    config = compose(list(overrides), None)
-    return comparison.choose(published.rows_for(config["task"]["name"]), config, samples=samples)
+    config = resolve(list(overrides), None)
+    return comparison.choose(published.rows_for(config.task.name), config, samples=samples)
 
 
 def test_kfac_stands_beside_sp_ngd_at_the_asked_batch_size():
@@ -42,7 +42,7 @@ def test_own_method_then_model_then_batch_then_epochs():
     epochs = replace(row, id="epochs", epochs=90.0, citation="D")
     text = replace(row, id="text", value="matches", citation="E")
     model = replace(row, id="model", model="LeNet", citation="F")
-    config = compose(["task=resnet50", "optimizer=kfac", "task.batch_size=32768", "max_steps=1760"], None)
+    config = resolve(["task=resnet50", "optimizer=kfac", "task.batch_size=32768", "max_steps=1760"], None)
     order = comparison.choose([other, batch, text, epochs, model, row], config, samples=1281167)
     assert [one.id for one in order] == ["A1-12", "epochs", "batch", "method"]
     same_paper = [replace(epochs, citation=row.citation), row]

@@ -83,7 +83,7 @@ WRONG: list[tuple[str, str]] = [
 @pytest.mark.parametrize("typed, message", WRONG)
 def test_a_run_is_checked_against_the_declaration(typed: str, message: str) -> None:
     with pytest.raises(UserError) as error:
-        configure.compose(["task=resnet50", "optimizer=adamw", f"optimizer.{typed}"])
+        configure.resolve(["task=resnet50", "optimizer=adamw", f"optimizer.{typed}"])
     assert message in str(error.value)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tiny_runs import Call
 
 from suite.contract import DAMAGED, Data, UserError
-from suite.launch import run
+from suite.launch import execution
 from suite.record import record
 from suite.settings import configure
 from suite.tasks.bert import packing, text, wordpiece
@@ -148,8 +148,8 @@ def test_a_sentence_that_no_record_has_room_for_is_cut_into_parts():
 # ------------------------------------------------------------------- result, first line, suite data
 def said_everywhere(suite: Call, folder: Path, *overrides: str) -> Mapping[str, Any]:
     """The record of a task's data in a directory, the same in the first line, the last lines and `suite data`."""
-    config = configure.compose([*overrides, f"data_dir={folder}", "seed=0"])
-    task = run.make_task(config)
+    config = configure.resolve([*overrides, f"data_dir={folder}", "seed=0"])
+    task = execution.make_task(config)
     losses = task.data.losses()
     assert losses and task.data.dropped_share > MUCH
     assert losses in console.headline(config, task)
@@ -223,8 +223,8 @@ def test_data_of_which_nothing_is_usable_end_with_one_line(shared_data, suite):
     folder = shared_data / "vest_shot"
     code, printed = suite("data", "frnn", "--from", str(folder))
     assert code == 1 and "too few usable sequences" in printed and "next:" not in printed
-    config = configure.compose(["task=frnn", "task.data=archive", f"data_dir={folder}", "task.on_error=skip"])
+    config = configure.resolve(["task=frnn", "task.data=archive", f"data_dir={folder}", "task.on_error=skip"])
     with pytest.raises(
         UserError, match="no usable sequences in the split train and valid; for details, type suite data frnn"
     ):
-        run.make_task(config)
+        execution.make_task(config)

@@ -20,8 +20,8 @@ def planned(preset: str, network: dict[str, Any] | None = None, world: int = 128
     """Seconds of a step, as `suite plan` says; with other keys of the network, or another number of devices."""
     config = fits.composed(preset)
     changed = {"world": world, "compute_seconds": 0.057, "inverse_seconds": fits.extra().inverses}
-    changed["task"] = config["task"] | {"batch_size": 32 * world}
-    changed["network"] = config["network"] | (network or {})
+    changed.task = config.task | {"batch_size": 32 * world}
+    changed.network = config.network | (network or {})
     found = plan.plan(config | changed)["projected"]
     return found["step_seconds"][found["schedule"]]
 
@@ -39,7 +39,7 @@ def misplaced(seconds: dict[str, float]) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("world", [16, 128])
 def test_the_plan_has_the_published_order(world: int) -> None:
     """Of every pair of the ablation's presets, where sending and computing at once costs what it cost the authors."""
-    contended = configure.compose(["+task=resnet50", "network=abci_contended"])["network"]
+    contended = configure.resolve(["+task=resnet50", "network=abci_contended"]).network
     assert misplaced({preset: planned(preset, contended, world) for preset in fits.ROWS}) == set()
 
 
@@ -63,7 +63,7 @@ def test_fits_and_plan_say_the_same() -> None:
     extra = fits.extra()
     for point, preset in zip(fits.ablation(), fits.ROWS, strict=True):
         assert planned(preset, {"contention": extra.contention}) == point.predicted, preset
-    contended = configure.compose(["+task=resnet50", "network=abci_contended"])["network"]["contention"]
+    contended = configure.resolve(["+task=resnet50", "network=abci_contended"]).network.contention
     assert contended == round(extra.contention, 2), "conf/network/abci_contended.yaml"
 
 
@@ -74,7 +74,7 @@ def test_figure_5s_exchange_is_the_plans_ring(world: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(fits, "blocks", lambda full: bare)
     words = ["+task=resnet50", "scale=paper", "recipe=untuned", "optimizer=sgd", "network=abci", f"world={world}"]
     words += ["comm.algorithm.module=suite.comm.algorithms.ring", "comm.piece_kib=0", "comm.bucket_mib=1000"]
-    found = plan.plan(configure.compose([*words, f"task.batch_size={32 * world}", "task.bn_group=32"]))["projected"]
+    found = plan.plan(configure.resolve([*words, f"task.batch_size={32 * world}", "task.bn_group=32"]))["projected"]
     assert fits.exchange(False, world) == pytest.approx(found["communication_seconds"], rel=1e-9)
 
 
@@ -88,7 +88,7 @@ def test_the_page_shows_the_plan_as_it_is_printed() -> None:
     words = next(
         line for line in text.splitlines() if line.startswith("    suite plan") and "comm=kfac_float21" in line
     ).split()[2:]
-    config, asked = project.split(configure.compose(words))
+    config, asked = project.split(configure.resolve(words))
     task = premises.describe(config)[0]
     for line in project.lines(project.project(project.placed(config, asked), task, asked, None), ""):
         assert line in text

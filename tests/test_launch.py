@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from suite.contract import UserError
-from suite.launch import external, run
+from suite.launch import execution, external
 from suite.settings import configure
 
 HERE = ["launch.rank=0", "launch.processes=2", "launch.address=127.0.0.1:1"]
@@ -36,22 +36,22 @@ def started_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_does_not_fit_is_refused(typed: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        external.check(configure.compose(["task=resnet50", "world=2", *typed]))
+        external.check(configure.resolve(["task=resnet50", "world=2", *typed]))
 
 
 def test_sweeps_start_processes_by_themselves() -> None:
-    config = configure.compose(["task=resnet50", "world=2", "launch=jax", *HERE])
+    config = configure.resolve(["task=resnet50", "world=2", "launch=jax", *HERE])
     with pytest.raises(UserError, match="accepts one run only"):
         external.check(config, apart=True)
 
 
 def test_threads_are_typed_or_the_environments_or_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
-    config = configure.compose(["task=resnet50", "world=2"])
+    config = configure.resolve(["task=resnet50", "world=2"])
     for variable, count in (("3", 3), ("", 4), ("0", 4), ("4,2", 4)):
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-        assert run.threads_for(config) == count
-    assert run.threads_for(configure.compose(["task=resnet50", "threads=5"])) == 5
+        assert execution.threads_for(config) == count
+    assert execution.threads_for(configure.resolve(["task=resnet50", "threads=5"])) == 5
 
 
 def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,19 +59,19 @@ def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "first")
     monkeypatch.setenv("MASTER_PORT", "29500")
-    config = configure.compose(["task=resnet50", "world=4", "launch=torchrun"])
-    assert external.check(config) == (1, 4) and config["launch"]["address"] == "first:29500"
+    config = configure.resolve(["task=resnet50", "world=4", "launch=torchrun"])
+    assert external.check(config) == (1, 4) and config.launch.address == "first:29500"
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert run.threads_for(config) == 4  # two processes of the four are on this host
-    config = configure.compose(["task=resnet50", "world=4", "launch=jax", "backend=jax"])
-    assert external.check(config) == (1, 2) and config["launch"]["address"] == "first:29400"
+    assert execution.threads_for(config) == 4  # two processes of the four are on this host
+    config = configure.resolve(["task=resnet50", "world=4", "launch=jax", "backend=jax"])
+    assert external.check(config) == (1, 2) and config.launch.address == "first:29400"
 
 
 @pytest.mark.parametrize("name", ["0", "007", "1e3", "true", "runs/7"])
 def test_a_directory_may_have_a_numbers_name(name: str) -> None:
-    assert configure.compose(["task=resnet50", f"run_dir={name}"])["run_dir"] == name
-    assert configure.compose(["task=resnet50", "task.data=folder", f"data_dir={name}"])["data_dir"] == name
+    assert configure.resolve(["task=resnet50", f"run_dir={name}"]).run_dir == name
+    assert configure.resolve(["task=resnet50", "task.data=folder", f"data_dir={name}"]).data_dir == name
 
 
 def test_the_command_line_hands_over(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from suite.contract import UserError
-from suite.launch import external, run
+from suite.launch import execution, external
 from suite.launch import slurm as launch_slurm
 from suite.settings import configure
 
@@ -33,7 +33,7 @@ LOCAL = ["launch=slurm", "launch.cluster=local"]
 
 
 def config(*typed: str) -> dict[str, Any]:
-    return configure.compose(["task=resnet50", "launch=slurm", *typed])
+    return configure.resolve(["task=resnet50", "launch=slurm", *typed])
 
 
 def test_options_are_what_slurm_is_asked_for() -> None:
@@ -49,7 +49,7 @@ def test_options_are_what_slurm_is_asked_for() -> None:
     of_jax = config("world=16", "backend=jax", "launch.nodes=2", "launch.cpus=3")
     asked = launch_slurm.parameters(of_jax)
     assert (asked["nodes"], asked["tasks_per_node"], asked["cpus_per_task"]) == (2, 1, 3)
-    assert run.threads_for(of_jax) == 3
+    assert execution.threads_for(of_jax) == 3
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_task_of_the_job_is_a_rank() -> None:
     assert re.fullmatch(r"gpu03:2\d{4}", found[0]["address"])
     settings = config("world=8", "launch.nodes=2")
     for rank, node in enumerate(found):
-        assert external.check(settings | {"launch": settings["launch"] | node}) == (rank, 8)
+        assert external.check(engines.change(settings, {"launch": node})) == (rank, 8)
         assert node["per_host"] == 4
     other = launch_slurm.rendezvous(SimpleNamespace(**job | {"job_id": "4712"}, global_rank=0))
     assert other["address"] != found[0]["address"]
@@ -177,7 +177,7 @@ def test_a_job_is_the_run_of_local_processes(tmp_path: Path, backend: str, job: 
     """Bit for bit; its exit code is the run's."""
     both = [f"backend={backend}", "max_steps=20"]
     ended = suite(tmp_path, *both, *LOCAL, *job, "launch.wait=true", "run_dir=job", "require=target")
-    assert ended.returncode == run.MISSED, ended.stderr + ended.stdout
+    assert ended.returncode == execution.MISSED, ended.stderr + ended.stdout
     assert suite(tmp_path, *both, *local, "run_dir=local").returncode == 0
     assert curve(tmp_path / "job") == curve(tmp_path / "local")
 

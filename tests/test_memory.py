@@ -7,7 +7,7 @@ import pytest
 from tiny_runs import TINY, Call
 
 from suite import load
-from suite.launch import run
+from suite.launch import execution
 from suite.projection import memory
 from suite.settings import configure
 
@@ -44,15 +44,15 @@ def kept(engine: Any) -> int:
 
 @pytest.mark.parametrize("task, options", [(task, each) for task, lists in NETWORKS.items() for each in lists])
 def test_activations_are_what_torch_keeps(task: str, options: list[str]) -> None:
-    config = configure.compose([f"task={task}", *options, "threads=1"])
-    engine = engines.engine(config, run.make_task(config))
+    config = configure.resolve([f"task={task}", *options, "threads=1"])
+    engine = engines.engine(config, execution.make_task(config))
     assert memory.estimate(config, engine.task)["activations"] == pytest.approx(kept(engine), rel=ESTIMATED)
 
 
 @pytest.mark.parametrize("optimizer", sorted(set(load.members("optimizers")) - {"external", "kbfgs"}))
 def test_the_optimizers_arrays_are_counted(optimizer: str) -> None:
-    config = configure.compose(["task=bert", f"optimizer={optimizer}", "task.batch_size=8", "threads=1"])
-    engine = engines.engine(config, run.make_task(config))
+    config = configure.resolve(["task=bert", f"optimizer={optimizer}", "task.batch_size=8", "threads=1"])
+    engine = engines.engine(config, execution.make_task(config))
     engines.advance(engine, range(1), 1e-3)
     held = sum(value.nbytes for name, value in engine.snapshot()[0].items() if not engines.called(name))
     assert memory.estimate(config, engine.task)["optimizer"] == pytest.approx(held, rel=HELD)
@@ -63,8 +63,8 @@ def test_precision_and_micro_batches_change_the_estimate() -> None:
     words: dict[str, list[str]] = {"": [], "half": ["precision=bfloat16"], "shared": ["accumulate=4", "world=2"]}
     found = {}
     for name, typed in words.items():
-        config = configure.compose([*sizes, *typed])
-        task = run.make_task({**config, "task": {**config["task"], "absent": True}})
+        config = configure.resolve([*sizes, *typed])
+        task = execution.make_task({**config, "task": {**config.task, "absent": True}})
         found[name] = memory.estimate(config, task)
     whole = found[""]["activations"]
     assert found["half"]["activations"] == whole // 2 and found["half"]["parameters"] == found[""]["parameters"]

@@ -16,7 +16,7 @@ from small import SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER
 from test_run import curve, wait_for_step
 
 from suite.contract import UserError
-from suite.launch.run import make_task
+from suite.launch.execution import make_task
 from suite.settings import configure
 
 Call = Callable[..., tuple[int, str]]
@@ -209,7 +209,7 @@ def ranks_of(launcher: int) -> list[int]:
     ],
 )
 def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message: str):
-    config = configure.compose(["+task=bert", "optimizer=lamb", CUT, *words])
+    config = configure.resolve(["+task=bert", "optimizer=lamb", CUT, *words])
     with pytest.raises(UserError, match=f"partition=auto: .*{message}"):
         make_task(config)
 
@@ -217,7 +217,7 @@ def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message:
 @pytest.mark.parametrize("word", ["fp", "overlap"])
 def test_an_unknown_codec_of_activations_is_rejected(word: str):
     with pytest.raises(UserError, match=f"partition.activations={word}: no such codec; .*fp8"):
-        configure.compose(["+task=bert", "optimizer=lamb", CUT, "world=2", f"partition.activations={word}"])
+        configure.resolve(["+task=bert", "optimizer=lamb", CUT, "world=2", f"partition.activations={word}"])
 
 
 def test_a_run_encodes_activations(tmp_path: Path):
@@ -244,7 +244,7 @@ def sent(folder: Path) -> int:
 
 def test_running_statistics_are_rejected():
     with pytest.raises(UserError, match="running statistics"):
-        make_task(configure.compose(["+task=resnet50", "optimizer=sgd", CUT, "world=2"]))
+        make_task(configure.resolve(["+task=resnet50", "optimizer=sgd", CUT, "world=2"]))
 
 
 def test_a_plan_needs_no_devices(suite: Call):

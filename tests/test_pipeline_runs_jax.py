@@ -22,7 +22,7 @@ from suite.engine import RanksDiffer
 from suite.engine import jax as whole
 from suite.engine.jax_programs import Mode
 from suite.engine.pipeline import jax as pipeline
-from suite.launch.run import make_task
+from suite.launch.execution import make_task
 from suite.settings import configure
 from suite.training import checkpoint
 
@@ -38,7 +38,7 @@ STEPS = 4
 
 
 def made(*words: str) -> tuple[Task, pipeline.Engine]:
-    config = configure.compose([*CUT, *words])
+    config = configure.resolve([*CUT, *words])
     task = make_task(config)
     return task, pipeline.Engine(task, config)
 
@@ -95,7 +95,7 @@ def test_losses_of_one_device_in_both_frameworks() -> None:
     engine.warm(task.batch("train", 0, 0, 0, 1), range(STEPS), HYPER)
     assert not engine.ledger.facts()["sent"], "what warm-up sends is no part of the run"
     losses = trained(engine, task)
-    one = configure.compose([*words, "backend=jax", "accumulate=4"])
+    one = configure.resolve([*words, "backend=jax", "accumulate=4"])
     alone = whole.Engine(task, one)
     np.testing.assert_allclose(losses, trained(alone, task), rtol=1e-6)
     assert distance(engine.weights(), alone.weights()) <= 1e-6
@@ -226,7 +226,7 @@ def test_a_killed_stage_ends_the_run_and_it_continues(uninterrupted: Path, tmp_p
     ],
 )
 def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message: str) -> None:
-    config = configure.compose(["+task=bert", "optimizer=lamb", *CUT, "world=2", *words])
+    config = configure.resolve(["+task=bert", "optimizer=lamb", *CUT, "world=2", *words])
     with pytest.raises(UserError, match=f"partition=auto: .*{message}"):
         make_task(config)
 

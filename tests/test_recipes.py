@@ -24,10 +24,10 @@ every = pytest.mark.parametrize("task", TASKS)
 @every
 @both
 def test_every_task_composes_a_published_recipe(task: str, scale: str) -> None:
-    config = configure.compose([f"task={task}", f"scale={scale}"])
-    assert config["tuning"]["source"] not in (recipes.UNTUNED, recipes.DEFAULTS) and not config["tuning"]["trials"]
+    config = configure.resolve([f"task={task}", f"scale={scale}"])
+    assert config.tuning.source not in (recipes.UNTUNED, recipes.DEFAULTS) and not config.tuning.trials
     assert not recipes.caution(config)
-    assert config["optimizer"]["name"] == next(iter(recipes.published(task, scale)))
+    assert config.optimizer.name == next(iter(recipes.published(task, scale)))
 
 
 def rows() -> list[list[str]]:
@@ -38,10 +38,10 @@ def rows() -> list[list[str]]:
 
 def row(task: str, scale: str, optimizer: str, recipe: str) -> list[str]:
     """What the table must say of one recipe."""
-    config = configure.compose([f"task={task}", f"scale={scale}", f"optimizer={optimizer}"])
-    targets = ", ".join(f"{target:g}" for target in config["task"]["targets"])
-    batch, rate = config["task"]["batch_size"], config["optimizer"]["lr"]
-    source = config["tuning"]["source"]
+    config = configure.resolve([f"task={task}", f"scale={scale}", f"optimizer={optimizer}"])
+    targets = ", ".join(f"{target:g}" for target in config.task.targets)
+    batch, rate = config.task.batch_size, config.optimizer.lr
+    source = config.tuning.source
     return [
         task,
         scale,
@@ -66,18 +66,18 @@ def test_the_table_is_what_is_composed() -> None:
 
 
 def test_an_optimizer_without_a_recipe_says_so_and_starts_carefully(suite: Call) -> None:
-    config = configure.compose(["task=bert", "scale=gpu", "optimizer=muon"])
-    assert config["tuning"]["source"] == "untuned" and config["clip_norm"] == 1.0
+    config = configure.resolve(["task=bert", "scale=gpu", "optimizer=muon"])
+    assert config.tuning.source == "untuned" and config.clip_norm == 1.0
     least = yaml.safe_load(next(p for p in load.files("optimizer") if p.stem == "muon").read_text())["search"]["lr"][0]
-    assert config["optimizer"]["lr"] == least and "search" not in config["optimizer"]
-    steps = [factor(step, config["max_steps"], config["schedule"]) for step in (0, 44_999, 899_999)]
+    assert config.optimizer.lr == least and "search" not in config.optimizer
+    steps = [factor(step, config.max_steps, config.schedule) for step in (0, 44_999, 899_999)]
     assert steps == pytest.approx([1 / 45_000, 1.0, 0.0], abs=1e-9), "a warm-up over 5 %, then down to 0"
     said = recipes.caution(config)
     assert "optimizer=muon has no published recipe for task=bert at scale=gpu" in said and said.endswith("adamw, lamb")
     assert f"warning: {said}" in suite("plan", "task=bert", "scale=gpu", "optimizer=muon")[1]
-    changed = configure.compose(["task=bert", "scale=gpu", "optimizer=muon", "optimizer.lr=0.01"])
+    changed = configure.resolve(["task=bert", "scale=gpu", "optimizer=muon", "optimizer.lr=0.01"])
     assert recipes.caution(changed) == said, "one typed value does not make the others tuned"
-    assert not recipes.caution(configure.compose(["task=bert", "optimizer=muon"])), (
+    assert not recipes.caution(configure.resolve(["task=bert", "optimizer=muon"])), (
         "the laptop's defaults are of no paper"
     )
 
@@ -90,23 +90,23 @@ def test_a_run_begins_with_the_caution(suite: Call) -> None:
 
 
 def test_a_recipe_that_was_tuned_or_named_comes_first() -> None:
-    assert configure.compose(["task=frnn", "scale=gpu", "recipe=null"])["tuning"]["source"] == "defaults"
-    named = configure.compose(["task=bert", "scale=gpu", "recipe=bert-lamb-phase2"])
-    assert (named["optimizer"]["name"], named["max_steps"]) == ("lamb", 1563)
-    assert configure.compose(["task=frnn"])["tuning"]["source"] == "frnn-adamw-laptop"
+    assert configure.resolve(["task=frnn", "scale=gpu", "recipe=null"]).tuning.source == "defaults"
+    named = configure.resolve(["task=bert", "scale=gpu", "recipe=bert-lamb-phase2"])
+    assert (named.optimizer.name, named.max_steps) == ("lamb", 1563)
+    assert configure.resolve(["task=frnn"]).tuning.source == "frnn-adamw-laptop"
 
 
 @pytest.mark.parametrize("variant, width", [("base", 512), ("big", 1024)])
 def test_the_transformers_rate_is_the_papers(variant: str, width: int) -> None:
     """d_model^-0.5 · min(step^-0.5, step · 4000^-1.5), steps from 1 (Vaswani et al. 2017, section 5.3, equation 3)."""
     scale = "gpu" if variant == "base" else "paper"
-    config = configure.compose(["task=transformer", f"scale={scale}"])
-    assert config["task"]["variant"] == variant and config["task"]["width"] == width
+    config = configure.resolve(["task=transformer", f"scale={scale}"])
+    assert config.task.variant == variant and config.task.width == width
     for step in (1, 1000, 3999, 4000, 4001, 16_000, 100_000):
         published = width**-0.5 * min(step**-0.5, step * 4000**-1.5)
-        rate = config["optimizer"]["lr"] * factor(step - 1, config["max_steps"], config["schedule"])
+        rate = config.optimizer.lr * factor(step - 1, config.max_steps, config.schedule)
         assert rate == pytest.approx(published, rel=1e-12)
-    assert {name: config["optimizer"][name] for name in ("beta2", "epsilon", "weight_decay")} == {
+    assert {name: config.optimizer[name] for name in ("beta2", "epsilon", "weight_decay")} == {
         "beta2": 0.98,
         "epsilon": 1e-9,
         "weight_decay": 0.0,
@@ -116,18 +116,18 @@ def test_the_transformers_rate_is_the_papers(variant: str, width: int) -> None:
 @pytest.mark.parametrize("recipe", ["goyal-256", "goyal-8k"])
 def test_the_rate_grows_with_the_batch(recipe: str) -> None:
     """0.1 for each 256 images (Goyal et al. 2017, section 5.1)."""
-    config = configure.compose(["task=resnet50", "scale=paper", f"recipe={recipe}"])
-    assert config["optimizer"]["lr"] == pytest.approx(0.1 * config["task"]["batch_size"] / 256)
+    config = configure.resolve(["task=resnet50", "scale=paper", f"recipe={recipe}"])
+    assert config.optimizer.lr == pytest.approx(0.1 * config.task.batch_size / 256)
 
 
 def test_caffenets_rate_is_the_posters() -> None:
     """0.01 (1 - epoch/100)², over 100 epochs; 1,000 outputs whatever the classes."""
-    config = configure.compose(["task=caffenet", "scale=gpu"])
+    config = configure.resolve(["task=caffenet", "scale=gpu"])
     for epoch in (0, 8, 48, 96):
-        step = round(config["max_steps"] * epoch / 100)
-        rate = config["optimizer"]["lr"] * factor(step, config["max_steps"], config["schedule"])
+        step = round(config.max_steps * epoch / 100)
+        rate = config.optimizer.lr * factor(step, config.max_steps, config.schedule)
         assert rate == pytest.approx(0.01 * (1 - epoch / 100) ** 2, rel=1e-3)
-    assert config["task"]["head"] == 1000
+    assert config.task.head == 1000
 
 
 @pytest.mark.parametrize(
@@ -142,16 +142,16 @@ def test_caffenets_rate_is_the_posters() -> None:
 )
 def test_an_unknown_alternative_is_answered_with_the_nearest(words: tuple[str, ...], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        configure.compose(list(words))
+        configure.resolve(list(words))
 
 
 @every
 @pytest.mark.parametrize("key", ["variant", "data"])
 def test_no_unknown_alternative_is_an_interpolation_error(task: str, key: str) -> None:
-    from suite.launch import run
+    from suite.launch import execution
 
     with pytest.raises(UserError, match=rf"task\.{key}=nothing") as error:
-        run.make_task(configure.compose([f"task={task}", f"task.{key}=nothing"]))
+        execution.make_task(configure.resolve([f"task={task}", f"task.{key}=nothing"]))
     assert "nterpolation" not in str(error.value)
 
 
@@ -159,7 +159,7 @@ def test_a_scale_that_the_task_lacks(tmp_path: Any) -> None:
     (tmp_path / "scale").mkdir()
     (tmp_path / "scale" / "cluster.yaml").write_text("# @package _global_\nscale: cluster\n")
     with pytest.raises(UserError, match=r"scale=cluster: task=frnn has none .*there are gpu, laptop, paper"):
-        configure.compose(["task=frnn", "scale=cluster"], tmp_path)
+        configure.resolve(["task=frnn", "scale=cluster"], tmp_path)
 
 
 @every

@@ -222,21 +222,21 @@ def test_a_start_that_failed_does_not_block_the_corrected_command(suite: Any, tm
 
 def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     """By a step, a checkpoint or a result; what another world cannot go on with is said."""
-    from suite.launch import directories, local, run
+    from suite.launch import directories, execution, local
     from suite.settings import configure
     from suite.training import checkpoint
 
     def state(directory: str = "run", **changes: Any) -> str:
-        return directories.Directory(config | {"run_dir": str(tmp_path / directory)} | changes, "f").state
+        return directories.Directory(engines.change(config, {"run_dir": str(tmp_path / directory), **changes}), "f").state
 
-    config = configure.compose(["task=tiny", "optimizer=sgd"], conftest.OUTSIDE / "conf")
-    header = run.make_header(config, [], run.make_task(config)) | {"fingerprint": "f"}
-    config |= {"run_dir": str(tmp_path / "run")}
+    config = configure.resolve(["task=tiny", "optimizer=sgd"], conftest.OUTSIDE / "conf")
+    header = execution.make_header(config, [], execution.make_task(config)) | {"fingerprint": "f"}
+    config = engines.change(config, {"run_dir": str(tmp_path / "run")})
     lock, _ = local.claim(config, header, directories.Directory(config, "f"))
     log = tmp_path / "run" / "events.jsonl"
     assert state() == "resumed" and state(seed=1) == "new", "it has not begun"
     with pytest.raises(UserError, match="another process is running this"):
-        local.claim(config, header, directories.Directory(config | {"seed": 1}, "f"))
+        local.claim(config, header, directories.Directory(engines.change(config, {"seed": 1}), "f"))
     os.close(lock)
     log.write_text('{"event": "started", "step": 0}\n')
     assert state(seed=1) == "new"

@@ -10,7 +10,7 @@ from suite.contract import Evaluated, Target
 from suite.engine import tree
 from suite.launch import replay
 from suite.record import record
-from suite.settings.configure import compose
+from suite.settings.configure import resolve
 from suite.tasks.dlrm import criteo
 from suite.track import console, picture, points, sweep, words
 from suite.track.console import Console
@@ -18,7 +18,7 @@ from suite.training import checkpoint
 
 
 def made(name):
-    node = compose([f"task={name}"], None)["task"]
+    node = resolve([f"task={name}"], None).task
     return load.made(load.common(node["module"]).make, node, "task")
 
 

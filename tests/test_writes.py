@@ -54,12 +54,12 @@ def failing(start: Callable[[], tuple[int, str]], directory: Path, at: int) -> t
 def test_any_write_may_fail(tmp_path: Path, backend: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Each write of a run in turn, with different errors: of header, log, checkpoints, result, and removals."""
     command = [*RUN, f"backend={backend}"]
-    config = configure.compose(command[2:], conftest.OUTSIDE / "conf")
+    config = configure.resolve(command[2:], conftest.OUTSIDE / "conf")
 
     def start(directory: Path) -> tuple[int, str]:
         capfd.readouterr()
         try:
-            return local.launch(config | {"run_dir": str(directory)}, command), "".join(capfd.readouterr())
+            return local.launch(engines.change(config, {"run_dir": str(directory)}), command), "".join(capfd.readouterr())
         except UserError as error:  # as suite.cli does
             return 2, "".join(capfd.readouterr()) + f"suite: {error}\n"
 

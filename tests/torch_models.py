@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from suite import load
 from suite.engine.pipeline.torch import Trained
-from suite.launch.run import make_task
+from suite.launch.execution import make_task
 from suite.settings import configure
 
 RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_BATCHES]
@@ -266,10 +266,10 @@ def hugging_face() -> Case:
 
 def of_suite(name: str, options: list[str]) -> Case:
     """A task's own model with its loss and a batch, as a run with `partition=` trains it."""
-    config = configure.compose([f"+task={name}", *(f"task.{option}" for option in options), "seed=0"])
+    config = configure.resolve([f"+task={name}", *(f"task.{option}" for option in options), "seed=0"])
     task = make_task(config)
     with torch.device("meta"):
-        model = load.half(config["task"]["module"], "torch").make(task)
+        model = load.half(config.task.module, "torch").make(task)
     initial = {key: torch.from_numpy(task.init(0, key)) for key in task.shapes()}
     model.load_state_dict(initial, assign=True)
     batch = {key: torch.from_numpy(value) for key, value in task.batch("train", 0, 0, 0, 1).items()}

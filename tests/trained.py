@@ -59,11 +59,11 @@ class Case:
     def __init__(self, words: list[str], backend: str, rank: int, world: int, *, alone: bool = False):
         from engines import engine
 
-        from suite.launch import run
+        from suite.launch import execution
         from suite.settings import configure
 
-        self.config = configure.compose([*words, f"backend={backend}", f"world={world}", "threads=1"])
-        self.task = run.make_task(self.config)
+        self.config = configure.resolve([*words, f"backend={backend}", f"world={world}", "threads=1"])
+        self.task = execution.make_task(self.config)
         self.engine, self.number = engine(self.config, self.task), 0
         share = self.engine.share
         self.batches = [self.task.batch("train", 0, step, *share) for step in range(8)]
@@ -88,7 +88,7 @@ class Case:
 
     def inside(self) -> None:
         """What two levels do inside a host: torch, gradients to their owners there, and their sums back to all."""
-        if self.config["comm"]["topology"]["module"].endswith("two_level") and self.config["backend"] == "torch":
+        if self.config.comm.topology["module"].endswith("two_level") and self.config.backend == "torch":
             import torch
 
             from suite.comm.encoder.torch import Encoder
@@ -107,7 +107,7 @@ class Parallel(Case):
         import torch
 
         super().__init__(words, backend, rank, world)
-        model, node = self.engine.model, self.config["optimizer"]
+        model, node = self.engine.model, self.config.optimizer
         self.model = torch.nn.parallel.DistributedDataParallel(model)
         options = {"momentum": node["momentum"], "weight_decay": node["weight_decay"]}
         self.optimizer = torch.optim.SGD(model.parameters(), lr=node["lr"], foreach=True, **options)

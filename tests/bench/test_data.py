@@ -32,13 +32,13 @@ SOURCES = {
 MAKE = """
 import sys, time
 from suite import load
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure
 name, *overrides = sys.argv[1:]
-config = configure.compose([f"task={name}", "optimizer=sgd", *overrides])
-load.common(config["task"]["module"])
+config = configure.resolve([f"task={name}", "optimizer=sgd", *overrides])
+load.common(config.task.module)
 began = time.process_time()
-task = run.make_task(config)
+task = execution.make_task(config)
 for split in ("train", "valid"):
     task.batch(split, 0, 0)
 print(time.process_time() - began)

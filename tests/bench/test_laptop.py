@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from suite import load
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure
 
 from .measure import check_limit, interleaved, ratio
@@ -33,14 +33,14 @@ ALIKE: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 def configured(name: str, *overrides: str) -> dict[str, Any]:
     """A task as shipped at laptop scale, with gradient descent."""
-    settings = configure.compose([f"task={name}", "optimizer=sgd", "recipe=null", *overrides])
+    settings = configure.resolve([f"task={name}", "optimizer=sgd", "recipe=null", *overrides])
     plain = {"lr": LR, "momentum": 0.0, "weight_decay": 0.0, "nesterov": False}
-    return settings | {"optimizer": settings["optimizer"] | plain}
+    return engines.change(settings, {"optimizer": plain})
 
 
 def made(name: str, backend: str, *overrides: str) -> Any:
     settings = configured(name, f"backend={backend}", *overrides)
-    return engines.engine(settings, run.make_task(settings))
+    return engines.engine(settings, execution.make_task(settings))
 
 
 def in_plain(engine: Any, name: str, backend: str, **options: Any) -> Any:

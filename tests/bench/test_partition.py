@@ -23,7 +23,7 @@ from suite.comm.partition.planning import plan
 from suite.comm.partition.torch.trace import Traced, trace
 from suite.comm.projection.network import Network, make
 from suite.engine.pipeline.torch import Trained
-from suite.launch.run import make_task
+from suite.launch.execution import make_task
 from suite.load import half
 from suite.settings import configure
 
@@ -106,7 +106,7 @@ def test_two_stages_are_faster_than_one_process_and_take_the_planned_time(capsys
 
 def traced(*words: str, micro_batches: int) -> Traced:
     """A task's model on the meta device."""
-    task: Any = make_task(configure.compose([*words, "recipe=null"]))
+    task: Any = make_task(configure.resolve([*words, "recipe=null"]))
     with torch.device("meta"):
         model = half(f"suite.tasks.{task.name}", "torch").make(task)
     size = task.batch_size // micro_batches
@@ -123,7 +123,7 @@ def enlarged() -> Traced:
 @pytest.fixture(scope="module")
 def fast() -> Network:
     """A network of 100 Gbit/s."""
-    return make(configure.compose(["+task=bert", "network=100gbit"], check=False)["network"])
+    return make(configure.resolve(["+task=bert", "network=100gbit"], check=False).network)
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])

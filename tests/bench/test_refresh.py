@@ -32,7 +32,7 @@ def test_refreshes(backend: str, benchmark: Any, capsys: Any) -> None:
     for name, options in {"sgd": None, **WAYS}.items():
         chosen = ("sgd", {"lr": 1e-5}) if options is None else ("shampoo", HYPER | options)
         settings = engines.config(chosen[0], backend, precision="float32", hyper=chosen[1])
-        made[name] = engines.engine(settings | {"task": {"module": "mylab.encoder"}})
+        made[name] = engines.engine(engines.change(settings, {"task": {"module": "mylab.encoder"}}))
     batch = made["sgd"].task.batch("train", 0, 0)
     seconds: dict[str, list[float]] = {name: [] for name in made}
     for engine in made.values():

@@ -51,8 +51,8 @@ def made(optimizer: str, backend: str, model: str, hyper: dict[str, Any]) -> Any
 
 
 def make_engine(backend: str, model: str, node: dict[str, Any]) -> Any:
-    settings = engines.config("sgd", backend, precision="float32") | {"optimizer": node}
-    return engines.engine(settings | {"task": {"module": f"mylab.{MODELS[model]}"}})
+    settings = engines.change(engines.config("sgd", backend, precision="float32"), {"optimizer": node})
+    return engines.engine(engines.change(settings, {"task": {"module": f"mylab.{MODELS[model]}"}}))
 
 
 def kinds(plan: Any) -> dict[str, int]:

@@ -47,8 +47,8 @@ RUNS = [(claim, check) for claim, check in CHECKS if check.runs]
 @pytest.mark.parametrize("claim, check", RUNS, ids=names(RUNS))
 def test_the_commands_of_a_check_are_complete(claim: Claim, check: Check):
     for overrides in check.runs.values():
-        config = configure.compose(shlex.split(overrides))
-        assert check.scale == "stand-in" or config["scale"] == "paper"
+        config = configure.resolve(shlex.split(overrides))
+        assert check.scale == "stand-in" or config.scale == "paper"
     assert check.needs or check.minutes, "state minutes, or what the check needs"
     assert check.scale == "published" or not check.needs
 

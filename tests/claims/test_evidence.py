@@ -78,7 +78,7 @@ def test_what_no_result_can_match_is_not_composed(monkeypatch: pytest.MonkeyPatc
 
     def compose(words, *rest, **more):
         composed.append(words)
-        return configure.compose(words, *rest, **more)
+        return configure.resolve(words, *rest, **more)
 
     monkeypatch.setattr(evidence, "configure", SimpleNamespace(compose=compose))
     evidence._composed.cache_clear()

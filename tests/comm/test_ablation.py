@@ -9,7 +9,7 @@ import pytest
 from engines import BACKENDS, advance, config, engine, weights
 
 from suite import published
-from suite.launch import run
+from suite.launch import execution
 from suite.projection import project
 from suite.settings import configure
 
@@ -25,7 +25,7 @@ EVERY = {"factor_interval": 1, "inverse_interval": 1}
 
 def preset(row: str) -> dict[str, Any]:
     chosen = ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm.ranks_per_host=2"]
-    return configure.compose(["task=resnet50", "optimizer=kfac", f"comm=kfac_{row}", "world=4", *chosen])
+    return configure.resolve(["task=resnet50", "optimizer=kfac", f"comm=kfac_{row}", "world=4", *chosen])
 
 
 def changed(one: Any, other: Any, path: str = "") -> set[str]:
@@ -51,7 +51,7 @@ def test_each_row_adds_to_the_one_before() -> None:
 @pytest.mark.parametrize("row, words", PRINTED)
 def test_documented_words_have_what_the_published_row_has(row: str, words: list[str]) -> None:
     every = ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm.ranks_per_host=2"]
-    found = configure.compose(["task=resnet50", "optimizer=kfac", "world=4", *every, *words])
+    found = configure.resolve(["task=resnet50", "optimizer=kfac", "world=4", *every, *words])
     comm, said = found["comm"], published.row(row).details
     assert comm["factors"]["symmetric"] == said["symmetric_communication"]
     assert comm["codec"]["module"].endswith("float21") == said["float21"]
@@ -72,7 +72,7 @@ def test_float21_sends_two_thirds() -> None:
     for row in ("symmetric", "float21"):
         chosen = preset(row)
         chosen["task"]["batch_size"] = 128
-        [exchanges] = project.refreshes(chosen, run.make_task(chosen)) or []
+        [exchanges] = project.refreshes(chosen, execution.make_task(chosen)) or []
         sent[row] = sum(item.sent for _, *ways in exchanges for way in ways for item in way.entries)
     assert abs(sent["float21"] / sent["symmetric"] - 2 / 3) < 0.01
 
@@ -103,6 +103,6 @@ def test_stale_statistics_are_k_facs_alone(backend: str) -> None:
     """The preset sets `optimizer.stale`, which no other optimizer has."""
     from suite.contract import UserError
 
-    chosen = configure.compose(["task=resnet50", "optimizer=sgd", "comm=kfac_stale", f"backend={backend}"])
+    chosen = configure.resolve(["task=resnet50", "optimizer=sgd", "comm=kfac_stale", f"backend={backend}"])
     with pytest.raises(UserError, match="stale"):
         engine(config("sgd", backend, hyper={"stale": chosen["optimizer"]["stale"]}))

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure
 
 
@@ -11,10 +11,10 @@ def test_leader_and_host_hold_the_same_weights() -> None:
     """One value of one filter differed in its last bit after seven steps: XLA had fused the sum that was sent, too."""
     if len(jax.devices()) < 2:
         pytest.skip("one jax device: jax was imported before the tests could ask for more")
-    config = configure.compose(["+task=resnet50", "optimizer=lars", "backend=jax", "comm=leader", "world=2"])
+    config = configure.resolve(["+task=resnet50", "optimizer=lars", "backend=jax", "comm=leader", "world=2"])
     from suite.engine.jax import Engine
 
-    made = Engine(run.make_task(config), config)
+    made = Engine(execution.make_task(config), config)
     for step in range(8):
         made.step(step, made.task.batch("train", 0, step), {"lr": 0.5})
     made.snapshot()  # compares the devices

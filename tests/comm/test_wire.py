@@ -54,7 +54,7 @@ def configured(backend: str, codec: str, algorithm: str, topology: str) -> dict[
 def kfac(backend: str) -> dict[str, Any]:
     """K-FAC, all of whose traffic a first step has: triangles of factors and inverses, 21 bits, by hosts."""
     chosen = ["task=resnet50", "optimizer=kfac", "comm=kfac_hierarchical", f"world={WORLD}"]
-    comm = configure.compose([*chosen, f"comm.ranks_per_host={LOCALS}"])["comm"]
+    comm = configure.resolve([*chosen, f"comm.ranks_per_host={LOCALS}"]).comm
     if backend == "torch":  # what its thread sends would not be watched
         comm["schedule"]["module"] = "suite.comm.schedules.sync"
     hyper = {"factor_interval": 1, "inverse_interval": 1, "stale": False}

@@ -10,7 +10,7 @@ from engines import BACKENDS, advance, engine, gap, weights
 from small import TASKS, small
 
 from suite import load
-from suite.launch import run
+from suite.launch import execution
 
 STEPS = 3
 CASES = [
@@ -25,12 +25,12 @@ every_task = pytest.mark.parametrize("name, options", [case for case in CASES if
 def config(name: str, options: tuple[str, ...], backend: str = "torch", **changes: Any) -> dict[str, Any]:
     composed = small(name, options, "optimizer=sgd", f"backend={backend}")
     plain = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0}  # one step is the gradient
-    return composed | {"precision": "float64", "optimizer": composed["optimizer"] | plain, **changes}
+    return engines.change(composed, {"precision": "float64", "optimizer": plain, **changes})
 
 
 def made(name: str, options: tuple[str, ...], backend: str, **changes: Any) -> Any:
     settings = config(name, options, backend, **changes)
-    return engine(settings, run.make_task(settings))
+    return engine(settings, execution.make_task(settings))
 
 
 def slow_lr(name: str, options: tuple[str, ...], backend: str) -> dict[str, Any]:
@@ -40,11 +40,11 @@ def slow_lr(name: str, options: tuple[str, ...], backend: str) -> dict[str, Any]
 @every_case
 def test_a_batch_is_a_pure_function_and_its_shares_make_the_whole(name: str, options: tuple[str, ...]) -> None:
     settings = config(name, options)
-    task = run.make_task(settings)
+    task = execution.make_task(settings)
     for split in ("train", "valid"):
         whole = task.batch(split, 0, 1)
         task.batch(split, 0, 0)
-        again = run.make_task(settings).batch(split, 0, 1)
+        again = execution.make_task(settings).batch(split, 0, 1)
         size = task.batch_size if split == "train" else task.eval_batch_size
         for key, value in whole.items():
             assert len(value) == size and value.dtype in (np.float32, np.int32, np.int64, np.bool_), key
@@ -57,7 +57,7 @@ def test_a_batch_is_a_pure_function_and_its_shares_make_the_whole(name: str, opt
 
 @every_case
 def test_an_evaluation_pass_holds_each_sample_once(name: str, options: tuple[str, ...]) -> None:
-    task = run.make_task(config(name, options))
+    task = execution.make_task(config(name, options))
     batches = [task.batch("valid", 0, index) for index in range(task.batches("valid"))]
     numbers = np.concatenate([batch["index"][batch["weight"] > 0] for batch in batches])
     assert len(numbers) == len(set(numbers.tolist())) == task.data.samples["valid"]
@@ -67,14 +67,14 @@ def test_an_evaluation_pass_holds_each_sample_once(name: str, options: tuple[str
 def test_no_number_is_so_small_that_it_slows_a_processor_down(name: str, options: tuple[str, ...]) -> None:
     """One pixel in twenty was subnormal in `curves`: torch took five times as long for a step, and jax, which takes
     such numbers for zero, did not."""
-    for value in run.make_task(config(name, options)).batch("train", 0, 0).values():
+    for value in execution.make_task(config(name, options)).batch("train", 0, 0).values():
         if value.dtype == np.float32:
             assert not ((value != 0) & (np.abs(value) < np.finfo(np.float32).tiny)).any()
 
 
 @every_case
 def test_initial_values_by_the_slice(name: str, options: tuple[str, ...]) -> None:
-    task = run.make_task(config(name, options))
+    task = execution.make_task(config(name, options))
     for key, spec in task.shapes().items():
         value = task.init(0, key)
         whole = spec.kind == "pattern"

@@ -128,9 +128,9 @@ def test_a_function_that_returns_something_else_is_refused(monkeypatch: pytest.M
 
 def test_on_the_board_it_stands_under_its_path() -> None:
     chosen = ["task=resnet50", "optimizer=external", "optimizer.torch=torch.optim.Adam", "optimizer.jax=optax.adam"]
-    assert configure.compose(chosen)["optimizer"]["name"] == "torch.optim.Adam"
-    assert configure.compose([*chosen, "backend=jax"])["optimizer"]["name"] == "optax.adam"
-    given = configure.compose([*chosen, "optimizer.arguments={amsgrad: true}", "optimizer.name=amsgrad"])["optimizer"]
+    assert configure.resolve(chosen).optimizer.name == "torch.optim.Adam"
+    assert configure.resolve([*chosen, "backend=jax"]).optimizer.name == "optax.adam"
+    given = configure.resolve([*chosen, "optimizer.arguments={amsgrad: true}", "optimizer.name=amsgrad"]).optimizer
     assert given["arguments"] == {"amsgrad": True} and given["name"] == "amsgrad"
 
 

@@ -20,7 +20,7 @@ from small import small
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import run
+from suite.launch import execution
 from suite.optimizers.kfac import reference
 from suite.optimizers.kfac.settings import Settings
 
@@ -36,17 +36,17 @@ PLAIN: dict[str, Any] = {"lr": 1.0, "momentum": 0.0, "damping": 0.1, "weight_dec
 
 
 def settings(hyper: dict[str, Any] = HYPER, **changes: Any) -> dict[str, Any]:
-    return config("sgd", "jax", **changes) | {"optimizer": {"module": MODULE, "path": CHECKOUT, **hyper}}
+    return engines.change(config("sgd", "jax", **changes), {"optimizer": {"module": MODULE, "path": CHECKOUT, **hyper}})
 
 
 def built(chosen: dict[str, Any], task: Any) -> Any:
     """An engine on this task."""
-    return engine(chosen | {"task": {"module": type(task).__module__}}, task)
+    return engine(engines.change(chosen, {"task": {"module": type(task).__module__}}), task)
 
 
 def perceptron() -> Any:
     """A small autoencoder: linear layers only."""
-    return run.make_task(small("autoencoder", None, "optimizer=sgd", directory=OUTSIDE / "conf"))
+    return execution.make_task(small("autoencoder", None, "optimizer=sgd", directory=OUTSIDE / "conf"))
 
 
 def even() -> Any:
@@ -238,7 +238,7 @@ def test_the_objective_is_the_loss_of_the_step(changes: Any, monkeypatch: pytest
         {"module": "traced_elsewhere", "lr": 0.1},
         {"module": "suite.optimizers.sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0},
     ):
-        made = engine(config("sgd", "jax", **changes) | {"optimizer": node})
+        made = engine(engines.change(config("sgd", "jax", **changes), {"optimizer": node}))
         advance(made, range(3))
         ends.append(weights(made))
     assert gap(*ends) < (1e-12 if "precision" not in changes else 1e-6)

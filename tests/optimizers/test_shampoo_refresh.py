@@ -180,7 +180,7 @@ def test_an_engine_that_goes_back_in_time_forgets_its_work(backend: str) -> None
     advance(made, range(4))
     arrays, skeleton = made.snapshot()
     arrays = {name: array.copy() for name, array in arrays.items()}
-    other = engine(settings | {"seed": 1})
+    other = engine(engines.change(settings, {"seed": 1}))
     advance(other, range(4))
     other.restore(arrays, skeleton)
     for either in (made, other):

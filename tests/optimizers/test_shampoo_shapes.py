@@ -15,7 +15,7 @@ from twins import Tree, draw, noisy
 
 from suite import engine, load
 from suite.contract import UserError
-from suite.launch import run
+from suite.launch import execution
 from suite.optimizers.shampoo import jax_blocks as in_jax
 from suite.optimizers.shampoo import torch_blocks as in_torch
 from suite.optimizers.shampoo.plan import ShampooPlan, reshaped, split
@@ -132,9 +132,9 @@ def test_documented_sweeps_are_plain_overrides(command: str) -> None:
     typed = [override.lstrip("+").partition("=") for override in command.split()]
     runs = itertools.product(*(value.split(",") for _, _, value in typed))
     made = [
-        configure.compose([f"{name}={value}" for (name, _, _), value in zip(typed, run, strict=True)]) for run in runs
+        configure.resolve([f"{name}={value}" for (name, _, _), value in zip(typed, run, strict=True)]) for run in runs
     ]
-    nodes = [load.arguments(config["optimizer"]) for config in made]
+    nodes = [load.arguments(config.optimizer) for config in made]
     assert len({str(node) for node in nodes}) == len(nodes) > 1
     plans = [Shampoo([("w", torch.nn.Parameter(torch.zeros(40, 6, 3)))], **node).plan for node in nodes]
     assert all(plan.counts for plan in plans)
@@ -150,7 +150,7 @@ def test_documented_sweeps_are_plain_overrides(command: str) -> None:
     ],
 )
 def test_embeddings_in_or_out_are_the_words_too_that_the_output_shares(name: str, tables: set[str]) -> None:
-    task = run.make_task(configure.compose([f"task={name.split()[0]}", "optimizer=shampoo", *name.split()[1:]]))
+    task = execution.make_task(configure.resolve([f"task={name.split()[0]}", "optimizer=shampoo", *name.split()[1:]]))
     assert set(engine.embeddings(task)) == tables
     shapes = {each: spec.shape for each, spec in task.shapes().items() if spec.kind == "parameter"}
     whole, without = (plan(shapes, tables, embeddings=choice).grids for choice in (True, False))
@@ -158,7 +158,7 @@ def test_embeddings_in_or_out_are_the_words_too_that_the_output_shares(name: str
 
 
 def test_the_published_recipe_sets_what_the_row_says() -> None:
-    node = configure.compose(["experiment=C1-03"])["optimizer"]
+    node = configure.resolve(["experiment=C1-03"]).optimizer
     said = {"block_size": 128, "exponent": 4, "max_size": 8192, "large": "skip", "start_preconditioning": 25}
     assert {name: node[name] for name in said} == said
 

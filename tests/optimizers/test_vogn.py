@@ -331,6 +331,6 @@ def test_settings_without_meaning_are_refused() -> None:
 def test_the_yaml_is_what_the_halves_take() -> None:
     from suite.settings import configure
 
-    node = configure.compose(["task=resnet50", "optimizer=vogn"])["optimizer"]
+    node = configure.resolve(["task=resnet50", "optimizer=vogn"]).optimizer
     assert set(load.arguments(node)) == set(made("torch").defaults)
     assert set(SETTINGS["vogn"]) <= set(node) and engines.OPTIMIZERS["vogn"]

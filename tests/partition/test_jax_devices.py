@@ -115,7 +115,7 @@ def test_replicas_average_in_any_communication_mode(mode: str, error: float) -> 
     case = CASES["forked"](Draw())
     made = traced(case)
     cut = planned(made.graph, 1, False, devices=2)
-    node = configure.compose(["task=resnet50", f"comm={mode}"])["comm"]
+    node = configure.resolve(["task=resnet50", f"comm={mode}"]).comm
     channels = setup.channels(node, Task(case.params), 2, "jax")  # type: ignore[arg-type]
     pipeline = Pipeline(made, cut, case.params, jax.local_devices()[:2], channels=channels)
     exact = {name: np.asarray(value) for name, value in run(made, cut, case.params, case.inputs)[1].items()}

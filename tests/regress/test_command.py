@@ -227,8 +227,8 @@ def test_benchmarks_of_the_suite_compose() -> None:
     from suite.settings import configure
 
     for benchmark in read():
-        config = configure.compose([*benchmark.overrides, "run_dir=any"])
-        assert config["max_steps"] == 40 and benchmark.metric in METRICS
+        config = configure.resolve([*benchmark.overrides, "run_dir=any"])
+        assert config.max_steps == 40 and benchmark.metric in METRICS
 
 
 def test_a_requirement_is_installed_above_the_other_packages(

@@ -10,7 +10,7 @@ from engines import engine
 from small import small
 
 from suite.contract import UserError
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure
 from suite.tasks.autoencoder import curves, faces, files
 from suite.tasks.autoencoder.architecture import Architecture
@@ -20,8 +20,8 @@ PARAMETERS = {"mnist": 2_837_314, "curves": 842_340, "faces": 7_537_655}
 
 
 def absent(variant: str) -> Any:
-    config = configure.compose(["task=autoencoder", f"task.variant={variant}"])
-    return run.make_task({**config, "task": {**config["task"], "absent": True}})
+    config = configure.resolve(["task=autoencoder", f"task.variant={variant}"])
+    return execution.make_task({**config, "task": {**config.task, "absent": True}})
 
 
 @pytest.mark.parametrize("variant", PARAMETERS)
@@ -146,14 +146,14 @@ def test_images_must_fit_the_network(tmp_path: Path) -> None:
     write_idx(tmp_path, train=7, valid=3)
     chosen = ["task=autoencoder", "task.variant=faces", "task.data=mnist", f"data_dir={tmp_path}"]
     with pytest.raises(UserError, match="images have 784 pixels"):
-        run.make_task(configure.compose(chosen))
+        execution.make_task(configure.resolve(chosen))
 
 
 def test_the_authors_logs_are_of_the_training_images_and_the_penalty(tmp_path: Path) -> None:
     write_idx(tmp_path, train=7, valid=3)
     chosen = ["task=autoencoder", "scale=gpu", f"data_dir={tmp_path}", "task.eval_batch_size=5"]
-    usual = run.make_task(configure.compose(chosen))
-    theirs = run.make_task(configure.compose([*chosen, "task.evaluate_on=train", "task.metric=objective"]))
+    usual = execution.make_task(configure.resolve(chosen))
+    theirs = execution.make_task(configure.resolve([*chosen, "task.evaluate_on=train", "task.metric=objective"]))
     assert (usual.batches("valid"), theirs.batches("valid")) == (1, 2)
     seen = np.concatenate([theirs.batch("valid", 0, index)["image"] for index in range(2)])
     assert np.array_equal(seen[:7], usual.images.read("train", np.arange(7)))
@@ -167,15 +167,15 @@ def test_the_authors_logs_are_of_the_training_images_and_the_penalty(tmp_path: P
     assert (scored["loss"], scored["objective"]) == (2.0, 2.25)
     for wrong in ("task.metric=top1", "task.evaluate_on=test"):
         with pytest.raises(UserError, match="unknown; type"):
-            run.make_task(configure.compose([*chosen, wrong]))
+            execution.make_task(configure.resolve([*chosen, wrong]))
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_evaluation_puts_out_the_penalty(backend: str) -> None:
     settings = small("autoencoder", None, f"backend={backend}", precision="float64")
-    task = run.make_task(settings)
+    task = execution.make_task(settings)
     made = engine(settings, task)
-    norm = sum(float((task.init(settings["seed"], name).astype(float) ** 2).sum()) for name in task.shapes())
+    norm = sum(float((task.init(settings.seed, name).astype(float) ** 2).sum()) for name in task.shapes())
     part = next(iter(made.evaluate([task.batch("valid", 0, 0)])))
     assert np.allclose(part["penalty"], 0.5 * task.architecture.penalty * norm, rtol=1e-12, atol=0.0)
 

@@ -18,7 +18,7 @@ COUNTS = {"base": 110_106_428, "large": 336_226_108, "enlarged": 2_457_142_844} 
 
 
 def published(variant: str) -> Architecture:
-    node = configure.compose(["task=bert", f"task.variant={variant}"])["task"]
+    node = configure.resolve(["task=bert", f"task.variant={variant}"]).task
     sizes = {f.name: node[f.name] for f in dataclasses.fields(Architecture) if f.name in node and f.name != "sparsity"}
     return Architecture(**(sizes | {"vocabulary": 30_522, "next_sentence": True}))
 
@@ -161,7 +161,7 @@ def test_best_prediction_equals_enumeration(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_best_scores_are_those_of_the_card() -> None:
-    options = configure.compose(["task=bert"])["task"]["source"]
+    options = configure.resolve(["task=bert"]).task.source
     hiding = Hiding(0.15, 10)
     best = bayes.best(hmm.generate("valid", options["valid"], 64, hiding, False))
     assert best == pytest.approx({"mlm_loss": 3.239, "mlm_accuracy": 26.27}, abs=0.005)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from suite.contract import UserError
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure
 from suite.tasks.dlrm import clicks, criteo
 from suite.tasks.dlrm.architecture import Architecture
@@ -28,8 +28,8 @@ def linear(*widths: int) -> int:
 
 
 def absent(*overrides: str) -> Any:
-    config = configure.compose(["task=dlrm", "scale=paper", *overrides])
-    return run.make_task({**config, "task": {**config["task"], "absent": True}})
+    config = configure.resolve(["task=dlrm", "scale=paper", *overrides])
+    return execution.make_task({**config, "task": {**config.task, "absent": True}})
 
 
 def test_parameters_of_the_kaggle_network() -> None:
@@ -75,7 +75,7 @@ def test_jax_takes_mlperfs_parameters(variant: str) -> None:
 
 
 def test_first_rows_stay_within_their_tables_bound() -> None:
-    task = run.make_task(configure.compose(["task=dlrm", *SMALL]))
+    task = execution.make_task(configure.resolve(["task=dlrm", *SMALL]))
     table, at = task.init(0, "tables.weight"), task.architecture
     for field, (start, rows) in enumerate(zip(at.offsets, at.rows, strict=True)):
         part = table[start : start + rows]
@@ -210,8 +210,8 @@ def test_census_data_in_criteos_format(shared_data: Path, tmp_path: Path) -> Non
     settings = ["task=dlrm", "task.data=criteo", f"data_dir={tmp_path / 'made'}", "optimizer.lr=0.003", "seed=0"]
     from engines import advance, engine
 
-    config = configure.compose([*settings, "task.eval_batch_size=16281"])
-    made = engine(config, run.make_task(config))
+    config = configure.resolve([*settings, "task.eval_batch_size=16281"])
+    made = engine(config, execution.make_task(config))
     advance(made, range(60))
     assert made.task.score(made.evaluate([made.task.batch("valid", 0, 0)]))["auc"] > 0.88
 
@@ -248,8 +248,8 @@ def test_tables_by_rows_give_the_same_run() -> None:
     ends = []
     for backend, placement, world in (("torch", "replicated", 1), ("torch", "rows", 1), ("jax", "rows", 2)):
         chosen = [f"backend={backend}", f"task.placement={placement}", f"world={world}"]
-        config = configure.compose(["task=dlrm", *small, *plain, *chosen])
-        made = engine(config, run.make_task(config))
+        config = configure.resolve(["task=dlrm", *small, *plain, *chosen])
+        made = engine(config, execution.make_task(config))
         advance(made, range(4))
         found = weights(made)
         rows = sum(made.task.architecture.rows)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from engines import BACKENDS, engine
 
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure
 from suite.tasks.frnn import FRNN, metric, simulator, trees
 from suite.tasks.frnn.architecture import Architecture
@@ -21,7 +21,7 @@ SMALL = ["batch_size=4", "eval_batch_size=10", "length=16", "filters=4", "dense=
 
 def config(*options: str, backend: str = "torch", **changes: Any) -> dict[str, Any]:
     counts = "task.sources.simulated.counts={single: 40, cross: 20, glimpse: 24}"
-    composed = configure.compose(
+    composed = configure.resolve(
         [
             "task=frnn",
             "optimizer=sgd",
@@ -30,17 +30,17 @@ def config(*options: str, backend: str = "torch", **changes: Any) -> dict[str, A
             *(f"task.{option}" for option in (*SMALL, *options)),
         ]
     )
-    plain = composed["optimizer"] | {"lr": 0.0, "momentum": 0.0, "weight_decay": 0.0}
-    return composed | {"precision": "float64", "optimizer": plain} | changes
+    plain = composed.optimizer | {"lr": 0.0, "momentum": 0.0, "weight_decay": 0.0}
+    return engines.change(composed, {"precision": "float64", "optimizer": plain, **changes})
 
 
 def task(*options: str) -> Any:
-    return run.make_task(config(*options))
+    return execution.make_task(config(*options))
 
 
 def made(*options: str, backend: str) -> Any:
     settings = config(*options, backend=backend)
-    return engine(settings, run.make_task(settings))
+    return engine(settings, execution.make_task(settings))
 
 
 # -------------------------------------------------------------------------------------------------- metric
@@ -327,9 +327,9 @@ def test_trees_are_scored_as_the_network_is(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_default_optimizer_reaches_the_laptop_target(backend: str, seed: int) -> None:
-    settings = configure.compose(["task=frnn", f"backend={backend}", f"seed={seed}"])
+    settings = configure.resolve(["task=frnn", f"backend={backend}", f"seed={seed}"])
     from suite.training.loop import train
 
-    one = run.make_task(settings)
+    one = execution.make_task(settings)
     last = list(train(one, engine(settings, one), settings))[-1]
     assert last.outcome["kind"] == "reached"

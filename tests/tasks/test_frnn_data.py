@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from suite.contract import Data, UserError
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure
 from suite.tasks import frnn
 from suite.tasks.frnn import archive, imas, shots, simulated, text
@@ -266,10 +266,10 @@ def test_a_damaged_shot_is_named_and_counted(written: Path, damage: Callable[[Pa
         *("task.sources.archive.options.dt=0.005", "task.sources.archive.options.shortest=0"),
         f"task.sources.archive.options.cache_dir={written.parent / 'cache'}",
     ]
-    stopped = run.make_task(configure.compose(overrides))
+    stopped = execution.make_task(configure.resolve(overrides))
     with pytest.raises(UserError, match=rf"{words}.*1 of the listed shots cannot be used.*task\.on_error=skip"):
         stopped.batch("train", 0, 0)
-    skipped = run.make_task(configure.compose([*overrides, "task.on_error=skip"]))
+    skipped = execution.make_task(configure.resolve([*overrides, "task.on_error=skip"]))
     (fault,) = skipped.data.skipped  # before any batch: the result's record is made first
     assert np.isfinite(skipped.batch("train", 0, 0)["signals"]).all()
     assert fault in skipped.data.losses()
@@ -311,7 +311,7 @@ def test_check_and_census(written: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_the_published_size_without_any_data(variant: str, parameters: int) -> None:
     from suite.verbs.plan import plan
 
-    found = plan(configure.compose(["task=frnn", "scale=paper", f"task.variant={variant}"]))
+    found = plan(configure.resolve(["task=frnn", "scale=paper", f"task.variant={variant}"]))
     assert found["parameters"] == parameters and found["data"] == "DIII-D" and found["batch_size"] == 128
 
 

@@ -11,7 +11,7 @@ import scales
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure, recipes
 from suite.training import schedule
 
@@ -42,9 +42,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 def losses(config: dict[str, Any], steps: int) -> list[float]:
     """The training loss of each of the first updates, at the scheduled rates."""
-    task = run.make_task(config)
+    task = execution.make_task(config)
     engine = engines.engine(config, task)
-    hyper = schedule.Scheduled(config["max_steps"], config["schedule"], config["optimizer"])
+    hyper = schedule.Scheduled(config.max_steps, config.schedule, config.optimizer)
     engine.warm(task.batch("train", 0, 0), range(steps), hyper[0])
     if engine.plan.warm_start:
         engine.prepare(task.batch("train", 0, index) for index in range(engine.plan.warm_start))
@@ -61,7 +61,7 @@ def falls(values: list[float]) -> bool:
 @pytest.mark.parametrize("task, scale", CASES)
 def test_the_loss_falls_in_fifty_steps(task: str, scale: str, written: Written) -> None:
     config = scales.settings(task, scale, written(task))
-    assert config["tuning"]["from"] not in (recipes.UNTUNED, recipes.DEFAULTS), "only sizes were typed"
+    assert config.tuning.origin not in (recipes.UNTUNED, recipes.DEFAULTS), "only sizes were typed"
     values = losses(config, scales.STEPS)
     assert falls(values), values
 
@@ -86,10 +86,10 @@ def test_the_whole_caffenet_survives_its_first_updates(written: Written, monkeyp
 
 def test_what_shrinks_and_what_stays(written: Written) -> None:
     """SGD's rate follows the batch; a long warm-up is compressed with its run; all else is the recipe's."""
-    whole = configure.compose(["task=resnet50", "scale=paper"])
+    whole = configure.resolve(["task=resnet50", "scale=paper"])
     small = scales.settings("resnet50", "paper", written("resnet50"))
     share = small["task"]["batch_size"] / 8192
-    assert small["optimizer"] == whole["optimizer"] | {"lr": pytest.approx(3.2 * share)}
+    assert small["optimizer"] == whole.optimizer | {"lr": pytest.approx(3.2 * share)}
     assert small["max_steps"] == 50 and small["schedule"]["warmup"] == round(782 * 50 / 14_076)
     large = scales.settings("dlrm", "gpu", written("dlrm"))
     assert (large["optimizer"]["lr"], large["task"]["batch_size"], large["max_steps"]) == (0.1, 128, 306_969)
@@ -111,7 +111,7 @@ def test_three_updates_of_every_optimizer_are_finite(task: str, scale: str, writ
             assert "nterpolation" not in str(error)
             continue
         assert np.isfinite(values).all(), (optimizer, values)
-        if config["tuning"]["from"] == recipes.UNTUNED:  # MLPerf's AdaGrad, from sums of 0, leaps once and comes back
+        if config.tuning.origin == recipes.UNTUNED:  # MLPerf's AdaGrad, from sums of 0, leaps once and comes back
             assert max(values) < 3 * values[0], (optimizer, values)
         tried += 1
     assert tried >= 10
@@ -120,7 +120,7 @@ def test_three_updates_of_every_optimizer_are_finite(task: str, scale: str, writ
 @pytest.mark.parametrize("optimizer", sorted(load.members("optimizers")))
 def test_an_untuned_rate_lies_in_the_optimizers_range(optimizer: str) -> None:
     for task, scale in (("bert", "gpu"), ("frnn", "paper")):
-        config = configure.whole([f"task={task}", f"scale={scale}", f"optimizer={optimizer}"])
-        low, high, _ = config["optimizer"]["search"]["lr"]
-        if config["tuning"]["source"] == recipes.UNTUNED:
-            assert low == config["optimizer"]["lr"] < high and 0 < config["schedule"]["warmup"] < 1
+        config = configure.compose_nodes([f"task={task}", f"scale={scale}", f"optimizer={optimizer}"])
+        low, high, _ = config.optimizer.search["lr"]
+        if config.tuning.source == recipes.UNTUNED:
+            assert low == config.optimizer.lr < high and 0 < config.schedule.warmup < 1

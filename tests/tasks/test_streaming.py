@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure
 from suite.tasks import dlrm
 from suite.tasks._data import shapes
@@ -50,9 +50,9 @@ def plasmas(folder: Path, samples: int) -> None:
 
 def taken(folder: Path, overrides: list[str]) -> int:
     """Most bytes at once while the task is made and its first training batches are."""
-    config = configure.compose(["optimizer=sgd", *(override.replace("FOLDER", str(folder)) for override in overrides)])
+    config = configure.resolve(["optimizer=sgd", *(override.replace("FOLDER", str(folder)) for override in overrides)])
     tracemalloc.start()
-    task = run.make_task(config)
+    task = execution.make_task(config)
     for index in range(BATCHES):
         task.batch("train", 0, index)
     peak = tracemalloc.get_traced_memory()[1]

@@ -202,7 +202,7 @@ def test_the_plan_knows_the_published_sizes_without_data() -> None:
         (["scale=paper"], 209_125_376),
         (["scale=paper", "task.variant=big_enfr"], 342_605_824),
     ):
-        found = plan.plan(configure.compose(["task=transformer", *words]))
+        found = plan.plan(configure.resolve(["task=transformer", *words]))
         assert found["parameters"] == parameters and any("data_dir" in line for line in found["missing"])
 
 
@@ -235,7 +235,7 @@ def test_tatoeba_becomes_a_task(shared_data: Path, tmp_path: Path) -> None:
     rows = np.arange(200)
     assert bleu(pairs.text(pairs.read("valid", rows)[1]), pairs.references("valid", rows)) > 99.0
     made = task(pairs, extra=0)
-    settings = engines.config("adamw", "torch", precision="float32") | {"task": {"module": "suite.tasks.transformer"}}
+    settings = engines.change(engines.config("adamw", "torch", precision="float32"), {"task": {"module": "suite.tasks.transformer"}})
     one = engines.engine(settings, made)
     losses = engines.advance(one, range(10))
     assert losses[-1] < losses[0]

@@ -20,7 +20,7 @@ COLUMNS = "{:<18}{:<7}{:>6}{:>15}{:>15}{:>10}{:>10}"
 
 def modes() -> dict[str, dict[str, object]]:
     """The `comm` node of every preset that has one mode; policies choose among others."""
-    found = {name: configure.compose(["task=resnet50", f"comm={name}"])["comm"] for name in load.options("comm")}
+    found = {name: configure.resolve(["task=resnet50", f"comm={name}"]).comm for name in load.options("comm")}
     return {name: node for name, node in found.items() if not node["policy"]}
 
 

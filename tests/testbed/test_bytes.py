@@ -15,7 +15,7 @@ RING = {"algorithm": {"module": "suite.comm.algorithms.ring"}}
 
 
 def mode(preset: str, **changes: Any) -> dict[str, Any]:
-    return configure.compose(["task=resnet50", f"comm={preset}"])["comm"] | changes
+    return configure.resolve(["task=resnet50", f"comm={preset}"]).comm | changes
 
 
 FLAT = {name: mode(name) for name in ("float32", "bfloat16", "float21")} | {"ring": mode("float21", **RING)}

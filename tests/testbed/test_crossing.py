@@ -20,13 +20,13 @@ ALL_GATHER = {"torch": "pairs", "jax": "ring"}  # between CPUs; conf/network/loo
 
 def mode(preset: str, algorithm: str) -> dict[str, Any]:
     words = ["task=resnet50", f"comm={preset}", f"comm.algorithm.module=suite.comm.algorithms.{algorithm}"]
-    return configure.compose(words)["comm"]
+    return configure.resolve(words).comm
 
 
 def said(node: dict[str, Any], backend: str) -> float:
     """Bytes of one mean."""
     words = ["+task=resnet50", "network=1gbit", f"network.all_gather={ALL_GATHER[backend]}"]
-    where, channel = network.make(configure.compose(words)["network"]), setup.channel(node, None)
+    where, channel = network.make(configure.resolve(words).network), setup.channel(node, None)
     world = HOSTS * LOCAL
     entries = channel.topology.traffic("", VALUES, channel=channel, itemsize=4, world=world, locals=LOCAL)
     return cost.crossing(entries, Place(world, LOCAL), where)

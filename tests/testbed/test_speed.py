@@ -29,7 +29,7 @@ TWO_LEVEL = 1.35  # than flat, both float32, two hosts of two ranks at 200 Mbit/
 
 
 def mode(preset: str, **changes: Any) -> dict[str, Any]:
-    return configure.compose(["task=resnet50", f"comm={preset}"])["comm"] | changes
+    return configure.resolve(["task=resnet50", f"comm={preset}"]).comm | changes
 
 
 def compared(found: dict[str, Any], to: str, capsys: Any) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trained
 
-from suite.launch import run
+from suite.launch import execution
 from suite.projection import project
 from suite.settings import configure
 from testbed import Testbed, missing
@@ -77,9 +77,9 @@ def projected(typed: list[str], world: int, local: int, compute: float, codec: f
     network = ["network=1gbit", f"network.outer.bandwidth={1.18e8 / 5}", f"network.ranks_per_host={local}"]
     network += [f"network.inner.bandwidth={inside}"] if inside else []
     asked = [*network, f"network.codec={codec}", f"compute_seconds={compute}", f"world={world}"]
-    config, plan = project.split(configure.compose([*typed, *asked, "backend=torch"]))
+    config, plan = project.split(configure.resolve([*typed, *asked, "backend=torch"]))
     config = project.placed(config, plan)
-    found = project.project(config, run.make_task(config), plan, None)
+    found = project.project(config, execution.make_task(config), plan, None)
     return found["step_seconds"][found["schedule"]]
 
 

@@ -103,11 +103,11 @@ def test_what_takes_long_is_named_and_what_does_not_is_not(monkeypatch: pytest.M
 def test_the_first_line_needs_no_framework() -> None:
     code = """
 import sys
-from suite.launch import run
+from suite.launch import execution
 from suite.settings import configure
 from suite.track.console import Console
-config = configure.compose(["+task=resnet50"])
-Console(config, run.make_task(config)).opening()
+config = configure.resolve(["+task=resnet50"])
+Console(config, execution.make_task(config)).opening()
 print(sorted({"torch", "jax", "mlflow", "matplotlib"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

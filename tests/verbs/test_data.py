@@ -58,12 +58,12 @@ def test_data_says_what_to_type(suite: Call) -> None:
 
 @pytest.mark.parametrize("name", load.members("tasks"))
 def test_a_task_that_reads_a_directory_can_count_check_and_do_without(name: str, tmp_path: Path) -> None:
-    sources = configure.whole([f"task={name}", f"data_dir={tmp_path}"])["task"].get("sources", {})
+    sources = configure.compose_nodes([f"task={name}", f"data_dir={tmp_path}"])["task"].get("sources", {})
     for source, node in sources.items():
         if "data_dir" in node["options"]:
-            module = load.common(configure.compose([f"task={name}"])["task"]["module"])
+            module = load.common(configure.resolve([f"task={name}"]).task.module)
             assert isinstance(module.PARTS, str), "`suite data` prints it"
-            node = configure.compose([f"task={name}", f"task.data={source}"])["task"]
+            node = configure.resolve([f"task={name}", f"task.data={source}"]).task
             assert module.make(**load.arguments(node), absent=True).shapes()
             for function in (module.check, module.census):
                 with pytest.raises(UserError):

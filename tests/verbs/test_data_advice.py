@@ -9,8 +9,8 @@ import pytest
 from tiny_runs import Call
 
 from suite import cli
-from suite.launch import run
-from suite.settings import configure, validation
+from suite.launch import execution
+from suite.settings import configure
 from suite.tasks.autoencoder import files
 from suite.tasks.dlrm import criteo
 
@@ -23,9 +23,9 @@ def composes(advice: str) -> None:
     words = shlex.split(advice.removeprefix("next: "))
     assert words[0] == "suite"
     overrides = words[1:]
-    config = configure.compose(overrides)
-    validation.reject_unread(config, overrides)
-    run.make_task(config)
+    config = configure.resolve(overrides)
+    configure.reject_unread(config, overrides)
+    execution.make_task(config)
 
 
 def idx(folder: Path, **counts: int) -> None:

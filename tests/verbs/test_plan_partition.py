@@ -11,7 +11,7 @@ import pytest
 from small import SMALL_BERT
 
 from suite.contract import UserError
-from suite.settings import configure, validation
+from suite.settings import configure
 
 DOCS = conftest.TESTS.parent / "docs"
 Call = Callable[..., tuple[int, str]]
@@ -30,12 +30,12 @@ def test_a_plan_by_rannc_s_rules(suite: Call) -> None:
 def test_a_run_by_rannc_s_rules_is_rejected() -> None:
     typed = [*WORDS[:-1], "partition.rannc_compat=true"]
     with pytest.raises(UserError, match=r"partition\.rannc_compat=true: .* only `suite plan` reads this setting"):
-        validation.reject_unread(configure.compose(typed), typed)
+        configure.reject_unread(configure.resolve(typed), typed)
 
 
 def test_a_run_by_the_corrected_rules_is_not() -> None:
     typed = [*WORDS[:-1]]
-    validation.reject_unread(configure.compose(typed), typed)
+    configure.reject_unread(configure.resolve(typed), typed)
 
 
 def test_the_picture_of_the_page_is_what_its_command_draws(suite: Call) -> None:

@@ -12,7 +12,7 @@ import yaml
 from tiny_runs import TINY, Call
 
 from suite.contract import UserError
-from suite.launch import run
+from suite.launch import execution
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import flat
@@ -115,12 +115,12 @@ def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> Non
     }
     assert found["command"].startswith("suite tune +task=tiny max_steps=30") and found["commit"] and found["machine"]
 
-    config = configure.compose(["task=tiny"], conf)
-    assert (config["optimizer"]["lr"], config["max_steps"]) == (best["optimizer.lr"], 30)
-    assert config["schedule"] == {"shape": "linear", "warmup": 2}
-    assert config["tuning"] == {"source": "tiny-sgd-laptop", "trials": 2}
-    assert not {"tuned", "search"} & {*config, *config["optimizer"]}
-    other = configure.compose(["task=tiny", "optimizer.lr=0.3", "max_steps=7"], conf)
+    config = configure.resolve(["task=tiny"], conf)
+    assert (config.optimizer.lr, config.max_steps) == (best["optimizer.lr"], 30)
+    assert config.schedule == {"shape": "linear", "warmup": 2}
+    assert config.tuning == {"source": "tiny-sgd-laptop", "trials": 2}
+    assert not {"tuned", "search"} & {*config, *config.optimizer}
+    other = configure.resolve(["task=tiny", "optimizer.lr=0.3", "max_steps=7"], conf)
     assert (other["optimizer"]["lr"], other["max_steps"], other["schedule"]["warmup"]) == (0.3, 7, 2)
     assert other["tuning"]["source"] == "command line" and other["tuning"]["from"] == "tiny-sgd-laptop"
 
@@ -177,7 +177,7 @@ def test_a_recipe_holds_each_source_of_data_and_falls_back(tmp_path: Path) -> No
     """Tuning one source of data leaves another's values; a source that was never tuned gets the defaults."""
     (tmp_path / "task").mkdir()
     (tmp_path / "task" / "both.yaml").write_text("name: both\nmodule: x\nvariant: a\nbatch_size: 8\ndata: one\n")
-    untouched = configure.whole(["task=both", "recipe=null"], tmp_path)
+    untouched = configure.compose_nodes(["task=both", "recipe=null"], tmp_path)
     evidence = {"source": "both-sgd-laptop", "trials": 8}
     tuned = {
         "one": {**evidence, "values": {"optimizer": {"lr": 0.5}}},
@@ -189,14 +189,14 @@ def test_a_recipe_holds_each_source_of_data_and_falls_back(tmp_path: Path) -> No
     assert recipe.tuned_in(path) == tuned
 
     def values(*overrides: str) -> list[Any]:
-        config = configure.compose(["task=both", *overrides], tmp_path)
-        optimizer = config["optimizer"]
-        return [optimizer["lr"], optimizer["nesterov"], config["max_steps"], config["tuning"]["trials"]]
+        config = configure.resolve(["task=both", *overrides], tmp_path)
+        optimizer = config.optimizer
+        return [optimizer["lr"], optimizer["nesterov"], config.max_steps, config.tuning.trials]
 
     assert values() == [0.5, False, 200, 8]
     assert values("task.data=two") == [0.2, True, 9, 4]
     assert values("task.data=three") == values("recipe=null") == [0.05, False, 200, 0]
-    assert configure.compose(["task=both", "task.data=three"], tmp_path)["tuning"]["source"] == "defaults"
+    assert configure.resolve(["task=both", "task.data=three"], tmp_path).tuning.source == "defaults"
 
 
 TUNED = [
@@ -210,13 +210,13 @@ def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
     task, optimizer, scale = path.stem.split("-")
     words = [f"task={task}", f"optimizer={optimizer}", f"scale={scale}"]
     for source, found in recipe.tuned_in(path).items():
-        config = configure.compose([*words, f"task.data={source}"])
+        config = configure.resolve([*words, f"task.data={source}"])
         values = flat(found["values"])
         assert {key: recipe.value_at(config, key) for key in values} == values
-        assert config["tuning"] == {"source": path.stem, "trials": found["trials"]} and found["trials"] == len(
+        assert config.tuning == {"source": path.stem, "trials": found["trials"]} and found["trials"] == len(
             found["tried"]
         )
-        rungs = [None, *(record.label(target) for target in run.make_task(config).targets)]
+        rungs = [None, *(record.label(target) for target in execution.make_task(config).targets)]
 
         def score(line: dict[str, Any], unknown: float, rungs: list[Any] = rungs) -> tuple[int, int, float]:
             """Of the worst seed. Older recipes do not have `short` for further seeds: it is `unknown`."""
@@ -225,6 +225,6 @@ def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
 
         [best] = [line for line in found["tried"] if all(line[key] == values[key] for key in line.keys() & values)]
         assert score(best, 0.0) >= max(score(line, math.inf) for line in found["tried"])
-    others = set(configure.whole([f"task={task}"])["task"]["sources"]) - set(recipe.tuned_in(path))
+    others = set(configure.compose_nodes([f"task={task}"])["task"]["sources"]) - set(recipe.tuned_in(path))
     for other in (f"task.data={source}" for source in others):
-        assert configure.compose([*words, other]) == configure.compose([*words, "recipe=null", other])
+        assert configure.resolve([*words, other]) == configure.resolve([*words, "recipe=null", other])

@@ -156,7 +156,7 @@ def test_verify_holds_to_the_schema(suite: Call, one: Path, tmp_path: Path) -> N
 def test_first_steps_are_a_long_run_stopped_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", PATH)
     directory = conftest.OUTSIDE / "conf"
-    config = configure.compose(["task=tiny", "max_steps=20000", "eval_every=5000", "threads=1"], directory)
+    config = configure.resolve(["task=tiny", "max_steps=20000", "eval_every=5000", "threads=1"], directory)
     since = time.monotonic()
     events = replay.first_steps(config, 3)
     steps = [event for event in events if event["event"] == "step"]
