@@ -147,8 +147,12 @@ class Declared(BaseModel):
 
     def leaves(self, prefix: str = "") -> Iterator["Leaf"]:
         """Yield every value with its dotted key and its effects, groups of settings in depth."""
-        for name, value in self:
-            yield from _leaves(f"{prefix}{name}", value, _effects_of(type(self)).get(name, Effects()))
+        for name, value in self._values():
+            yield from _leaves(f"{prefix}{name}", value, effects_of(type(self)).get(name, Effects()))
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        """The values by name."""
+        yield from self
 
     def plain(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
@@ -174,7 +178,8 @@ class Declared(BaseModel):
             "finite_number": "finite",
         }
         kind = f"of type {_type_name(cls.model_fields[name])}"
-        if not cls.model_fields[name].is_required():
+        default = None if cls.model_fields[name].is_required() else cls.model_fields[name].default
+        if default is not None and not isinstance(default, Declared):
             kind += f", like its default {cls.model_fields[name].default}"
         if get_origin(cls.model_fields[name].annotation) in (Union, UnionType):
             return f"{place}{name}={shown}: must be {_alternatives(cls.model_fields[name])}"
@@ -265,6 +270,12 @@ def _kinds_of(declared: type[Declared]) -> dict[str, tuple[Any, ...]]:
     return {name: get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,) for name, kind in types.items()}
 
 
+def has_groups(declared: type[Declared], name: str) -> bool:
+    """Return whether a setting is a group of settings, or several."""
+    parts = [part for kind in _kinds_of(declared)[name] for part in (kind, *get_args(kind))]
+    return any(isinstance(part, type) and issubclass(part, Declared) for part in parts)
+
+
 @cache
 def _earlier(declared: type[Declared]) -> dict[str, Any]:
     """The values of `before`, by setting."""
@@ -273,8 +284,8 @@ def _earlier(declared: type[Declared]) -> dict[str, Any]:
 
 
 @cache
-def _effects_of(declared: type[Declared]) -> dict[str, Effects]:
-    """What each setting affects."""
+def effects_of(declared: type[Declared]) -> dict[str, Effects]:
+    """Return what each setting affects."""
     found = {
         name: [item for item in field.metadata if isinstance(item, Effects)]
         for name, field in declared.model_fields.items()

@@ -1,6 +1,6 @@
 """Groups of settings that name a member by its module, such as `task`, `optimizer` and `comm.codec`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Self
 
@@ -16,9 +16,11 @@ class Options(Declared):
 
     def options(self) -> dict[str, Any]:
         """Return the values that are set."""
+        return {name: value.options() if isinstance(value, Options) else value for name, value in self._values()}
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
         names = (*type(self).model_fields, *(self.model_extra or ()))
-        known = {name: getattr(self, name) for name in names if name in self.model_fields_set}
-        return {name: value.options() if isinstance(value, Options) else value for name, value in known.items()}
+        yield from ((name, getattr(self, name)) for name in names if name in self.model_fields_set)
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -120,8 +120,13 @@ def engine(settings: Run, task: Any = None) -> Any:
         import torch
 
         torch.set_num_threads(1)
-    task = task or load.common(settings["task"]["module"]).make()
+    task = task or load.common(settings.task.module).make()
     return importlib.import_module(f"suite.engine.{settings.backend}").Engine(task, settings)
+
+
+def options(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a member in a YAML file."""
+    return {name: value for name, value in node.items() if name not in ("name", "module")}
 
 
 def tiny(**options: Any) -> Any:

@@ -133,7 +133,7 @@ def settings(task: str, scale: str, data: Path, *overrides: str) -> dict[str, An
     published = configure.resolve(common)
     config = configure.resolve([*common, "accumulate=1", *small])
     if config.optimizer.name in LINEAR:
-        config.optimizer.lr *= config.task.batch_size / published["task"]["batch_size"]
+        config.optimizer.lr *= config.task.batch_size / published.task.batch_size
     schedule = config.schedule
     if schedule["warmup"] > STEPS:
         share = STEPS / config.max_steps

@@ -5,6 +5,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import engines
 import pytest
 import yaml
 
@@ -12,7 +13,6 @@ from suite import load
 from suite.contract import UserError
 from suite.declared import Declared
 from suite.settings import configure, presets
-from suite.settings.run import RunSettings
 
 CONF = Path(presets.__file__).parents[2] / "conf" / "optimizer"
 DECLARED = {
@@ -28,7 +28,7 @@ BY_HAND = {"external": "suite.optimizers.external", "kfac_jax": "suite.optimizer
 def test_the_yaml_file_is_what_the_settings_say(name: str) -> None:
     text = (CONF / f"{name}.yaml").read_text()
     assert text == presets.text(name, DECLARED[name]), "type: python -m suite.settings.presets"
-    values = load.arguments(yaml.safe_load(text))
+    values = engines.options(yaml.safe_load(text))
     assert values.pop("search") == DECLARED[name].searched()
     assert DECLARED[name].given(values) == DECLARED[name]()
 
@@ -44,7 +44,7 @@ def test_a_yaml_file_written_by_hand_has_the_declared_settings(name: str, module
     text = (CONF / f"{name}.yaml").read_text()
     assert without_address(text) == without_address(presets.text(name, settings))
     node = yaml.safe_load(text)
-    values = load.arguments(node)
+    values = engines.options(node)
     assert node["module"] == module and values.pop("search") == settings.searched()
     assert settings.given(values) == settings()
 
@@ -101,12 +101,6 @@ def test_alone_an_optimizer_checks_its_settings(backend: str, values: dict[str, 
 def test_every_optimizer_of_the_suite_declares_its_settings() -> None:
     assert DECLARED.keys() == load.members("optimizers").keys()
     assert all(issubclass(settings, Declared) for settings in DECLARED.values())
-
-
-def test_the_top_level_of_the_configuration_is_what_its_settings_say() -> None:
-    values = yaml.safe_load((CONF.parent / "config.yaml").read_text())
-    for name, field in RunSettings.model_fields.items():
-        assert values[name] == field.default or str(values[name]).startswith("${"), name
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers() -> None:

@@ -23,7 +23,7 @@ def planned(preset: str, network: dict[str, Any] | None = None, world: int = 128
     changed.task = config.task | {"batch_size": 32 * world}
     changed.network = config.network | (network or {})
     found = plan.plan(config | changed)["projected"]
-    return found["step_seconds"][found["schedule"]]
+    return found["step_seconds"][found.schedule]
 
 
 def misplaced(seconds: dict[str, float]) -> set[tuple[str, str]]:

@@ -1,9 +1,11 @@
 """The identity of generated data holds all that changes it, its sizes included; older results lack these."""
 
+import engines
 import pytest
 
 from suite.contract import sized
 from suite.record import record
+from suite.settings.effects import hash_run
 from suite.tasks._data import shapes
 from suite.tasks.autoencoder import curves
 from suite.tasks.bert import hmm
@@ -19,10 +21,10 @@ def test_sizes_are_appended_once():
 
 
 def test_a_directory_is_named_by_all_that_changes_a_number():
-    config = {"seed": 0, "max_steps": 4, "repeat": 1, "run_dir": None}
-    named = record.config_hash(config)
-    assert all(record.config_hash(config | change) != named for change in ({"seed": 1}, {"max_steps": 5}))
-    assert record.config_hash(config | {"repeat": 2, "run_dir": "here"}) == named
+    run = engines.config("sgd", "torch")
+    changes = ({"seed": 1}, {"max_steps": 5}, {"prefetch": 4}, {"optimizer.lr": 0.3}, {"schedule.floor": 0.1})
+    assert len({hash_run(run), *(hash_run(engines.change(run, change)) for change in changes)}) == 1 + len(changes)
+    assert hash_run(engines.change(run, {"repeat": 2, "run_dir": "here", "data_dir": "there", "save": "none"})) == hash_run(run)
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])

@@ -148,7 +148,7 @@ def test_compute_comes_from_one_devices_run(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(plan, "measured", measured)
     found = projected()
-    assert (found["compute_seconds"], found["compute_from"]) == (0.25, "there")
+    assert (found.compute_seconds, found["compute_from"]) == (0.25, "there")
     assert projected("compute_seconds=0.5")["compute_seconds"] == 0.5
 
 

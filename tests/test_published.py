@@ -149,15 +149,15 @@ def test_unknown_row_far_from_all_says_what_an_id_is():
 
 def test_comparison_says_what_may_be_compared():
     rows = published.rows_for("resnet50")
-    stand_in = published.comparison("resnet50", rows, stand_in=True, batch_size=32768)
+    stand_in = published.compare_rows("resnet50", rows, stand_in=True, batch_size=32768)
     assert "only the pattern" in stand_in and "never accuracy" in stand_in and "more rows" in stand_in
-    equal = published.comparison(
+    equal = published.compare_rows(
         "resnet50", [published.row("A1-11"), published.row("A1-12")], stand_in=False, batch_size=32768
     )
     assert "A1-12" in equal and "A1-11" not in equal and "same hardware" in equal
-    other = published.comparison("resnet50", [published.row("A1-12")], stand_in=False, batch_size=64)
+    other = published.compare_rows("resnet50", [published.row("A1-12")], stand_in=False, batch_size=64)
     assert other.startswith("No published row has batch 64")
-    assert published.comparison("mine", [], stand_in=False).startswith("No published row is known for mine")
+    assert published.compare_rows("mine", [], stand_in=False).startswith("No published row is known for mine")
 
 
 def test_import_is_light_and_lookup_quick():

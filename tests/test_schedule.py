@@ -25,7 +25,7 @@ def test_exponential_decay_loses_the_same_share_each_epoch() -> None:
 def test_goyal_staircase() -> None:
     """lr 3.2 at batch 8,192 from 0.1 in 5 epochs; a tenth from epochs 30, 60 and 80 of 90 (arXiv:1706.02677, §5.1)."""
     config = {"shape": "staircase", "boundaries": [1 / 3, 2 / 3, 8 / 9], "factor": 0.1}
-    config |= {"warmup": 50, "warmup_start": 0.03125, "begin": 0}
+    config = config | {"warmup": 50, "warmup_start": 0.03125, "begin": 0}
     at = [3.2 * factor(step, 900, config) for step in (0, 49, 50, 299, 301, 599, 601, 799, 801)]
     assert at[0] == pytest.approx(0.1 + (3.2 - 0.1) / 50)
     assert at[1:] == pytest.approx([3.2, 3.2, 3.2, 0.32, 0.32, 0.032, 0.032, 0.0032])

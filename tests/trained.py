@@ -88,7 +88,7 @@ class Case:
 
     def inside(self) -> None:
         """What two levels do inside a host: torch, gradients to their owners there, and their sums back to all."""
-        if self.config.comm.topology["module"].endswith("two_level") and self.config.backend == "torch":
+        if self.config.comm.topology.module.endswith("two_level") and self.config.backend == "torch":
             import torch
 
             from suite.comm.encoder.torch import Encoder

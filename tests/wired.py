@@ -175,7 +175,7 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
         )
         hashes = [digest(np.asarray(shard.data)) for shard in run(given).addressable_shards]
         # a trace counts what one device sends: all of a host's do, but for leaders'
-        leaders = node["topology"]["module"].endswith("leader")
+        leaders = node.topology.module.endswith("leader")
         each = sum(entry.sent for entry in entries if entry.level != "inner")
         found[name] = result | {"between": each * (1 if leaders else job["locals"]), "hashes": hashes}
     return found

@@ -182,7 +182,7 @@ def _group(condition: dict[str, Any], files: dict[str, Result]) -> Group:
         tuning = record.load_run(result).tuning.plain()
         row = as_text([*(spec[key] for key in COLUMNS), tuning, config])
         members[row][file] = result
-        configs[is_baseline(spec)][row] = config
+        configs[is_baseline(spec)][row] = {key: value for key, value in config.items() if _is_shown(key)}
     settings = _differing(configs[True]) | _differing(configs[False])
     entries = [make_entry(results, condition["target"], settings[row]) for row, results in members.items()]
     return Group(
@@ -223,9 +223,14 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in config.items():
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{prefix}{key}.")
-        elif key not in (*COLUMNS, "name", "module"):
+        elif _is_shown(key):
             flat[prefix + key] = value
     return flat
+
+
+def _is_shown(key: str) -> bool:
+    """Whether a setting is shown where rows differ in it; names are columns, and follow modules."""
+    return key.rpartition(".")[2] not in (*COLUMNS, "name", "module")
 
 
 def _digest(result: Result) -> str:

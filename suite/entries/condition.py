@@ -63,8 +63,10 @@ def _task_settings(run: AnyRun) -> dict[str, Any]:
     """The settings of a task that change data, model or metric, as nested dictionaries."""
     settings: dict[str, Any] = {}
     for key, value in select_settings(run, ("measurement",)).items():
-        group, *path, name = key.split(".")
-        if group != "task" or name == "task" or (not path and name in COLUMNS):
+        if not key.startswith("task."):
+            continue
+        *path, name = key.removeprefix("task.").split(".")
+        if not path and name in COLUMNS:
             continue
         node = settings
         for part in path:

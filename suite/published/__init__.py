@@ -103,7 +103,7 @@ def row(id: str) -> Row:
     raise UserError(f"no published row has the id {id!r}; {hint}. All rows are in results/published/")
 
 
-def comparison(task: str, rows: Sequence[Row], *, stand_in: bool, batch_size: int | None = None) -> str:
+def compare_rows(task: str, rows: Sequence[Row], *, stand_in: bool, batch_size: int | None = None) -> str:
     """A sentence on which numbers of a run may be compared with published rows.
 
     Args:

@@ -45,6 +45,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
         UserError: an argument is not an override.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import ValueType
     from hydra.errors import HydraException
 
     try:
@@ -55,7 +56,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
         ) from error
     axes = []
     for override in parsed:
-        if override.is_sweep_override() and not (override.is_choice_sweep() or override.is_range_sweep()):
+        if override.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
             raise UserError(f"{override.input_line}: not a list of values; write key=a,b,c or key=range(0,3)")
         if override.is_sweep_override():
             axes.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])

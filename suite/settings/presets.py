@@ -1,13 +1,16 @@
-"""Writes `conf/optimizer/<member>.yaml` and `docs/settings.md` from the settings that members declare.
+"""Writes `conf/optimizer/<member>.yaml` and `docs/settings.md` from the declared settings.
 
-Type `python -m suite.settings.presets` after a change of a member's `settings.py`.
+Run `python -m suite.settings.presets` after a change of a member's `settings.py`.
 """
 
 import textwrap
 from pathlib import Path
 
-from suite.declared import Declared, explained
+from suite.comm.settings import CommSettings, FactorSettings
+from suite.declared import Declared, effects_of, explained, has_groups
 from suite.load import declared, members
+from suite.settings.run import PartitionSettings, Run
+from suite.settings.schedule import ScheduleSettings
 
 
 def text(name: str, settings: type[Declared]) -> str:
@@ -35,29 +38,55 @@ def _value(value: object) -> str:
 
 
 def page() -> str:
-    """Return the page `docs/settings.md`: a table for each optimizer."""
+    """Return the page `docs/settings.md`: a table for the run, each of its groups, each task and each optimizer."""
     lines = [
-        "# Settings of the optimizers",
+        "# Settings",
         "",
-        "A run takes them as `optimizer.NAME=VALUE`, the torch class and the jax function as keyword arguments. A",
-        "tuned recipe often sets other values than these defaults. A schedule may change those marked *scheduled*: in",
-        'your own training script, they are in `param_groups` (torch) and `state["hyper"]` (jax).',
-        "`suite list optimizers --settings` prints these tables, and",
-        "`python -m suite.settings.presets` writes this page.",
+        "Set each as `KEY=VALUE`: `suite task=resnet50 seed=1 optimizer.lr=0.1`. A dash as default means that a YAML file",
+        "gives the value, because it depends on the preset, the scale or the data. The last column says what a setting can",
+        "change: the trained *weights*, the *measurement* (data, model, metric, cadence), the *time*. The hash of a run, the",
+        "rows of the leaderboard and the evidence of claims follow from it. The settings of an optimizer change weights and",
+        "time. A tuned recipe often sets other values than these defaults. A schedule may change those marked *scheduled*:",
+        'in your own training script, they are in `param_groups` (torch) and `state["hyper"]` (jax).',
+        "`suite list optimizers --settings` prints the tables of optimizers, and `python -m suite.settings.presets` writes",
+        "this page.",
     ]
+    groups: dict[str, type[Declared]] = {"schedule.": ScheduleSettings, "partition.": PartitionSettings}
+    groups |= {"comm.": CommSettings, "comm.factors.": FactorSettings}
+    lines += _table("Run", Run, effects=True)
+    for prefix, group in groups.items():
+        lines += _table(f"`{prefix}`", group, effects=True)
+    for name in members("tasks"):
+        if settings := declared(f"suite.tasks.{name}"):
+            lines += _table(f"task={name}", settings, effects=True)
     for name in members("optimizers"):
         if settings := declared(f"suite.optimizers.{name}"):
-            lines += ["", f"## {name}", "", "| setting | default | meaning |", "|---|---|---|"]
-            lines += [f"| `{key}` | {value} | {meaning} |" for key, value, meaning in rows(settings)]
+            lines += _table(name, settings, effects=False)
     return "\n".join([*lines, ""])
 
 
+def _table(title: str, settings: type[Declared], *, effects: bool) -> list[str]:
+    """The lines of one table."""
+    head = ["| setting | default | meaning | affects |", "|---|---|---|---|"]
+    lines = ["", f"## {title}", "", *(head if effects else ["| setting | default | meaning |", "|---|---|---|"])]
+    for key, default, meaning in rows(settings):
+        affects = effects_of(settings)[key]
+        words = ", ".join([*affects.affects, *([affects.role] if affects.role != "setting" else [])])
+        lines.append(f"| `{key}` | {default} | {meaning} |" + (f" {words} |" if effects else ""))
+    return lines
+
+
 def rows(settings: type[Declared]) -> list[tuple[str, str, str]]:
-    """Return (name, default, meaning) of each setting."""
+    """Return (name, default, meaning) of each setting that is a value, not a group of settings."""
     scheduled = settings.names(scheduled=True)
     return [
-        (key, _value(field.default), explained(field).replace("|", "/") + ("; scheduled" if key in scheduled else ""))
+        (
+            key,
+            "—" if field.is_required() else _value(field.default),
+            explained(field).replace("|", "/") + ("; scheduled" if key in scheduled else ""),
+        )
         for key, field in settings.model_fields.items()
+        if not has_groups(settings, key) and key not in ("name", "module")
     ]
 
 

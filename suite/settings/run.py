@@ -59,7 +59,12 @@ class _Common(Declared):
     task: TaskSettings = setting(..., "the task", affects=PROBLEM)
     scale: str = setting("laptop", "size of the task: laptop, gpu or paper", affects=PROBLEM)
     seed: int = setting(
-        0, "seed of weights, batches and every random number", at_least=0, at_most=LARGEST_SEED, role="replicate"
+        0,
+        "seed of weights, batches and every random number",
+        at_least=0,
+        at_most=LARGEST_SEED,
+        affects=("weights",),
+        role="replicate",
     )
     threads: PositiveInt | Literal["auto"] = setting(
         "auto", "threads of each process; auto takes OMP_NUM_THREADS, else divides the cores", affects=TIME
@@ -139,9 +144,12 @@ class Run(_Common):
         "final", "weights to keep in weights.safetensors: final, or best by the last target's metric", affects=NOTHING
     )
     init_from: str | None = setting(
-        None, "run directory or safetensors file to take the initial weights from", role="place"
+        None,
+        "run directory or safetensors file to take the initial weights from",
+        affects=("weights",),
+        role="place",
     )
-    decisions: str | None = setting(None, "a result.json; the policy of comm repeats its decisions", role="place")
+    decisions: str | None = setting(None, "a result.json; the policy of comm repeats its decisions")
     resume: Literal["same", "anyway"] = setting(
         "same", "when an interrupted run continues: same code, packages, data and machine, or anyway", affects=NOTHING
     )

@@ -71,7 +71,7 @@ def _compare(console: "Console", result: Mapping[str, Any], rows: Sequence[Row])
     if nearest:
         console.print(f"{len(nearest)} of {len(rows)} published rows, {ORDER}. To see all, type suite board")
         console.print(table(words.PUBLISHED, words.published_cells(nearest), expand=True))
-    console.print(published.comparison(task, comparable(rows, task), stand_in=stand_in, batch_size=batch_size))
+    console.print(published.compare_rows(task, comparable(rows, task), stand_in=stand_in, batch_size=batch_size))
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, expand: bool = False) -> "Table":

@@ -50,7 +50,7 @@ def report(result: Result, *, claims: Sequence[str] = (), curve: bytes | None = 
     if nearest:
         tables.append(("Published rows", list(words.PUBLISHED), words.published_cells(nearest)))
     tables.append(("Environment", ["", ""], environment(result)))
-    comparison = published.comparison(
+    comparison = published.compare_rows(
         spec["task"], comparable(rows, spec["task"]), stand_in=spec["scale"] != "paper", batch_size=spec["batch_size"]
     )
     svg = None if curve is None else curve.decode()[curve.decode().index("<svg") :]

@@ -52,13 +52,13 @@ def test_each_row_adds_to_the_one_before() -> None:
 def test_documented_words_have_what_the_published_row_has(row: str, words: list[str]) -> None:
     every = ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm.ranks_per_host=2"]
     found = configure.resolve(["task=resnet50", "optimizer=kfac", "world=4", *every, *words])
-    comm, said = found["comm"], published.row(row).details
+    comm, said = found.comm, published.row(row).details
     assert comm["factors"]["symmetric"] == said["symmetric_communication"]
-    assert comm["codec"]["module"].endswith("float21") == said["float21"]
-    assert comm["factors"]["codec"]["module"].endswith("float21") == said["float21"]
-    assert comm["schedule"]["module"].endswith("overlap") == said["overlap"]
-    assert comm["topology"]["module"].endswith("two_level") == said["hierarchical"]
-    assert found["optimizer"]["stale"] == said["stale"]
+    assert comm.codec.module.endswith("float21") == said["float21"]
+    assert comm.factors.codec.module.endswith("float21") == said["float21"]
+    assert comm.schedule.module.endswith("overlap") == said["overlap"]
+    assert comm.topology.module.endswith("two_level") == said["hierarchical"]
+    assert found.optimizer.stale == said["stale"]
     assert said["distributed_inverse"] and not comm["feedback"]
 
 
@@ -71,7 +71,7 @@ def test_float21_sends_two_thirds() -> None:
     sent = {}
     for row in ("symmetric", "float21"):
         chosen = preset(row)
-        chosen["task"]["batch_size"] = 128
+        chosen.task.batch_size = 128
         [exchanges] = project.refreshes(chosen, execution.make_task(chosen)) or []
         sent[row] = sum(item.sent for _, *ways in exchanges for way in ways for item in way.entries)
     assert abs(sent["float21"] / sent["symmetric"] - 2 / 3) < 0.01
@@ -82,8 +82,8 @@ def test_bytes_fall_and_the_run_stays_the_run() -> None:
     sent, ends = {}, {}
     for row in ROWS:
         chosen = preset(row)
-        hyper = EVERY | {"stale": chosen["optimizer"]["stale"]}
-        made = engine(config("kfac", "jax", world=4, precision="float32", hyper=hyper, comm=chosen["comm"]))
+        hyper = EVERY | {"stale": chosen.optimizer.stale}
+        made = engine(config("kfac", "jax", world=4, precision="float32", hyper=hyper, comm=chosen.comm))
         advance(made, range(5))
         sent[row], ends[row] = made.facts()["bytes"], weights(made)
     factor = {row: found["by_name"]["factor"] + found["by_name"]["inverse"] for row, found in sent.items()}
@@ -105,4 +105,4 @@ def test_stale_statistics_are_k_facs_alone(backend: str) -> None:
 
     chosen = configure.resolve(["task=resnet50", "optimizer=sgd", "comm=kfac_stale", f"backend={backend}"])
     with pytest.raises(UserError, match="stale"):
-        engine(config("sgd", backend, hyper={"stale": chosen["optimizer"]["stale"]}))
+        engine(config("sgd", backend, hyper={"stale": chosen.optimizer.stale}))

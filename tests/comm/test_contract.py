@@ -148,7 +148,7 @@ def test_presets_state_the_defaults_of_their_parts() -> None:
         for node in nodes(yaml.safe_load(path.read_text())):
             member = load.common(node["module"])
             function = member.decide if ".policies." in node["module"] else getattr(member, "make", None)
-            for option, value in load.arguments(node).items():
+            for option, value in engines.options(node).items():
                 default = inspect.signature(function).parameters[option].default  # type: ignore[arg-type]
                 if (default, type(default)) != (value, type(value)):
                     others.add((path.stem, option))

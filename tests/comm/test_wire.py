@@ -56,7 +56,7 @@ def kfac(backend: str) -> dict[str, Any]:
     chosen = ["task=resnet50", "optimizer=kfac", "comm=kfac_hierarchical", f"world={WORLD}"]
     comm = configure.resolve([*chosen, f"comm.ranks_per_host={LOCALS}"]).comm
     if backend == "torch":  # what its thread sends would not be watched
-        comm["schedule"]["module"] = "suite.comm.schedules.sync"
+        comm.schedule.module = "suite.comm.schedules.sync"
     hyper = {"factor_interval": 1, "inverse_interval": 1, "stale": False}
     return engines.config("kfac", backend, precision="float32", world=WORLD, hyper=hyper, comm=comm)
 

@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+import engines
 import numpy as np
 import pytest
 from engines import OPTIMIZERS, advance, config, engine, gap, settings_of, weights
@@ -55,7 +56,7 @@ def specified(optimizer: str, task: str = "mylab.tinytask", **hyper: Any) -> dic
     """Parameters after STEPS updates by the reference."""
     node = OPTIMIZERS[optimizer] | settings_of(optimizer) | hyper
     reference = importlib.import_module(f"{node['module']}.reference")
-    oracle, declared, options = Oracle(task), load.declared(node["module"]), load.arguments(node)
+    oracle, declared, options = Oracle(task), load.declared(node["module"]), engines.options(node)
     # a member outside the tree that declares no settings takes its options by name
     settings, named = ([declared.given(options)], {}) if declared else ([], options)
     params = oracle.params

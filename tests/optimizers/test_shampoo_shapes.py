@@ -134,7 +134,7 @@ def test_documented_sweeps_are_plain_overrides(command: str) -> None:
     made = [
         configure.resolve([f"{name}={value}" for (name, _, _), value in zip(typed, run, strict=True)]) for run in runs
     ]
-    nodes = [load.arguments(config.optimizer) for config in made]
+    nodes = [config.optimizer.options() for config in made]
     assert len({str(node) for node in nodes}) == len(nodes) > 1
     plans = [Shampoo([("w", torch.nn.Parameter(torch.zeros(40, 6, 3)))], **node).plan for node in nodes]
     assert all(plan.counts for plan in plans)
@@ -160,7 +160,7 @@ def test_embeddings_in_or_out_are_the_words_too_that_the_output_shares(name: str
 def test_the_published_recipe_sets_what_the_row_says() -> None:
     node = configure.resolve(["experiment=C1-03"]).optimizer
     said = {"block_size": 128, "exponent": 4, "max_size": 8192, "large": "skip", "start_preconditioning": 25}
-    assert {name: node[name] for name in said} == said
+    assert {name: getattr(node, name) for name in said} == said
 
 
 # --------------------------------------------------------------------------------------------- the specification

@@ -332,5 +332,5 @@ def test_the_yaml_is_what_the_halves_take() -> None:
     from suite.settings import configure
 
     node = configure.resolve(["task=resnet50", "optimizer=vogn"]).optimizer
-    assert set(load.arguments(node)) == set(made("torch").defaults)
-    assert set(SETTINGS["vogn"]) <= set(node) and engines.OPTIMIZERS["vogn"]
+    assert set(node.options()) == set(made("torch").defaults)
+    assert set(SETTINGS["vogn"]) <= set(node.options()) and engines.OPTIMIZERS["vogn"]

@@ -28,7 +28,7 @@ def main(rate: str = "1gbit", delay: str | None = None) -> int:
     """Print the table; 1 where a ledger is not true."""
     every, true = modes(), True
     by_hosts = {
-        name: {**node, "ranks_per_host": 2} for name, node in every.items() if "flat" not in node["topology"]["module"]
+        name: {**node, "ranks_per_host": 2} for name, node in every.items() if "flat" not in node.topology.module
     }
     with Testbed(2, rate, delay) as bed:
         for link in bed.links:

@@ -64,7 +64,7 @@ def test_a_task_that_reads_a_directory_can_count_check_and_do_without(name: str,
             module = load.common(configure.resolve([f"task={name}"]).task.module)
             assert isinstance(module.PARTS, str), "`suite data` prints it"
             node = configure.resolve([f"task={name}", f"task.data={source}"]).task
-            assert module.make(**load.arguments(node), absent=True).shapes()
+            assert module.make(**node.options(), absent=True).shapes()
             for function in (module.check, module.census):
                 with pytest.raises(UserError):
                     function(str(tmp_path))

@@ -121,8 +121,8 @@ def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> Non
     assert config.tuning == {"source": "tiny-sgd-laptop", "trials": 2}
     assert not {"tuned", "search"} & {*config, *config.optimizer}
     other = configure.resolve(["task=tiny", "optimizer.lr=0.3", "max_steps=7"], conf)
-    assert (other["optimizer"]["lr"], other["max_steps"], other["schedule"]["warmup"]) == (0.3, 7, 2)
-    assert other["tuning"]["source"] == "command line" and other["tuning"]["from"] == "tiny-sgd-laptop"
+    assert (other.optimizer.lr, other.max_steps, other.schedule.warmup) == (0.3, 7, 2)
+    assert other.tuning.source == "command line" and other.tuning["from"] == "tiny-sgd-laptop"
 
     before = sorted((tmp_path / "runs" / "tiny").iterdir())
     code, text = suite("tune", *words)

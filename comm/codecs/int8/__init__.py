@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from suite.comm.codecs._codec import Codec, Draw
+from suite.comm.codecs.int8.settings import Settings
 from suite.contract import UserError
 
+DEFAULTS = Settings()
 SUMMARY = "8-bit integers with a float32 scale for each block"
 CITATION = "Dettmers 2016, arXiv:1511.04561; Alistarh et al. 2017, arXiv:1610.02132 (stochastic rounding)"
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # bits of float32
@@ -33,8 +35,8 @@ class Int8(Codec):
         rounding: `nearest` (ties to even) or `stochastic` (up with the probability of what is cut off).
     """
 
-    block: int = 512
-    rounding: str = "nearest"
+    block: int = DEFAULTS.block
+    rounding: str = DEFAULTS.rounding
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from suite.comm.codecs._codec import Codec, Draw
+from suite.comm.codecs.minifloat.settings import Settings
 from suite.contract import UserError
 
+DEFAULTS = Settings()
 SUMMARY = "floating-point numbers of 8 or 16 bits with configurable exponent and mantissa"
 CITATION = "IEEE 754-2019, section 3; Micikevicius et al. 2022, arXiv:2209.05433 (8 bits)"
 MAGNITUDE, INFINITY = 0x7FFFFFFF, 0x7F800000  # bits of float32: all except the sign; infinity
@@ -31,9 +33,9 @@ class MiniFloat(Codec):
         scale: `absmax` (a power of two for each array) or `none`.
     """
 
-    exponent: int = 5
-    mantissa: int = 2
-    scale: str = "absmax"
+    exponent: int = DEFAULTS.exponent
+    mantissa: int = DEFAULTS.mantissa
+    scale: str = DEFAULTS.scale
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,8 +20,10 @@ import numpy as np
 
 from suite.comm.codecs import _bits
 from suite.comm.codecs._codec import Codec, Draw
+from suite.comm.codecs.table.settings import Settings
 from suite.contract import UserError
 
+DEFAULTS = Settings()
 SUMMARY = "a sign and the nearest of 2^(N-1) percentiles of the magnitudes, recomputed for each array"
 CITATION = "Oyama et al., AdaPrec (poster), table-N; our reading"
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # bits of float32
@@ -38,8 +40,8 @@ class Table(Codec):
         percentiles: `sampled`: from every k-th value, 1 % of them but at least 1,024; `exact`: from all values.
     """
 
-    bits: int = 8
-    percentiles: str = "sampled"
+    bits: int = DEFAULTS.bits
+    percentiles: str = DEFAULTS.percentiles
 
     def __post_init__(self) -> None:
         super().__post_init__()

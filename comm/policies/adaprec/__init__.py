@@ -16,8 +16,10 @@ from typing import Any
 
 from suite.comm.policies._curves import predict
 from suite.comm.policies._policy import Commit, Estimate, Probe, Situation, largest
+from suite.comm.policies.adaprec.settings import Settings
 from suite.contract import UserError
 
+DEFAULTS = Settings()
 SUMMARY = "train in the precision with the largest predicted gain per second"
 CITATION = "Oyama et al., AdaPrec (poster); Klein et al. 2017 (ICLR)"
 READS = ()  # keys of the configuration that the policy uses beside its options
@@ -28,9 +30,9 @@ def decide(
     kinds: Sequence[str],
     situation: Situation,
     *,
-    probe_steps: int = 25,
-    probe_scores: int = 5,
-    commit_steps: int = 100,
+    probe_steps: int = DEFAULTS.probe_steps,
+    probe_scores: int = DEFAULTS.probe_scores,
+    commit_steps: int = DEFAULTS.commit_steps,
 ) -> Generator[Probe | Commit, Any, None]:
     """Decide every `commit_steps` updates.
 

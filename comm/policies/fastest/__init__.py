@@ -12,15 +12,17 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from suite.comm.policies._policy import Commit, Estimate, Measure, Situation, smallest
+from suite.comm.policies.fastest.settings import Settings
 from suite.contract import UserError
 
+DEFAULTS = Settings()
 SUMMARY = "the fastest exchange for each kind of layer, measured before the first step"
 CITATION = "Oyama et al., AdaPrec (poster)"
 READS = ()  # keys of the configuration that the policy uses beside its options
 
 
 def decide(
-    candidates: Sequence[str], kinds: Sequence[str], situation: Situation, *, repeats: int = 7
+    candidates: Sequence[str], kinds: Sequence[str], situation: Situation, *, repeats: int = DEFAULTS.repeats
 ) -> Generator[Measure | Commit, Any, None]:
     """Decide once.
 

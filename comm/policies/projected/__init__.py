@@ -16,8 +16,10 @@ from dataclasses import asdict
 from typing import Any
 
 from suite.comm.policies._policy import Commit, Estimate, Predict, Predicted, Situation, smallest
+from suite.comm.policies.projected.settings import Settings
 from suite.contract import UserError
 
+DEFAULTS = Settings()
 SUMMARY = "the fastest exchange for each kind of layer by the cost model, among those exact enough"
 CITATION = "costs: comm/projection/cost.py; codecs pay only on slow networks: Agarwal et al. 2022 (MLSys)"
 READS = ("network",)  # keys of the configuration that the policy uses beside its options
@@ -28,10 +30,10 @@ def decide(
     kinds: Sequence[str],
     situation: Situation,
     *,
-    bits: float = 8,
-    error: float | None = None,
-    by_kind: bool = True,
-    repeats: int = 5,
+    bits: float = DEFAULTS.bits,
+    error: float | None = DEFAULTS.error,
+    by_kind: bool = DEFAULTS.by_kind,
+    repeats: int = DEFAULTS.repeats,
 ) -> Generator[Predict | Commit, Any, None]:
     """Decide once.
 

@@ -204,7 +204,7 @@ class SectionView:
         """What may be compared with published rows."""
         group = self.section.hardest
         rows = published.rows_for(group.task)
-        return published.comparison(group.task, rows, stand_in=group.stand_in, batch_size=group.batch_size)
+        return published.compare_rows(group.task, rows, stand_in=group.stand_in, batch_size=group.batch_size)
 
 
 def _id(row: Entry) -> str:
