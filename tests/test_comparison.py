@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from suite import load, published
-from suite.published import comparison
+from suite.published import matching
 from suite.settings.configure import resolve
 
 TASKS = ("resnet50", "bert", "transformer", "dlrm", "frnn", "autoencoder", "caffenet", "cifar10")
@@ -13,7 +13,7 @@ TASKS = ("resnet50", "bert", "transformer", "dlrm", "frnn", "autoencoder", "caff
 
 def chosen(*overrides, samples=1281167):
     config = resolve(list(overrides), None)
-    return comparison.choose(published.rows_for(config.task.name), config, samples=samples)
+    return matching.choose(published.rows_for(config.task.name), config, samples=samples)
 
 
 def test_kfac_stands_beside_sp_ngd_at_the_asked_batch_size():
@@ -26,10 +26,10 @@ def test_kfac_stands_beside_sp_ngd_at_the_asked_batch_size():
 def test_only_results_by_the_task_s_metric_and_model_are_shown(task):
     rows = published.rows_for(task)
     shown = chosen(f"task={task}")
-    assert len(shown) <= comparison.MOST_ROWS
+    assert len(shown) <= matching.MOST_ROWS
     assert len({(row.citation, row.optimizer) for row in shown}) == len(shown)
     assert not any(row.model == "ResNet-18" for row in shown if task == "resnet50")
-    kept = comparison.comparable(rows, task)
+    kept = matching.comparable(rows, task)
     assert not {"parameters (millions)", "JET ILW clear shots", "batch_size"} & {row.metric for row in kept}
     assert not any(row.task == "target" or isinstance(row.value, str) for row in kept)
     assert bool(shown) == bool(kept) == (task != "caffenet")  # no file prints CaffeNet's accuracy
@@ -43,21 +43,21 @@ def test_own_method_then_model_then_batch_then_epochs():
     text = replace(row, id="text", value="matches", citation="E")
     model = replace(row, id="model", model="LeNet", citation="F")
     config = resolve(["task=resnet50", "optimizer=kfac", "task.batch_size=32768", "max_steps=1760"], None)
-    order = comparison.choose([other, batch, text, epochs, model, row], config, samples=1281167)
+    order = matching.choose([other, batch, text, epochs, model, row], config, samples=1281167)
     assert [one.id for one in order] == ["A1-12", "epochs", "batch", "method"]
     same_paper = [replace(epochs, citation=row.citation), row]
-    assert [one.id for one in comparison.choose(same_paper, config, samples=1281167)] == ["A1-12"]
-    assert comparison.choose([], config, samples=0) == []
+    assert [one.id for one in matching.choose(same_paper, config, samples=1281167)] == ["A1-12"]
+    assert matching.choose([], config, samples=0) == []
 
 
 def test_the_variant_s_own_model_comes_first():
-    models = comparison._table()["tasks"]["bert"]["models"]
+    models = matching._table()["tasks"]["bert"]["models"]
     assert chosen("task=bert", "task.variant=medium", "optimizer=adamw")[0].model in models["medium"]
     assert chosen("task=bert", "task.variant=large", "optimizer=adamw")[0].model in models["large"]
 
 
 def test_every_name_of_the_table_is_one_of_the_suite_and_one_of_a_row():
-    table, rows = comparison._table(), [row for row in published.load() if row.suite_task]
+    table, rows = matching._table(), [row for row in published.load() if row.suite_task]
     known = {path.stem for group in ("optimizer", "baseline") for path in load.files(group)}
     assert set(table["methods"]) <= known
     assert {name for names in table["methods"].values() for name in names} <= {row.optimizer for row in rows}
@@ -68,5 +68,5 @@ def test_every_name_of_the_table_is_one_of_the_suite_and_one_of_a_row():
 
 
 def test_a_method_is_matched_by_its_whole_name():
-    assert "SP-NGD" in comparison.methods("kfac") and "K-BFGS" not in comparison.methods("kfac")
-    assert comparison.methods("adam") == comparison.methods("no_such_method") == frozenset()
+    assert "SP-NGD" in matching.methods("kfac") and "K-BFGS" not in matching.methods("kfac")
+    assert matching.methods("adam") == matching.methods("no_such_method") == frozenset()

@@ -134,6 +134,14 @@ def test_no_circles() -> None:
     assert _circle(inside) is None
 
 
+def test_no_package_defines_the_name_of_one_of_its_files() -> None:
+    """Importing the file would replace the function of the package."""
+    for path in (path for path in modules() if path.name == "__init__.py"):
+        defined = {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+        files = {file.stem for file in path.parent.iterdir()}
+        assert not defined & files, path
+
+
 def _name(path: Path) -> str:
     """The dotted name under which a file is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts

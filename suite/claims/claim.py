@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from suite.claims import study
 from suite.contract import UserError
 from suite.entries.faults import first_fault, line_of, not_yaml
-from suite.load import nearest
+from suite.load import from_yaml, nearest
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
@@ -149,11 +149,14 @@ def load() -> dict[str, Paper]:
     folder = resources.files("suite.results") / "claims"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     texts = {file.name: file.read_text(encoding="utf-8") for file in files}
-    return {name.removesuffix(".yaml"): parse(text, f"results/claims/{name}") for name, text in texts.items()}
+    return {
+        name.removesuffix(".yaml"): _paper(from_yaml(text), text, f"results/claims/{name}")
+        for name, text in texts.items()
+    }
 
 
 def parse(text: str, name: str) -> Paper:
-    """The claims of one file.
+    """The claims of a user's file. It is read by the parser in Python, which bounds the depth of nesting.
 
     Args:
         text: content of the file.
@@ -165,9 +168,16 @@ def parse(text: str, name: str) -> Paper:
     import yaml
 
     try:
-        return Paper.model_validate(yaml.safe_load(text))
+        content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"{name}: {not_yaml(error)}") from error
+    return _paper(content, text, name)
+
+
+def _paper(content: Any, text: str, name: str) -> Paper:
+    """The claims of a file's content; its text and name are for messages."""
+    try:
+        return Paper.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{name}: {first_fault(error, Paper, text)}") from error
 

@@ -1,7 +1,6 @@
 """Counts the committed results of each preset and member; `suite list` shows which ones were never run."""
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -53,7 +52,7 @@ def _names(result: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[tu
     for group, word in SPEC.items():
         if spec.get(word):
             yield group, spec[word]
-    typed = {word.lstrip("+").partition("=")[::2] for word in shlex.split(result["command"])}
+    typed = {word.lstrip("+").partition("=")[::2] for word in result["command"].split()}  # names need no quotes
     named = [name for key, name in typed if key == "recipe"]
     yield from (("experiments", name) for key, name in typed if key == "experiment")
     yield from (("recipes", name) for name, source in sources.items() if name in named or source == spec.get("recipe"))

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 
 from suite.contract import UserError
+from suite.load import from_yaml
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,7 @@ def _texts() -> dict[str, str]:
 
 @cache
 def _parse(name: str) -> tuple[Row, ...]:
-    import yaml
-
-    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-    document = yaml.load(_texts()[name], Loader=loader)
+    document = from_yaml(_texts()[name])
     tables = {table["id"]: table for table in document["tables"]}
 
     def complete(row: dict) -> Row:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from suite import published
 from suite.claims.standings import sentences
 from suite.published import Row
-from suite.published.comparison import ORDER, choose, comparable
+from suite.published.matching import ORDER, choose, comparable
 from suite.record import record
 from suite.track import server, words
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from suite import published
 from suite.published import Row
-from suite.published.comparison import choose
+from suite.published.matching import choose
 from suite.settings.run import AnyRun
 from suite.track import picture, server
 from suite.track.points import Point, points

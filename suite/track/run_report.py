@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite import published
-from suite.published.comparison import choose, comparable
+from suite.published.matching import choose, comparable
 from suite.record import record
 from suite.track import words
 

@@ -94,16 +94,14 @@ def entries(group: str) -> dict[str, Entry]:
 
 
 def _member(module: str, backends: list[str]) -> Entry:
-    member = load.common(module)
-    return {"backends": backends, "summary": member.SUMMARY, "citation": member.CITATION}
+    constants = load.constants(module)
+    return {"backends": backends, "summary": constants["SUMMARY"], "citation": constants["CITATION"]}
 
 
 def _adapter(path: Path) -> Entry:
     """A member whose YAML file names a module inside another member's folder, such as an adapter."""
-    import yaml
-
-    module = yaml.safe_load(path.read_text())["module"]
-    return _member(module, load.backends(Path(next(iter(load.common(module).__path__)))))
+    module = load.from_yaml(path.read_text())["module"]
+    return _member(module, load.backends(load.source(module).parent))
 
 
 def _preset(path: Path) -> Entry:
@@ -116,10 +114,9 @@ def _preset(path: Path) -> Entry:
 def _comm(path: Path) -> Entry:
     """A communication preset: the backends that all its parts support, and the citations of its parts."""
     parts = list(_modules(_inherited(path)))
-    folders = [Path(next(iter(load.common(module).__path__))) for module in parts]
-    supported = [names for folder in folders if (names := load.backends(folder))]  # a policy has no backend files
+    supported = [names for module in parts if (names := load.backends(load.source(module).parent))]
     backends = [name for name in load.BACKENDS if all(name in names for names in supported)]
-    citations = dict.fromkeys(load.common(module).CITATION for module in parts)
+    citations = dict.fromkeys(load.constants(module)["CITATION"] for module in parts)
     return _preset(path) | {"backends": backends, "citation": "; ".join(filter(None, citations))}
 
 
@@ -129,9 +126,7 @@ def _inherited(path: Path) -> dict[str, Any]:
     The listed presets are searched beside the file, then in conf/comm. `name@some.key` puts a preset's values below
     that key.
     """
-    import yaml
-
-    preset = yaml.safe_load(path.read_text())
+    preset = load.from_yaml(path.read_text())
     values: dict[str, Any] = {}
     for entry in preset.pop("defaults", []):
         name, _, place = entry.partition("@")
@@ -155,9 +150,7 @@ def _modules(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _baseline(path: Path) -> Entry:
     """A baseline, which uses no backend."""
-    import yaml
-
-    return _member(yaml.safe_load(path.read_text())["module"], [])
+    return _member(load.from_yaml(path.read_text())["module"], [])
 
 
 def here() -> dict[str, str | None]:

@@ -16,7 +16,7 @@ from stored import result_of
 
 from suite import published
 from suite.contract import Data, Evaluated, Finished, Started, Step, Target
-from suite.published import comparison
+from suite.published import matching
 from suite.track import sweep, words
 from suite.track.console import Console, patience, printer
 
@@ -211,7 +211,7 @@ def test_the_closing_table(made: Path, close: Callable[..., str]) -> None:
     spent = " all in · compile 0.0 s · median step "
     assert any(" of training, " in line and spent in line and line.endswith(" · cpu") for line in lines)
     assert any(re.match(r"[A-Z]\d-\d\d (SGD|Nesterov), .* ResNet-50 ", line) for line in lines)
-    assert f"6 of 190 published rows, {comparison.ORDER}. To see all, type suite board" in lines
+    assert f"6 of 190 published rows, {matching.ORDER}. To see all, type suite board" in lines
     assert "…" not in printed, "nothing is cut"
     assert "never accuracy, steps or seconds" in " ".join(lines)
     assert f"Data: {result['data']['note']}" in lines

@@ -15,7 +15,7 @@ from stored import artifacts, cut, history, query, result_of, status, tags
 
 from suite import published
 from suite.contract import UserError
-from suite.published import comparison
+from suite.published import matching
 from suite.record import record
 from suite.track import mlflow, picture, server, view
 
@@ -200,7 +200,7 @@ def test_finish_adds_the_rows_beside_the_run_once(store: Path, run: Path) -> Non
     mlflow.finish(config, run)
     mlflow.finish(config, run)
     rows = query(store, "select value from tags where key = 'row'")
-    chosen = comparison.choose(published.rows_for("resnet50"), config, samples=1437)
+    chosen = matching.choose(published.rows_for("resnet50"), config, samples=1437)
     assert sorted(id for (id,) in rows) == sorted(row.id for row in chosen)
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from suite.load import from_yaml
 from suite.published import Row
 from suite.settings.run import AnyRun, Run
 
@@ -19,9 +20,7 @@ TARGET = "target"  # the task of a row that sets a goal and reports no result
 
 @cache
 def _table() -> dict[str, Any]:
-    import yaml
-
-    return yaml.safe_load((resources.files("suite.results") / "matching.yaml").read_text(encoding="utf-8"))
+    return from_yaml((resources.files("suite.results") / "matching.yaml").read_text(encoding="utf-8"))
 
 
 def comparable(rows: Iterable[Row], task: str) -> list[Row]:
