@@ -57,10 +57,10 @@ def test_published_sizes_in_jax(variant: str) -> None:
     assert sum(int(np.prod(value.shape)) for value in grads.values()) == COUNTS[variant]
 
 
-def test_plan_of_the_published_size_needs_no_data(suite_command: Any) -> None:
-    done = suite_command("plan", "+task=bert", "scale=paper", "optimizer=adamw")
-    assert done.returncode == 1 and "parameters  336,226,108," in done.stdout  # data and a GPU are missing
-    assert "missing: data: no directory of pre-training records" in done.stdout
+def test_plan_of_the_published_size_needs_no_data(suite: Any) -> None:
+    code, said = suite("plan", "+task=bert", "scale=paper", "optimizer=adamw")
+    assert code == 1 and "parameters  336,226,108," in said  # data and a GPU are missing
+    assert "missing: data: no directory of pre-training records" in said
 
 
 def test_encoder_matrices_are_named_alike() -> None:
