@@ -118,11 +118,13 @@ def test_a_published_recipe_brings_its_optimizer(task: str, recipe: str, optimiz
     assert chosen["optimizer"]["name"] == "lars"
 
 
+@pytest.mark.quick
 def test_a_sweep_is_every_combination() -> None:
     runs = expand(["+task=resnet50", "optimizer=sgd,kfac", "seed=range(2)"])
     assert [run[1:] for run in runs] == [[f"optimizer={o}", f"seed={s}"] for o in ("sgd", "kfac") for s in (0, 1)]
 
 
+@pytest.mark.quick
 def test_overriding_a_tuned_value_leaves_the_recipe() -> None:
     tuned = configure.compose(["task=resnet50", "optimizer=kfac"])["tuning"]
     other = configure.compose(["task=resnet50", "optimizer=kfac", "optimizer.lr=0.5"])["tuning"]

@@ -14,6 +14,8 @@ import yaml
 from suite.contract import UserError
 from suite.report import published
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "results" / "published").glob("*.yaml"))
 COLLECTION = ROOT.parent / "shared" / "published" / "published.yaml"

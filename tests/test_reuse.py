@@ -147,6 +147,7 @@ def test_a_replaced_image_changes_the_data_version(tmp_path: Path, written: Path
     assert data_version(after) != data_version(before)
 
 
+@pytest.mark.quick
 def test_a_mixed_run_is_not_resumed_silently(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was last continued in this environment, so nothing has changed since, and it is no run of this alone."""
     facts: dict[str, object] = {}

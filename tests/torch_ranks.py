@@ -55,7 +55,7 @@ def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str,
     other = torch.optim.SGD(plain.parameters(), lr=0.1)
     different: set[str] = set()
     furthest = 0.0
-    losses, equal = [], []
+    losses, equal, seeds = [], [], set()
     for step in range(job["steps"]):
         if job.get("die") == [rank, step]:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -65,12 +65,14 @@ def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str,
         for number in range(count):
             inputs, targets = slices((case.inputs, case.targets), number, count)
             torch.manual_seed(pipeline.seed_of(step, number))
+            seeds.add(pipeline.seed_of(step, number))
             outputs = plain(*inputs)
             value = case.loss(outputs, targets) if case.loss else outputs
             value.backward()
             total += value.item()
             results[number] = outputs.detach()
         losses.append([loss.item(), total / count])
+        assert len(seeds) == (step + 1) * count, "two micro-batches draw the same numbers"
         equal += [torch.equal(result, results[number]) for number, result in pipeline.outputs.items()]
         whole = dict(plain.named_parameters())
         for parameter in whole.values():

@@ -17,6 +17,7 @@ RESULTS = [json.loads(path.read_text()) for path in sorted(FOLDER.rglob("*.json"
 CONFIG = {"max_steps": 320, "stop_at_target": False, "optimizer": {"fisher": "empirical", "lr": 0.1, "name": None}}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("key", "same", "other"),
     [
@@ -47,6 +48,7 @@ def test_no_result_is_left_out_that_the_composed_configuration_matches() -> None
         assert all(might_be(words, result) for result in matching), overrides
 
 
+@pytest.mark.quick
 def test_a_network_does_not_count_as_a_baseline_on_its_data() -> None:
     trees = wanted_settings("+task=frnn task.data=simulated baseline=trees")
     network = wanted_settings("+task=frnn task.data=simulated optimizer=adamw")

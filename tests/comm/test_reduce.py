@@ -72,6 +72,7 @@ def test_backends_reduce_to_the_same_bits(key: str, algorithm: str) -> None:
         assert np.array_equal(np.stack([rank[name] for rank in states]), value), name
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "key, algorithm, topology", sampled(coded.NODES, [tuple(way) for way in WAYS if way[0] != "native"])
 )
@@ -83,6 +84,7 @@ def test_what_was_sent_and_what_is_remembered_is_the_sum_of_gradients(key: str, 
     nothing_is_lost(made, each, by_torch(made, each), topology)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("key", ["float21", "onebit"])
 @pytest.mark.parametrize("algorithm, topology", IN_JAX)
 def test_nothing_is_lost_in_jax_either(key: str, algorithm: str, topology: str) -> None:
@@ -210,6 +212,7 @@ def owned(backend: str, made: Channels, stack: np.ndarray, owners: tuple[int, ..
     return np.asarray(shares), np.asarray(wholes), entries
 
 
+@pytest.mark.quick
 def test_many_ranks_send_no_more_than_twice_what_owners_need() -> None:
     """A hundred matrices of ten sizes: over a thousand ranks no more than over eight, each way."""
     sizes = range(10, 110, 10)
@@ -297,6 +300,7 @@ def test_backends_divide_by_three_to_the_same_bits(algorithm: str) -> None:
     assert np.array_equal(np.stack(in_torch(ours, 3)), np.asarray(run(values)))
 
 
+@pytest.mark.quick
 def test_buckets_follow_backward() -> None:
     """Last layer first; a bucket is closed by what fills it, or by what travels otherwise."""
     sizes = {"a": 60, "b": 28, "c": 4, "d": 32}

@@ -53,6 +53,7 @@ def zeros(params: Tree, step: int) -> Tree:
     return {name: np.zeros(np.shape(value)) for name, value in params.items()}
 
 
+@pytest.mark.quick
 @every
 @both
 def test_backends_equal_the_reference(backend: str, form: str) -> None:

@@ -9,6 +9,8 @@ from suite.comm.partition.orders import SCHEDULES, Pass, Schedule, in_flight, or
 from suite.comm.partition.placement import Grid, Place, events
 from suite.comm.partition.timeline import StageTimes, shortest, simulate
 
+pytestmark = pytest.mark.quick
+
 LAYOUTS = [r for count in (1, 2, 3, 4) for r in itertools.product((1, 2, 3), repeat=count)]
 both = pytest.mark.parametrize("schedule", SCHEDULES)
 
