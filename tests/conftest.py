@@ -1,5 +1,6 @@
 """What every test shares: two host devices for jax, one thread a framework, the members outside the tree."""
 
+import functools
 import gc
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hydra
 import pytest
 
 TESTS = Path(__file__).parent
@@ -20,6 +22,23 @@ if "jax" not in sys.modules:
     os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     os.environ.setdefault("NPROC", "8")  # as suite.launch.execution does for several host devices, for the same reason
 sys.path[:0] = [str(OUTSIDE), str(TESTS)]
+
+
+def compose_once(compose: Callable[..., object]) -> Callable[..., object]:
+    """Remember what Hydra composed of which words: the suite only reads it, and it takes a quarter of a second.
+
+    A folder of a test's own is read each time.
+    """
+    remembered = functools.lru_cache(maxsize=512)(lambda name, words: compose(name, list(words)))
+
+    def call(config_name: str, overrides: list[str]) -> object:
+        own = any("searchpath" in word for word in overrides)
+        return compose(config_name, overrides) if own else remembered(config_name, tuple(overrides))
+
+    return call
+
+
+hydra.compose = compose_once(hydra.compose)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -72,6 +72,8 @@ def ask(backend: str, world: int, job: str, *arguments: Any, deadline: float = 4
     After a failure the next job gets new ranks.
     """
     key = backend, world
+    if key in pools and not all(process.is_alive() for process, _ in pools[key].ranks):
+        pools.pop(key).close()  # jax ends processes that have not heard of each other for a minute
     if key not in pools:
         while len(pools) >= KEPT:
             pools.pop(next(iter(pools))).close()

@@ -8,6 +8,8 @@ from suite.board.groups import INCIDENTAL, rank
 from suite.record import record
 from suite.statistics.summary import Summary
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[1]
 
 

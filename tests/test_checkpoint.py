@@ -15,6 +15,8 @@ from suite.contract import Started, UserError
 from suite.record.log import Log
 from suite.training import checkpoint
 
+pytestmark = pytest.mark.quick
+
 WORLD = 3
 
 

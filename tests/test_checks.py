@@ -146,7 +146,7 @@ def test_every_mode_starts(name: str) -> None:
     checks.check(engines.change(config, {"backend": "jax"}), execution.make_task(config))
 
 
-@pytest.mark.parametrize("backend", load.BACKENDS)
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
 def test_a_mode_that_names_an_optimizer_makes_a_step(backend: str) -> None:
     """The modes that name none are tried by tests/test_pairs.py."""
     for name in filter(named, load.options("comm")):
@@ -168,7 +168,13 @@ def recipe_lines() -> list[Any]:
         if name.endswith("-laptop"):
             task, optimizer = name.removesuffix("-laptop").rsplit("-", 1)
             places[name] = [f"+task={task}", f"optimizer={optimizer}"]
-    return [pytest.param([*places[name], f"recipe={name}"], id=name) for name in every]
+    seen: set[str] = set()  # the first of each task's; the others are tried by `make test-all`
+    lines = []
+    for name in every:
+        marks = [pytest.mark.slow] if places[name][0] in seen else []
+        seen.add(places[name][0])
+        lines.append(pytest.param([*places[name], f"recipe={name}"], id=name, marks=marks))
+    return lines
 
 
 @pytest.mark.parametrize("words", recipe_lines())

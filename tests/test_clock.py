@@ -31,6 +31,7 @@ class Timer:
         self.threads.clear()
 
 
+@pytest.mark.quick
 def test_asynchronous_work_is_billed_to_training_not_to_the_pause() -> None:
     device = Timer()
     clock = Clock(device.synchronize)
@@ -42,6 +43,7 @@ def test_asynchronous_work_is_billed_to_training_not_to_the_pause() -> None:
     assert clock.excluded["evaluation"] < WORK / 2
 
 
+@pytest.mark.quick
 def test_a_pause_is_not_billed() -> None:
     clock = Clock(lambda: None)
     clock.start()
@@ -52,6 +54,7 @@ def test_a_pause_is_not_billed() -> None:
     assert clock.wall >= WORK
 
 
+@pytest.mark.quick
 def test_the_clock_goes_on_after_a_restore() -> None:
     now = iter(float(n) for n in range(100))
     first = Clock(lambda: None, lambda: next(now))
@@ -116,6 +119,7 @@ class Engine:
         return {"compile_seconds": 0.0}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("device, host", [(WORK, 0.0), (0.0, WORK)])
 def test_the_loop_bills_steps_and_only_steps(device: float, host: float) -> None:
     steps = 4
@@ -173,6 +177,7 @@ def config_of(steps: int, **changes: object) -> dict[str, object]:
     return engines.change(config, {"comm.policy": None, **changes})
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 def test_batches_made_while_the_clock_stands_are_billed(prefetch: int) -> None:
     """An evaluation lasts as long as two batches take, so that a thread could make them all unbilled."""

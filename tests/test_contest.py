@@ -9,6 +9,8 @@ from suite.board.sections import sections
 from suite.board.site import text
 from suite.statistics.leaders import leader
 
+pytestmark = pytest.mark.quick
+
 
 def seeds(optimizer, *spent, backend="torch", comm="exact", world=1, **more):
     some = [result(seed=seed, step=step, optimizer=optimizer, **more) for seed, step in enumerate(spent)]

@@ -9,6 +9,8 @@ import pytest
 from suite import contract
 from suite.load import BACKENDS
 
+pytestmark = pytest.mark.quick
+
 if TYPE_CHECKING:  # checked by pyright
     from suite.engine import jax, torch
 

@@ -14,6 +14,8 @@ from suite.contract import UserError
 from suite.declared import Declared
 from suite.settings import configure, presets
 
+pytestmark = pytest.mark.quick
+
 CONF = Path(presets.__file__).parents[2] / "conf" / "optimizer"
 DECLARED = {
     name: settings for name in load.members("optimizers") if (settings := load.declared(f"suite.optimizers.{name}"))

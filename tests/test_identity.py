@@ -12,6 +12,8 @@ from suite.tasks.bert import hmm
 from suite.tasks.bert.sample import Hiding
 from suite.tasks.transformer import grammar
 
+pytestmark = pytest.mark.quick
+
 
 def test_sizes_are_appended_once():
     samples = {"train": 800, "valid": 100}

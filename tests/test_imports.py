@@ -66,6 +66,7 @@ def imports(path: Path, *, types: bool = True) -> tuple[set[str], set[str]]:
     return every, eager
 
 
+@pytest.mark.quick
 def test_each_file_keeps_to_its_room() -> None:
     faults = {str(path.relative_to(ROOT)): found for path in modules() if (found := _faults(path))}
     assert not faults
@@ -107,6 +108,7 @@ def _member(path: Path, group: str, names: set[str]) -> list[str]:
     return found
 
 
+@pytest.mark.quick
 def test_rooms_import_only_rooms_below_them() -> None:
     """So there is no circle between rooms, and a change is felt only above it."""
     upward = []

@@ -81,6 +81,7 @@ def test_kfac_is_counted_as_it_sends(topology: str, codec: str, symmetric: bool)
         assert bool(there) == (step == 0) and bool(back) == (step != 1)
 
 
+@pytest.mark.quick
 def test_work_is_the_busiest_owners() -> None:
     """Three factors of one side: one rank inverts 3, two ranks at most 2, eight ranks at most 1."""
     layers = {f"l{i}": kfacs.Layer("linear", (f"l{i}",)) for i in range(2)}
@@ -92,6 +93,7 @@ def test_work_is_the_busiest_owners() -> None:
         assert (five.work, five.total, five.sent, five.side) == (owners.count(0) * 125, 3 * 125, owners, 5)
 
 
+@pytest.mark.quick
 def test_stale_statistics_save_what_the_published_ones_saved() -> None:
     """The mean over a cycle: bytes and inverses are those of all factors, times the share that row A2-01 prints."""
     words = ("optimizer=kfac", "optimizer.factor_interval=1", "optimizer.inverse_interval=1", "inverse_seconds=0.1")
@@ -106,6 +108,7 @@ def test_stale_statistics_save_what_the_published_ones_saved() -> None:
     assert stale["step_seconds"]["sync"] < every["step_seconds"]["sync"]
 
 
+@pytest.mark.quick
 def test_statistics_wait_for_the_layer_that_backward_reaches_last() -> None:
     """Of the same size: the input's factors of both layers. With sampled labels there is another backward pass."""
     layers = {name: kfacs.Layer("linear", (name,)) for name in ("first", "second")}
@@ -152,6 +155,7 @@ def test_compute_comes_from_one_devices_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert projected("compute_seconds=0.5")["compute_seconds"] == 0.5
 
 
+@pytest.mark.quick
 def test_shared_inverses_may_beat_one_device() -> None:
     words = ("optimizer=kfac", "optimizer.factor_interval=1", "optimizer.inverse_interval=1", "network=abci")
     config = [word for word in WORDS if not word.startswith("network")]

@@ -14,6 +14,8 @@ import yaml
 from suite import published
 from suite.contract import UserError
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "results" / "published").glob("*.yaml"))
 COLLECTION = ROOT.parent / "shared" / "published" / "published.yaml"

@@ -89,6 +89,7 @@ def test_a_run_begins_with_the_caution(suite: Call) -> None:
     assert code == 0 and "note: optimizer=sgd has no published recipe for task=autoencoder at scale=gpu" in text
 
 
+@pytest.mark.quick
 def test_a_recipe_that_was_tuned_or_named_comes_first() -> None:
     assert configure.resolve(["task=frnn", "scale=gpu", "recipe=null"]).tuning.source == "defaults"
     named = configure.resolve(["task=bert", "scale=gpu", "recipe=bert-lamb-phase2"])
@@ -96,6 +97,7 @@ def test_a_recipe_that_was_tuned_or_named_comes_first() -> None:
     assert configure.resolve(["task=frnn"]).tuning.source == "frnn-adamw-laptop"
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("variant, width", [("base", 512), ("big", 1024)])
 def test_the_transformers_rate_is_the_papers(variant: str, width: int) -> None:
     """d_model^-0.5 · min(step^-0.5, step · 4000^-1.5), steps from 1 (Vaswani et al. 2017, section 5.3, equation 3)."""
@@ -120,6 +122,7 @@ def test_the_rate_grows_with_the_batch(recipe: str) -> None:
     assert config.optimizer.lr == pytest.approx(0.1 * config.task.batch_size / 256)
 
 
+@pytest.mark.quick
 def test_caffenets_rate_is_the_posters() -> None:
     """0.01 (1 - epoch/100)², over 100 epochs; 1,000 outputs whatever the classes."""
     config = configure.resolve(["task=caffenet", "scale=gpu"])

@@ -7,6 +7,8 @@ import pytest
 from suite.contract import UserError
 from suite.training.schedule import Scheduled, factor, hyper
 
+pytestmark = pytest.mark.quick
+
 
 def test_linear_warms_up_and_ends_at_zero() -> None:
     config = {"shape": "linear", "warmup": 10}

@@ -73,6 +73,7 @@ def folded(*segments: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
     return record.fold([*events, {"event": "finished", "outcome": {"kind": "exhausted"}, "facts": FACTS | last}], [])
 
 
+@pytest.mark.quick
 def test_the_kernels_bytes_are_added_up_too() -> None:
     before = {"before": {"bytes": counted(100, 110), "peak_memory_bytes": 9}}
     found = folded({}, before, last={"bytes": counted(50, 70)})
@@ -89,6 +90,7 @@ def test_the_times_of_steps_are_the_nearest_rank() -> None:
     assert record.fold(events, [])["step_seconds"] == {"p50": 50.0, "p99": 99.0}
 
 
+@pytest.mark.quick
 def test_a_log_of_an_older_version_is_folded_as_it_was() -> None:
     """It knows of its last segment alone; results that are published say so."""
     found = folded({}, {}, last={"bytes": counted(50)})

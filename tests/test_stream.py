@@ -1,8 +1,11 @@
 """The counter-based stream: equal in NumPy and jax, uniform, independent of how it is asked."""
 
 import numpy as np
+import pytest
 
 from suite import stream
+
+pytestmark = pytest.mark.quick
 
 KNOWN = [3638035274, 459934294, 343465184]
 

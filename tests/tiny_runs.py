@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import conftest
+import pytest
 
 CONF = ("--config-dir", str(conftest.OUTSIDE / "conf"))
 TINY = (*CONF, "+task=tiny", "track=none", "threads=1")
@@ -17,12 +16,14 @@ Call = Callable[..., tuple[int, str]]
 
 
 def finished(folder: Path, *arguments: str) -> Path:
-    """The directory of a run in a process of its own."""
-    variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    command = [sys.executable, "-m", "suite", *TINY, *arguments, f"run_dir={folder}"]
-    environment = variables | {"PYTHONPATH": PATH}
-    done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """The directory of a run."""
+    from suite import cli
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder.parent)
+        patch.setenv("PYTHONPATH", PATH)
+        patch.delenv("XLA_FLAGS", raising=False)
+        assert cli.main([*TINY, *arguments, f"run_dir={folder}"]) == 0
     return folder
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from suite import published
 from suite.claims import study
-from suite.claims.claim import Check, Claim, load, parse, select
+from suite.claims.claim import Claim, load, parse, select
 from suite.claims.evidence import made_by, wanted_settings
 from suite.contract import UserError
 from suite.settings import configure
@@ -20,47 +20,43 @@ FOLDER = conftest.TESTS.parent / "results" / "claims"
 LINES = 40  # a reviewer writes a claim in ten minutes
 
 
-def names(values: list[tuple[Claim, Check]]) -> list[str]:
-    return [f"{claim.id}.{check.name}" for claim, check in values]
-
-
 def test_ids_are_unique_and_begin_with_their_paper():
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS) >= 35
     assert all(claim.id.startswith(name.split("-")[0]) for name, paper in load().items() for claim in paper.claims)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_claim_is_short(path: Path):
-    starts = [n for n, line in enumerate(path.read_text().splitlines()) if line.lstrip().startswith("- id:")]
-    ends = [*starts[1:], len(path.read_text().splitlines())]
-    assert max(end - start for start, end in zip(starts, ends, strict=True)) <= LINES
+def test_a_claim_is_short():
+    for path in sorted(FOLDER.glob("*.yaml")):
+        starts = [n for n, line in enumerate(path.read_text().splitlines()) if line.lstrip().startswith("- id:")]
+        ends = [*starts[1:], len(path.read_text().splitlines())]
+        assert max(end - start for start, end in zip(starts, ends, strict=True)) <= LINES, path
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_the_rows_of_a_claim_are_published_rows(claim: Claim):
-    assert [published.row(id).id for id in claim.rows] == list(claim.rows)
+def test_the_rows_of_a_claim_are_published_rows():
+    for claim in CLAIMS:
+        assert [published.row(id).id for id in claim.rows] == list(claim.rows), claim.id
 
 
 RUNS = [(claim, check) for claim, check in CHECKS if check.runs]
 
 
-@pytest.mark.parametrize("claim, check", RUNS, ids=names(RUNS))
-def test_the_commands_of_a_check_are_complete(claim: Claim, check: Check):
-    for overrides in check.runs.values():
-        config = configure.resolve(shlex.split(overrides))
-        assert check.scale == "stand-in" or config.scale == "paper"
-    assert check.needs or check.minutes, "state minutes, or what the check needs"
-    assert check.scale == "published" or not check.needs
+def test_the_commands_of_a_check_are_complete():
+    for claim, check in RUNS:
+        for overrides in check.runs.values():
+            config = configure.resolve(shlex.split(overrides))
+            assert check.scale == "stand-in" or config.scale == "paper", (claim.id, check.name)
+        assert check.needs or check.minutes, f"{claim.id}.{check.name}: state minutes, or what the check needs"
+        assert check.scale == "published" or not check.needs, (claim.id, check.name)
 
 
 PUBLISHED = [(claim, check) for claim, check in RUNS if check.scale == "published" and claim.rows]
 
 
-@pytest.mark.parametrize("claim, check", PUBLISHED, ids=names(PUBLISHED))
-def test_a_check_at_the_published_size_has_the_batch_size_of_a_row(claim: Claim, check: Check):
-    printed = {published.row(id).batch_size for id in claim.rows} - {None}
-    own = {wanted_settings(overrides)[0]["task.batch_size"] for overrides in check.runs.values()}
-    assert not {size for size in printed if isinstance(size, int)} or own & printed
+def test_a_check_at_the_published_size_has_the_batch_size_of_a_row():
+    for claim, check in PUBLISHED:
+        printed = {published.row(id).batch_size for id in claim.rows} - {None}
+        own = {wanted_settings(overrides)[0]["task.batch_size"] for overrides in check.runs.values()}
+        assert not {size for size in printed if isinstance(size, int)} or own & printed, (claim.id, check.name)
 
 
 @pytest.mark.parametrize(
@@ -132,9 +128,9 @@ def test_every_committed_value_of_a_study_is_of_its_present_code_and_arguments()
 STUDIES = [(claim, check) for claim, check in CHECKS if check.study]
 
 
-@pytest.mark.parametrize("claim, check", STUDIES, ids=names(STUDIES))
-def test_every_study_has_committed_values(claim: Claim, check: Check):
-    assert list((FOLDER.parent / "studies" / claim.id).glob(f"{check.name}-s*.json"))
+def test_every_study_has_committed_values():
+    for claim, check in STUDIES:
+        assert list((FOLDER.parent / "studies" / claim.id).glob(f"{check.name}-s*.json")), (claim.id, check.name)
 
 
 def test_a_claim_of_ones_own_must_have_its_own_id(tmp_path: Path):
@@ -164,6 +160,6 @@ def test_a_study_that_cannot_run_is_rejected_with_its_line(tmp_path: Path, line:
     assert message in str(error.value) and str(own) in str(error.value)
 
 
-@pytest.mark.parametrize("claim, check", STUDIES, ids=names(STUDIES))
-def test_the_studies_of_the_suites_own_claims_exist_and_take_their_arguments(claim: Claim, check: Check):
-    assert check.study and study.fault(check.study, check.arguments) is None
+def test_the_studies_of_the_suites_own_claims_exist_and_take_their_arguments():
+    for claim, check in STUDIES:
+        assert study.fault(check.study or "", check.arguments) is None, (claim.id, check.name)

@@ -7,6 +7,8 @@ import pytest
 from suite.claims.claim import Check, Measure, Region
 from suite.claims.measure import Bounds, quantity, read
 
+pytestmark = pytest.mark.quick
+
 
 def result(steps=(10, 20, 30), values=(50.0, 80.0, 97.5), *, targets=((90.0, 30), (97.0, 30)), kind="reached", **more):
     """A result with evaluations of top1, and a ladder of (value, step of the crossing or None)."""

@@ -10,6 +10,8 @@ from suite.claims.evidence import Evidence, missing
 from suite.claims.measure import Bounds
 from suite.claims.verdict import measured, standing
 
+pytestmark = pytest.mark.quick
+
 
 def check(holds=None, **more):
     more = {"name": "a", "scale": "published", "quantity": "q", "study": "some", "minutes": 1} | more

@@ -17,6 +17,8 @@ from suite.comm.projection.network import Level, Network, Place
 from suite.comm.transport import entry
 from suite.contract import UserError
 
+pytestmark = pytest.mark.quick
+
 ALPHA, BANDWIDTH = 1e-3, 1e6
 LEVEL = Level(ALPHA, BANDWIDTH)
 PLAIN = Network("plain", inner=LEVEL, outer=LEVEL, ranks_per_host=1, all_reduce="ring", codec=1e9)

@@ -1,8 +1,11 @@
 """float21, over all its words."""
 
 import numpy as np
+import pytest
 
 from suite.comm.codecs.float21 import Float21, words
+
+pytestmark = pytest.mark.quick
 
 
 def test_every_word_is_its_own_encoding() -> None:

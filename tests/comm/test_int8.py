@@ -8,6 +8,8 @@ from suite.comm import setup
 from suite.comm.codecs.int8 import Int8
 from suite.contract import UserError
 
+pytestmark = pytest.mark.quick
+
 
 def parts(codec: Int8, values: np.ndarray, draw: object = None) -> tuple[np.ndarray, np.ndarray]:
     """Scales (blocks,) and numbers (n,)."""

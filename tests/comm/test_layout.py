@@ -9,6 +9,8 @@ import torch
 from suite.comm.layout import jax as in_jax
 from suite.comm.layout import torch as in_torch
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 64, 501])
 def test_triangles_hold_the_whole_matrix(n: int) -> None:

@@ -12,6 +12,8 @@ from suite.comm.codecs.onebit import OneBit
 from suite.comm.encoder import jax as jax_encoder
 from suite.comm.encoder import torch as torch_encoder
 
+pytestmark = pytest.mark.quick
+
 
 def test_each_side_comes_back_as_its_mean() -> None:
     codec = OneBit()

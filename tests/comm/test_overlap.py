@@ -98,6 +98,7 @@ def watched(
     return seen, reduce, schedule, model
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "called twice"])
 def test_what_is_complete_travels_while_backward_goes_on(twice: bool) -> None:
     seen, reduce, schedule, _ = watched(2, twice=twice)
@@ -160,6 +161,7 @@ def test_a_parcel_without_its_layer_is_left_to_absorb() -> None:
     assert reduce.sent == ["gradients/1", "gradients/0"] and not reduce.early and not schedule.queue
 
 
+@pytest.mark.quick
 def test_statistics_are_divided_once_the_last_part_has_come() -> None:
     finished: dict[str, Tensor] = {}
     statistics = Statistics(lambda taps, weight: {"a": taps * weight}, finished.__setitem__)

@@ -27,6 +27,7 @@ from reducing import (
     levels,
     nothing_is_lost,
 )
+from sampling import sampled
 from simulated_jax import simulate as in_jax
 from simulated_torch import simulate as in_torch
 
@@ -59,8 +60,7 @@ def test_exact_codecs_give_the_mean_and_hosts_do_not_matter(algorithm: str, topo
         assert all(np.array_equal(means[name], expected[name]) for name in SHAPES), backend
 
 
-@pytest.mark.parametrize("key", coded.NODES)
-@pytest.mark.parametrize("algorithm", ["gather", "all_to_all", "ring"])
+@pytest.mark.parametrize("key, algorithm", sampled(coded.NODES, ["gather", "all_to_all", "ring"]))
 def test_backends_reduce_to_the_same_bits(key: str, algorithm: str) -> None:
     """Two rounds with error feedback, in one bucket each tensor: means and residuals."""
     changes = {"codec": coded.NODES[key], "algorithm": algorithm, "feedback": True, "bucket_mib": 0}
@@ -72,8 +72,10 @@ def test_backends_reduce_to_the_same_bits(key: str, algorithm: str) -> None:
         assert np.array_equal(np.stack([rank[name] for rank in states]), value), name
 
 
-@pytest.mark.parametrize("key", coded.NODES)
-@pytest.mark.parametrize("algorithm, topology", [way for way in WAYS if way[0] != "native"])
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "key, algorithm, topology", sampled(coded.NODES, [tuple(way) for way in WAYS if way[0] != "native"])
+)
 def test_what_was_sent_and_what_is_remembered_is_the_sum_of_gradients(key: str, algorithm: str, topology: str) -> None:
     """Of every value, over several steps, over all ranks, hops and levels: nothing is lost, it only comes later."""
     node = coded.NODES[key]
@@ -82,6 +84,7 @@ def test_what_was_sent_and_what_is_remembered_is_the_sum_of_gradients(key: str, 
     nothing_is_lost(made, each, by_torch(made, each), topology)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("key", ["float21", "onebit"])
 @pytest.mark.parametrize("algorithm, topology", IN_JAX)
 def test_nothing_is_lost_in_jax_either(key: str, algorithm: str, topology: str) -> None:
@@ -130,8 +133,7 @@ OWNERS = {  # how rows go, and how many of them are a rank's
 SENT_AS_MEAN = ("fewer rows than ranks", "one has all")  # in slices most would be padding
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("kind", OWNERS)
+@pytest.mark.parametrize("kind, topology", sampled(OWNERS, TOPOLOGIES))
 def test_owners_get_their_rows_and_give_them_back(kind: str, topology: str) -> None:
     """`to_owners` and `gather` to the same bits in both backends, exact and coded; nobody's rows do not travel."""
     owners = OWNERS[kind]
@@ -210,6 +212,7 @@ def owned(backend: str, made: Channels, stack: np.ndarray, owners: tuple[int, ..
     return np.asarray(shares), np.asarray(wholes), entries
 
 
+@pytest.mark.quick
 def test_many_ranks_send_no_more_than_twice_what_owners_need() -> None:
     """A hundred matrices of ten sizes: over a thousand ranks no more than over eight, each way."""
     sizes = range(10, 110, 10)
@@ -297,6 +300,7 @@ def test_backends_divide_by_three_to_the_same_bits(algorithm: str) -> None:
     assert np.array_equal(np.stack(in_torch(ours, 3)), np.asarray(run(values)))
 
 
+@pytest.mark.quick
 def test_buckets_follow_backward() -> None:
     """Last layer first; a bucket is closed by what fills it, or by what travels otherwise."""
     sizes = {"a": 60, "b": 28, "c": 4, "d": 32}

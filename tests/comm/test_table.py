@@ -17,6 +17,7 @@ def magnitudes(codec: Table, values: np.ndarray) -> np.ndarray:
     return codec.encode(values)[: 4 * codec.size].view("<f4").astype(np.float64)
 
 
+@pytest.mark.quick
 @every
 def test_magnitudes_are_percentiles(bits: int) -> None:
     for values in (coded.samples(1000), coded.samples(7), coded.samples(1)):
@@ -26,6 +27,7 @@ def test_magnitudes_are_percentiles(bits: int) -> None:
         assert np.array_equal(magnitudes(codec, values), expected)
 
 
+@pytest.mark.quick
 @every
 @pytest.mark.parametrize("kind", ["normal", "heavy"])
 def test_a_value_takes_the_nearest_magnitude_and_keeps_its_sign(bits: int, kind: str) -> None:
@@ -52,6 +54,7 @@ def test_words_have_the_sign_on_top(bits: int) -> None:
     assert whole >> (13 * bits) == 0 and _bits.group(bits) * bits % 8 == 0
 
 
+@pytest.mark.quick
 def test_table_1_multiplies_the_norm_and_more_bits_clip_the_tails() -> None:
     """The 99th percentile of |N(0, 1)| is 2.576."""
     values = np.random.default_rng(0).normal(size=200_000).astype(np.float32)

@@ -47,6 +47,7 @@ def tensors(state: Any) -> list[torch.Tensor]:
     return [tensor for item in items for tensor in tensors(item)]
 
 
+@pytest.mark.quick
 # ----------------------------------------------------------------------------------------------------- what it does
 @own
 def test_it_follows_the_reference(name: str) -> None:
@@ -71,6 +72,7 @@ STALE = {"stale": True, "stale_alpha": 0.5, "factor_interval": 1, "inverse_inter
 ABSENT: list[tuple[str, dict[str, Any]]] = [("shampoo", LAGGED), ("shampoo", STAGGERED), ("shampoo", {"graft": "adam"})]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "name, hyper", [*ABSENT, ("muon", {"excluded": ["2"]}), ("kfac", {"inverse_warmup": 2}), ("kfac", STALE)]
 )

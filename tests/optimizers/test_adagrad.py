@@ -12,6 +12,8 @@ from suite.contract import Rows
 from suite.optimizers.adagrad.jax import adagrad
 from suite.optimizers.adagrad.torch import Adagrad
 
+pytestmark = pytest.mark.quick
+
 HYPER = {"lr": 0.1, "epsilon": 1e-3, "initial_accumulator": 0.2}
 ROWS = [[3, 1, 3], [0, 1, 1], [3, 3, 3]]  # what three steps look up in a table of five rows; row 4 never
 VALUES = np.random.default_rng(0).normal(size=(3, 3, 2))

@@ -14,6 +14,8 @@ from suite.optimizers.adamw.jax import adamw
 from suite.optimizers.adamw.settings import Settings
 from suite.optimizers.adamw.torch import AdamW
 
+pytestmark = pytest.mark.quick
+
 SHAPES = {"matrix": (4, 3), "filter": (2, 3, 3, 3), "bias": (5,), "scale": ()}
 HYPER = {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6, "weight_decay": 0.1}
 STEPS = 10

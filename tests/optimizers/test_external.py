@@ -1,6 +1,5 @@
 """Optimizers from elsewhere by their dotted path: the same numbers as their own, errors that say what to type."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,13 +133,12 @@ def test_on_the_board_it_stands_under_its_path() -> None:
     assert given["arguments"] == {"amsgrad": True} and given["name"] == "amsgrad"
 
 
-def test_a_command(suite_command: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
+def test_a_command(suite: Callable[..., tuple[int, str]]) -> None:
     words = ["+task=resnet50", "optimizer=external", "max_steps=2", "track=none", "threads=1", "checkpoint_every=1"]
-    done = suite_command(*words, "optimizer.torch=torch.optim.NAdam", "optimizer.arguments={momentum_decay: 0.01}")
-    assert done.returncode == 0, done.stderr
-    assert "torch.optim.NAdam · torch" in done.stdout
-    refused = suite_command(*words, "optimizer.torch=notinstalled.NAdam")
-    assert refused.returncode == 2 and refused.stderr.count("suite: ") == 1 and "Traceback" not in refused.stderr
+    code, said = suite(*words, "optimizer.torch=torch.optim.NAdam", "optimizer.arguments={momentum_decay: 0.01}")
+    assert code == 0 and "torch.optim.NAdam · torch" in said, said
+    code, said = suite(*words, "optimizer.torch=notinstalled.NAdam")
+    assert code == 2 and said.count("suite: ") == 1, said
 
 
 def test_matrices_and_vectors_in_groups_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ def factor(made: Any) -> np.ndarray:
     return made.optimizer.state["kbfgs"]["a"]["4x4+1"][0].numpy()
 
 
+@pytest.mark.quick
 @both
 def test_a_secant_pair_holds_after_the_update(backend: str) -> None:
     """H y = s is what BFGS is for; and H stays symmetric and positive."""
@@ -73,6 +74,7 @@ def test_an_unusable_pair_changes_nothing_and_is_said(backend: str) -> None:
 PAIRS = [(draw(4), draw(4, seed=seed)) for seed in range(1, 9)] + [(draw(4), -draw(4)), (draw(4), draw(4))]
 
 
+@pytest.mark.quick
 @both
 def test_double_damping_bounds_the_curvature(backend: str) -> None:
     """sᵀy ≥ √λ sᵀs whatever the pair, and nothing changes where both bounds hold already, as in the last pair."""

@@ -15,6 +15,8 @@ from suite.comm.transport.torch import Arriving, Transport
 from suite.contract import Layer
 from suite.optimizers.kfac import jax_factors, torch_factors
 
+pytestmark = pytest.mark.quick
+
 both = pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
 STALE = {"stale": True, "factor_decay": 0.0}
 

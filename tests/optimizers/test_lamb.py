@@ -9,6 +9,8 @@ from alone import BACKENDS, SHAPES, draw, gap, in_jax, pulled, train
 
 from suite.optimizers.lamb.jax import lamb
 
+pytestmark = pytest.mark.quick
+
 both = pytest.mark.parametrize("backend", BACKENDS)
 HYPER = {"lr": 0.05, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6, "weight_decay": 0.1}
 PLAIN = {"lr": 0.05, "weight_decay": 0.0, "epsilon": 1e-12}

@@ -10,6 +10,8 @@ from alone import BACKENDS, SHAPES, draw, gap, in_jax, pulled, train
 from suite.optimizers.lars import EPSILON
 from suite.optimizers.lars.jax import lars
 
+pytestmark = pytest.mark.quick
+
 both = pytest.mark.parametrize("backend", BACKENDS)
 
 

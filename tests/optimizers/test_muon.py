@@ -101,6 +101,7 @@ def gap(one: Tree, other: Tree, names: Any = None) -> float:
     return max(float(np.abs(one[name] - other[name]).max()) for name in names or one)
 
 
+@pytest.mark.quick
 # --------------------------------------------------------------------------------------------- the specification
 @both
 @pytest.mark.parametrize(
@@ -137,6 +138,7 @@ def test_an_edit_takes_effect_at_once(backend: str, change: dict[str, float]) ->
     assert gap(in_reference(**HYPER), expected) > 1e-4
 
 
+@pytest.mark.quick
 @both
 def test_the_rest_is_adamw(backend: str) -> None:
     params, state = draw(0), adamw.init(draw(0))

@@ -11,6 +11,8 @@ from alone import BACKENDS, STEPS, gap, in_jax, in_torch, train
 from suite.optimizers.rmsprop.jax import rmsprop
 from suite.optimizers.rmsprop.torch import RMSprop
 
+pytestmark = pytest.mark.quick
+
 both = pytest.mark.parametrize("backend", BACKENDS)
 HYPER = {"lr": 0.02, "beta2": 0.8, "epsilon": 1e-3}
 

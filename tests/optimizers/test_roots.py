@@ -30,7 +30,14 @@ RIDGED = {"eigh": 1e-5, "eigh32": 0.05, "newton": 0.05}
 
 
 @every
-@pytest.mark.parametrize("size, order", [*((32, p) for p in (2, 4, 8)), *((128, p) for p in (2, 4, 6, 8)), (512, 4)])
+@pytest.mark.parametrize(
+    "size, order",
+    [
+        *((32, p) for p in (2, 4, 8)),
+        (128, 4),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((128, 2), (128, 6), (128, 8), (512, 4))),
+    ],
+)
 def test_accuracy_in_float32(where: str, method: str, size: int, order: int) -> None:
     """A matrix of each condition number, each at a scale of its own: none may disturb another."""
     matrices, exact = stacked(size, order, CONDITIONS)

@@ -17,6 +17,7 @@ both = pytest.mark.parametrize("backend", ["torch", "jax"])
 PLAIN = {"nesterov": False, "weight_decay": 0.0}
 
 
+@pytest.mark.quick
 # --------------------------------------------------------------------------------------------- the specification
 @both
 @pytest.mark.parametrize(

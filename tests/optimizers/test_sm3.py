@@ -15,6 +15,8 @@ from suite.optimizers.adagrad.torch import Adagrad
 from suite.optimizers.sm3.jax import sm3
 from suite.optimizers.sm3.torch import SM3
 
+pytestmark = pytest.mark.quick
+
 both = pytest.mark.parametrize("backend", BACKENDS)
 variants = pytest.mark.parametrize("variant", ["I", "II"])
 

@@ -72,6 +72,7 @@ def gap(one: Tree, other: Tree) -> float:
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
+@pytest.mark.quick
 # --------------------------------------------------------------------------------------------- the specification
 @both
 @pytest.mark.parametrize(
@@ -203,6 +204,7 @@ def test_refreshes_go_to_the_eigenvectors(backend: str, scale: float) -> None:
         assert np.abs(np.sort(diagonal, -1)[..., -1] - 1.0).max() < 1e-3
 
 
+@pytest.mark.quick
 @both
 def test_columns_keep_their_places(backend: str) -> None:
     """Whatever the order of the eigenvalues, so that the second moment stays beside its own direction."""
@@ -224,6 +226,7 @@ def test_a_null_space_keeps_its_basis(backend: str, kind: str) -> None:
     assert np.isfinite(found).all() and np.abs(found.mT @ found - np.eye(8)).max() < 1e-5
 
 
+@pytest.mark.quick
 @both
 def test_one_refresh_brings_moments_along(backend: str) -> None:
     """M in the parameters' own coordinates is what it was."""

@@ -158,6 +158,7 @@ def test_torch_draws_what_the_stream_does() -> None:
             assert found.dtype == kind and np.abs(found.numpy() - expected).max() < bound
 
 
+@pytest.mark.quick
 @both
 def test_without_noise_and_squares_it_is_sgd_with_weight_decay(backend: str) -> None:
     """So much data that σ = 0, so much damping that s does not count: α / γ is SGD's rate and δ̃ its decay; decay here

@@ -12,7 +12,7 @@ from suite.comm.partition.jax.split import split
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
-@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("stages", [3, *(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2))])
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"bert"}))
 def test_the_stages_have_the_gradients_of_the_function(name: str, stages: int, recompute: bool) -> None:
     _compared(CASES[name](Draw()), stages, recompute)

@@ -76,6 +76,7 @@ def test_the_boundary_with_the_most_bytes_is_merged_first() -> None:
     assert parts_of(graph, 3) == [(0,), (1, 2), (3,)]
 
 
+@pytest.mark.quick
 # ---------------------------------------------------------------------------------------------------------- the costs
 @pytest.mark.parametrize("seed", range(20))
 def test_costs_are_the_sums_of_what_a_stage_holds(seed: int) -> None:
@@ -115,6 +116,7 @@ def best_by_trying(problem: Problem, devices: int, stages: int) -> float:
     return best
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("memory", [1e9, 900.0])
 @pytest.mark.parametrize("seed", range(12))
 def test_no_stages_are_better_than_the_planned_ones(seed: int, memory: float) -> None:
@@ -140,6 +142,7 @@ def test_no_stages_are_better_than_the_planned_ones(seed: int, memory: float) ->
             assert sum(cut.replicas for cut in cuts) == devices and len(cuts) == stages
 
 
+@pytest.mark.quick
 def test_memory_by_hand() -> None:
     """One stage holds weights, gradients, two averages, and two micro-batches; recomputed, one of them."""
     entry = np.ones((1, 1))
@@ -157,6 +160,7 @@ def test_memory_by_hand() -> None:
     assert table.memory(2, recompute=True) == 400 + 7 + 20 + 5 + 1000
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "memory, sending, seconds",
     [
@@ -211,6 +215,7 @@ def test_stages_and_micro_batches_are_those_asked_for() -> None:
     assert result.devices == 8 and result.samples * 16 == 64
 
 
+@pytest.mark.quick
 def test_a_replicated_stage_is_as_fast_as_the_others() -> None:
     """A layer that cannot be cut and takes twice as long gets two of three devices."""
     result = plan(chain([1.0, 2.0]), request(3, 12, stages=2, micro_batches=12))

@@ -57,7 +57,7 @@ def plain(case: Case, seeds: list[int]) -> torch_alone.Step:
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("stages", [3, *(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2, 4))])
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_the_stages_have_the_bits_of_the_model(name: str, stages: int, recompute: bool) -> None:
     _compared(name, stages, recompute)

@@ -124,6 +124,7 @@ def test_the_committed_table_is_that_of_the_code() -> None:
     assert again == regressions.simulate("normal, 1 %", 1.1, simulations=20) and again.slower == 1.0
 
 
+@pytest.mark.quick
 def test_comparisons_are_replayed_from_records(tmp_path: Path) -> None:
     """With a spread of 1 %, a side is not slower than itself, and a slow-down of 10 % is found."""
     path, values = tmp_path / "processes.csv", noise(6, 0.007)

@@ -11,6 +11,8 @@ from suite.statistics.leaders import leader, separation, tied_with_leader
 from suite.statistics.sequential import mean_interval
 from suite.statistics.summary import Observation
 
+pytestmark = pytest.mark.quick
+
 
 def row(*spent: float, first: int = 0, missed: tuple[int, ...] = ()) -> dict[int, Observation]:
     """Seeds first, first + 1, … with these steps; `missed` are the seeds without a crossing."""

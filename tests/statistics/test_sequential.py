@@ -12,6 +12,8 @@ from suite.statistics import evidence, sequential
 from suite.statistics.evidence import critical_count, critical_t, sign_evidence, t_evidence
 from suite.statistics.sequential import Interval, decide, mean_interval, median_interval_sequential
 
+pytestmark = pytest.mark.quick
+
 VALUES = st.lists(st.integers(1, 10_000).map(lambda number: number / 64), min_size=3, max_size=12)
 
 

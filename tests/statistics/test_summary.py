@@ -8,6 +8,8 @@ from scipy import stats
 
 from suite.statistics.summary import Observation, median_interval, summarize, wilson
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("hits", "n", "low", "high"), [(8, 10, 0.4902, 0.9433), (0, 5, 0.0, 0.4345), (5, 5, 0.5655, 1.0)]

@@ -59,6 +59,7 @@ def test_the_code_and_the_output_are_linear() -> None:
     assert relu == [True, True, True, False, True, True, True, False]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("loss", ["bernoulli", "squared"])
 def test_loss_and_penalty_by_hand(loss: str) -> None:
     import torch
@@ -170,6 +171,7 @@ def test_the_authors_logs_are_of_the_training_images_and_the_penalty(tmp_path: P
             execution.make_task(configure.resolve([*chosen, wrong]))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_evaluation_puts_out_the_penalty(backend: str) -> None:
     settings = small("autoencoder", None, f"backend={backend}", precision="float64")

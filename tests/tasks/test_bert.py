@@ -57,10 +57,10 @@ def test_published_sizes_in_jax(variant: str) -> None:
     assert sum(int(np.prod(value.shape)) for value in grads.values()) == COUNTS[variant]
 
 
-def test_plan_of_the_published_size_needs_no_data(suite_command: Any) -> None:
-    done = suite_command("plan", "+task=bert", "scale=paper", "optimizer=adamw")
-    assert done.returncode == 1 and "parameters  336,226,108," in done.stdout  # data and a GPU are missing
-    assert "missing: data: no directory of pre-training records" in done.stdout
+def test_plan_of_the_published_size_needs_no_data(suite: Any) -> None:
+    code, said = suite("plan", "+task=bert", "scale=paper", "optimizer=adamw")
+    assert code == 1 and "parameters  336,226,108," in said  # data and a GPU are missing
+    assert "missing: data: no directory of pre-training records" in said
 
 
 def test_encoder_matrices_are_named_alike() -> None:
@@ -111,6 +111,7 @@ def test_every_word_is_one_piece_and_goes_through_text() -> None:
         assert np.array_equal(pieces.encode([said])[0], row[1:-1])
 
 
+@pytest.mark.quick
 def test_pairs_have_two_segments_and_half_of_them_do_not_belong_together() -> None:
     rows = hmm.generate("train", 512, 32, Hiding(0.15, 6), True)
     batch = expand(rows)
@@ -195,6 +196,7 @@ def test_a_layer_of_the_encoder_is_torchs_own(pre_norm: bool) -> None:
     assert torch.allclose(ours(x, visible[:, None, None], lambda y, name: y), expected, atol=1e-5)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("backend", engines.BACKENDS)
 def test_what_is_padded_or_not_asked_for_changes_nothing(backend: str) -> None:
     """Tokens behind the end, and labels and positions behind the last prediction; in loss, gradient and score."""

@@ -46,6 +46,7 @@ def test_jax_takes_the_published_parameters() -> None:
     assert jax.eval_shape(logits, params, image, index).shape == (2, 1000)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("side", [13, 14, 27, 55])
 def test_pools_round_up_in_both_backends(side: int) -> None:
     import jax.numpy as jnp

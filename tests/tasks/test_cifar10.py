@@ -79,6 +79,7 @@ def test_both_formats_say_the_same(python: bool, inside: bool, tmp_path: Path) -
     assert sum(binary.census(str(tmp_path))["train"].values()) == 25
 
 
+@pytest.mark.quick
 def test_training_images_are_cut_from_a_black_frame_and_mirrored(tmp_path: Path) -> None:
     write(tmp_path, python=False)
     data = binary.Cifar(tmp_path)

@@ -84,6 +84,7 @@ def test_first_rows_stay_within_their_tables_bound() -> None:
     assert np.array_equal(task.init(0, "tables.weight", slice(100, 900)), table[100:900])
 
 
+@pytest.mark.quick
 def test_the_interaction_is_the_strict_lower_triangle_after_the_dense_vector() -> None:
     import torch
 
@@ -101,6 +102,7 @@ def test_the_interaction_is_the_strict_lower_triangle_after_the_dense_vector() -
     assert (dense >= 0).all(), "ReLU also ends the bottom network"
 
 
+@pytest.mark.quick
 def test_auc_counts_ties_half_and_the_whole_split_at_once() -> None:
     task = absent()
     parts = [

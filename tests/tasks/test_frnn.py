@@ -51,6 +51,7 @@ def peaks(*outputs: list[float], disrupted: list[bool], **limits: int) -> metric
 EARLY, CORRECT, LATE, NONE = [0, 9, 0, 0, 0, 0], [0, 0, 9, 0, 0, 0], [0, 0, 0, 0, 9, 0], [0, 0, 0, 0, 0, 0]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "output, region",
     [(EARLY, "early"), (CORRECT, "correct"), (LATE, "late"), (NONE, "none"), ([0, 0, 0, 9, 9, 9], "correct")],
@@ -62,6 +63,7 @@ def test_a_shot_counts_at_its_first_alarm(output: list[float], region: str) -> N
     assert rates["missed"] == (region in ("late", "none")) and rates["false"] == 0
 
 
+@pytest.mark.quick
 def test_early_alarms_are_counted_apart_and_are_not_missed() -> None:
     found = peaks(EARLY, CORRECT, LATE, NONE, [3, 0, 0], disrupted=[True] * 4 + [False])
     assert found.rates(5.0) == {"early": 0.25, "correct": 0.25, "late": 0.25, "none": 0.25, "missed": 0.5, "false": 0.0}
@@ -69,6 +71,7 @@ def test_early_alarms_are_counted_apart_and_are_not_missed() -> None:
     assert found.area() == 0.5
 
 
+@pytest.mark.quick
 def test_the_curve_has_both_ends() -> None:
     """One shot of each kind: three right orders out of four, whatever the values are."""
     false, true, thresholds = peaks([5] * 6, [1] * 6, [3], [0], disrupted=[True, True, False, False]).curve()
@@ -80,6 +83,7 @@ def test_equal_outputs_count_half() -> None:
     assert peaks([1] * 6, [1] * 6, disrupted=[True, False]).area() == 0.5
 
 
+@pytest.mark.quick
 def test_the_deadline_and_the_ignored_start() -> None:
     late = [0, 0, 0, 0, 9, 9]
     assert peaks(late, [1], disrupted=[True, False]).area() == 0
@@ -159,6 +163,7 @@ def test_every_shot_once_an_epoch_in_one_stream_from_its_first_chunk_to_its_last
         assert sorted(window) == list(range(len(chunks)))
 
 
+@pytest.mark.quick
 def test_streams_by_random_access() -> None:
     chunks = np.arange(1, 9)
     forward, jumped = Streams(chunks, streams=4, seed=0), Streams(chunks, streams=4, seed=0)

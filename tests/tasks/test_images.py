@@ -46,6 +46,7 @@ def test_what_is_read_is_not_what_is_kept(source):
     np.testing.assert_array_equal(read(source, "valid", [0, 1])[0], expected)
 
 
+@pytest.mark.quick
 # ------------------------------------------------------------------------------------------------------- order
 def test_every_epoch_holds_each_row_once_across_ragged_batches():
     samples, batch_size, epochs = 23, 7, 7
@@ -57,6 +58,7 @@ def test_every_epoch_holds_each_row_once_across_ragged_batches():
     assert len({tuple(one) for one in passes}) == epochs
 
 
+@pytest.mark.quick
 def test_order_does_not_depend_on_batch_size_but_on_the_seed():
     def rows(batch_size, seed):
         return np.concatenate(
@@ -67,10 +69,12 @@ def test_order_does_not_depend_on_batch_size_but_on_the_seed():
     assert (rows(4, seed=0) != rows(4, seed=1)).any()
 
 
+@pytest.mark.quick
 def test_order_is_the_same_in_every_version():
     assert order.permutation(8, seed=0, epoch=0).tolist() == [4, 5, 0, 7, 1, 6, 3, 2]
 
 
+@pytest.mark.quick
 def test_a_sweep_covers_each_row_once_and_pads_with_weight_zero():
     parts = [order.sweep(10, batch_size=4, index=i) for i in range(3)]
     rows, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -97,6 +101,7 @@ def test_an_image_too_long_for_any_crop_gives_its_middle():
     assert box == (0, 493, 10, 506)
 
 
+@pytest.mark.quick
 def test_flips_have_even_odds_and_belong_to_the_sample():
     flips = [augment.flip(augment.generator(0, number)) for number in range(2000)]
     assert 900 < sum(flips) < 1100

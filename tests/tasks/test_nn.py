@@ -9,6 +9,8 @@ from suite import stream
 from suite.contract import Spec
 from suite.tasks import _nn
 
+pytestmark = pytest.mark.quick
+
 KEY = (3, 17)
 
 

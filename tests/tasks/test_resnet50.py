@@ -129,6 +129,7 @@ def test_two_devices_and_micro_batches_with_mixup() -> None:
     assert gap(ends[0], ends[1]) <= 1e-10 and gap(ends[0], ends[2]) <= 1e-10
 
 
+@pytest.mark.quick
 def test_evaluation_agrees_and_counts_every_image_once() -> None:
     made = task()
     scores = []
@@ -186,6 +187,7 @@ def test_strided_layers_pad_alike() -> None:
     )
 
 
+@pytest.mark.quick
 def test_running_mixup_blends_with_the_step_before() -> None:
     """x̃ᵗ = λ xᵗ + (1 - λ) x̃ᵗ⁻¹, from λ = 1 in the first step."""
     made = task(mixup=0.4)

@@ -160,6 +160,7 @@ def test_both_backends_write_the_same_words(options: dict[str, Any]) -> None:
     assert scores[0]["bleu"] == scores[1]["bleu"] and scores[0]["loss"] == pytest.approx(scores[1]["loss"], abs=1e-10)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("backend", engines.BACKENDS)
 def test_neither_padding_nor_the_other_sentences_are_seen(backend: str) -> None:
     """Wider padding changes no loss, and halves of a batch write what the whole one does."""
@@ -204,6 +205,7 @@ def test_cached_decoding_is_the_full_forward_pass(backend: str, norm: str) -> No
         assert np.array_equal(scores.argmax(1)[live], written[live, t])
 
 
+@pytest.mark.quick
 def test_the_loss_is_the_smoothed_one_over_words() -> None:
     """(1 - ε) of the word's and ε of the mean cross-entropy; padding and samples of weight 0 count for nothing."""
     import torch
