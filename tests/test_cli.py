@@ -68,7 +68,9 @@ def test_a_part_of_comm_may_be_named() -> None:
     found = configure.resolve(
         [TASK, "comm=fp8", "comm.algorithm=gather", "comm.topology=leader", "comm.schedule=stale"]
     )
-    modules = {part: getattr(found.comm, part).module.rpartition(".")[2] for part in ("algorithm", "topology", "schedule")}
+    modules = {
+        part: getattr(found.comm, part).module.rpartition(".")[2] for part in ("algorithm", "topology", "schedule")
+    }
     assert modules == {"algorithm": "gather", "topology": "leader", "schedule": "stale"}
     table = {"module": "suite.comm.codecs.table", "bits": 3}  # and none of fp8's options
     spelt = configure.resolve([TASK, "comm=fp8", "comm.codec={module: suite.comm.codecs.table, bits: 3}"])

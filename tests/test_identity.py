@@ -26,7 +26,9 @@ def test_a_directory_is_named_by_all_that_changes_a_number():
     run = engines.config("sgd", "torch")
     changes = ({"seed": 1}, {"max_steps": 5}, {"prefetch": 4}, {"optimizer.lr": 0.3}, {"schedule.floor": 0.1})
     assert len({hash_run(run), *(hash_run(engines.change(run, change)) for change in changes)}) == 1 + len(changes)
-    assert hash_run(engines.change(run, {"repeat": 2, "run_dir": "here", "data_dir": "there", "save": "none"})) == hash_run(run)
+    assert hash_run(
+        engines.change(run, {"repeat": 2, "run_dir": "here", "data_dir": "there", "save": "none"})
+    ) == hash_run(run)
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])

@@ -227,7 +227,9 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     from suite.training import checkpoint
 
     def state(directory: str = "run", **changes: Any) -> str:
-        return directories.Directory(engines.change(config, {"run_dir": str(tmp_path / directory), **changes}), "f").state
+        return directories.Directory(
+            engines.change(config, {"run_dir": str(tmp_path / directory), **changes}), "f"
+        ).state
 
     config = configure.resolve(["task=tiny", "optimizer=sgd"], conftest.OUTSIDE / "conf")
     header = execution.make_header(config, [], execution.make_task(config)) | {"fingerprint": "f"}

@@ -23,7 +23,9 @@ def settings(backend: str) -> dict[str, Any]:
     base = engines.config("sgd", backend, precision="float32", hyper={"lr": LR, "momentum": MOMENTUM})
     loop = {"max_steps": 10**6, "eval_every": 10**6, "checkpoint_every": 0, "log_every": 1, "prefetch": 0}
     return (
-        base | loop | {"task": {"module": "mylab.encoder"}, "schedule": {"shape": "constant", "warmup": 0}, "stop_at_target": True}
+        base
+        | loop
+        | {"task": {"module": "mylab.encoder"}, "schedule": {"shape": "constant", "warmup": 0}, "stop_at_target": True}
     )
 
 

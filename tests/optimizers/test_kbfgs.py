@@ -124,8 +124,13 @@ def test_the_first_step_leaves_a_as_the_warm_start_made_it(backend: str) -> None
 @both
 def test_a_restored_run_is_not_warmed_up_again(backend: str) -> None:
     """Through the loop: four steps, and the last two of them after a restore, end at the same bits."""
-    settings = engines.change(config("kbfgs", backend, **WARM), {"max_steps": 4, "eval_every": 4, "checkpoint_every": 2})
-    settings = engines.change(settings, {"log_every": 1, "prefetch": 0, "schedule": {"shape": "constant", "warmup": 0}, "stop_at_target": False})
+    settings = engines.change(
+        config("kbfgs", backend, **WARM), {"max_steps": 4, "eval_every": 4, "checkpoint_every": 2}
+    )
+    settings = engines.change(
+        settings,
+        {"log_every": 1, "prefetch": 0, "schedule": {"shape": "constant", "warmup": 0}, "stop_at_target": False},
+    )
     kept: dict[int, Any] = {}
 
     def save(step: int, state: Any, snapshot: Any) -> str:

@@ -13,7 +13,7 @@ import torch
 from shampoos import BACKENDS, HYPER, SCHEDULE, TABLES, gap, specified, train
 from twins import Tree, draw, noisy
 
-from suite import engine, load
+from suite import engine
 from suite.contract import UserError
 from suite.launch import execution
 from suite.optimizers.shampoo import jax_blocks as in_jax

@@ -10,7 +10,7 @@ import pytest
 import torch
 from engines import BACKENDS, SETTINGS, advance, config, engine, gap, weights
 
-from suite import load, stream
+from suite import stream
 from suite.contract import Layer, UserError
 from suite.optimizers._base.torch import normal
 from suite.optimizers.vogn import plan, reference

@@ -24,7 +24,9 @@ def task(**options: Any) -> ResNet50:
 
 
 def engine(backend: str, made: ResNet50, optimizer: str = "sgd", **changes: Any) -> Any:
-    settings = engines.change(engines.config(optimizer, backend, **changes), {"task": {"module": "suite.tasks.resnet50"}})
+    settings = engines.change(
+        engines.config(optimizer, backend, **changes), {"task": {"module": "suite.tasks.resnet50"}}
+    )
     return engines.engine(settings, made)
 
 

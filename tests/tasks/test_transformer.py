@@ -50,7 +50,9 @@ class Few:
 
 
 def engine(backend: str, made: Translation, optimizer: str = "sgd", **changes: Any) -> Any:
-    settings = engines.change(engines.config(optimizer, backend, **changes), {"task": {"module": "suite.tasks.transformer"}})
+    settings = engines.change(
+        engines.config(optimizer, backend, **changes), {"task": {"module": "suite.tasks.transformer"}}
+    )
     return engines.engine(settings, made)
 
 

@@ -235,7 +235,9 @@ def test_tatoeba_becomes_a_task(shared_data: Path, tmp_path: Path) -> None:
     rows = np.arange(200)
     assert bleu(pairs.text(pairs.read("valid", rows)[1]), pairs.references("valid", rows)) > 99.0
     made = task(pairs, extra=0)
-    settings = engines.change(engines.config("adamw", "torch", precision="float32"), {"task": {"module": "suite.tasks.transformer"}})
+    settings = engines.change(
+        engines.config("adamw", "torch", precision="float32"), {"task": {"module": "suite.tasks.transformer"}}
+    )
     one = engines.engine(settings, made)
     losses = engines.advance(one, range(10))
     assert losses[-1] < losses[0]

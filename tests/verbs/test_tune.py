@@ -122,7 +122,7 @@ def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> Non
     assert not {"tuned", "search"} & {*config, *config.optimizer}
     other = configure.resolve(["task=tiny", "optimizer.lr=0.3", "max_steps=7"], conf)
     assert (other.optimizer.lr, other.max_steps, other.schedule.warmup) == (0.3, 7, 2)
-    assert other.tuning.source == "command line" and other.tuning["from"] == "tiny-sgd-laptop"
+    assert other.tuning.source == "command line" and other.tuning.origin == "tiny-sgd-laptop"
 
     before = sorted((tmp_path / "runs" / "tiny").iterdir())
     code, text = suite("tune", *words)
