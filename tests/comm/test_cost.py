@@ -60,6 +60,25 @@ def test_the_ledger_counts_what_a_rank_sends_to_all_others() -> None:
     assert not any(entry(operation, "", "", 8_000, 1).sent for operation in OPERATIONS)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "topology", "sent"),
+    [  # 1,000 float32 values on 2 hosts of 2: by hand
+        ("native", "flat", {"flat": 6_000}),
+        ("gather", "flat", {"flat": 12_000}),
+        ("all_to_all", "flat", {"flat": 3_000 + 3_000}),
+        ("ring", "flat", {"flat": 3_000 + 3_000}),
+        ("all_to_all", "two_level", {"inner": 2_000 + 2_000, "outer": 1_000 + 1_000}),
+        ("ring", "leader", {"inner": 0 + 4_000, "outer": 2_000 + 2_000}),
+    ],
+)
+def test_the_plan_counts_what_algorithms_send(algorithm: str, topology: str, sent: dict[str, int]) -> None:
+    channel = setup.channel(engines.comm(topology=topology, ranks_per_host=2, algorithm=algorithm), None)
+    found: dict[str, int] = {}
+    for item in channel.topology.traffic("", 1_000, channel=channel, itemsize=4, world=4, locals=2):
+        found[item.level] = found.get(item.level, 0) + item.sent
+    assert found == sent
+
+
 def test_trees_by_hand() -> None:
     tree = replace(PLAIN, all_reduce="tree")
     assert took("all_reduce", 8_000, Place(8, 1), tree) == pytest.approx(6 * ALPHA + 16_000 / BANDWIDTH)

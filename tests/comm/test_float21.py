@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
 from suite.comm.codecs.float21 import Float21, words
+from suite.comm.codecs.float21 import torch as in_torch
 
 pytestmark = pytest.mark.quick
 
@@ -28,4 +30,6 @@ def test_rounding_is_to_the_nearest_and_keeps_the_order() -> None:
     for neighbour in (below, above):
         assert (error <= np.abs(neighbour.astype(np.float64) - values)).all()
     tie = np.array([0x3F800400, 0x3F800C00], np.uint32)  # halfway: to the even word, down and up
-    assert words(np, tie).tolist() == [0x3F800000 >> 11, (0x3F801000 >> 11)]
+    even = [0x3F800000 >> 11, 0x3F801000 >> 11]
+    assert words(np, tie).tolist() == even
+    assert in_torch.word(torch.from_numpy(tie.view(np.int32))).tolist() == even

@@ -1,4 +1,4 @@
-"""Layouts lose nothing: triangles of symmetric matrices."""
+"""Layouts lose nothing: triangles of symmetric matrices, and rows in the order of their owners."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from suite.comm.layout import jax as in_jax
+from suite.comm.layout import places, slots
 from suite.comm.layout import torch as in_torch
 
 pytestmark = pytest.mark.quick
@@ -26,3 +27,9 @@ def test_triangles_hold_the_whole_matrix(n: int) -> None:
         theirs = in_jax.pack(jnp.asarray(stack))
         assert np.array_equal(np.asarray(theirs), ours.numpy())
         assert np.array_equal(np.asarray(in_jax.unpack(theirs)), stack)
+
+
+def test_every_owner_has_equally_many_slots() -> None:
+    owners = (2, 0, 0, 2, 2)
+    assert slots(owners, 3) == (1, 2, -1, -1, -1, -1, 0, 3, 4)
+    assert [slots(owners, 3)[place] for place in places(owners, 3)] == [0, 1, 2, 3, 4]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from checkout import Checkout, save_tree
 from mutant import ROOT, Mutant, load_mutants
-from tiers import arguments, run_tests
+from tiers import TIME_LIMIT, arguments, run_tests
 
 KNOWN = ROOT / ".mutants.jsonl"
 SURVIVES = "survives"
@@ -68,10 +68,12 @@ def measure(mutant: Mutant, tier: str, checkout: Checkout, seconds: float) -> st
             noticed = run_tests(checkout, selected, seconds)
         finally:
             path.write_text(sound)
-        if noticed and noticed != "time limit" and run_tests(checkout, [*selected, "--last-failed"], seconds):
-            raise RuntimeError(f"{noticed} fails without {mutant.name}, too")
-        if noticed:
-            return noticed
+        if not noticed:
+            continue
+        again = selected if noticed == TIME_LIMIT else [*selected, "--last-failed"]
+        if run_tests(checkout, again, seconds):
+            raise RuntimeError(f"{noticed}: without {mutant.name}, too")
+        return noticed
     return None
 
 

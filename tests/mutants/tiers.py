@@ -12,6 +12,7 @@ from mutant import Mutant
 
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 NOT_SLOW = "not slow and not bench"
+TIME_LIMIT = "time limit"
 NOTHING_FOUND = 5  # pytest's exit code without tests
 
 
@@ -36,7 +37,7 @@ def run_tests(checkout: Checkout, selected: list[str], seconds: float) -> str | 
     """Run tests until the first one fails.
 
     Returns:
-        The failed test; "time limit" if they took too long; None if all pass.
+        The failed test; `TIME_LIMIT` if they took too long; None if all pass.
 
     Raises:
         RuntimeError: pytest did not run.
@@ -55,7 +56,7 @@ def run_tests(checkout: Checkout, selected: list[str], seconds: float) -> str | 
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        return "time limit"
+        return TIME_LIMIT
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)

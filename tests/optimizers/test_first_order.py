@@ -13,6 +13,8 @@ both = pytest.mark.parametrize("backend", BACKENDS)
 ADAPTIVE = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3}
 # one name for each form worth a test: the member, and hyper-parameters that all matter in ten steps
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("sgd", {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.1}),
+    "sgd-nesterov": ("sgd", {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.1, "nesterov": True}),
     "adagrad": ("adagrad", {"lr": 0.1, "epsilon": 0.1}),
     "adagrad-momentum": (
         "adagrad",
