@@ -12,6 +12,16 @@ from suite.load import declared, members
 from suite.settings.run import PartitionSettings, Run
 from suite.settings.schedule import ScheduleSettings
 
+INTRODUCTION = """
+Set each as `KEY=VALUE`, as in `suite task=resnet50 seed=1 optimizer.lr=0.1`. A dash as default means that a YAML file
+gives the value, because it depends on the preset, the scale or the data. The last column says what a setting can
+change: the trained *weights*, the *measurement* (data, model, metric, cadence), the *time*. The hash of a run, the rows of the
+leaderboard and the evidence of claims follow from it. The settings of an optimizer change weights and time. A tuned
+recipe often sets other values than these defaults. A schedule may change those marked *scheduled*: in your own training
+script, they are in `param_groups` (torch) and `state["hyper"]` (jax). `suite list optimizers --settings` prints the
+tables of optimizers, and `python -m suite.settings.presets` writes this page.
+"""
+
 
 def text(name: str, settings: type[Declared]) -> str:
     """Return the YAML file of one optimizer: sources, module, settings with their meaning, and search ranges."""
@@ -39,18 +49,7 @@ def _value(value: object) -> str:
 
 def page() -> str:
     """Return the page `docs/settings.md`: a table for the run, each of its groups, each task and each optimizer."""
-    lines = [
-        "# Settings",
-        "",
-        "Set each as `KEY=VALUE`: `suite task=resnet50 seed=1 optimizer.lr=0.1`. A dash as default means that a YAML file",
-        "gives the value, because it depends on the preset, the scale or the data. The last column says what a setting can",
-        "change: the trained *weights*, the *measurement* (data, model, metric, cadence), the *time*. The hash of a run, the",
-        "rows of the leaderboard and the evidence of claims follow from it. The settings of an optimizer change weights and",
-        "time. A tuned recipe often sets other values than these defaults. A schedule may change those marked *scheduled*:",
-        'in your own training script, they are in `param_groups` (torch) and `state["hyper"]` (jax).',
-        "`suite list optimizers --settings` prints the tables of optimizers, and `python -m suite.settings.presets` writes",
-        "this page.",
-    ]
+    lines = ["# Settings", "", *textwrap.wrap(INTRODUCTION.strip(), 118, break_on_hyphens=False)]
     groups: dict[str, type[Declared]] = {"schedule.": ScheduleSettings, "partition.": PartitionSettings}
     groups |= {"comm.": CommSettings, "comm.factors.": FactorSettings}
     lines += _table("Run", Run, effects=True)

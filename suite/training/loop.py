@@ -29,9 +29,11 @@ from suite.training import schedule
 from suite.training.adaptation import Adaptation
 from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
+from suite.training.loader import Batch, Loader
 from suite.training.weights import Keeper
 
-Batch = dict[str, Any]
+Save = Callable[[int, dict[str, Any], Any], str]
+Keep = Callable[[int, Mapping[str, Any]], Event | None]
 
 
 def train(
@@ -39,8 +41,8 @@ def train(
     engine: Engine,
     run: Run,
     *,
-    save: Callable[[int, dict[str, Any], Any], str] | None = None,
-    keep: Callable[[int, Mapping[str, Any]], Event | None] | None = None,
+    save: Save | None = None,
+    keep: Keep | None = None,
     restored: tuple[dict[str, Any], Any] | None = None,
     stop: Callable[[], str | None] = lambda: None,
     kernel_bytes: Callable[[], Mapping[str, int]] | None = None,
@@ -62,170 +64,169 @@ def train(
     Yields:
         `Started`, then `Step`, `Evaluated`, `Decided` and `Checkpointed` as they happen, and `Finished` last.
     """
-    total, start = run.max_steps, restored[0]["step"] if restored else 0
-    rank, world = engine.share
+    loop = _Loop(task, engine, run, save, keep, restored, kernel_bytes)
+    yield loop.warm_up()
+    loop.start_clock()
+    with loop.loader as batches:
+        for step, batch in zip(loop.steps, batches, strict=True):
+            yield from loop.decide(step)
+            loop.make_step(step, batch)
+            for event in loop.report(step + 1, stop):
+                yield event
+                if isinstance(event, Finished):
+                    return
+    with loop.clock.paused("logging"):
+        yield loop.finish(run.max_steps, "exhausted")
 
-    def batch(split: str, index: int) -> Batch:
-        return task.batch(split, run.seed, index, rank, world)
 
-    loader = Loader(batch, range(start, total), run.prefetch)
-    clock = Clock(engine.synchronize, background=loader, wait_until_idle=wait_until_idle)
-    if restored:
-        state, (arrays, skeleton) = restored
-        engine.restore(arrays, skeleton)
-        clock.restore(state["clock"])
-    rate = task.rate if isinstance(task, Sparse) else 1.0
-    hyper = schedule.Scheduled(total, run.schedule, run.optimizer, rate)
+class _Loop:
+    """The state of `train`, whose arguments it takes."""
 
-    def evaluate() -> Mapping[str, float | None]:
-        batches = (batch("valid", index) for index in range(task.batches("valid")))
-        return task.score(engine.evaluate(batches, task.generate if isinstance(task, Generates) else None))
-
-    met = restored[0]["met"] if restored else 0  # evaluations in a row that met every target
-    best = restored[0]["best"] if restored else None
-    rule, last_target = run.save if keep else "none", task.targets[-1] if task.targets else None
-    keeper = Keeper(rule, last_target, best)
-
-    def saved(step: int, metrics: Mapping[str, float | None], *, final: bool) -> Iterator[Event]:
-        if keep and keeper.wants(metrics, final=final) and (event := keep(step, engine.weights())):
-            yield event
-
-    def train_batch(index: int) -> Batch:
-        return batch("train", index)
-
-    adaptation = None
-    if run.comm.policy:
-        functions = {"batch": train_batch, "hyper": hyper, "evaluate": evaluate}
-        adaptation = Adaptation(run, task, engine, clock, **functions)
+    def __init__(
+        self,
+        task: Task,
+        engine: Engine,
+        run: Run,
+        save: Save | None,
+        keep: Keep | None,
+        restored: tuple[dict[str, Any], Any] | None,
+        kernel_bytes: Callable[[], Mapping[str, int]] | None,
+    ):
+        state: dict[str, Any] = restored[0] if restored else {"step": 0, "met": 0, "best": None}
+        self.task, self.engine, self.run, self.state, self.resumed = task, engine, run, state, restored is not None
+        self.save, self.keep, self.kernel_bytes = save, keep, kernel_bytes
+        self.steps = range(state["step"], run.max_steps)
+        self.loader = Loader(self.batch, self.steps, run.prefetch)
+        self.clock = Clock(engine.synchronize, background=self.loader, wait_until_idle=wait_until_idle)
+        rate = task.rate if isinstance(task, Sparse) else 1.0
+        self.hyper = schedule.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
+        self.met = state["met"]  # evaluations in a row that met every target
+        last_target = task.targets[-1] if task.targets else None
+        self.keeper = Keeper(run.save if keep else "none", last_target, state["best"])
+        self.pending: list[tuple[int, Any]] = []  # steps whose losses are not logged yet
+        self.since = 0.0  # training seconds at the first of them
+        self.adaptation: Adaptation | None = None
+        if run.comm.policy:
+            functions = {"batch": self.train_batch, "hyper": self.hyper, "evaluate": self.evaluate}
+            self.adaptation = Adaptation(run, task, engine, self.clock, **functions)
         if restored:
-            adaptation.restore(restored[0]["decisions"])
+            arrays, skeleton = restored[1]
+            engine.restore(arrays, skeleton)
+            self.clock.restore(state["clock"])
+            if self.adaptation:
+                self.adaptation.restore(state["decisions"])
 
-    def checkpoint(step: int) -> Checkpointed:
-        state = {"clock": clock.state(), "decisions": list(adaptation.past) if adaptation else []}
-        state |= {"best": keeper.best, "met": met}
-        state["spent"] = {name: counted()[name] for name in ("bytes", "peak_memory_bytes")}
-        return Checkpointed(step, save(step, state, engine.snapshot(replicated=rank == 0)) if save else "")
+    def batch(self, split: str, index: int) -> Batch:
+        """Make this process's share of a batch."""
+        return self.task.batch(split, self.run.seed, index, *self.engine.share)
 
-    def counted() -> dict[str, Any]:
-        """The engine's facts of this segment, with the kernel's bytes if they are counted."""
-        facts = engine.facts()
-        if kernel_bytes:
-            facts["bytes"]["kernel"] = kernel_bytes()
+    def train_batch(self, index: int) -> Batch:
+        """Make this process's share of a training batch."""
+        return self.batch("train", index)
+
+    def warm_up(self) -> Started:
+        """Compile what the steps need, before the clock starts."""
+        if self.steps:
+            self.engine.warm(self.train_batch(self.steps[0]), self.steps, self.hyper[self.steps[0]])
+        excluded, facts = self.clock.excluded, self.engine.facts()
+        excluded["compile"] = excluded.get("compile", 0.0) + facts["compile_seconds"]
+        earlier = {"before": self.state["spent"]} if self.resumed else {}
+        return Started(self.steps.start, self.resumed, facts | earlier)
+
+    def start_clock(self) -> None:
+        """Start the clock; at the start of the run, initialise the optimizer's statistics."""
+        self.clock.start()
+        self.since = self.clock.seconds
+        if not self.steps.start and self.engine.plan.warm_start:
+            self.engine.prepare(self.train_batch(index) for index in range(self.engine.plan.warm_start))
+
+    def decide(self, step: int) -> Iterator[Event]:
+        """Let the policy choose a communication mode, where there is one and a decision is due."""
+        if self.adaptation and (decided := self.adaptation.before(step)):
+            with self.clock.paused("logging"):
+                yield decided
+            self.since = self.clock.seconds
+
+    def make_step(self, step: int, batch: Batch) -> None:
+        """Make one update; its loss stays on the device."""
+        self.pending.append((step, self.engine.step(step, batch, self.hyper[step])))
+
+    def report(self, done: int, stop: Callable[[], str | None]) -> Iterator[Event]:
+        """Log, evaluate and save what is due after `done` steps; the clock stops meanwhile."""
+        every, last = self.run.checkpoint_every, done == self.run.max_steps
+        evaluating = last or not done % self.run.eval_every
+        saving = bool(every) and not done % every and not last
+        if not (evaluating or saving or len(self.pending) >= self.run.log_every):
+            return
+        yield from self.log_steps()
+        if evaluating:
+            yield from self.log_evaluation(done)
+        signal = self.engine.ranks.agree(stop())
+        if saving or signal:
+            with self.clock.paused("checkpoint"):
+                yield self.checkpoint(done)
+                if signal:
+                    yield self.finish(done, "interrupted", signal=signal)
+        self.since = self.clock.seconds
+
+    def log_steps(self) -> Iterator[Event]:
+        """Log the pending steps; a loss that is not finite ends the run."""
+        losses = self.engine.losses([loss for _, loss in self.pending])
+        step_seconds = (self.clock.settle() - self.since) / len(self.pending)
+        with self.clock.paused("logging"):
+            seconds = self.clock.seconds
+            for (number, _), loss in zip(self.pending, losses, strict=True):
+                if not math.isfinite(loss):
+                    self.engine.compare()  # raises if the cause is a corrupted byte, not divergence
+                    yield self.finish(number + 1, "diverged", loss=str(loss))
+                samples = (number + 1) * self.task.batch_size
+                yield Step(number + 1, samples, loss, self.hyper[number], seconds, step_seconds)
+            self.pending.clear()
+
+    def log_evaluation(self, done: int) -> Iterator[Event]:
+        """Evaluate, keep the weights if they are wanted, and end the run if every target was met often enough."""
+        with self.clock.paused("evaluation"):
+            metrics = self.evaluate()
+            yield Evaluated(done, done * self.task.batch_size, self.clock.seconds, self.clock.wall, metrics)
+            self.met = self.met + 1 if _all_met(self.task.targets, metrics) else 0
+            enough = self.run.stop_at_target and self.met >= self.run.target_evaluations
+            final = enough or done == self.run.max_steps
+            if self.keep and self.keeper.wants(metrics, final=final):
+                kept = self.keep(done, self.engine.weights())
+                yield from [kept] if kept else []
+            if enough:
+                yield self.finish(done, "reached")
+
+    def evaluate(self) -> Mapping[str, float | None]:
+        """Compute the metrics of the validation split."""
+        batches = (self.batch("valid", index) for index in range(self.task.batches("valid")))
+        generate = self.task.generate if isinstance(self.task, Generates) else None
+        return self.task.score(self.engine.evaluate(batches, generate))
+
+    def checkpoint(self, step: int) -> Checkpointed:
+        """Write a checkpoint."""
+        counted = self.count()
+        state = {
+            "clock": self.clock.state(),
+            "decisions": list(self.adaptation.past) if self.adaptation else [],
+            "best": self.keeper.best,
+            "met": self.met,
+            "spent": {name: counted[name] for name in ("bytes", "peak_memory_bytes")},
+        }
+        snapshot = self.engine.snapshot(replicated=self.engine.share[0] == 0)
+        return Checkpointed(step, self.save(step, state, snapshot) if self.save else "")
+
+    def count(self) -> dict[str, Any]:
+        """Return the engine's facts of this segment, with the kernel's bytes if they are counted."""
+        facts = self.engine.facts()
+        if self.kernel_bytes:
+            facts["bytes"]["kernel"] = self.kernel_bytes()
         return facts
 
-    def finish(step: int, outcome: Mapping[str, Any]) -> Finished:
-        return Finished(step, outcome, counted() | clock.facts())
-
-    if start < total:
-        engine.warm(batch("train", start), range(start, total), hyper[start])
-    clock.excluded["compile"] = clock.excluded.get("compile", 0.0) + engine.facts()["compile_seconds"]
-    earlier = {"before": restored[0]["spent"]} if restored else {}
-    yield Started(start, restored is not None, engine.facts() | earlier)
-
-    pending: list[tuple[int, Any]] = []
-    since = 0.0
-    clock.start()
-    since = clock.seconds
-    if not start and engine.plan.warm_start:
-        engine.prepare(batch("train", index) for index in range(engine.plan.warm_start))
-    with loader as batches:
-        for step, data in zip(range(start, total), batches, strict=True):
-            if adaptation and (decided := adaptation.before(step)):
-                with clock.paused("logging"):
-                    yield decided
-                since = clock.seconds
-            pending.append((step, engine.step(step, data, hyper[step])))
-            done = step + 1
-            evaluating = done % run.eval_every == 0 or done == total
-            saving = bool(run.checkpoint_every) and done % run.checkpoint_every == 0 and done < total
-            if not (evaluating or saving or len(pending) >= run.log_every):
-                continue
-            losses = engine.losses([loss for _, loss in pending])
-            step_seconds = (clock.settle() - since) / len(pending)
-            with clock.paused("logging"):
-                seconds = clock.seconds
-                for (number, _), loss in zip(pending, losses, strict=True):
-                    if not math.isfinite(loss):
-                        engine.compare()  # raises if the cause is a corrupted byte, not divergence
-                        yield finish(number + 1, {"kind": "diverged", "step": number + 1, "loss": str(loss)})
-                        return
-                    samples = (number + 1) * task.batch_size
-                    yield Step(number + 1, samples, loss, hyper[number], seconds, step_seconds)
-                pending.clear()
-            if evaluating:
-                with clock.paused("evaluation"):
-                    metrics = evaluate()
-                    yield Evaluated(done, done * task.batch_size, clock.seconds, clock.wall, metrics)
-                    met = met + 1 if _all_met(task.targets, metrics) else 0
-                    enough = run.stop_at_target and met >= run.target_evaluations
-                    yield from saved(done, metrics, final=enough or done == total)
-                    if enough:
-                        yield finish(done, {"kind": "reached", "step": done})
-                        return
-            signal = engine.ranks.agree(stop())
-            if saving or signal:
-                with clock.paused("checkpoint"):
-                    yield checkpoint(done)
-                    if signal:
-                        yield finish(done, {"kind": "interrupted", "step": done, "signal": signal})
-                        return
-            since = clock.seconds
-    with clock.paused("logging"):
-        yield finish(total, {"kind": "exhausted", "step": total})
+    def finish(self, step: int, kind: str, **details: str) -> Finished:
+        """Make the last event."""
+        return Finished(step, {"kind": kind, "step": step, **details}, self.count() | self.clock.facts())
 
 
 def _all_met(targets: tuple[Target, ...], metrics: Mapping[str, float | None]) -> bool:
     return bool(targets) and all(target.met(metrics) for target in targets)
-
-
-class Loader:
-    """Training batches in order; the clock's `Background`.
-
-    A context manager; entering it returns an iterator over the batches.
-
-    Args:
-        batch: makes a batch from a split and its number.
-        steps: the numbers of the batches.
-        ahead: batches that one thread makes in advance; 0: make each when it is requested.
-    """
-
-    def __init__(self, batch: Callable[[str, int], Batch], steps: range, ahead: int):
-        self._batch, self._steps, self._ahead = batch, steps, ahead
-        self._pool = ThreadPoolExecutor(1) if ahead else None
-        self._queue: deque[Future[Batch]] = deque()
-        self._lock = threading.Lock()  # guards the next two
-        self._worked = 0.0  # seconds for finished batches
-        self._began: float | None = None  # when the thread began its current batch
-
-    def __enter__(self) -> Iterator[Batch]:
-        return self._from_thread(self._pool) if self._pool else (self._batch("train", step) for step in self._steps)
-
-    def __exit__(self, *error: Any) -> None:
-        if self._pool:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def seconds(self) -> float:
-        """Return the seconds that the thread has worked."""
-        with self._lock:
-            return self._worked + (time.perf_counter() - self._began if self._began is not None else 0.0)
-
-    def wait(self) -> None:
-        """Wait until the requested batches are made."""
-        wait(self._queue)
-
-    def _make(self, step: int) -> Batch:
-        with self._lock:
-            self._began = began = time.perf_counter()
-        try:
-            return self._batch("train", step)
-        finally:
-            with self._lock:
-                self._began, self._worked = None, self._worked + time.perf_counter() - began
-
-    def _from_thread(self, pool: ThreadPoolExecutor) -> Iterator[Batch]:
-        self._queue.extend(pool.submit(self._make, step) for step in self._steps[: self._ahead])
-        for step in self._steps:
-            following = step + self._ahead
-            if following in self._steps:
-                self._queue.append(pool.submit(self._make, following))
-            yield self._queue.popleft().result()
