@@ -1,21 +1,18 @@
 """`suite tune`: try a fixed list of hyper-parameters, and write the best ones into a recipe with the evidence."""
 
 import argparse
-import dataclasses
 import importlib
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.launch import directories, run
-from suite.launch.local import launch
-from suite.settings import configure, validation
+from suite.settings import configure
 from suite.settings.overrides import TUNED, clean
 from suite.tuning import recipe
-from suite.tuning.trials import PREFIX, Trial, propose, rungs, shortfall, table
+from suite.tuning.session import Interrupted, rank_trials, run_trials
+from suite.tuning.trials import PREFIX, propose, rungs, shortfall, table
 
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3
@@ -66,13 +63,10 @@ def main(arguments: Sequence[str]) -> int:
     tuned = recipe.tuned_in(path)
     points = propose(config["optimizer"], fixed=fixed, trials=trials)
     common = [override for override in overrides if not override.lstrip("+").startswith(SEARCH)]
-    done = []
     try:
-        for number, values in enumerate(points, start=1):
-            print(f"\ntrial {number}/{trials}: {' '.join(_typed(values))}", flush=True)
-            done.append(Trial(number, values, _try([*common, *_typed(values)], directory)))
-        ranked = _ranked(done, common, seed=config["seed"], seeds=seeds, directory=directory)
-    except _InterruptedError as interrupted:
+        done = list(run_trials(points, common, directory))
+        ranked = rank_trials(done, common, seed=config["seed"], seeds=seeds, directory=directory)
+    except Interrupted as interrupted:
         return interrupted.code
     print(f"\n{table(ranked)}\n")
     missed = not rungs(ranked[0].result)
@@ -88,31 +82,6 @@ def main(arguments: Sequence[str]) -> int:
     path.write_text(recipe.text(configure.whole(defaults, directory), tuned))
     print(f"written: {path}" + (" (no trial reached a target)" if missed else ""))
     return int(missed)
-
-
-class _InterruptedError(Exception):
-    """A trial was interrupted; `code` is the exit code of the signal."""
-
-    def __init__(self, code: int):
-        self.code = code
-
-
-def _ranked(done: list[Trial], common: Sequence[str], *, seed: int, seeds: int, directory: Path | None) -> list[Trial]:
-    """Run the best trial with further seeds until the best trial has run with all seeds; return the trials, best first.
-
-    A trial is ranked by its worst seed, so further seeds cannot improve its rank. Therefore the first trial that leads
-    with all seeds would also lead if every trial had run with all seeds.
-    """
-    common = [word for word in common if not word.startswith("seed=")]
-    while True:
-        done = sorted(done, key=lambda trial: trial.place)
-        best = done[0]
-        if 1 + len(best.again) == seeds or not rungs(best.result):
-            return done
-        further = f"seed={seed + 1 + len(best.again)}"
-        print(f"\ntrial {best.number}, the best so far, with {further}", flush=True)
-        result = _try([*common, *_typed(best.values), further], directory)
-        done[0] = dataclasses.replace(best, again=(*best.again, result))
 
 
 def _split(typed: list[str]) -> tuple[list[str], int, int]:
@@ -146,10 +115,6 @@ def _split(typed: list[str]) -> tuple[list[str], int, int]:
     return [*overrides, "~recipe", *quiet], int(counts["trials"]), int(counts["seeds"])
 
 
-def _typed(values: Mapping[str, float]) -> list[str]:
-    return [f"{key}={value}" for key, value in values.items()]
-
-
 def _keys(overrides: Sequence[str]) -> list[str]:
     return [override.partition("=")[0] for override in overrides]
 
@@ -158,20 +123,3 @@ def _recipe_path(config: dict[str, Any], directory: Path | None) -> Path:
     """The file in which `configure.compose` looks for a tuned recipe."""
     folder = directory or Path(next(iter(importlib.import_module("suite.conf").__path__)))
     return folder / "recipe" / f"{config['task']['name']}-{config['optimizer']['name']}-{config['scale']}.yaml"
-
-
-def _try(overrides: list[str], directory: Path | None) -> dict[str, Any] | None:
-    """Run one trial, or reuse its finished run; return its result, or None if it failed."""
-    config = configure.compose(overrides, directory)
-    validation.reject_unread(config, overrides, directory)
-    task = run.make_task(config)
-    fingerprint = run.make_header(config, overrides, task)[
-        "fingerprint"
-    ]  # computed first, because files may change during the run
-    code = launch(config, overrides, apart=True)
-    if code == 2:
-        raise UserError("the trial could not run, for the reason above; no recipe is written")
-    if code in run.SIGNALS.values():
-        raise _InterruptedError(code)
-    trial = directories.Directory(config | {"force": False}, fingerprint)
-    return json.loads((trial.path / "result.json").read_text()) if trial.state == "finished" else None
