@@ -1,22 +1,19 @@
 """`suite tune`: try a fixed list of hyper-parameters, and write the best ones into a recipe with the evidence."""
 
 import argparse
-import dataclasses
 import importlib
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.launch import directories, execution
-from suite.launch.local import launch
 from suite.settings import configure
 from suite.settings.overrides import TUNED, clean
 from suite.settings.run import Run
 from suite.tuning import recipe
-from suite.tuning.trials import PREFIX, Trial, propose, rungs, shortfall, table
+from suite.tuning.session import Interrupted, rank_trials, run_trials
+from suite.tuning.trials import PREFIX, propose, rungs, shortfall, table
 
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3
@@ -68,13 +65,10 @@ def main(arguments: Sequence[str]) -> int:
     tuned = recipe.tuned_in(path)
     points = propose(optimizer, fixed=fixed, trials=trials)
     common = [override for override in overrides if not override.lstrip("+").startswith(SEARCH)]
-    done = []
     try:
-        for number, values in enumerate(points, start=1):
-            print(f"\ntrial {number}/{trials}: {' '.join(_typed(values))}", flush=True)
-            done.append(Trial(number, values, _try([*common, *_typed(values)], directory)))
-        ranked = _ranked(done, common, seed=run.seed, seeds=seeds, directory=directory)
-    except _InterruptedError as interrupted:
+        done = list(run_trials(points, common, directory))
+        ranked = rank_trials(done, common, seed=run.seed, seeds=seeds, directory=directory)
+    except Interrupted as interrupted:
         return interrupted.code
     print(f"\n{table(ranked)}\n")
     missed = not rungs(ranked[0].result)
@@ -90,31 +84,6 @@ def main(arguments: Sequence[str]) -> int:
     path.write_text(recipe.text(configure.resolve_training(defaults, directory), tuned))
     print(f"written: {path}" + (" (no trial reached a target)" if missed else ""))
     return int(missed)
-
-
-class _InterruptedError(Exception):
-    """A trial was interrupted; `code` is the exit code of the signal."""
-
-    def __init__(self, code: int):
-        self.code = code
-
-
-def _ranked(done: list[Trial], common: Sequence[str], *, seed: int, seeds: int, directory: Path | None) -> list[Trial]:
-    """Run the best trial with further seeds until the best trial has run with all seeds; return the trials, best first.
-
-    A trial is ranked by its worst seed, so further seeds cannot improve its rank. Therefore the first trial that leads
-    with all seeds would also lead if every trial had run with all seeds.
-    """
-    common = [word for word in common if not word.startswith("seed=")]
-    while True:
-        done = sorted(done, key=lambda trial: trial.place)
-        best = done[0]
-        if 1 + len(best.again) == seeds or not rungs(best.result):
-            return done
-        further = f"seed={seed + 1 + len(best.again)}"
-        print(f"\ntrial {best.number}, the best so far, with {further}", flush=True)
-        result = _try([*common, *_typed(best.values), further], directory)
-        done[0] = dataclasses.replace(best, again=(*best.again, result))
 
 
 def _split(typed: list[str]) -> tuple[list[str], int, int]:
@@ -148,10 +117,6 @@ def _split(typed: list[str]) -> tuple[list[str], int, int]:
     return [*overrides, "~recipe", *quiet], int(counts["trials"]), int(counts["seeds"])
 
 
-def _typed(values: Mapping[str, float]) -> list[str]:
-    return [f"{key}={value}" for key, value in values.items()]
-
-
 def _keys(overrides: Sequence[str]) -> list[str]:
     return [override.partition("=")[0] for override in overrides]
 
@@ -160,18 +125,3 @@ def _recipe_path(run: Run, directory: Path | None) -> Path:
     """The file in which `configure.resolve` looks for a tuned recipe."""
     folder = directory or Path(next(iter(importlib.import_module("suite.conf").__path__)))
     return folder / "recipe" / f"{run.task.name}-{run.optimizer.name}-{run.scale}.yaml"
-
-
-def _try(overrides: list[str], directory: Path | None) -> dict[str, Any] | None:
-    """Run one trial, or reuse its finished run; return its result, or None if it failed."""
-    run = configure.resolve(overrides, directory)
-    configure.reject_unread(run, overrides)
-    # computed first, because files may change during the run
-    fingerprint = execution.make_header(run, overrides, execution.make_task(run))["fingerprint"]
-    code = launch(run, overrides, apart=True)
-    if code == 2:
-        raise UserError("the trial could not run, for the reason above; no recipe is written")
-    if code in execution.SIGNALS.values():
-        raise _InterruptedError(code)
-    trial = directories.Directory(run.model_copy(update={"force": False}), fingerprint)
-    return json.loads((trial.path / "result.json").read_text()) if trial.state == "finished" else None

@@ -16,9 +16,8 @@ from suite.launch import execution
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import flat
-from suite.tuning import recipe
+from suite.tuning import recipe, session
 from suite.tuning.trials import Trial, propose, table
-from suite.verbs import tune
 
 SGD = {"name": "sgd", "lr": 0.05, "block_size": 128, "search": {"lr": [0.01, 1.0, "log"]}}
 
@@ -75,9 +74,9 @@ def test_the_best_is_so_with_the_worst_of_its_seeds(monkeypatch: pytest.MonkeyPa
         ran.append((int(words["optimizer.lr"]), int(words["seed"])))
         return trial(0, steps[ran[-1][0]][ran[-1][1] - 3]).result
 
-    monkeypatch.setattr(tune, "_try", attempt)
+    monkeypatch.setattr(session, "_run_trial", attempt)
     done = [dataclasses.replace(trial(n, first[0]), values={"optimizer.lr": n}) for n, first in steps.items()]
-    ranked = tune._ranked(done, ["task=tiny", "seed=3"], seed=3, seeds=3, directory=None)
+    ranked = session.rank_trials(done, ["task=tiny", "seed=3"], seed=3, seeds=3, directory=None)
     assert ran == [(1, 4), (2, 4), (3, 4), (3, 5), (4, 4)]
     assert [one.number for one in ranked] == [3, 4, 2, 5, 1]
     assert min(steps, key=lambda n: max(step or 1e9 for step in steps[n])) == 3
@@ -88,10 +87,10 @@ def test_the_best_is_so_with_the_worst_of_its_seeds(monkeypatch: pytest.MonkeyPa
 
 
 def test_one_seed_and_trials_that_reach_nothing_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "_try", lambda *given: pytest.fail("ran again"))
+    monkeypatch.setattr(session, "_run_trial", lambda *given: pytest.fail("ran again"))
     lost, best = [trial(1, None), trial(2, None)], [trial(1, 80), trial(2, 90), trial(3, 90)]
-    assert tune._ranked(lost, [], seed=0, seeds=3, directory=None) == lost
-    assert tune._ranked(best, [], seed=0, seeds=1, directory=None) == best
+    assert session.rank_trials(lost, [], seed=0, seeds=3, directory=None) == lost
+    assert session.rank_trials(best, [], seed=0, seeds=1, directory=None) == best
 
 
 def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> None:
