@@ -119,7 +119,6 @@ class Engine:
         return {"compile_seconds": 0.0}
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("device, host", [(WORK, 0.0), (0.0, WORK)])
 def test_the_loop_bills_steps_and_only_steps(device: float, host: float) -> None:
     steps = 4
@@ -181,7 +180,6 @@ def config_of(steps: int, **changes: object) -> dict[str, object]:
     return engines.change(config, {"comm.policy": None, **changes})
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 def test_batches_made_while_the_clock_stands_are_billed(prefetch: int) -> None:
     """An evaluation lasts as long as two batches take, so that a thread could make them all unbilled."""

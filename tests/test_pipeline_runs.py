@@ -65,7 +65,7 @@ def assert_same(one: Path, other: Path, *, metrics: bool = True) -> None:
     [
         pytest.param(BERT, "lamb", 2, id="bert, tied weights"),
         pytest.param(TRANSFORMER, "adamw", 2, id="transformer, dropout and a search"),
-        pytest.param(AUTOENCODER, "rmsprop", 3, id="autoencoder, three stages"),
+        pytest.param(AUTOENCODER, "rmsprop", 3, id="autoencoder, three stages", marks=SLOW),
     ],
 )
 def test_a_pipeline_has_the_bits_of_one_device(task: tuple[str, ...], optimizer: str, stages: int, tmp_path: Path):
@@ -87,6 +87,7 @@ def test_a_pipeline_has_the_bits_of_one_device(task: tuple[str, ...], optimizer:
             3,
             ("partition.stages=2", "task.eval_batch_size=24", "partition.micro_batches=1"),
             id="a replica without micro-batches",
+            marks=SLOW,
         ),
     ],
 )
@@ -156,8 +157,8 @@ def test_replicas_average_in_any_communication_mode(mode: str, bits: float, tmp_
     "more",
     [
         pytest.param(("optimizer=lamb", "world=2"), id="one replica of each stage"),
-        pytest.param(("optimizer=sgd", "world=4", "comm=onebit"), id="residuals of two replicas"),
-        pytest.param(("optimizer=sgd", "world=4", "comm=double_buffering"), id="delayed gradients"),
+        pytest.param(("optimizer=sgd", "world=4", "comm=onebit"), id="residuals of two replicas", marks=SLOW),
+        pytest.param(("optimizer=sgd", "world=4", "comm=double_buffering"), id="delayed gradients", marks=SLOW),
     ],
 )
 def test_an_interrupted_pipeline_continues_with_the_same_bits(more: tuple[str, ...], tmp_path: Path):

@@ -35,6 +35,7 @@ TWO = ("partition.stages=2", "world=2")
 FOUR = ("partition.stages=2", "world=4")
 HYPER = {"lr": 0.01}
 STEPS = 4
+SLOW = pytest.mark.slow  # the frameworks differ in none of this but in what tests/partition tries
 
 
 def made(*words: str) -> tuple[Task, pipeline.Engine]:
@@ -110,10 +111,10 @@ def test_losses_of_one_device_in_both_frameworks() -> None:
     "mode, least, most",
     [
         ("onebit", 1e-4, 1.0),
-        ("int8", 1e-4, 0.02),
-        ("float32", 0.0, 1e-6),
+        pytest.param("int8", 1e-4, 0.02, marks=SLOW),
+        pytest.param("float32", 0.0, 1e-6, marks=SLOW),
         ("overlap", 0.0, 1e-6),
-        ("leader comm.ranks_per_host=2", 0.0, 1e-6),
+        pytest.param("leader comm.ranks_per_host=2", 0.0, 1e-6, marks=SLOW),
         ("hierarchical comm.ranks_per_host=2", 1e-5, 0.2),
     ],
 )
@@ -136,6 +137,7 @@ def test_delayed_gradients_are_those_of_the_last_step() -> None:
     assert distance(engine.pipeline.gradients, expected) < 1e-6
 
 
+@SLOW
 def test_a_policy_chooses_the_mode_of_the_replicas(tmp_path: Path) -> None:
     """The trials leave no trace: a run that replays the decisions has the same bits."""
     words = (*AUTOENCODER, "task.eval_batch_size=32", "optimizer=adamw", *CUT, *FOUR, "max_steps=8", "comm=fastest")
@@ -205,6 +207,7 @@ def test_activations_are_encoded_between_devices_as_between_processes(tmp_path: 
     assert sent[1] < 0.7 * sent[0]  # 8 of 32 bits, and the scale of each message, which has 5 values here
 
 
+@SLOW
 def test_a_killed_stage_ends_the_run_and_it_continues(uninterrupted: Path, tmp_path: Path) -> None:
     words = (*LONG, *TWO, "checkpoint_every=5")
     process = start(*words, "launch.processes=2", f"run_dir={tmp_path / 'cut'}")

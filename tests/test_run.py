@@ -61,8 +61,14 @@ def wait_for_step(process: subprocess.Popen[str], directory: Path, step: int) ->
 LONG = ("max_steps=400", "eval_every=100", "stop_at_target=false", "optimizer=kfac")
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
-@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "backend, how",
+    [
+        *(("torch", how) for how in ("SIGINT", "SIGTERM", "SIGKILL")),
+        ("jax", "SIGTERM"),
+        *(pytest.param("jax", how, marks=pytest.mark.slow) for how in ("SIGINT", "SIGKILL")),
+    ],
+)
 def test_interrupted_anywhere_then_resumed_is_uninterrupted(tmp_path: Path, backend: str, how: str) -> None:
     run = (*LONG, f"backend={backend}", "checkpoint_every=7")
     process = start(tmp_path, *run, "run_dir=cut")

@@ -62,7 +62,7 @@ def test_restored_at_any_step_goes_on_bit_for_bit(optimizer: str, backend: str, 
 
 
 @every
-@both
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])  # see two devices below
 def test_micro_batches_equal_one_large_batch(optimizer: str, backend: str, uninterrupted: Any) -> None:
     made = engine(config(optimizer, backend, accumulate=4))
     advance(made, range(STEPS))

@@ -10,6 +10,12 @@ from engines import BACKENDS, OPTIMIZERS, advance, comm, config, engine, weights
 
 pytestmark = pytest.mark.xdist_group("world")
 STEPS = 10
+SHARED = ("kfac", "sgd", "shampoo", "vogn")  # of jax; the others on two devices of one process, test_optimizers.py
+MEMBERS = [
+    pytest.param(backend, name, marks=[] if backend == "torch" or name in SHARED else [pytest.mark.slow])
+    for backend in BACKENDS
+    for name in sorted(OPTIMIZERS)
+]
 TRUNCATED = {"comm": comm(codec={"module": "mylab.truncate16"}, algorithm="all_to_all", feedback=True)}
 
 
@@ -17,14 +23,14 @@ TRUNCATED = {"comm": comm(codec={"module": "mylab.truncate16"}, algorithm="all_t
 def started(request: pytest.FixtureRequest) -> Any:
     """What two processes found, started once for each backend, with the optimizers of the selected tests only."""
     chosen = {
-        item.callspec.params["optimizer"]
+        (item.callspec.params["two_processes"], item.callspec.params["optimizer"])
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.module is request.module and "optimizer" in item.callspec.params
     }
 
     @functools.cache
     def start(backend: str) -> Any:
-        return ranks.start(backend, 2, cases(sorted(chosen)))
+        return ranks.start(backend, 2, cases(sorted(name for one, name in chosen if one == backend)))
 
     return start
 
@@ -53,7 +59,7 @@ def gap(one: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> float:
     return max(float(np.abs(value - found[name]).max()) for name, value in one.items())
 
 
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("two_processes, optimizer", MEMBERS, indirect=["two_processes"])
 def test_two_processes_equal_one(two_processes: tuple[str, Any], optimizer: str) -> None:
     backend, found = two_processes
     assert gap(alone(optimizer, backend), found[optimizer]) <= 1e-10
