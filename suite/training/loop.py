@@ -4,11 +4,7 @@ Consumers of the events may take any time, because the clock is stopped at each 
 """
 
 import math
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from suite.contract import (

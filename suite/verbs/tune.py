@@ -5,7 +5,6 @@ import importlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from suite.contract import UserError
 from suite.settings import configure
