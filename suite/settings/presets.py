@@ -42,14 +42,14 @@ def page() -> str:
     lines = [
         "# Settings",
         "",
-        "Set each as `KEY=VALUE`: `suite task=resnet50 seed=1 optimizer.lr=0.1`. A dash as default means that a YAML file",
-        "gives the value, because it depends on the preset, the scale or the data. The last column says what a setting can",
-        "change: the trained *weights*, the *measurement* (data, model, metric, cadence), the *time*. The hash of a run, the",
-        "rows of the leaderboard and the evidence of claims follow from it. The settings of an optimizer change weights and",
-        "time. A tuned recipe often sets other values than these defaults. A schedule may change those marked *scheduled*:",
-        'in your own training script, they are in `param_groups` (torch) and `state["hyper"]` (jax).',
-        "`suite list optimizers --settings` prints the tables of optimizers, and `python -m suite.settings.presets` writes",
-        "this page.",
+        "Set each as `KEY=VALUE`: `suite task=resnet50 seed=1 optimizer.lr=0.1`. A dash as default means that a YAML",
+        "file gives the value, because it depends on the preset, the scale or the data. The last column says what a",
+        "setting can change: the trained *weights*, the *measurement* (data, model, metric, cadence), the *time*. The",
+        "hash of a run, the rows of the leaderboard and the evidence of claims follow from it. The settings of an",
+        "optimizer change weights and time. A tuned recipe often sets other values than these defaults. A schedule may",
+        "change those marked *scheduled*: in your own training script, they are in `param_groups` (torch) and",
+        '`state["hyper"]` (jax). `suite list optimizers --settings` prints the tables of optimizers, and',
+        "`python -m suite.settings.presets` writes this page.",
     ]
     groups: dict[str, type[Declared]] = {"schedule.": ScheduleSettings, "partition.": PartitionSettings}
     groups |= {"comm.": CommSettings, "comm.factors.": FactorSettings}
