@@ -28,9 +28,9 @@ def candidates() -> dict[str, Any]:
 
 def settings(backend: str, world: int, node: dict[str, Any]) -> dict[str, Any]:
     """Of a run on the tiny task that communicates so."""
-    from engines import config
+    from engines import change, config
 
-    return engines.change(config("sgd", backend, world=world, comm=node, precision="float32", hyper={"lr": 0.1}), {
+    return change(config("sgd", backend, world=world, comm=node, precision="float32", hyper={"lr": 0.1}), {
         "max_steps": STEPS, "eval_every": 4, "log_every": 1, "checkpoint_every": 5, "prefetch": 0, "decisions": None,
         "stop_at_target": False, "schedule": {"shape": "constant", "warmup": 0},
     })  # fmt: skip

@@ -95,7 +95,7 @@ def config(optimizer: str, backend: str, **changes: Any) -> Run:
 
 
 def change(run: Run, changes: Mapping[str, Any]) -> Run:
-    """A run with other values at dotted keys. A group of settings keeps those that are not named, if its member stays."""
+    """A run with other values at dotted keys; a group keeps the settings that are not named, if its member stays."""
     values = run.plain()
     for key, value in changes.items():
         *path, last = key.split(".")

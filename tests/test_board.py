@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 from boards import MIXED, TARGET, page, result
 
-from suite.board.groups import INCIDENTAL, rank
-from suite.record import record
+from suite.board.groups import rank
 from suite.statistics.summary import Summary
 
 pytestmark = pytest.mark.quick
@@ -227,9 +226,13 @@ def test_seconds_are_kept_apart_by_machine():
     }
 
 
-def test_what_changes_no_number_separates_no_rows() -> None:
-    """Settings outside the configuration's hash are not shown: seeds of older results accumulate."""
-    assert set(record.UNHASHED) <= INCIDENTAL
+@pytest.mark.parametrize("setting", [{"prefetch": 4}, {"threads": 4}, {"log_every": 50}, {"run_dir": "runs/elsewhere"}])
+def test_what_changes_no_number_separates_no_rows(setting: dict[str, object]) -> None:
+    """Settings of time alone, and places, are seeds of one row."""
+    other = result(seed=1)
+    other["spec"]["config"] |= setting
+    ((entry,),) = (group.entries for group in rank([result(), other]).groups)
+    assert len(entry.results) == 2 and entry.settings == {}
 
 
 def test_a_tuned_result_with_a_seed_of_its_tuning_counts_only_without_others():

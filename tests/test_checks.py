@@ -67,7 +67,7 @@ def test_no_rank_starts_where_that_can_be_known(
         raise AssertionError("a rank was started")
 
     monkeypatch.setattr(local, "_children", started)
-    monkeypatch.setattr(run, "execute", started)
+    monkeypatch.setattr(execution, "execute", started)
     code, said = suite(*RUN, *(["world=2"] if "world=" not in typed else []), *typed.split())
     assert code == 2 and words in said and said.count("suite: ") == 1, said
     assert not list(Path().iterdir())

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from engines import change
 
 from suite.contract import Data, Evaluated, Finished, Plan, Target
 from suite.training.clock import Clock
@@ -123,10 +124,10 @@ class Engine:
 def test_the_loop_bills_steps_and_only_steps(device: float, host: float) -> None:
     steps = 4
     config = {"seed": 0, "max_steps": steps, "eval_every": 2, "checkpoint_every": 0, "log_every": 100, "prefetch": 0}
-    config = engines.change(
+    config = change(
         config, {"schedule": {"shape": "constant", "warmup": 0}, "optimizer": {"lr": 1.0}, "stop_at_target": True}
     )
-    config = engines.change(config, {"comm": {"policy": None}})
+    config = change(config, {"comm": {"policy": None}})
     points = []
     for event in train(Task(), Engine(device=device, host=host), config):  # type: ignore[arg-type]
         time.sleep(WORK / 5)  # a slow listener
@@ -174,10 +175,10 @@ class Batches(Task):
 
 def config_of(steps: int, **changes: object) -> dict[str, object]:
     config = {"seed": 0, "max_steps": steps, "eval_every": 1, "checkpoint_every": 0, "log_every": 1, "prefetch": 0}
-    config = engines.change(
+    config = change(
         config, {"schedule": {"shape": "constant", "warmup": 0}, "optimizer": {"lr": 1.0}, "stop_at_target": True}
     )
-    return engines.change(config, {"comm.policy": None, **changes})
+    return change(config, {"comm.policy": None, **changes})
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 4])

@@ -19,6 +19,7 @@ from typing import Any
 import conftest
 import psutil
 import pytest
+from engines import change
 
 from suite.contract import UserError
 from suite.launch import execution, external
@@ -79,7 +80,7 @@ def test_a_task_of_the_job_is_a_rank() -> None:
     assert re.fullmatch(r"gpu03:2\d{4}", found[0]["address"])
     settings = config("world=8", "launch.nodes=2")
     for rank, node in enumerate(found):
-        assert external.check(engines.change(settings, {"launch": node})) == (rank, 8)
+        assert external.check(change(settings, {"launch": node})) == (rank, 8)
         assert node["per_host"] == 4
     other = launch_slurm.rendezvous(SimpleNamespace(**job | {"job_id": "4712"}, global_rank=0))
     assert other["address"] != found[0]["address"]

@@ -12,6 +12,7 @@ from typing import Any
 import conftest
 import numpy as np
 import pytest
+from engines import change
 
 from suite.contract import UserError
 
@@ -233,18 +234,16 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     from suite.training import checkpoint
 
     def state(directory: str = "run", **changes: Any) -> str:
-        return directories.Directory(
-            engines.change(config, {"run_dir": str(tmp_path / directory), **changes}), "f"
-        ).state
+        return directories.Directory(change(config, {"run_dir": str(tmp_path / directory), **changes}), "f").state
 
     config = configure.resolve(["task=tiny", "optimizer=sgd"], conftest.OUTSIDE / "conf")
     header = execution.make_header(config, [], execution.make_task(config)) | {"fingerprint": "f"}
-    config = engines.change(config, {"run_dir": str(tmp_path / "run")})
+    config = change(config, {"run_dir": str(tmp_path / "run")})
     lock, _ = local.claim(config, header, directories.Directory(config, "f"))
     log = tmp_path / "run" / "events.jsonl"
     assert state() == "resumed" and state(seed=1) == "new", "it has not begun"
     with pytest.raises(UserError, match="another process is running this"):
-        local.claim(config, header, directories.Directory(engines.change(config, {"seed": 1}), "f"))
+        local.claim(config, header, directories.Directory(change(config, {"seed": 1}), "f"))
     os.close(lock)
     log.write_text('{"event": "started", "step": 0}\n')
     assert state(seed=1) == "new"

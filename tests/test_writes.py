@@ -10,6 +10,7 @@ from typing import Any
 
 import conftest
 import pytest
+from engines import change
 from faulty import Faulty
 
 from suite import disk
@@ -59,9 +60,7 @@ def test_any_write_may_fail(tmp_path: Path, backend: str, capfd: pytest.CaptureF
     def start(directory: Path) -> tuple[int, str]:
         capfd.readouterr()
         try:
-            return local.launch(engines.change(config, {"run_dir": str(directory)}), command), "".join(
-                capfd.readouterr()
-            )
+            return local.launch(change(config, {"run_dir": str(directory)}), command), "".join(capfd.readouterr())
         except UserError as error:  # as suite.cli does
             return 2, "".join(capfd.readouterr()) + f"suite: {error}\n"
 

@@ -1,8 +1,8 @@
 """One rank that takes the mean of 10 MB in several communication modes, and says what its ledger and the kernel saw.
 
-python wired.py BACKEND JOB; JOB is JSON: {"values": n, "modes": {name: comm node}, "locals": devices of a jax process,
-"rounds": measured after a first one that is not, "compiles": whether torch compiles codecs}. Who it is stands in the
-environment, as torchrun and jax have it.
+python wired.py BACKEND JOB; JOB is JSON: {"values": n, "modes": {name: settings of comm}, "locals": devices of a jax
+process, "rounds": measured after a first one that is not, "compiles": whether torch compiles codecs}. Who it
+is stands in the environment, as torchrun and jax have it.
 Prints one line of JSON: {name: {"hashes", "between": bytes for other hosts by the ledger, "kernel": bytes its host
 sent, "seconds": of each round}}. `start` runs it on a test bed's hosts.
 """
@@ -12,11 +12,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from suite.comm.settings import CommSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
 QUIET = 0.05  # seconds before and after, in which nothing else is sent
@@ -29,7 +32,7 @@ PORTS = iter(range(29_500, 30_500))
 def start(
     bed: Any,
     backend: str,
-    modes: dict[str, Any],
+    modes: Mapping[str, "CommSettings"],
     *,
     local: int = 1,
     values: int = 2_500_000,
@@ -45,7 +48,8 @@ def start(
     """
     processes = local if backend == "torch" else 1
     world = bed.hosts * processes
-    job = {"values": values, "modes": modes, "locals": local, "rounds": rounds, "compiles": compiles}
+    nodes = {name: mode.plain() for name, mode in modes.items()}
+    job = {"values": values, "modes": nodes, "locals": local, "rounds": rounds, "compiles": compiles}
     command = [sys.executable, str(Path(__file__)), backend, json.dumps(job)]
     from testbed import rendezvous
 
@@ -111,6 +115,7 @@ def in_torch(job: dict[str, Any]) -> dict[str, Any]:
 
     from suite.comm import setup
     from suite.comm.reduce.torch import Reduce
+    from suite.comm.settings import CommSettings
     from suite.comm.transport import Ledger
     from suite.comm.transport.torch import Transport
 
@@ -120,7 +125,7 @@ def in_torch(job: dict[str, Any]) -> dict[str, Any]:
     mine = torch.from_numpy(values(dist.get_rank(), job["values"]))
     for name, node in job["modes"].items():
         task: Any = Task(job["values"])
-        channels = setup.channels(node, task, world, "torch", compiles=job["compiles"])
+        channels = setup.channels(CommSettings.given(node), task, world, "torch", compiles=job["compiles"])
         ledger = Ledger()
         reduce = Reduce(Transport(ledger, channels.locals), channels)
         mean: Any = {}
@@ -144,6 +149,7 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
 
     from suite.comm import setup
     from suite.comm.reduce.jax import Reduce
+    from suite.comm.settings import CommSettings
     from suite.comm.transport.jax import AXIS, Transport
     from suite.engine.ranks import jax as ranks
 
@@ -151,7 +157,8 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
     ranks.connect(int(variables[0]), int(variables[1]), variables[2], 60)
     world, count, found = len(jax.devices()), job["values"], {}
     for name, node in job["modes"].items():
-        channels = setup.channels(node, Task(count), world, "jax")  # type: ignore[arg-type]
+        comm = CommSettings.given(node)
+        channels = setup.channels(comm, Task(count), world, "jax")  # type: ignore[arg-type]
         mesh = Mesh(np.array(jax.devices()).reshape(-1, channels.locals or world), AXIS)
         split, entries = NamedSharding(mesh, P(AXIS)), []
         given = jax.make_array_from_callback(
@@ -175,7 +182,7 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
         )
         hashes = [digest(np.asarray(shard.data)) for shard in run(given).addressable_shards]
         # a trace counts what one device sends: all of a host's do, but for leaders'
-        leaders = node.topology.module.endswith("leader")
+        leaders = comm.topology.module.endswith("leader")
         each = sum(entry.sent for entry in entries if entry.level != "inner")
         found[name] = result | {"between": each * (1 if leaders else job["locals"]), "hashes": hashes}
     return found

@@ -55,7 +55,7 @@ PUBLISHED = [(claim, check) for claim, check in RUNS if check.scale == "publishe
 def test_a_check_at_the_published_size_has_the_batch_size_of_a_row():
     for claim, check in PUBLISHED:
         printed = {published.row(id).batch_size for id in claim.rows} - {None}
-        own = {wanted_settings(overrides)[0]["task.batch_size"] for overrides in check.runs.values()}
+        own = {wanted_settings(overrides)["task.batch_size"] for overrides in check.runs.values()}
         assert not {size for size in printed if isinstance(size, int)} or own & printed, (claim.id, check.name)
 
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from suite.comm import setup
-from suite.comm.projection import cost, network, timeline
+from suite.comm.projection import cost, timeline
 from suite.comm.projection.fit import fit, least_squares
 from suite.comm.projection.network import Level, Network, Place
+from suite.comm.settings import NetworkSettings
 from suite.comm.transport import entry
 from suite.contract import UserError
 
@@ -23,6 +24,7 @@ ALPHA, BANDWIDTH = 1e-3, 1e6
 LEVEL = Level(ALPHA, BANDWIDTH)
 PLAIN = Network("plain", inner=LEVEL, outer=LEVEL, ranks_per_host=1, all_reduce="ring", codec=1e9)
 SHARED = replace(PLAIN, inner=Level(1e-5, 1e9), outer=Level(ALPHA, BANDWIDTH, shared=True))
+ALL_REDUCES = NetworkSettings.choices("all_reduce")
 OPERATIONS = ("all_reduce", "all_to_all", "all_gather", "shift", "broadcast", "to_first")
 
 
@@ -168,7 +170,7 @@ def test_pieces_are_coded_while_others_move(codec: float) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("all_reduce", network.ALL_REDUCES)
+@pytest.mark.parametrize("all_reduce", ALL_REDUCES)
 def test_one_rank_costs_nothing(operation: str, all_reduce: str) -> None:
     where = replace(PLAIN, all_reduce=all_reduce)
     assert took(operation, 8_000, Place(1, 1), where, coded=True) == 0
@@ -177,7 +179,7 @@ def test_one_rank_costs_nothing(operation: str, all_reduce: str) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("all_reduce", network.ALL_REDUCES)
+@pytest.mark.parametrize("all_reduce", ALL_REDUCES)
 @pytest.mark.parametrize("level", ["flat", "inner", "outer"])
 def test_a_worse_network_takes_longer(operation: str, all_reduce: str, level: str) -> None:
     used = ("inner",) if level == "inner" else ("outer",)

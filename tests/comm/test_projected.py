@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import BACKENDS, config, engine, same, tiny, weights
+from engines import BACKENDS, change, config, engine, same, tiny, weights
 
 from suite.comm.policies import projected
 from suite.comm.policies._policy import Commit, Measure, Predict, Predicted, Situation
+from suite.comm.settings import CommSettings
 from suite.contract import Decided, Group, Step, UserError
 from suite.projection import project
 from suite.projection.predict import Model, error
 from suite.settings import configure
+from suite.settings.run import Run
 from suite.training.loop import train
 
 both = pytest.mark.parametrize("backend", BACKENDS)
-PRESET = configure.resolve(["task=resnet50", "comm=projected"]).comm
+PRESET = configure.resolve_training(["task=resnet50", "comm=projected"]).comm
 SLOW, FAST = 1.0, 1e15  # bytes a second
 
 
@@ -39,9 +41,9 @@ class OneOfSeveral:
         return getattr(self.made, name)
 
 
-def model(made: Any, settings: dict[str, Any], measure: Any = None, world: int = 2) -> Model:
+def model(made: Any, settings: Run, measure: Any = None, world: int = 2) -> Model:
     how = {"measure": measure, "paused": contextlib.nullcontext, "settle": time.perf_counter}
-    return Model(engines.change(settings, {"world": world}), made.task, OneOfSeveral(made, world), **how)
+    return Model(change(settings, {"world": world}), made.task, OneOfSeveral(made, world), **how)
 
 
 def decided(answer: Any, kinds: list[str], **options: Any) -> Commit:
@@ -87,13 +89,14 @@ def test_the_fastest_of_those_that_are_exact_enough() -> None:
 
 
 def test_codecs_declare_their_error() -> None:
-    found = {name: error(Model._codec(fake(), {"comm": node, "world": 2}, "other")) for name, node in nodes().items()}
+    run = config("sgd", "torch", world=2)
+    found = {name: error(Model._codec(fake(), change(run, {"comm": node}), "other")) for name, node in nodes().items()}
     assert found["float32"] == 0 and found["bfloat16"] == pytest.approx(2**-8)
     assert found["bfloat16"] < found["fp8"] < 0.13 and found["table1"] > 1
 
 
-def nodes() -> dict[str, Any]:
-    return PRESET["candidates"]
+def nodes() -> dict[str, CommSettings]:
+    return PRESET.candidates
 
 
 def fake() -> Any:
@@ -108,7 +111,7 @@ def test_a_slow_network_takes_few_bytes_and_a_fast_one_float32(backend: str) -> 
     kinds = sorted(set(made.kinds.values()))
     options = {"bits": 8, "error": None, "by_kind": True, "repeats": 1}
     for speed, expected in ((SLOW, {"bfloat16", "fp8"}), (FAST, {"float32"})):
-        asked = model(made, engines.change(settings, {"network": network(speed)}))
+        asked = model(made, change(settings, {"network": network(speed)}))
         deciding = projected.decide(list(nodes()), kinds, Situation(0, 10, [], 1.0), **options)
         request = next(deciding)
         while isinstance(request, Predict):
@@ -122,13 +125,12 @@ def test_a_slow_network_takes_few_bytes_and_a_fast_one_float32(backend: str) -> 
 @both
 def test_it_predicts_what_a_plan_projects(backend: str) -> None:
     """The exchanges of all kinds are those of `suite plan network=`; without latency, buckets make no difference."""
-    settings = engines.change(config("sgd", backend, comm=PRESET, precision="float32"), {"network": network(1e6)})
+    settings = change(config("sgd", backend, comm=PRESET, precision="float32"), {"network": network(1e6)})
     made = engine(settings)
     asked = model(made, settings)
     found = [asked.answer(Predict("float32", kind, 1)) for kind in sorted(set(made.kinds.values()))]
-    plan = project.placed(engines.change(settings, {"world": 2, "comm": nodes()["float32"]}), {"network": settings.network})
-    keys = {"network": settings.network, "compute_seconds": 0.0, "inverse_seconds": 0.0}
-    expected = project.project(plan, made.task, keys, None)
+    plan = project.placed(change(settings, {"world": 2, "comm": nodes()["float32"]}))
+    expected = project.project(plan, made.task, None)
     assert sum(one.transfer for one in found) == pytest.approx(expected["communication_seconds"])
     assert sum(one.sent for one in found) == expected["gradient_bytes"]["sent"]
     assert not any(one.coding for one in found)
@@ -136,7 +138,7 @@ def test_it_predicts_what_a_plan_projects(backend: str) -> None:
 
 def test_coding_costs_what_the_codec_takes_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """One mean by an all-to-all encodes and decodes its values, and then their sums: twice the payload each."""
-    settings = engines.change(config("sgd", "torch", comm=PRESET, precision="float32"), {"network": network(FAST)})
+    settings = change(config("sgd", "torch", comm=PRESET, precision="float32"), {"network": network(FAST)})
     made = engine(settings)
     monkeypatch.setattr(made, "code", lambda kind: time.sleep(0.05))
     found = model(made, settings).answer(Predict("bfloat16", "linear", 3))
@@ -158,10 +160,10 @@ def test_a_link_is_measured_where_none_is_described() -> None:
     assert set(tried) == {"float32"} and "1e+03 us a message" in found.network
     values = sum(parameter.numel() for name, parameter in made.named.items() if made.kinds[name] == "conv2d")
     assert found.transfer == pytest.approx(2e-3 + 2 * 2 * values / 1e3, rel=1e-3)
-    only = engines.change(settings, {"comm.candidates": {"fp8": nodes()["fp8"]}})
+    only = change(settings, {"comm.candidates": {"fp8": nodes()["fp8"]}})
     with pytest.raises(UserError, match=r"every candidate has a codec.*type network=1gbit"):
         model(made, only, measure).answer(Predict("fp8", "conv2d"))
-    hosts = engines.change(settings, {"comm.ranks_per_host": 2})
+    hosts = change(settings, {"comm.ranks_per_host": 2})
     with pytest.raises(UserError, match="several hosts with several ranks"):
         model(made, hosts, measure, world=4).answer(Predict("float32", "conv2d"))
 
@@ -174,11 +176,12 @@ def test_a_run_decides_once_and_is_replayed(backend: str, tmp_path: Path) -> Non
     settings = change(settings, {
         "max_steps": 4, "eval_every": 4, "log_every": 1, "checkpoint_every": 0, "prefetch": 0, "decisions": None,
         "stop_at_target": False, "schedule": {"shape": "constant", "warmup": 0}, "network": network(SLOW),
-    }  # fmt: skip
+    })  # fmt: skip
 
     def run(**changes: Any) -> tuple[Any, list[Any]]:
-        made = engine(settings)
-        return made, list(train(made.task, made, settings | changes))
+        changed = change(settings, changes)
+        made = engine(changed)
+        return made, list(train(made.task, made, changed))
 
     made, events = run()
     [decision] = [event for event in events if isinstance(event, Decided)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import BACKENDS, advance, engine, gap, weights
+from engines import BACKENDS, advance, change, engine, gap, weights
 from small import TASKS, small
 
 from suite import load
@@ -25,7 +25,7 @@ every_task = pytest.mark.parametrize("name, options", [case for case in CASES if
 def config(name: str, options: tuple[str, ...], backend: str = "torch", **changes: Any) -> dict[str, Any]:
     composed = small(name, options, "optimizer=sgd", f"backend={backend}")
     plain = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0}  # one step is the gradient
-    return engines.change(composed, {"precision": "float64", "optimizer": plain, **changes})
+    return change(composed, {"precision": "float64", "optimizer": plain, **changes})
 
 
 def made(name: str, options: tuple[str, ...], backend: str, **changes: Any) -> Any:

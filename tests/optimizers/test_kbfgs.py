@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from engines import BACKENDS, advance, config, engine, gap, weights
+from engines import BACKENDS, advance, change, config, engine, gap, weights
 
 from suite.optimizers.kbfgs import jax_pairs, reference, torch_pairs
 from suite.training.loop import train
@@ -124,10 +124,8 @@ def test_the_first_step_leaves_a_as_the_warm_start_made_it(backend: str) -> None
 @both
 def test_a_restored_run_is_not_warmed_up_again(backend: str) -> None:
     """Through the loop: four steps, and the last two of them after a restore, end at the same bits."""
-    settings = engines.change(
-        config("kbfgs", backend, **WARM), {"max_steps": 4, "eval_every": 4, "checkpoint_every": 2}
-    )
-    settings = engines.change(
+    settings = change(config("kbfgs", backend, **WARM), {"max_steps": 4, "eval_every": 4, "checkpoint_every": 2})
+    settings = change(
         settings,
         {"log_every": 1, "prefetch": 0, "schedule": {"shape": "constant", "warmup": 0}, "stop_at_target": False},
     )
@@ -142,8 +140,8 @@ def test_a_restored_run_is_not_warmed_up_again(backend: str) -> None:
     list(train(whole.task, whole, settings, save=save))
     list(train(rest.task, rest, settings, restored=kept[2]))
     assert gap(weights(whole), weights(rest)) == 0.0
-    cold = engine(engines.change(settings, {"optimizer.warm_start": 0}))
-    list(train(cold.task, cold, engines.change(settings, {"optimizer.warm_start": 0})))
+    cold = engine(change(settings, {"optimizer.warm_start": 0}))
+    list(train(cold.task, cold, change(settings, {"optimizer.warm_start": 0})))
     assert gap(weights(whole), weights(cold)) > 1e-6
 
 

@@ -176,7 +176,7 @@ def sent(steps: int, symmetric: bool = True, **hyper: Any) -> dict[str, int]:
     layers = {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in ("one", "two")}
     shapes = {f"{name}.{part}": SHAPES[f"fc.{part}"] for name in layers for part in ("weight", "bias")}
     transport = Mirrored()
-    channels = engines.channels("torch", factors=engines.comm()["factors"] | {"symmetric": symmetric})
+    channels = engines.channels("torch", factors=engines.comm().factors.model_copy(update={"symmetric": symmetric}))
     made = Torch(layers=layers, shapes=shapes, world=2, **hyper)
     found = {f"{name}/{side}": factor(n) for name in layers for side, n in (("in", 4), ("out", 2))}
     for step in range(steps):

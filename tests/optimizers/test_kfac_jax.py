@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import OUTSIDE
-from engines import advance, config, engine, gap, tiny, weights
+from engines import advance, change, config, engine, gap, tiny, weights
 from small import small
 
 from suite import load
@@ -36,12 +36,12 @@ PLAIN: dict[str, Any] = {"lr": 1.0, "momentum": 0.0, "damping": 0.1, "weight_dec
 
 
 def settings(hyper: dict[str, Any] = HYPER, **changes: Any) -> dict[str, Any]:
-    return engines.change(config("sgd", "jax", **changes), {"optimizer": {"module": MODULE, "path": CHECKOUT, **hyper}})
+    return change(config("sgd", "jax", **changes), {"optimizer": {"module": MODULE, "path": CHECKOUT, **hyper}})
 
 
 def built(chosen: dict[str, Any], task: Any) -> Any:
     """An engine on this task."""
-    return engine(engines.change(chosen, {"task": {"module": type(task).__module__}}), task)
+    return engine(change(chosen, {"task": {"module": type(task).__module__}}), task)
 
 
 def perceptron() -> Any:
@@ -238,7 +238,7 @@ def test_the_objective_is_the_loss_of_the_step(changes: Any, monkeypatch: pytest
         {"module": "traced_elsewhere", "lr": 0.1},
         {"module": "suite.optimizers.sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0},
     ):
-        made = engine(engines.change(config("sgd", "jax", **changes), {"optimizer": node}))
+        made = engine(change(config("sgd", "jax", **changes), {"optimizer": node}))
         advance(made, range(3))
         ends.append(weights(made))
     assert gap(*ends) < (1e-12 if "precision" not in changes else 1e-6)

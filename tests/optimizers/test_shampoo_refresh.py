@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import ranks
 import torch
-from engines import advance, config, engine, weights
+from engines import advance, change, config, engine, weights
 from shampoos import BACKENDS, HYPER, SHAPES, STEPS, Jax, Torch, gap, held, specified, train
 from twins import draw
 
@@ -180,7 +180,7 @@ def test_an_engine_that_goes_back_in_time_forgets_its_work(backend: str) -> None
     advance(made, range(4))
     arrays, skeleton = made.snapshot()
     arrays = {name: array.copy() for name, array in arrays.items()}
-    other = engine(engines.change(settings, {"seed": 1}))
+    other = engine(change(settings, {"seed": 1}))
     advance(other, range(4))
     other.restore(arrays, skeleton)
     for either in (made, other):

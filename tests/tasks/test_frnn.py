@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import BACKENDS, engine
+from engines import BACKENDS, change, engine
 
 from suite.launch import execution
 from suite.settings import configure
@@ -31,7 +31,7 @@ def config(*options: str, backend: str = "torch", **changes: Any) -> dict[str, A
         ]
     )
     plain = composed.optimizer | {"lr": 0.0, "momentum": 0.0, "weight_decay": 0.0}
-    return engines.change(composed, {"precision": "float64", "optimizer": plain, **changes})
+    return change(composed, {"precision": "float64", "optimizer": plain, **changes})
 
 
 def task(*options: str) -> Any:

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import wired
 
 from suite import load
+from suite.comm.settings import CommSettings
 from suite.contract import UserError
 from suite.settings import configure
 from testbed import Testbed
@@ -18,17 +19,19 @@ from testbed import Testbed
 COLUMNS = "{:<18}{:<7}{:>6}{:>15}{:>15}{:>10}{:>10}"
 
 
-def modes() -> dict[str, dict[str, object]]:
-    """The `comm` node of every preset that has one mode; policies choose among others."""
-    found = {name: configure.resolve(["task=resnet50", f"comm={name}"]).comm for name in load.options("comm")}
-    return {name: node for name, node in found.items() if not node["policy"]}
+def modes() -> dict[str, CommSettings]:
+    """The `comm` settings of every preset that has one mode; policies choose among others."""
+    found = {name: configure.resolve_training(["task=resnet50", f"comm={name}"]).comm for name in load.options("comm")}
+    return {name: node for name, node in found.items() if not node.policy}
 
 
 def main(rate: str = "1gbit", delay: str | None = None) -> int:
     """Print the table; 1 where a ledger is not true."""
     every, true = modes(), True
     by_hosts = {
-        name: {**node, "ranks_per_host": 2} for name, node in every.items() if "flat" not in node.topology.module
+        name: node.model_copy(update={"ranks_per_host": 2})
+        for name, node in every.items()
+        if "flat" not in node.topology.module
     }
     with Testbed(2, rate, delay) as bed:
         for link in bed.links:

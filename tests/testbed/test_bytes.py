@@ -7,19 +7,20 @@ import pytest
 import wired
 from wired import CONSTANT, SHAPED, UNSHAPED
 
+from suite.comm.settings import CommSettings
 from suite.settings import configure
 from testbed import Testbed, missing
 
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(bool(REASON := missing()), reason=REASON)]
-RING = {"algorithm": {"module": "suite.comm.algorithms.ring"}}
 
 
-def mode(preset: str, **changes: Any) -> dict[str, Any]:
-    return configure.resolve(["task=resnet50", f"comm={preset}"]).comm | changes
+def mode(*overrides: str) -> CommSettings:
+    return configure.resolve_training(["task=resnet50", *overrides]).comm
 
 
-FLAT = {name: mode(name) for name in ("float32", "bfloat16", "float21")} | {"ring": mode("float21", **RING)}
-BY_HOSTS = {name: mode(name, ranks_per_host=2) for name in ("hierarchical", "leader")}
+FLAT = {name: mode(f"comm={name}") for name in ("float32", "bfloat16", "float21")}
+FLAT["ring"] = mode("comm=float21", "comm.algorithm=ring")
+BY_HOSTS = {name: mode(f"comm={name}", "comm.ranks_per_host=2") for name in ("hierarchical", "leader")}
 BITS = {"float32": 32, "bfloat16": 16, "float21": 64 / 3, "ring": 64 / 3, "hierarchical": 64 / 3, "leader": 32}
 
 

@@ -1,7 +1,5 @@
 """What the plan says that a host sends to others is what its kernel counts, with two ranks on each of two hosts."""
 
-from typing import Any
-
 import pytest
 import wired
 from wired import CONSTANT, UNSHAPED
@@ -9,6 +7,7 @@ from wired import CONSTANT, UNSHAPED
 from suite.comm import setup
 from suite.comm.projection import cost, network
 from suite.comm.projection.network import Place
+from suite.comm.settings import CommSettings
 from suite.settings import configure
 from testbed import Testbed, missing
 
@@ -18,15 +17,17 @@ ALGORITHMS = ("native", "all_to_all", "gather", "ring")
 ALL_GATHER = {"torch": "pairs", "jax": "ring"}  # between CPUs; conf/network/loopback.yaml has torch's
 
 
-def mode(preset: str, algorithm: str) -> dict[str, Any]:
+def mode(preset: str, algorithm: str) -> CommSettings:
     words = ["task=resnet50", f"comm={preset}", f"comm.algorithm.module=suite.comm.algorithms.{algorithm}"]
-    return configure.resolve(words).comm
+    return configure.resolve_training(words).comm
 
 
-def said(node: dict[str, Any], backend: str) -> float:
+def said(node: CommSettings, backend: str) -> float:
     """Bytes of one mean."""
     words = ["+task=resnet50", "network=1gbit", f"network.all_gather={ALL_GATHER[backend]}"]
-    where, channel = network.make(configure.resolve(words).network), setup.channel(node, None)
+    given = configure.resolve_training(words).network
+    assert given
+    where, channel = network.make(given), setup.channel(node, None)
     world = HOSTS * LOCAL
     entries = channel.topology.traffic("", VALUES, channel=channel, itemsize=4, world=world, locals=LOCAL)
     return cost.crossing(entries, Place(world, LOCAL), where)

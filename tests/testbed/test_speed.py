@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import wired
 
+from suite.comm.settings import CommSettings
 from suite.settings import configure
 from testbed import Testbed, missing
 
@@ -24,12 +25,12 @@ MISSED = {
     "torch, compiled": {"fp8": 2.3, "float21": 1.25, "onebit": 2.2},
     "jax": {"fp8": 2.9, "float21": 1.25, "onebit": 8.0},
 }
-GATHER = {"algorithm": {"module": "suite.comm.algorithms.gather"}}  # sends as many bytes between two ranks
+GATHER = "comm.algorithm=gather"  # sends as many bytes between two ranks
 TWO_LEVEL = 1.35  # than flat, both float32, two hosts of two ranks at 200 Mbit/s
 
 
-def mode(preset: str, **changes: Any) -> dict[str, Any]:
-    return configure.resolve(["task=resnet50", f"comm={preset}"]).comm | changes
+def mode(preset: str, *overrides: str) -> CommSettings:
+    return configure.resolve_training(["task=resnet50", f"comm={preset}", *overrides]).comm
 
 
 def compared(found: dict[str, Any], to: str, capsys: Any) -> dict[str, float]:
@@ -48,7 +49,7 @@ def compared(found: dict[str, Any], to: str, capsys: Any) -> dict[str, float]:
 def test_fewer_bytes_arrive_sooner(way: str, capsys: Any) -> None:
     backend, compiles = way.split(",")[0], way.endswith("compiled")
     modes = {name: mode(name) for name in ("float32", *GOALS)}
-    modes |= {f"{name} gather": mode(name, **GATHER) for name in GOALS}
+    modes |= {f"{name} gather": mode(name, GATHER) for name in GOALS}
     with Testbed(2, "1gbit") as bed:
         found = wired.start(bed, backend, modes, rounds=ROUNDS, compiles=compiles, deadline=500)
     ratios = compared(found, "float32", capsys)
@@ -59,9 +60,10 @@ def test_fewer_bytes_arrive_sooner(way: str, capsys: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_two_levels_are_quicker_than_one(backend: str, capsys: Any) -> None:
+    by_hosts = "comm.ranks_per_host=2"
     modes = {
-        "flat": mode("float32", ranks_per_host=2),
-        "two_level": mode("float32", ranks_per_host=2) | {"topology": mode("hierarchical")["topology"]},
+        "flat": mode("float32", by_hosts),
+        "two_level": mode("float32", by_hosts, "comm.topology=two_level"),
     }
     with Testbed(2, "200mbit") as bed:
         ratios = compared(wired.start(bed, backend, modes, local=2, rounds=ROUNDS, deadline=500), "flat", capsys)
