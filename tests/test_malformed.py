@@ -11,13 +11,28 @@ from suite.settings.overrides import expand
 from suite.settings.run import Run
 
 TASK = "task=resnet50"
-GROUPS = ("task", "optimizer", "comm", "schedule", "launch", "track", "tuning", "comm.codec", "comm.factors", "task.source")
-LEAVES = ("seed", "max_steps", "optimizer.lr", "task.batch_size", "schedule.warmup", "comm.bucket_mib", "world", "device")
-NONSENSE = ("abc", "[1,2]", "{a: 1}", "null", "''", "true", "-1", "1e400", "nan")
-TYPOS = ("sede", "max_step", "optimiser", "task.batchsize", "optimizer.learning_rate", "comm.bukcet_mib", "schedule.shap")
-WELL_FORMED = {  # that the product of leaves and nonsense contains
-    *("optimizer.lr=true", "schedule.warmup=true"),
-}
+GROUPS = ("task", "optimizer", "comm", "schedule", "launch", "track", "tuning", "comm.codec", "comm.factors")
+LEAVES = (
+    "seed",
+    "max_steps",
+    "optimizer.lr",
+    "task.batch_size",
+    "schedule.warmup",
+    "comm.bucket_mib",
+    "world",
+    "accumulate",
+    "eval_every",
+)
+NONSENSE = ("abc", "a b", "0x1", "1.5.2", "[1,2]", "{a: 1}", "null", "''", "true", "-1", "1e400", "nan")
+TYPOS = (
+    "sede",
+    "max_step",
+    "optimiser",
+    "task.batchsize",
+    "optimizer.learning_rate",
+    "comm.bukcet_mib",
+    "schedule.shap",
+)
 
 
 def malformed() -> Iterator[str]:
@@ -32,13 +47,49 @@ def malformed() -> Iterator[str]:
         yield f"~{key}"
         yield f"~{key}=1"
         yield f"{key}"
-    for key, kind in itertools.product(("seed", "optimizer.lr", "task"), ("glob(*)", "interval(0,1)", "choice()", "sort(")):
+    for key, kind in itertools.product(
+        ("seed", "optimizer.lr", "task"), ("glob(*)", "interval(0,1)", "choice()", "sort(")
+    ):
         yield f"{key}={kind}"
-    yield from ("optimizer.name=adamw", "task.name=x", "task.targets=[]", "task.targets=[a]", "seed=18446744073709551616")
-    yield from ("schedule.shape=round", "schedule.floor=-1", "task.data=nothing", "task.variant=v9", "task.blocks=4", "=1", "=")
-    yield from ("task.source.size=a", "task.source.sizes=1", "comm.codec.module=nowhere.codec", "optimizer.module=nowhere", "a b=1")
-    yield from ("comm.kinds.linear.codec=3", "comm.kinds.linear.nothing=1", "comm.candidates.x=1", "comm.policy=abc", "network=lan")
-    yield from ("partition=auto partition.stages=0", "threads=0", "threads=many", "require=all", "save=all", "resume=maybe", "--cfg=x")
+    yield from (
+        "optimizer.name=adamw",
+        "task.name=x",
+        "task.targets=[]",
+        "task.targets=[a]",
+        "seed=18446744073709551616",
+    )
+    yield from (
+        "schedule.shape=round",
+        "schedule.floor=-1",
+        "task.data=nothing",
+        "task.variant=v9",
+        "task.blocks=4",
+        "=1",
+        "=",
+    )
+    yield from (
+        "task.source.size=a",
+        "task.source.sizes=1",
+        "comm.codec.module=nowhere.codec",
+        "optimizer.module=nowhere",
+        "a b=1",
+    )
+    yield from (
+        "comm.kinds.linear.codec=3",
+        "comm.kinds.linear.nothing=1",
+        "comm.candidates.x=1",
+        "comm.policy=abc",
+        "network=lan",
+    )
+    yield from (
+        "partition=auto partition.stages=0",
+        "threads=0",
+        "threads=many",
+        "require=all",
+        "save=all",
+        "resume=maybe",
+        "--cfg=x",
+    )
 
 
 MALFORMED = list(dict.fromkeys(malformed()))
@@ -57,12 +108,7 @@ def answer(override: str) -> str:
 def check(overrides: list[str]) -> None:
     answers = {override: answer(override) for override in overrides}
     assert not {override: said for override, said in answers.items() if "\n" in said}
-    accepted = {override for override, said in answers.items() if not said}
-    assert accepted <= ACCEPTED, accepted - ACCEPTED
-
-
-# what the products above contain that is well formed
-ACCEPTED = {"device=null"} - {"device=null"}
+    assert not {override for override, said in answers.items() if not said}, "accepted"
 
 
 @pytest.mark.quick
@@ -72,5 +118,5 @@ def test_malformed_overrides_are_one_line_of_error() -> None:
 
 @pytest.mark.slow
 def test_three_hundred_malformed_overrides() -> None:
-    assert len(MALFORMED) >= 250
+    assert len(MALFORMED) >= 300
     check(MALFORMED)

@@ -11,7 +11,6 @@ from typing import Any
 from suite import load
 from suite.contract import UserError
 from suite.entries import committed
-from suite.record import record
 
 Entry = dict[str, Any]  # backends, summary, citation, results
 
@@ -52,6 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         for name, entry in members.items():
             entry["results"] = counted[group][name] if counted and group in counted else None
     if chosen.json:
+        from suite.record import record  # which reads runs; the text does not need it
+
         print(record.as_json({**groups, "here": here()}, indent=1))
         return 0
     width = max((len(name) for members in groups.values() for name in members), default=0)
