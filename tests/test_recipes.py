@@ -48,7 +48,7 @@ def row(task: str, scale: str, optimizer: str, recipe: str) -> list[str]:
         optimizer,
         f"`{recipe}`",
         f"{batch:,}",
-        f"{config['max_steps']:,}",
+        f"{config.max_steps:,}",
         f"{rate:.3g}",
         targets,
         source,
@@ -69,7 +69,7 @@ def test_an_optimizer_without_a_recipe_says_so_and_starts_carefully(suite: Call)
     config = configure.resolve(["task=bert", "scale=gpu", "optimizer=muon"])
     assert config.tuning.source == "untuned" and config.clip_norm == 1.0
     least = yaml.safe_load(next(p for p in load.files("optimizer") if p.stem == "muon").read_text())["search"]["lr"][0]
-    assert config.optimizer.lr == least and "search" not in config.optimizer
+    assert config.optimizer.lr == least and "search" not in config.optimizer.options()
     steps = [factor(step, config.max_steps, config.schedule) for step in (0, 44_999, 899_999)]
     assert steps == pytest.approx([1 / 45_000, 1.0, 0.0], abs=1e-9), "a warm-up over 5 %, then down to 0"
     said = recipes.caution(config)
@@ -108,7 +108,7 @@ def test_the_transformers_rate_is_the_papers(variant: str, width: int) -> None:
         published = width**-0.5 * min(step**-0.5, step * 4000**-1.5)
         rate = config.optimizer.lr * factor(step - 1, config.max_steps, config.schedule)
         assert rate == pytest.approx(published, rel=1e-12)
-    assert {name: config.optimizer[name] for name in ("beta2", "epsilon", "weight_decay")} == {
+    assert {name: getattr(config.optimizer, name) for name in ("beta2", "epsilon", "weight_decay")} == {
         "beta2": 0.98,
         "epsilon": 1e-9,
         "weight_decay": 0.0,

@@ -132,7 +132,7 @@ def warnings(run: Run, task: Task) -> list[str]:
     recipe_epochs = run.tuning.epochs
     if epoch and recipe_epochs and not recipe_epochs / 2 <= steps / epoch <= 2 * recipe_epochs:
         messages.append(
-            f"{steps:,} steps are {steps / epoch:.3g} epochs of this data, but the recipe trains {recipe_epochs} "
+            f"{steps:,} steps are {steps / epoch:.3g} epochs of this data, but the recipe trains {recipe_epochs:g} "
             f"epochs; type max_steps={math.ceil(recipe_epochs * epoch)}"
         )
     needed, (capacity, known) = memory.estimate(run, task), memory.device(run)
