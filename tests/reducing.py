@@ -26,6 +26,12 @@ SHAPES = {"a": (5, 3), "b": (7,), "c": (), "d": (2, 4)}  # 31 values: no multipl
 ALGORITHMS = ("native", "gather", "all_to_all", "ring")
 TOPOLOGIES = ("flat", "two_level", "leader")
 WAYS = [(algorithm, topology) for algorithm in ALGORITHMS for topology in TOPOLOGIES]
+# plain floats and 21 bits; what both can do is tried with plain floats by `make test-all` only
+COUNTED = [
+    pytest.param(key, *way, marks=[pytest.mark.slow] if key == "float32" and way[0] != "native" else [])
+    for key in ("float32", "float21")
+    for way in WAYS
+]
 KEY = (3, 5)
 
 

@@ -115,12 +115,12 @@ def no_clicks(tmp_path_factory):
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_a_run_on_a_log_without_clicks_is_json_and_verifies(no_clicks, tmp_path, backend, suite):
+def test_a_run_on_a_log_without_clicks_is_json_and_verifies(no_clicks, tmp_path, backend, suite_command, suite):
     command = ["+task=dlrm", "task.data=criteo", f"data_dir={no_clicks}", "track=none", "threads=1", "run_dir=run"]
     sizes = ["task.batch_size=16", "task.eval_batch_size=32", "max_steps=4", "eval_every=2", "checkpoint_every=2"]
-    code, printed = suite(*command, *sizes, f"backend={backend}")
-    assert code == 0, printed
-    assert "auc undefined: only one class in the validation rows" in printed
+    done = suite_command(*command, *sizes, f"backend={backend}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "auc undefined: only one class in the validation rows" in done.stdout
     run = tmp_path / "run"
     result = json.loads((run / "result.json").read_text(), parse_constant=pytest.fail)
     assert [point["metrics"]["auc"] for point in result["curve"]] == [None] * len(result["curve"]) and result["curve"]

@@ -113,11 +113,11 @@ def test_several_evaluations_in_a_row_must_meet_the_target(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_split_tables_are_saved_whole(suite, tmp_path: Path, backend: str) -> None:
+def test_split_tables_are_saved_whole(suite_command, tmp_path: Path, backend: str) -> None:
     run = ("+task=dlrm", "optimizer=sgd", "task.placement=rows", "max_steps=2", "track=none", "threads=1")
     for world in (1, 2):
-        code, said = suite(*run, f"backend={backend}", f"world={world}", f"run_dir=w{world}")
-        assert code == 0, said
+        done = suite_command(*run, f"backend={backend}", f"world={world}", f"run_dir=w{world}")
+        assert done.returncode == 0, done.stdout + done.stderr
     one, two = (load_file(tmp_path / f"w{world}" / "weights.safetensors") for world in (1, 2))
     assert one.keys() == two.keys()
     for name, value in one.items():

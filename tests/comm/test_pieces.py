@@ -7,7 +7,7 @@ import coded
 import numpy as np
 import pytest
 import torch
-from reducing import KEY, WAYS, WORLD, both, by_torch, channels, gradients, levels, nothing_is_lost
+from reducing import COUNTED, KEY, WAYS, WORLD, both, by_torch, channels, gradients, levels, nothing_is_lost
 
 from suite.comm import setup
 from suite.comm.encoder.torch import Encoder
@@ -52,14 +52,16 @@ def test_backends_agree(key: str, algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
+    "key, algorithm, topology",
     [
-        "float32",
-        "float21",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("minifloat", "table(bits=8,percentiles=sampled)")),
+        *COUNTED,
+        *(
+            pytest.param(key, *way, marks=pytest.mark.slow)
+            for key in ("minifloat", "table(bits=8,percentiles=sampled)")
+            for way in WAYS
+        ),
     ],
 )
-@pytest.mark.parametrize("algorithm, topology", WAYS)
 def test_plan_ledger_and_trace_count_the_same_pieces(key: str, algorithm: str, topology: str) -> None:
     if algorithm == "native" and (key != "float32" or topology == "leader"):
         pytest.skip("native all-reduces send plain floats and know no leaders")

@@ -14,6 +14,7 @@ import torch
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from reducing import (
+    COUNTED,
     KEY,
     SHAPES,
     TOPOLOGIES,
@@ -94,8 +95,7 @@ def test_nothing_is_lost_in_jax_either(key: str, algorithm: str, topology: str) 
     nothing_is_lost(made, each, by_jax(made, each), topology)
 
 
-@pytest.mark.parametrize("key", ["float32", "float21"])
-@pytest.mark.parametrize("algorithm, topology", WAYS)
+@pytest.mark.parametrize("key, algorithm, topology", COUNTED)
 def test_the_ledger_counts_what_is_planned(key: str, algorithm: str, topology: str) -> None:
     """One rule for bytes: rank 0's ledger in torch, a trace in jax, and the formula that plans."""
     if algorithm == "native" and (key == "float21" or topology == "leader"):
