@@ -12,17 +12,8 @@ from suite.settings.run import Run
 
 TASK = "task=resnet50"
 GROUPS = ("task", "optimizer", "comm", "schedule", "launch", "track", "tuning", "comm.codec", "comm.factors")
-LEAVES = (
-    "seed",
-    "max_steps",
-    "optimizer.lr",
-    "task.batch_size",
-    "schedule.warmup",
-    "comm.bucket_mib",
-    "world",
-    "accumulate",
-    "eval_every",
-)
+LEAVES = ("seed", "max_steps", "optimizer.lr", "task.batch_size", "schedule.warmup", "comm.bucket_mib", "world")
+LEAVES += ("accumulate", "eval_every", "log_every", "prefetch")
 NONSENSE = ("abc", "a b", "0x1", "1.5.2", "[1,2]", "{a: 1}", "null", "''", "true", "-1", "1e400", "nan")
 TYPOS = (
     "sede",

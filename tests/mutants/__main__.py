@@ -62,7 +62,7 @@ def measure(mutant: Mutant, tier: str, checkout: Checkout, seconds: float) -> st
     """
     path = checkout.folder / mutant.file
     sound, broken = path.read_text(), mutant.apply(checkout.folder)
-    for selected in arguments(tier, mutant, checkout.folder):
+    for selected in arguments(tier, mutant):
         try:
             path.write_text(broken)
             noticed = run_tests(checkout, selected, seconds)

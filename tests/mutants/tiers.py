@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 from checkout import Checkout
 from mutant import Mutant
@@ -16,21 +15,13 @@ TIME_LIMIT = "time limit"
 NOTHING_FOUND = 5  # pytest's exit code without tests
 
 
-def quick_files(root: Path) -> list[str]:
-    """Return the files of `make quick`."""
-    listed = re.search(r"addprefix tests/,([^)]*)\)", (root / "Makefile").read_text())
-    assert listed is not None
-    return [f"tests/{name}" for name in listed[1].replace("\\", "").split()]
-
-
-def arguments(tier: str, mutant: Mutant, root: Path) -> Iterator[list[str]]:
+def arguments(tier: str, mutant: Mutant) -> Iterator[list[str]]:
     """Yield the arguments of pytest for each part of a tier: first the part that knows the mutant's room."""
     if tier == "quick":
-        files = quick_files(root)
-        yield from filter(None, ([name for name in mutant.tests if name in files],))
-        yield [name for name in files if name not in mutant.tests]
+        yield ["-m", f"quick and {NOT_SLOW}", *mutant.tests]
+        yield ["-m", f"quick and {NOT_SLOW}", "tests", *(f"--ignore={name}" for name in mutant.tests)]
     else:
-        yield list(mutant.tests) if tier == "room" else ["tests"]
+        yield ["-m", NOT_SLOW, *(mutant.tests if tier == "room" else ["tests"])]
 
 
 def run_tests(checkout: Checkout, selected: list[str], seconds: float) -> str | None:
@@ -42,7 +33,7 @@ def run_tests(checkout: Checkout, selected: list[str], seconds: float) -> str | 
     Raises:
         RuntimeError: pytest did not run.
     """
-    command = [str(checkout.python), "-m", "pytest", "-x", "-q", "-m", NOT_SLOW, "--tb=line", *selected]
+    command = [str(checkout.python), "-m", "pytest", "-x", "-q", "--tb=line", *selected]
     process = subprocess.Popen(
         command,
         cwd=checkout.folder,
