@@ -85,9 +85,8 @@ def test_what_was_sent_and_what_is_remembered_is_the_sum_of_gradients(key: str, 
     nothing_is_lost(made, each, by_torch(made, each), topology)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("key", ["float21", "onebit"])
-@pytest.mark.parametrize("algorithm, topology", IN_JAX)
+@pytest.mark.parametrize("algorithm, topology", [pytest.param(*IN_JAX[0], marks=pytest.mark.quick), *IN_JAX[1:]])
 def test_nothing_is_lost_in_jax_either(key: str, algorithm: str, topology: str) -> None:
     node = coded.NODES[key]
     made = channels("jax", topology, codec=node, inner=node, algorithm=algorithm, feedback=True)
