@@ -11,7 +11,9 @@ from suite.board.groups import rank
 from suite.board.site import pages
 from suite.claims.claim import Check, Claim, Measure, Region
 from suite.claims.standing import Measured, Standing
+from suite.settings.configure import resolve
 
+RUN = resolve(["task=resnet50", "recipe=null", "track=none"]).plain()
 TARGET = {"metric": "top1", "value": 85.0, "higher_is_better": True}
 
 
@@ -57,11 +59,12 @@ def result(
             "batch_size": 64,
             "seed": seed + 3,  # 0 to 2 are seeds of the tuning
             "config": {
-                "task": {"name": "resnet50", "width": 16, "batch_size": 64, "source": {"size": 32}, **(task or {})},
-                "optimizer": {"name": optimizer, "learning_rate": lr},
+                **RUN,
+                "task": {**RUN["task"], "width": 16, "batch_size": 64, "source": {"size": 32}, **(task or {})},
+                "optimizer": {"name": optimizer, "module": f"suite.optimizers.{optimizer}", "lr": lr},
+                "scale": scale,
                 "seed": seed + 3,  # 0 to 2 are seeds of the tuning
                 "run_dir": f"runs/{seed}",
-                "device": device,
             },
         },
         "task_version": version,

@@ -94,6 +94,12 @@ def config(optimizer: str, backend: str, **changes: Any) -> Run:
     return change(found, changes)
 
 
+def brief(steps: int, **changes: Any) -> Run:
+    """A run of a few steps at a constant rate with an evaluation after each, for tests of the loop."""
+    values = {"eval_every": 1, "schedule": {"shape": "constant", "warmup": 0}, **changes}
+    return config("sgd", "torch", hyper={"lr": 1.0}, max_steps=steps, **values)
+
+
 def change(run: Run, changes: Mapping[str, Any]) -> Run:
     """A run with other values at dotted keys; a group keeps the settings that are not named, if its member stays."""
     values = run.plain()

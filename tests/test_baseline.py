@@ -16,6 +16,7 @@ from suite.board.site import pages
 from suite.contract import UserError
 from suite.entries.recompute import schema_faults
 from suite.settings import configure
+from suite.settings.run import BaselineRun, Run
 from suite.tasks.frnn import trees
 from suite.track.points import points
 from suite.track.view import snapshot
@@ -38,27 +39,28 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ configuration
 def test_a_configuration_holds_what_a_baseline_reads() -> None:
-    config = configure.resolve(["+task=frnn", "baseline=trees", "seed=3"])
-    assert config.baseline == {"name": "trees", "task": "frnn", "module": "suite.tasks.frnn.trees"}
-    assert config.seed == 3 and config.tuning == {"source": "defaults", "trials": 0}
-    assert not {"optimizer", "backend", "comm", "world", "max_steps", "schedule", "precision"} & config.keys()
+    run = configure.resolve(["+task=frnn", "baseline=trees", "seed=3"])
+    assert isinstance(run, BaselineRun)
+    assert run.baseline.plain() == {"name": "trees", "task": "frnn", "module": "suite.tasks.frnn.trees"}
+    assert run.seed == 3 and run.tuning.plain() == {"source": "defaults", "trials": 0}
+    assert not {"optimizer", "backend", "comm", "world", "max_steps", "schedule", "precision"} & run.plain().keys()
 
 
 def test_no_baseline_leaves_a_run_as_it_was() -> None:
     assert configure.resolve(["task=frnn", "baseline=null"]) == configure.resolve(["task=frnn"])
-    assert "baseline" not in configure.resolve(["task=frnn"])
+    assert isinstance(configure.resolve(["task=frnn"]), Run)
 
 
 @pytest.mark.parametrize(
     "overrides, says",
     [
-        (["task=bert"], "baseline=trees: is for task=frnn, not bert; type suite +task=frnn baseline=trees"),
+        (["task=bert"], "baseline=trees: is for task=frnn, not bert; use suite task=frnn baseline=trees"),
         *((["task=frnn", typed], f"{typed}: a baseline is fitted whole") for typed in ("optimizer=adamw", "world=2")),
         *((["task=frnn", typed], f"{typed}: a baseline is fitted whole") for typed in ("backend=jax", "max_steps=9")),
         (["task=frnn", "recipe=frnn-published"], "recipe=frnn-published: a baseline is fitted whole"),
         (["task=frnn", "optimizer.lr=0.1"], "optimizer.lr=0.1: a baseline is fitted whole"),
         (["experiment=A1-12"], "is for task=frnn, not resnet50"),
-        ([], "no task; type +task=<name>"),
+        ([], "no task; set task=NAME: "),
     ],
 )
 def test_what_does_not_go_with_a_baseline_is_refused(overrides: list[str], says: str) -> None:

@@ -19,7 +19,7 @@ def steps(entry) -> Summary:
 
 def test_rows_are_ranked_by_the_median_of_steps():
     group = next(group for group in rank(MIXED).groups if group.tuned and len(group.entries) > 1)
-    ranks = [(entry.rank, entry.optimizer, entry.settings["optimizer.learning_rate"]) for entry in group.entries]
+    ranks = [(entry.rank, entry.optimizer, entry.settings["optimizer.lr"]) for entry in group.entries]
     assert ranks == [(1, "kfac", 0.1), (2, "sgd", 0.1), (None, "sgd", 0.5)]
     kfac, sgd, _ = group.entries
     assert (steps(kfac).median, steps(kfac).n, kfac.timings[0].seconds.median) == (120, 5, 240.0)
@@ -27,16 +27,16 @@ def test_rows_are_ranked_by_the_median_of_steps():
 
 
 def test_equal_medians_share_a_rank_in_a_fixed_order():
-    results = [result(), result(optimizer="sgd"), result(optimizer="adam", step=300)]
+    results = [result(), result(optimizer="sgd"), result(optimizer="adamw", step=300)]
     for some in (results, results[::-1]):
         (group,) = rank(some).groups
-        assert [(entry.rank, entry.optimizer) for entry in group.entries] == [(1, "kfac"), (1, "sgd"), (3, "adam")]
+        assert [(entry.rank, entry.optimizer) for entry in group.entries] == [(1, "kfac"), (1, "sgd"), (3, "adamw")]
 
 
 def test_rows_whose_median_misses_come_last_by_hit_rate():
-    misses = [result(seed=seed, optimizer=name, kind="exhausted") for name in ("adam", "sgd") for seed in (1, 2)]
+    misses = [result(seed=seed, optimizer=name, kind="exhausted") for name in ("adamw", "sgd") for seed in (1, 2)]
     (group,) = rank([*misses, result(optimizer="sgd"), result(step=300)]).groups
-    assert [(entry.rank, entry.optimizer) for entry in group.entries] == [(1, "kfac"), (None, "sgd"), (None, "adam")]
+    assert [(entry.rank, entry.optimizer) for entry in group.entries] == [(1, "kfac"), (None, "sgd"), (None, "adamw")]
 
 
 def test_the_median_ranks_before_the_hit_rate():
@@ -67,7 +67,7 @@ def test_unlike_conditions_never_rank_together(other, differs):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (result(step=50, task={"evaluate_on": "train"}), "evaluate_on train"),
+        (result(step=50, task={"data": "shapes"}), "data shapes"),
         (result(step=50, samples={"train": 1437, "valid": 100}), "valid samples 100"),
         (result(step=50, task={"width": 32}, parameters=1650), "parameters 1,650"),
         (result(step=50, task={"source": {"size": 16}}), "source.size 16"),
@@ -119,7 +119,7 @@ def test_generated_data_with_and_without_its_sizes_in_the_identity_is_the_same()
 
 
 def test_settings_of_training_and_of_the_machine_share_a_group():
-    free = {"eval_batch_size": 120, "dropout": 0.1, "mixup": 0.4, "source": {"size": 32, "data_dir": "/elsewhere"}}
+    free = {"eval_batch_size": 120, "smoothing": 0.1, "mixup": 0.4, "source": {"size": 32, "data_dir": "/elsewhere"}}
     (group,) = rank([result(), result(lr=0.2, task=free)]).groups
     assert len(group.entries) == 2 and not group.special
 
@@ -198,8 +198,8 @@ def test_a_row_names_only_the_settings_that_set_it_apart():
     plain, fast = result(), result(optimizer="sgd", lr=0.5)
     (group,) = rank([plain, fast]).groups
     assert [entry.settings for entry in group.entries] == [
-        {"optimizer.learning_rate": 0.1},
-        {"optimizer.learning_rate": 0.5},
+        {"optimizer.lr": 0.1},
+        {"optimizer.lr": 0.5},
     ]
     assert rank([plain]).groups[0].entries[0].settings == {}
 

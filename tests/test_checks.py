@@ -17,6 +17,7 @@ from suite.contract import UserError
 from suite.launch import checks, execution, local
 from suite.launch.premises import describe
 from suite.settings import configure, recipes
+from suite.settings.run import AnyRun
 
 RUN = (*CONF, "+task=tiny", "track=none", "threads=1", "max_steps=4", "eval_every=2", "run_dir=here")
 TASKS = sorted(load.members("tasks"))
@@ -42,15 +43,18 @@ OTHERS = {  # recipes that no task's YAML file names and that are not ResNet-50'
         ("backend=jax +optimizer.turns=1", "optimizer.turns: unknown; there are lr, momentum"),
         ("optimizer=sm3 optimizer.variant=III", "optimizer.variant=III: must be one of I, II"),
         ("optimizer=kfac_jax", "is written for jax alone; type backend=jax"),
-        ("schedule.shape=round", "schedule.shape=round: unknown; one of constant"),
-        ("schedule.shape=polynomial schedule.warmup=0", "needs power; type +schedule.power=VALUE"),
+        ("schedule.shape=round", "schedule.shape=round: must be one of constant"),
+        ("schedule.shape=polynomial schedule.warmup=0", "needs power; set schedule.power=VALUE"),
         ("+schedule.momentum_follows=true optimizer=adamw", "optimizer=adamw has no momentum"),
         ("comm=int8 comm.algorithm=native", "codec int8 with algorithm native: its payloads cannot be added up"),
-        ("comm=int8 comm.codec.rounding=up", "codec int8: rounding=up; type comm.codec.rounding=nearest"),
+        ("comm=int8 comm.codec.rounding=up", "comm.codec.rounding=up: must be one of nearest, stochastic"),
         ("comm=leader comm.ranks_per_host=3", "comm.ranks_per_host=3: world=2 is no multiple of it"),
-        ("comm=leader comm.ranks_per_host=many", "comm.ranks_per_host=many: must be auto or a whole number"),
+        (
+            "comm=leader comm.ranks_per_host=many",
+            "comm.ranks_per_host=many: must be a whole number, at least 1, or auto",
+        ),
         ("+comm.kinds.lstm.codec=float16", "comm.kinds.lstm: no such kind of layer"),
-        ("save=best task.targets=[]", "save=best: this task has no target"),
+        ("save=best task.targets=[]", "task.targets=[]: at least one value of the metric is needed"),
         ("decisions=other.json", "decisions=other.json: comm=float32 has no policy"),
         ("decisions=other.json comm=fastest", "decisions=other.json: no record of decisions"),
         ("launch.processes=1", "launch.processes=1: world=2 needs one process per device"),
@@ -125,8 +129,8 @@ def test_a_run_that_has_made_a_step_is_kept(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------- every listed preset starts
-def starts(*typed: str) -> dict[str, Any]:
-    """The configuration of a command whose data may be absent, checked as a run's is."""
+def starts(*typed: str) -> AnyRun:
+    """The run of a command whose data may be absent, checked as a run's is."""
     config = configure.resolve(typed)
     configure.reject_unread(config, typed)
     task, _ = describe(config)

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from engines import change
+from engines import brief
 
 from suite.contract import Data, Evaluated, Finished, Plan, Target
 from suite.training.clock import Clock
@@ -120,16 +120,12 @@ class Engine:
         return {"compile_seconds": 0.0}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("device, host", [(WORK, 0.0), (0.0, WORK)])
 def test_the_loop_bills_steps_and_only_steps(device: float, host: float) -> None:
     steps = 4
-    config = {"seed": 0, "max_steps": steps, "eval_every": 2, "checkpoint_every": 0, "log_every": 100, "prefetch": 0}
-    config = change(
-        config, {"schedule": {"shape": "constant", "warmup": 0}, "optimizer": {"lr": 1.0}, "stop_at_target": True}
-    )
-    config = change(config, {"comm": {"policy": None}})
     points = []
-    for event in train(Task(), Engine(device=device, host=host), config):  # type: ignore[arg-type]
+    for event in train(Task(), Engine(device=device, host=host), brief(steps, eval_every=2, log_every=100)):  # type: ignore[arg-type]
         time.sleep(WORK / 5)  # a slow listener
         if isinstance(event, Evaluated):
             points.append(event)
@@ -173,19 +169,12 @@ class Batches(Task):
         return {"index": index}
 
 
-def config_of(steps: int, **changes: object) -> dict[str, object]:
-    config = {"seed": 0, "max_steps": steps, "eval_every": 1, "checkpoint_every": 0, "log_every": 1, "prefetch": 0}
-    config = change(
-        config, {"schedule": {"shape": "constant", "warmup": 0}, "optimizer": {"lr": 1.0}, "stop_at_target": True}
-    )
-    return change(config, {"comm.policy": None, **changes})
-
-
+@pytest.mark.quick
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 def test_batches_made_while_the_clock_stands_are_billed(prefetch: int) -> None:
     """An evaluation lasts as long as two batches take, so that a thread could make them all unbilled."""
     steps = 8
-    *_, last = train(Batches(), Engine(device=0.0, host=0.0), config_of(steps, prefetch=prefetch))  # type: ignore
+    *_, last = train(Batches(), Engine(device=0.0, host=0.0), brief(steps, prefetch=prefetch))  # type: ignore
     assert isinstance(last, Finished)
     assert last.facts["train_seconds"] >= steps * WORK
     evaluation = last.facts["excluded_seconds"]["evaluation"]
@@ -196,7 +185,7 @@ def test_batches_made_while_the_clock_stands_are_billed(prefetch: int) -> None:
 def test_a_slow_listener_does_not_hide_the_making_of_batches() -> None:
     """Logging is not waited for, so the thread goes on, and its seconds are billed."""
     steps, last = 6, None
-    for event in train(Batches(), Engine(device=0.0, host=0.0), config_of(steps, prefetch=4, eval_every=steps)):  # type: ignore
+    for event in train(Batches(), Engine(device=0.0, host=0.0), brief(steps, prefetch=4, eval_every=steps)):  # type: ignore
         time.sleep(2 * WORK)
         last = event
     assert isinstance(last, Finished) and last.facts["train_seconds"] >= steps * WORK
@@ -220,7 +209,7 @@ class Worker(Engine):
 
 
 def test_an_unannounced_thread_is_awaited_and_billed() -> None:
-    *_, last = train(Task(), Worker(0.5), config_of(1))  # type: ignore
+    *_, last = train(Task(), Worker(0.5), brief(1))  # type: ignore
     assert isinstance(last, Finished)
     assert last.facts["train_seconds"] >= 0.5
     assert last.facts["busy_pauses"] == 0
@@ -236,7 +225,7 @@ class Parent(Engine):
 
 
 def test_a_child_process_is_awaited_and_billed() -> None:
-    *_, last = train(Task(), Parent(device=0.0, host=0.0), config_of(1))  # type: ignore
+    *_, last = train(Task(), Parent(device=0.0, host=0.0), brief(1))  # type: ignore
     assert isinstance(last, Finished)
     assert last.facts["train_seconds"] >= 0.4
     assert last.facts["busy_pauses"] == 0
@@ -247,7 +236,7 @@ def test_a_thread_that_never_ends_marks_the_result(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(loop, "wait_until_idle", lambda patience: idle.wait_until_idle(min(patience, 0.1)))
     engine = Worker(60.0)
-    *_, last = train(Task(), engine, config_of(2))  # type: ignore
+    *_, last = train(Task(), engine, brief(2))  # type: ignore
     engine.over.set()
     assert isinstance(last, Finished) and last.facts["busy_pauses"] == 2
 

@@ -24,7 +24,7 @@ def only(results):
 
 def kinds(results):
     contest = only(results)
-    return {(row.optimizer, row.settings.get("optimizer.learning_rate")): place.kind
+    return {(row.optimizer, row.settings.get("optimizer.lr")): place.kind
             for row, place in zip(contest.rows, contest.places, strict=True)}  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_with_one_row_an_optimizer_the_leader_is_that_of_the_statistics(spread):
 def test_the_more_rows_there_are_the_more_evidence_each_needs():
     two = [*seeds("kfac", 100, 102, 101, 99), *seeds("sgd", 115, 111, 113, 114)]
     assert kinds(two)["sgd", None] == "slower"
-    more = [some for name in ("lamb", "lars", "adam") for some in seeds(name, 203, 199, 201, 202)]
+    more = [some for name in ("lamb", "lars", "adamw") for some in seeds(name, 203, 199, 201, 202)]
     assert kinds([*two, *more])["sgd", None] == "tied"
 
 

@@ -25,6 +25,8 @@ from suite.contract import UserError
 from suite.launch import execution, external
 from suite.launch import slurm as launch_slurm
 from suite.settings import configure
+from suite.settings.launch import ExternalLaunch
+from suite.settings.run import Run
 
 FOUND = importlib.util.find_spec("submitit") is not None
 needs_submitit = pytest.mark.skipif(not FOUND, reason="submitit is not installed: pip install -e '.[slurm]'")
@@ -33,8 +35,8 @@ RUN += ["eval_every=10", "stop_at_target=false", "world=2", "optimizer=kfac"]
 LOCAL = ["launch=slurm", "launch.cluster=local"]
 
 
-def config(*typed: str) -> dict[str, Any]:
-    return configure.resolve(["task=resnet50", "launch=slurm", *typed])
+def config(*typed: str) -> Run:
+    return configure.resolve_training(["task=resnet50", "launch=slurm", *typed])
 
 
 def test_options_are_what_slurm_is_asked_for() -> None:
@@ -75,15 +77,19 @@ def test_without_submitit_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) 
 def test_a_task_of_the_job_is_a_rank() -> None:
     """Rank 0 is where the job's first host is, at a port that all tasks of one job agree on and two jobs do not."""
     job = {"job_id": "4711", "num_tasks": 8, "num_nodes": 2, "hostnames": ["gpu03", "gpu04"]}
-    found = [launch_slurm.rendezvous(SimpleNamespace(**job, global_rank=rank)) for rank in range(8)]
-    assert [one["rank"] for one in found] == list(range(8)) and len({one["address"] for one in found}) == 1
-    assert re.fullmatch(r"gpu03:2\d{4}", found[0]["address"])
-    settings = config("world=8", "launch.nodes=2")
-    for rank, node in enumerate(found):
-        assert external.check(change(settings, {"launch": node})) == (rank, 8)
-        assert node["per_host"] == 4
-    other = launch_slurm.rendezvous(SimpleNamespace(**job | {"job_id": "4712"}, global_rank=0))
-    assert other["address"] != found[0]["address"]
+    run = config("world=8", "launch.nodes=2")
+
+    def joins(rank: int, **changes: Any) -> ExternalLaunch:
+        task = SimpleNamespace(**job | changes, global_rank=rank)
+        return launch_slurm.rendezvous(task, launch_slurm.settings_of(run))
+
+    found = [joins(rank) for rank in range(8)]
+    assert [one.rank for one in found] == list(range(8)) and len({one.address for one in found}) == 1
+    assert re.fullmatch(r"gpu03:2\d{4}", str(found[0].address))
+    for rank, launch in enumerate(found):
+        assert external.check(change(run, {"launch": launch})) == (rank, 8)
+        assert launch.per_host == 4
+    assert joins(0, job_id="4712").address != found[0].address
 
 
 @needs_submitit
@@ -94,8 +100,9 @@ def test_slurms_own_variables_say_who_a_task_is(monkeypatch: pytest.MonkeyPatch)
     for name, value in slurm.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
-    node = launch_slurm.rendezvous(submitit.JobEnvironment())
-    assert (node["rank"], node["processes"], node["per_host"]) == (3, 4, 2) and node["address"].startswith("gpu03:")
+    launch = launch_slurm.rendezvous(submitit.JobEnvironment(), launch_slurm.settings_of(config("world=4")))
+    assert (launch.rank, launch.processes, launch.per_host) == (3, 4, 2)
+    assert str(launch.address).startswith("gpu03:")
 
 
 @pytest.fixture
@@ -142,7 +149,7 @@ def test_what_is_written_into_the_script(cluster: Path, capsys: pytest.CaptureFi
     with pytest.raises(UserError, match="invalid partition"):
         launch_slurm.launch(made, typed)
     with pytest.raises(UserError, match=r"type launch\.wait=true"):
-        launch_slurm.launch(made | {"repeat": 2}, typed)
+        launch_slurm.launch(change(made, {"repeat": 2}), typed)
 
 
 # ------------------------------------------------------------------------------------- jobs on this machine

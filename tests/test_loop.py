@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from test_clock import Engine, Task, config_of
+from engines import brief
+from test_clock import Engine, Task
 
 from suite.contract import Evaluated, Event, Finished, Target
 from suite.training.loop import train
@@ -47,8 +48,8 @@ class Idle(Engine):
 
 
 def events(task: Scored, steps: int, engine: Any = None, restored: Any = None, **changes: object) -> list[Event]:
-    config: Any = config_of(steps, **changes)
-    return list(train(task, engine or Idle(), config, restored=restored))  # type: ignore[arg-type]
+    run = brief(steps, **changes)
+    return list(train(task, engine or Idle(), run, restored=restored))  # type: ignore[arg-type]
 
 
 def test_evaluations_come_after_every_so_many_steps_and_after_the_last() -> None:

@@ -241,7 +241,7 @@ def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], direct
             cause = f"{' or '.join(presets) or 'a preset'} is for another {group}"
             raise UserError(f"{group}.{unknown[0]}: {node['name']} has no such option; {cause}")
         if unknown:
-            raise UserError(f"{group}.{unknown[0]}: unknown; {nearest(unknown[0], known)}")
+            raise UserError(f"{group}.{unknown[0]}: unknown; {nearest(unknown[0], known - {'name', 'module'})}")
         if settings is None:
             _check_types(node, listed, group)
 
@@ -274,7 +274,7 @@ def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
         raise UserError(f"baseline={name}: is for task={task}, not {config['task']['name']}; use {command}")
     for override in overrides:
         top = key_of(override).partition(".")[0]
-        if top not in OF_BASELINE and top in Run.model_fields:
+        if top not in OF_BASELINE and (top in Run.model_fields or top in CHOICES):
             raise UserError(
                 f"{override}: a baseline is fitted whole, on one CPU, without optimizer, backend, devices or steps; "
                 f"use {command}"
