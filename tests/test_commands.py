@@ -69,15 +69,15 @@ def starts(overrides: list[str]) -> None:
     typed = [word for word in (REPLACED.get(word, word) for word in overrides) if word]
     config = configure.resolve(typed)
     configure.reject_unread(config, typed)
-    task, _ = premises.describe(config)
-    checks.check(config, task)
+    task, _ = premises.describe_task(config)
+    checks.check_run(config, task)
     module = config.get("launch", {}).get("module")
     if module == external.__name__:
-        external.check(config)
+        external.check_launch(config)
     elif module == slurm.__name__:
-        assert slurm.parameters(config)["nodes"] >= 1
+        assert slurm.request_resources(config)["nodes"] >= 1
     elif "launch" in config:
-        checks.processes(config)
+        checks.check_processes(config)
 
 
 def inside(text: str, suite: Call) -> None:
@@ -132,7 +132,7 @@ def regresses(text: str, suite: Call) -> None:
 def counts(text: str, suite: Call) -> None:
     """Its options are accepted, and the committed file has its entries; their runs compose."""
     chosen = counters.parser().parse_args(shlex.split(text)[2:])
-    entries = {entry["name"]: entry for entry in golden.read(commands.ROOT / "results" / "counters.yaml")}
+    entries = {entry["name"]: entry for entry in golden.read_counters(commands.ROOT / "results" / "counters.yaml")}
     for name in chosen.names:
         configure.resolve(shlex.split(entries[name]["run"]))
 

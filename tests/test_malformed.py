@@ -7,7 +7,7 @@ import pytest
 
 from suite.contract import UserError
 from suite.settings.configure import resolve
-from suite.settings.overrides import expand
+from suite.settings.overrides import expand_sweep
 from suite.settings.run import Run
 
 TASK = "task=resnet50"
@@ -89,7 +89,7 @@ MALFORMED = list(dict.fromkeys(malformed()))
 def answer(override: str) -> str:
     """The error; "" where the override makes a run."""
     try:
-        for words in expand([TASK, *override.split(" ")] if " " in override else [TASK, override]):
+        for words in expand_sweep([TASK, *override.split(" ")] if " " in override else [TASK, override]):
             assert isinstance(resolve(words), Run)
     except UserError as error:
         return str(error)

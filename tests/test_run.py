@@ -239,11 +239,11 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     config = configure.resolve(["task=tiny", "optimizer=sgd"], conftest.OUTSIDE / "conf")
     header = execution.make_header(config, [], execution.make_task(config)) | {"fingerprint": "f"}
     config = change(config, {"run_dir": str(tmp_path / "run")})
-    lock, _ = local.claim(config, header, directories.Directory(config, "f"))
+    lock, _ = local.claim_directory(config, header, directories.Directory(config, "f"))
     log = tmp_path / "run" / "events.jsonl"
     assert state() == "resumed" and state(seed=1) == "new", "it has not begun"
     with pytest.raises(UserError, match="another process is running this"):
-        local.claim(config, header, directories.Directory(change(config, {"seed": 1}), "f"))
+        local.claim_directory(config, header, directories.Directory(change(config, {"seed": 1}), "f"))
     os.close(lock)
     log.write_text('{"event": "started", "step": 0}\n')
     assert state(seed=1) == "new"
@@ -255,7 +255,7 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     log.unlink()
     meta = lambda: {"config_hash": header["hash"], "world": 1}  # noqa: E731
     snapshot = {"a": np.zeros(1), "b": np.zeros(1)}, {"own": {"b": "residuals"}, "tree": None}
-    checkpoint.save(tmp_path / "run", snapshot, meta, step=1)
+    checkpoint.save_checkpoint(tmp_path / "run", snapshot, meta, step=1)
     with pytest.raises(
         UserError, match=r"world=1 there, 2 here\)\. Each rank has its own residuals, which world=2 cannot use; choose"
     ):
@@ -263,7 +263,7 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     stale = directories.Directory(config, "f")
     (tmp_path / "run" / "result.json").write_text('{"outcome": {"kind": "reached"}}')
     with pytest.raises(UserError, match="another process has just used this directory; type the same command again"):
-        local.claim(config, header, stale)
+        local.claim_directory(config, header, stale)
 
 
 def test_a_failure_in_the_first_step_is_no_result(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

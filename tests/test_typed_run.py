@@ -18,7 +18,7 @@ from suite.settings.run import BaselineRun, Run, read_run
 
 RESULTS = conftest.TESTS.parent / "results" / "runs"
 COMMANDS = [
-    *(f"task={name}" for name in load.members("tasks")),
+    *(f"task={name}" for name in load.find_members("tasks")),
     "task=resnet50 comm=adaprec world=2",
     "task=bert partition=auto world=2 partition.activations=fp8 optimizer=adamw network=1gbit",
     "experiment=A1-12 data_dir=/data",

@@ -112,10 +112,10 @@ class Layout:
     def table(self, task: Task, seed: int, name: str, kind: Any) -> Array:
         """Return a table's initial rows; each process makes those of its devices."""
         world = self.mesh.size
-        first = engine.share(task, seed, name, 0, world)
+        first = engine.make_share(task, seed, name, 0, world)
 
         def rows(index: Any) -> np.ndarray:
-            return engine.share(task, seed, name, (index[0].start or 0) // len(first), world).astype(kind)
+            return engine.make_share(task, seed, name, (index[0].start or 0) // len(first), world).astype(kind)
 
         return jax.make_array_from_callback((world * len(first), *first.shape[1:]), self.split, rows)
 

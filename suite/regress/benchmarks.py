@@ -105,7 +105,7 @@ class Benchmark:
         return float(value)
 
 
-def read(path: Path | None = None) -> list[Benchmark]:
+def read_benchmarks(path: Path | None = None) -> list[Benchmark]:
     """The benchmarks of a YAML file; by default the suite's own.
 
     Raises:

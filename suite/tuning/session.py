@@ -10,7 +10,7 @@ from suite.contract import UserError
 from suite.launch import directories, execution
 from suite.launch.local import launch
 from suite.settings import configure
-from suite.tuning.trials import Trial, rungs
+from suite.tuning.trials import Trial, list_rungs
 
 
 class Interrupted(Exception):
@@ -49,7 +49,7 @@ def rank_trials(
     while True:
         done = sorted(done, key=lambda trial: trial.place)
         best = done[0]
-        if 1 + len(best.again) == seeds or not rungs(best.result):
+        if 1 + len(best.again) == seeds or not list_rungs(best.result):
             return done
         further = f"seed={seed + 1 + len(best.again)}"
         print(f"\ntrial {best.number}, the best so far, with {further}", flush=True)

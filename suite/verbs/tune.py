@@ -8,11 +8,11 @@ from pathlib import Path
 
 from suite.contract import UserError
 from suite.settings import configure
-from suite.settings.overrides import TUNED, clean
+from suite.settings.overrides import TUNED, clean_overrides
 from suite.settings.run import Run
 from suite.tuning import recipe
 from suite.tuning.session import Interrupted, rank_trials, run_trials
-from suite.tuning.trials import PREFIX, propose, rungs, shortfall, table
+from suite.tuning.trials import PREFIX, list_rungs, make_table, measure_shortfall, propose_trials
 
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--misses", action="store_true", help="write a recipe even if no trial reached a target")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
-    overrides, trials, seeds = _split(clean(chosen.overrides))
+    overrides, trials, seeds = _split(clean_overrides(chosen.overrides))
     directory = chosen.config_dir
 
     run = configure.resolve_training(overrides, directory)
@@ -62,25 +62,25 @@ def main(arguments: Sequence[str]) -> int:
     fixed = [key for key in _keys(overrides) if key.startswith(TUNED) and not key.startswith(SEARCH)]
     path = chosen.out or _recipe_path(run, directory)
     tuned = recipe.tuned_in(path)
-    points = propose(optimizer, fixed=fixed, trials=trials)
+    points = propose_trials(optimizer, fixed=fixed, trials=trials)
     common = [override for override in overrides if not override.lstrip("+").startswith(SEARCH)]
     try:
         done = list(run_trials(points, common, directory))
         ranked = rank_trials(done, common, seed=run.seed, seeds=seeds, directory=directory)
     except Interrupted as interrupted:
         return interrupted.code
-    print(f"\n{table(ranked)}\n")
-    missed = not rungs(ranked[0].result)
-    if missed and not (chosen.misses and math.isfinite(shortfall(ranked[0].result))):
+    print(f"\n{make_table(ranked)}\n")
+    missed = not list_rungs(ranked[0].result)
+    if missed and not (chosen.misses and math.isfinite(measure_shortfall(ranked[0].result))):
         print("no trial reached a target, so no recipe is written; type a larger max_steps=, or other ranges")
         return 1
     keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
     source = run.task.options().get("data", recipe.ANY)
     typed = [*chosen.overrides, *(["--misses"] if missed else [])]
-    tuned |= {source: recipe.evidence(ranked, keys=list(keys), command=typed, name=path.stem)}
+    tuned |= {source: recipe.collect_evidence(ranked, keys=list(keys), command=typed, name=path.stem)}
     defaults = [override for override in common if not override.startswith(TUNED)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(recipe.text(configure.resolve_training(defaults, directory), tuned))
+    path.write_text(recipe.render_recipe(configure.resolve_training(defaults, directory), tuned))
     print(f"written: {path}" + (" (no trial reached a target)" if missed else ""))
     return int(missed)
 

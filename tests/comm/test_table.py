@@ -109,4 +109,4 @@ def test_a_search_by_prefixes_finds_what_torchs_own_does(bits: int) -> None:
 @pytest.mark.parametrize("options, words", [({"bits": 9}, "1 to 7"), ({"percentiles": "all"}, "percentiles=sampled")])
 def test_what_it_cannot_do_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        setup.codec({"module": "suite.comm.codecs.table", **options}, None)
+        setup.make_codec({"module": "suite.comm.codecs.table", **options}, None)

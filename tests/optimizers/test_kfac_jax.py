@@ -246,6 +246,6 @@ def test_the_objective_is_the_loss_of_the_step(changes: Any, monkeypatch: pytest
 
 def test_a_member_without_this_half_says_which_it_has() -> None:
     with pytest.raises(UserError, match="is written for jax alone; type backend=jax"):
-        load.half(MODULE, "torch")
+        load.load_half(MODULE, "torch")
     with pytest.raises(UserError, match=r"no module suite\.optimizers\.nothing; check `module:`"):
-        load.half("suite.optimizers.nothing", "torch")
+        load.load_half("suite.optimizers.nothing", "torch")

@@ -78,8 +78,8 @@ def projected(typed: list[str], world: int, local: int, compute: float, codec: f
     network += [f"network.inner.bandwidth={inside}"] if inside else []
     asked = [*network, f"network.codec={codec}", f"compute_seconds={compute}", f"world={world}"]
     config, plan = project.split(configure.resolve([*typed, *asked, "backend=torch"]))
-    config = project.placed(config, plan)
-    found = project.project(config, execution.make_task(config), plan, None)
+    config = project.place_ranks(config, plan)
+    found = project.project_step(config, execution.make_task(config), plan, None)
     return found["step_seconds"][found["schedule"]]
 
 

@@ -18,7 +18,7 @@ from suite import published
 from suite.contract import Data, Evaluated, Finished, Started, Step, Target
 from suite.published import matching
 from suite.track import sweep, words
-from suite.track.console import Console, patience, printer
+from suite.track.console import Console, make_printer, show_patience
 
 DIGITS = Data(
     "real", "scikit-learn digits", "87ff", {"train": 1437, "valid": 360}, note="too few to compare", unit="images"
@@ -93,9 +93,9 @@ def test_what_takes_long_is_named_and_what_does_not_is_not(monkeypatch: pytest.M
         said.set()
 
     monkeypatch.setattr("builtins.print", spy)
-    with patience("soon done", seconds=60):
+    with show_patience("soon done", seconds=60):
         pass
-    with patience("reading the data of bert", seconds=0):
+    with show_patience("reading the data of bert", seconds=0):
         assert said.wait(30)
     assert printed == ["reading the data of bert …"]
 
@@ -191,7 +191,7 @@ def close(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     def call(**changes: Any) -> str:
         result = result_of(made) | changes
         config = result["spec"]["config"]
-        Console(config, None).closing(result, Path("runs/a/result.json"), published.rows_for("resnet50"))
+        Console(config, None).closing(result, Path("runs/a/result.json"), published.find_rows("resnet50"))
         return capsys.readouterr().out
 
     return call
@@ -260,11 +260,11 @@ def test_a_sweep_s_runs_stand_side_by_side(made: Path, tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(json.dumps(result | changes))
-    assert sweep.comparison([([], tmp_path / "hit")]).caption is None
+    assert sweep.make_table([([], tmp_path / "hit")]).caption is None
     runs = [(["task=a", f"seed={seed}"], tmp_path / name) for seed, name in enumerate(("hit", "miss", "nothing"))]
-    file, screen = io.StringIO(), printer()
+    file, screen = io.StringIO(), make_printer()
     screen.file, screen.width = file, 400
-    screen.print(sweep.comparison([*runs, (["task=a", "seed=9"], None)]))
+    screen.print(sweep.make_table([*runs, (["task=a", "seed=9"], None)]))
     head, _, *lines, note = [re.sub(r"\s+", " ", line).strip() for line in file.getvalue().splitlines()]
     assert head == "run target reached at step train s at the end result"
     easy, last = result["targets"][0], result["curve"][-1]
@@ -282,4 +282,4 @@ def test_a_sweep_s_runs_stand_side_by_side(made: Path, tmp_path: Path) -> None:
     ("seconds", "text"), [(0.25, "0.25 s"), (99.94, "99.9 s"), (330, "5.5 min"), (3600, "60 min"), (104400, "29 h")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert words.format_duration(seconds) == text

@@ -96,7 +96,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
 ) -> None:
     from suite.entries import accept
 
-    planned = accept.copies
+    planned = accept.find_copies
 
     def late(*arguments: Any) -> Any:
         copies = planned(*arguments)
@@ -105,7 +105,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
         target.write_text("somebody else's")
         return copies
 
-    monkeypatch.setattr(accept, "copies", late)
+    monkeypatch.setattr(accept, "find_copies", late)
     code, text = suite("submit", str(one), "--to", "kept")
     assert code == 2 and "a file of this name exists" in text
     assert list(tree(tmp_path / "kept").values()) == [b"somebody else's"]  # the digest was removed again

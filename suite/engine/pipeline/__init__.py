@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from suite import engine, load
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.placement import Grid
-from suite.comm.projection.network import Network, make
+from suite.comm.projection.network import Network, make_network
 from suite.contract import Sparse, Task, UserError
 from suite.settings.run import PartitionSettings, Run
 
@@ -14,7 +14,7 @@ OFFERED = ("rows", "reset", "layers", "shapes")
 STAGES = "stages of the model"  # kind of array that differs between ranks
 
 
-def check(run: Run, task: Task) -> None:
+def check_pipeline(run: Run, task: Task) -> None:
     """Check that a run can be partitioned.
 
     Args:
@@ -50,7 +50,7 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
         yield "blocks of sparse matrices cannot move in a pipeline; type task.sparsity=dense"
     if any(spec.placement == "rows" for spec in task.shapes().values()):
         yield "a table placed by rows cannot be cut; type task.placement=replicated"
-    missing = [need for need in load.common(optimizer.module).NEEDS if need not in OFFERED]
+    missing = [need for need in load.load_member(optimizer.module).NEEDS if need not in OFFERED]
     if missing:
         yield (
             f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; type optimizer="
@@ -64,7 +64,7 @@ def partition_of(run: Run) -> PartitionSettings:
     return run.partition
 
 
-def described(node: PartitionSettings) -> Device | None:
+def describe_device(node: PartitionSettings) -> Device | None:
     """The device with the speeds of `partition.tflops` and others; None if operations are timed instead.
 
     Args:
@@ -76,16 +76,16 @@ def described(node: PartitionSettings) -> Device | None:
     return Device(memory, *speeds, 1e-6 * node.overhead_us)
 
 
-def links(run: Run) -> Network:
+def choose_network(run: Run) -> Network:
     """The network between the devices, for the plan: `network=`; if it is null, that of one host.
 
     Args:
         run: the run.
     """
-    return make(run.network) if run.network else ONE_HOST
+    return make_network(run.network) if run.network else ONE_HOST
 
 
-def compare(grid: Grid, digests: Mapping[int, int]) -> None:
+def compare_replicas(grid: Grid, digests: Mapping[int, int]) -> None:
     """Check that all replicas of each stage hold the same weights.
 
     Args:
@@ -98,7 +98,7 @@ def compare(grid: Grid, digests: Mapping[int, int]) -> None:
     for stage in range(len(grid.replicas)):
         group = grid.group(stage)
         try:
-            engine.compare([digests[rank] for rank in group])
+            engine.compare_digests([digests[rank] for rank in group])
         except engine.RanksDiffer as error:
             ranks = ", ".join(map(str, group))
             raise engine.RanksDiffer(f"stage {stage}, on ranks {ranks} (counted from 0 here): {error}") from error
