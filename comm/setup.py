@@ -139,7 +139,7 @@ def make_channel(comm: CommSettings, backend: str | None, compiles: bool = False
             if not parts.codec.closed
             else "what is rounded off is not known to any rank"
         )
-        raise UserError(f"{pair}: {why}; type comm.algorithm.module=suite.comm.algorithms.all_to_all")
+        raise UserError(f"{pair}: {why}; set comm.algorithm.module=suite.comm.algorithms.all_to_all")
     return parts
 
 

@@ -99,7 +99,7 @@ def check_framework(backend: str) -> None:
     """
     for package in {"torch": ("torch",), "jax": ("jax", "optax")}[backend]:
         if importlib.util.find_spec(package) is None:
-            raise UserError(f"backend={backend}: {package} is not installed; type: pip install -e '.[{backend}]'")
+            raise UserError(f"backend={backend}: {package} is not installed; run: pip install -e '.[{backend}]'")
 
 
 def load_half(module: str, backend: str) -> ModuleType:
@@ -117,7 +117,7 @@ def load_half(module: str, backend: str) -> ModuleType:
     except ModuleNotFoundError as error:
         folders = getattr(load_member(module), "__path__", ()) if error.name == f"{module}.{backend}" else ()
         if others := [other for folder in folders for other in find_halves(Path(folder))]:
-            raise UserError(f"{module}: is written for {others[0]} alone; type backend={others[0]}") from error
+            raise UserError(f"{module}: is written for {others[0]} alone; set backend={others[0]}") from error
         if error.name and f"{module}.{backend}".startswith(error.name):
             raise UserError(f"{module}: no module {error.name}; check `module:` in its YAML file") from error
         raise
@@ -137,7 +137,7 @@ def check_backend(module: str, backend: str) -> None:
         other for folder in getattr(load_member(module), "__path__", ()) for other in find_halves(Path(folder))
     ]
     if supported and backend not in supported:
-        raise UserError(f"{module}: is written for {supported[0]} alone; type backend={supported[0]}")
+        raise UserError(f"{module}: is written for {supported[0]} alone; set backend={supported[0]}")
 
 
 def load_implementation(module: str, backend: str) -> ModuleType:

@@ -170,7 +170,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     [
         ({"schema": 1}, "checkpoint schema 1, this suite reads 2; go on with the version of the suite that wrote it"),
         ({"config_hash": "d"}, r"checkpoint of another configuration \(d, not c\); choose another run_dir="),
-        ({"world": 2}, "world=2, this run has world=3: residuals of each rank cannot be mapped to 3; type world=2"),
+        ({"world": 2}, "world=2, this run has world=3: residuals of each rank cannot be mapped to 3; set world=2"),
         ({"files": None}, "damaged checkpoint"),
     ],
 )

@@ -42,7 +42,7 @@ OTHERS = {  # recipes that no task's YAML file names and that are not ResNet-50'
         ("+optimizer.turns=1", "optimizer.turns: unknown; there are lr, momentum"),
         ("backend=jax +optimizer.turns=1", "optimizer.turns: unknown; there are lr, momentum"),
         ("optimizer=sm3 optimizer.variant=III", "optimizer.variant=III: must be one of I, II"),
-        ("optimizer=kfac_jax", "is written for jax alone; type backend=jax"),
+        ("optimizer=kfac_jax", "is written for jax alone; set backend=jax"),
         ("schedule.shape=round", "schedule.shape=round: must be one of constant"),
         ("schedule.shape=polynomial schedule.warmup=0", "needs power; set schedule.power=VALUE"),
         ("+schedule.momentum_follows=true optimizer=adamw", "optimizer=adamw has no momentum"),

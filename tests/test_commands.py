@@ -244,7 +244,7 @@ def test_every_way_is_used_and_has_a_reason() -> None:
 def test_commands_are_found_wherever_they_stand(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "Type `suite list\noptimizers` or `make run`.\n\n    suite plan a=1     words\n    torchrun \\\n"
+        "Run `suite list\noptimizers` or `make run`.\n\n    suite plan a=1     words\n    torchrun \\\n"
         "        -m suite b=2\n\n"
         "```console\n$ suite board\nsuite: not a command\n```\n\n    conf: text\n    suite: rank 0: lost\n"
     )

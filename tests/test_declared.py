@@ -31,7 +31,7 @@ BY_HAND = {"external": "suite.optimizers.external", "kfac_jax": "suite.optimizer
 @pytest.mark.parametrize("name", sorted(DECLARED.keys() - BY_HAND.keys()))
 def test_the_yaml_file_is_what_the_settings_say(name: str) -> None:
     text = (CONF / f"{name}.yaml").read_text()
-    assert text == presets.render_yaml(name, DECLARED[name]), "type: python -m suite.settings.presets"
+    assert text == presets.render_yaml(name, DECLARED[name]), "run: python -m suite.settings.presets"
     values = engines.options(yaml.safe_load(text))
     assert values.pop("search") == DECLARED[name].searched()
     assert DECLARED[name].given(values) == DECLARED[name]()
@@ -55,7 +55,7 @@ def test_a_yaml_file_written_by_hand_has_the_declared_settings(name: str, module
 
 def test_the_page_of_settings_is_what_the_settings_say() -> None:
     page = (CONF.parents[1] / "docs" / "settings.md").read_text()
-    assert page == presets.render_page(), "type: python -m suite.settings.presets"
+    assert page == presets.render_page(), "run: python -m suite.settings.presets"
 
 
 def test_list_prints_settings(suite: Any) -> None:

@@ -173,7 +173,7 @@ def test_bert_says_what_was_cut_off(tmp_path, suite):
     assert code == 0 and f"left out: {record.read_data(held).losses()}" in printed
     code, printed = suite("data", "bert", "--json", *options[1:])
     found = json.loads(printed, parse_constant=pytest.fail)
-    assert code == 0 and found["records"]["data"] is None and "type --from DIR" in found["records"]["missing"]
+    assert code == 0 and found["records"]["data"] is None and "use --from DIR" in found["records"]["missing"]
     assert found["hmm"]["data"]["kind"] == "generated" and found["hmm"]["left_out"] == ""
 
 
@@ -225,6 +225,6 @@ def test_data_of_which_nothing_is_usable_end_with_one_line(shared_data, suite):
     assert code == 1 and "too few usable sequences" in printed and "next:" not in printed
     config = configure.resolve(["task=frnn", "task.data=archive", f"data_dir={folder}", "task.on_error=skip"])
     with pytest.raises(
-        UserError, match="no usable sequences in the split train and valid; for details, type suite data frnn"
+        UserError, match="no usable sequences in the split train and valid; for details, run suite data frnn"
     ):
         execution.make_task(config)

@@ -58,8 +58,8 @@ def test_options_are_what_slurm_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "typed, words",
     [
-        (["world=3", "launch.nodes=2"], "world=3: cannot be divided among 2 nodes; type world=2"),
-        (["world=4", "launch.nodes=2", "launch.per_host=4"], "among 2 nodes of 4 tasks; type world=8"),
+        (["world=3", "launch.nodes=2"], "world=3: cannot be divided among 2 nodes; set world=2"),
+        (["world=4", "launch.nodes=2", "launch.per_host=4"], "among 2 nodes of 4 tasks; set world=8"),
         (["world=3", "launch.nodes=2", "backend=jax"], "world=3: cannot be divided among 2 nodes"),
     ],
 )

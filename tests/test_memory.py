@@ -76,7 +76,7 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
     monkeypatch.setattr(memory, "describe_device", lambda config: (80 * 2**30, "a device"))
     text = suite("plan", *words)[1]
     assert (
-        "warning: memory: the run needs about 656 GiB on each device, but a device has 80; type accumulate=16" in text
+        "warning: memory: the run needs about 656 GiB on each device, but a device has 80; set accumulate=16" in text
     )
     assert "warning: memory" not in suite("plan", *words, "accumulate=16")[1]
     text = suite("plan", "task=dlrm", "scale=paper")[1]

@@ -139,7 +139,7 @@ def test_plan_projects(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert cli.main(["plan", *WORDS, "device=cpu"]) == 0
     text = capsys.readouterr().out
     assert (
-        "projected   1gbit, 4 hosts of 1" in text and "type compute_seconds=SECONDS, or run this first: suite" in text
+        "projected   1gbit, 4 hosts of 1" in text and "set compute_seconds=SECONDS, or run this first: suite" in text
     )
     assert "task.batch_size=16" in text, "one device's share of 64"
 
@@ -237,10 +237,10 @@ def test_a_run_refuses_a_network(capsys: pytest.CaptureFixture[str]) -> None:
         ("network.outer.bandwidth=0", "network.outer"),
         ("network.inner.latency=-1", "network.inner"),
         ("network.codec=0", "network.codec=0"),
-        ("network.all_reduce=star", "type one of ring, tree"),
-        ("network.all_gather=star", "type one of ring, pairs"),
+        ("network.all_reduce=star", "choose one of ring, tree"),
+        ("network.all_gather=star", "choose one of ring, pairs"),
         ("network.contention=-1", "network.contention=-1"),
-        ("inverse_seconds=1", "type compute_seconds="),
+        ("inverse_seconds=1", "set compute_seconds="),
         ("network.ranks_per_host=3", "comm.ranks_per_host=3"),
     ],
 )

@@ -179,13 +179,13 @@ def test_the_plan_warns_where_a_recipes_epochs_are_others(suite: Call) -> None:
     """CaffeNet's poster trains 100 epochs of 16 classes; on all of ImageNet its steps are 1.6 epochs."""
     words = ["plan", "task=caffenet", "scale=gpu"]
     text = suite(*words)[1]
-    assert "8,125 steps are 1.62 epochs of this data, but the recipe trains 100 epochs; type max_steps=500456" in text
+    assert "8,125 steps are 1.62 epochs of this data, but the recipe trains 100 epochs; set max_steps=500456" in text
     assert "the recipe trains" not in suite(*words, "max_steps=500456")[1]
 
 
 def test_the_plan_warns_of_less_than_an_epoch(suite: Call) -> None:
     text = suite("plan", "task=resnet50", "scale=gpu", "max_steps=5004")[1]
     assert re.search(
-        r"warning: 5,004 steps of 256 images are 0.9999 of an epoch; for a whole epoch, type max_steps=5005", text
+        r"warning: 5,004 steps of 256 images are 0.9999 of an epoch; for a whole epoch, set max_steps=5005", text
     )
     assert "for a whole epoch" not in suite("plan", "task=resnet50", "scale=gpu", "max_steps=5005")[1]

@@ -174,7 +174,7 @@ def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Pat
     assert [outcome[2] for outcome in outcomes] == ["exhausted", "exhausted", "diverged", "diverged"]
     diverged = next(r for r in results if r["outcome"]["kind"] == "diverged")
     assert diverged["outcome"]["step"] >= 1 and diverged["outcome"]["loss"] in ("nan", "inf", "-inf")
-    table = output.split("4 runs; to rank them, type suite board")[1].splitlines()[3:7]
+    table = output.split("4 runs; to rank them, run suite board")[1].splitlines()[3:7]
     assert [line.split()[:2] for line in table] == [
         [f"optimizer.lr={lr}", f"seed={seed}"] for lr in ("0.1", "1e+30") for seed in (0, 1)
     ]
@@ -186,7 +186,7 @@ def test_a_sweep_says_which_run_was_refused(tmp_path: Path) -> None:
     """One place for two configurations is for the first."""
     output = finish(tmp_path, "-m", "max_steps=4,5", "run_dir=here", code=2)
     assert "here: contains a run of another configuration" in output
-    assert "1 of 2 runs were started; to rank them, type suite board" in output
+    assert "1 of 2 runs were started; to rank them, run suite board" in output
     (rejected,) = [line for line in output.splitlines() if line.split()[:1] == ["max_steps=5"]]
     assert rejected.split()[-1] == "rejected"
     (tmp_path / "file").touch()

@@ -144,7 +144,7 @@ def ranks_per_host(groups: Sequence[Sequence[int]], locals: int) -> list[int]:
         if len(set(counts)) > 1:
             raise UserError(
                 f"stage {stage} has {' and '.join(map(str, counts))} ranks on hosts of {locals} ranks; a mode with two "
-                "levels needs equally many; type comm.topology.module=suite.comm.topologies.flat"
+                "levels needs equally many; set comm.topology.module=suite.comm.topologies.flat"
             )
         numbers.append(counts[0])
     return numbers

@@ -94,7 +94,7 @@ def format_reason(item: Measured) -> str:
     if item.state == "out of reach" and item.check.cost:
         parts.append(f"cost: {item.check.cost}")
     if item.state == "out of reach" and item.check.runs:
-        parts.append(f"to plan it, type suite plan {next(iter(item.check.runs.values()))}")
+        parts.append(f"to plan it, run suite plan {next(iter(item.check.runs.values()))}")
     return "; ".join(parts)
 
 

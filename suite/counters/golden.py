@@ -191,7 +191,7 @@ def compare_counters(
     known = [entry["name"] for entry in entries]
     for name in names:
         if name not in known:
-            raise UserError(f"{name}: no such entry; type one of {', '.join(known)}")
+            raise UserError(f"{name}: no such entry; choose one of {', '.join(known)}")
     for entry in entries:
         if not names or entry["name"] in names:
             report(f"counting {entry['name']}")

@@ -48,7 +48,7 @@ def counted(overrides: Sequence[str]) -> dict[str, Any]:
     run = configure.resolve_training([*words, *ALWAYS], directory)
     backend = run.backend
     if run.world > 1 and backend == "torch":
-        raise UserError("world=: several ranks are counted in one process, in jax only; type backend=jax")
+        raise UserError("world=: several ranks are counted in one process, in jax only; set backend=jax")
     load.check_framework(backend)
     prepare_backend(run)
     task = make_task(run)

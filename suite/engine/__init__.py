@@ -110,7 +110,7 @@ def list_tables(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings
     if names and "rows" not in needs:
         raise UserError(
             f"optimizer={optimizer.name}: cannot update a table by rows; "
-            "type task.placement=replicated, or optimizer=sgd"
+            "set task.placement=replicated, or optimizer=sgd"
         )
     return names
 
@@ -138,7 +138,7 @@ def find_sparse(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings
     if "reset" not in needs:
         raise UserError(
             f"optimizer={optimizer.name}: needs whole matrices; of a sparse one only "
-            "blocks are stored, which may move; type task.sparsity=dense, or optimizer=adamw, or optimizer=sgd"
+            "blocks are stored, which may move; set task.sparsity=dense, or optimizer=adamw, or optimizer=sgd"
         )
     return task
 

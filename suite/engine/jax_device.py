@@ -32,7 +32,7 @@ def devices_for(name: str, world: int) -> list[Any]:
     try:
         devices = jax.devices() if name == "auto" else jax.devices(name)
     except RuntimeError as error:
-        raise UserError(f"device={name}: jax has no such device here; type device=cpu, or install its build") from error
+        raise UserError(f"device={name}: jax has no such device here; set device=cpu, or install its build") from error
     if len(devices) < world:
         raise UserError(f"world={world}: jax sees {len(devices)} device(s) of kind {devices[0].platform}")
     return devices[:world]

@@ -53,7 +53,7 @@ def check_processes(run: Run) -> None:
         rule = f"world={world} " + (
             "needs one process per device" if run.backend == "torch" else "is not divisible by it"
         )
-        raise UserError(f"launch.processes={setting}: {rule}; type launch.processes=auto")
+        raise UserError(f"launch.processes={setting}: {rule}; set launch.processes=auto")
 
 
 def parse_whole(key: str, value: Any) -> int:
@@ -123,6 +123,6 @@ def _decisions(run: Run) -> None:
     if not run.comm.policy:
         raise UserError(
             f"decisions={path}: comm={run.comm.name} has no policy to repeat the decisions; remove "
-            "decisions=, or type comm= with the policy that made them"
+            "decisions=, or set comm= with the policy that made them"
         )
     adaptation.read_decisions(path)

@@ -117,7 +117,7 @@ def check_launch(run: Run, *, apart: bool = False) -> tuple[int, int]:
     name = node.name
     load.check_framework(run.backend)
     if apart:
-        raise UserError(f"launch={name}: accepts one run only; for a sweep or repeat=, type launch=local")
+        raise UserError(f"launch={name}: accepts one run only; for a sweep or repeat=, set launch=local")
     if run.backend not in node.backends:
         raise UserError(f"launch={name}: does not support backend={run.backend}; use launch=jax")
     for key, value in (("rank", node.rank), ("processes", node.processes), ("address", node.address)):
@@ -128,7 +128,7 @@ def check_launch(run: Run, *, apart: bool = False) -> tuple[int, int]:
         raise UserError(f"launch.rank={rank}: with launch.processes={ranks}, type a rank from 0 to {ranks - 1}")
     if world % ranks or (run.backend == "torch" and world != ranks):
         rule = "torch needs one per device" if run.backend == "torch" else "they cannot share the devices equally"
-        raise UserError(f"world={world}: {ranks} processes were started, and {rule}; type world={ranks}")
+        raise UserError(f"world={world}: {ranks} processes were started, and {rule}; set world={ranks}")
     return rank, ranks
 
 

@@ -97,7 +97,7 @@ def print_passed(directory: directories.Directory, header: dict[str, Any]) -> No
         reason = f"this has changed: {changed}" if changed else "it was continued with resume=anyway after a change"
         print(
             f"{path}: not resumed, because {reason}. A new run starts in {directory.path}. "
-            "To continue the earlier run, type resume=anyway; its result will list the changes",
+            "To continue the earlier run, set resume=anyway; its result will list the changes",
             flush=True,
         )
 

@@ -139,13 +139,13 @@ def _premises(result: Mapping[str, Any], run: AnyRun) -> Iterator[str]:
     """
     if reasons := list_missing(run):
         raise UserError(
-            f"cannot repeat the steps here; missing {'; '.join(reasons)}. To check only the numbers, type --steps 0"
+            f"cannot repeat the steps here; missing {'; '.join(reasons)}. To check only the numbers, use --steps 0"
         )
     version = load.load_member(run.task.module).VERSION
     if version != result["task_version"]:
         raise UserError(
             f"cannot repeat the steps: the result is of version {result['task_version']} of the task, this suite has "
-            f"version {version}; to check only the numbers, type --steps 0"
+            f"version {version}; to check only the numbers, use --steps 0"
         )
     task, absent = describe_task(run)
     if absent:

@@ -53,7 +53,7 @@ def launch(
     load.check_framework(run.backend)
     resources = request_resources(run)
     if run.repeat > 1 and not node.wait:
-        raise UserError(f"repeat={run.repeat}: replicates run one after another; type launch.wait=true")
+        raise UserError(f"repeat={run.repeat}: replicates run one after another; set launch.wait=true")
     with show_patience(f"reading the data of {run.task.name}"):
         checks.check_run(run, execution.make_task(run))  # report errors now, and not when the job starts
     directory = directories.locate_run(run)
@@ -74,7 +74,7 @@ def import_submitit() -> Any:
     try:
         return importlib.import_module("submitit")
     except ModuleNotFoundError as error:
-        raise UserError("launch=slurm: submitit is not installed; type: pip install -e '.[slurm]'") from error
+        raise UserError("launch=slurm: submitit is not installed; run: pip install -e '.[slurm]'") from error
 
 
 def request_resources(run: Run) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def request_resources(run: Run) -> dict[str, Any]:
     tasks_per_node = node.per_host or (1 if alone else max(1, world // nodes))
     if world % (nodes * tasks_per_node) or (not alone and world != nodes * tasks_per_node):
         places = f"{nodes} nodes of {tasks_per_node} tasks" if node.per_host else f"{nodes} nodes"
-        raise UserError(f"world={world}: cannot be divided among {places}; type world={nodes * tasks_per_node}")
+        raise UserError(f"world={world}: cannot be divided among {places}; set world={nodes * tasks_per_node}")
     return {
         "name": run.task.name,
         "nodes": nodes,
@@ -115,7 +115,7 @@ def _submit(job: "Job", folder: Path, node: SlurmLaunch, resources: Mapping[str,
         executor.update_parameters(**resources)
         return executor.submit(job)
     except (RuntimeError, ValueError) as error:  # the types that submitit raises
-        hint = "; type launch.cluster=local to try the job on this machine" if node.cluster == "slurm" else ""
+        hint = "; set launch.cluster=local to try the job on this machine" if node.cluster == "slurm" else ""
         raise UserError(f"launch=slurm: {' '.join(str(error).split())}{hint}") from error
 
 
@@ -128,7 +128,7 @@ def _wait(job: Any) -> int:
         print(f"suite: job {job.job_id} failed or was cancelled; see {logs}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"suite: job {job.job_id} continues; to cancel it, type scancel {job.job_id}", file=sys.stderr)
+        print(f"suite: job {job.job_id} continues; to cancel it, run scancel {job.job_id}", file=sys.stderr)
         return execution.SIGNALS["SIGINT"]
 
 

@@ -177,7 +177,7 @@ def project_step(run: Run, task: Task, measured: Mapping[str, Any] | None) -> di
     inverse = run.inverse_seconds
     if inverse and not run.compute_seconds:
         raise UserError(
-            "inverse_seconds: a measured step already includes the inverses; type compute_seconds= without them as well"
+            "inverse_seconds: a measured step already includes the inverses; set compute_seconds= without them as well"
         )
     buckets, cycle = list_gradients(run, task), list_refreshes(run, task)
     seconds_of = functools.partial(travel_seconds, place=place, net=net, run=run)
@@ -334,14 +334,14 @@ def format_projection(projected: Mapping[str, Any], one_device: str) -> list[str
         f"            bytes a step and device: {levels} for gradients{optimizer_text(projected['optimizer_bytes'])}"
     ]
     if projected["hosts"] > 1 and projected["host_bytes"] is not None:
-        advice = "to sum within hosts first, type comm.topology.module=suite.comm.topologies.two_level"
+        advice = "to sum within hosts first, set comm.topology.module=suite.comm.topologies.two_level"
         each_rank = f"; every rank sends its own values, by an all-to-all; {advice}"
         wire.append(
             f"            bytes a step from all {projected['ranks_per_host']:,} ranks of a host to other hosts: "
             f"{projected['host_bytes']:,.0f}{each_rank if projected['each_rank_crosses'] else ''}"
         )
     if projected["step_seconds"] is None:
-        unknown = f"            compute is unknown: type compute_seconds=SECONDS, or run this first: {one_device}"
+        unknown = f"            compute is unknown: set compute_seconds=SECONDS, or run this first: {one_device}"
         return [head, *wire, unknown]
     ways = [
         f"{name} {1000 * seconds:.4g} ms, {100 * projected['efficiency'][name]:.1f} %"

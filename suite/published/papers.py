@@ -66,7 +66,7 @@ def format_devices(published: Sequence[dict[str, Any]], *, batch_size: int, worl
     Returns:
         The numbers for the same batch size if there are any, otherwise the range over all batch sizes.
     """
-    planned = f"this plan has {world:,}; type world=N for another number"
+    planned = f"this plan has {world:,}; set world=N for another number"
     if same := [count for count in published if count["same_batch"]]:
         counts = ", ".join(f"{count['devices']:,} ({_listed(count['rows'])})" for count in same)
         return f"{counts} devices for batch {batch_size:,}; {planned}"

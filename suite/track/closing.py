@@ -53,7 +53,7 @@ def show_result(console: "Console", result: Mapping[str, Any], path: Path, rows:
         console.print(f"Data: {losses}{files}")
     console.print()
     console.print(f"result  {path}", soft_wrap=True)
-    unsent = f"not sent (track=none); to send it, type suite sync {path.parent}"
+    unsent = f"not sent (track=none); to send it, run suite sync {path.parent}"
     console.print(f"MLflow  {unsent if track == 'none' else server.how_to_open()}", soft_wrap=True)
 
 
@@ -65,11 +65,11 @@ def _compare(console: "Console", result: Mapping[str, Any], rows: Sequence[Row])
     console.print()
     if rows and not nearest:
         console.print(
-            f"{len(rows)} published rows of {task}, none with this metric and model; to see them, type suite board"
+            f"{len(rows)} published rows of {task}, none with this metric and model; to see them, run suite board"
         )
         return
     if nearest:
-        console.print(f"{len(nearest)} of {len(rows)} published rows, {ORDER}. To see all, type suite board")
+        console.print(f"{len(nearest)} of {len(rows)} published rows, {ORDER}. To see all, run suite board")
         console.print(make_table(words.PUBLISHED, words.published_cells(nearest), expand=True))
     console.print(published.compare_rows(task, select_comparable(rows, task), stand_in=stand_in, batch_size=batch_size))
 

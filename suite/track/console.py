@@ -101,7 +101,7 @@ class Console:
 
     def reused(self, directory: Path) -> None:
         """Print that the run has a result already."""
-        print(f"this run has a result already: {directory / 'result.json'}; to run it again, type force=true")
+        print(f"this run has a result already: {directory / 'result.json'}; to run it again, set force=true")
 
     def closing(self, result: Mapping[str, Any], path: Path, rows: Sequence[Row]) -> None:
         """Print the result: the ladder, and the published rows to compare it with."""

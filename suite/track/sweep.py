@@ -20,7 +20,7 @@ def show_sweep(runs: Sequence[Run]) -> None:
     """Print the runs of a sweep side by side."""
     console = make_printer()
     started = sum(directory is not None for _, directory in runs)
-    hint = "; to rank them, type suite board" if started else ""
+    hint = "; to rank them, run suite board" if started else ""
     console.print(
         f"\n{started} of {len(runs)} runs were started{hint}" if started < len(runs) else f"\n{started} runs{hint}"
     )

@@ -246,7 +246,7 @@ def another_world(directory: Path, there: int, here: int) -> str:
     kinds = list_own_arrays(directory)
     lost = f"{', '.join(kinds)} of each rank cannot be mapped to {here}" if kinds else "a result is of one world"
     both = f"checkpoint of world={there}, this run has world={here}"
-    return f"{both}: {lost}; type world={there}, or choose another run_dir="
+    return f"{both}: {lost}; set world={there}, or choose another run_dir="
 
 
 def _present(folder: Path, files: Mapping[str, int], again: str = "") -> None:

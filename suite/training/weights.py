@@ -154,7 +154,7 @@ class Keeper:
 
     def __init__(self, rule: str, target: Target | None, best: float | None = None):
         if rule == "best" and target is None:
-            raise UserError("save=best: this task has no target to judge by; type save=final")
+            raise UserError("save=best: this task has no target to judge by; set save=final")
         self.rule, self.target, self.best = rule, target, best
 
     def wants(self, metrics: Mapping[str, float | None], *, final: bool) -> bool:

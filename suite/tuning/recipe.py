@@ -75,7 +75,7 @@ def tuned_in(path: Path) -> dict[str, Any]:
         return {}
     node = yaml.safe_load(path.read_text())
     if not isinstance(node, dict) or "tuned" not in node:
-        raise UserError(f"{path}: suite tune did not write this recipe and will not replace it; type --out FILE")
+        raise UserError(f"{path}: suite tune did not write this recipe and will not replace it; use --out FILE")
     return node["tuned"]
 
 

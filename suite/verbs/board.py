@@ -91,7 +91,7 @@ def _usual_folders() -> list[Path]:
         if committed.is_dir():
             print(f"no results/runs here; using the suite's own results: {committed}")
         else:
-            print("no results/runs here, and this installation has no results; to add some, type --results DIR")
+            print("no results/runs here, and this installation has no results; to add some, use --results DIR")
     return [folder for folder in (committed, own) if folder.is_dir()]
 
 

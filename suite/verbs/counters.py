@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if changed:
         own = f" --file {path}" if chosen.file else ""
-        print(f"To accept the present counts, type suite counters{own} --accept {' '.join(chosen.names)}".rstrip())
+        print(f"To accept the present counts, run suite counters{own} --accept {' '.join(chosen.names)}".rstrip())
     return 3 if changed else 0
 
 

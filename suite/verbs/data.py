@@ -151,7 +151,7 @@ def _prepare(task: str, folder: Path | None, target: Path, overrides: Sequence[s
     if options is None:
         raise UserError(f"{task}: its data needs no preparation; remove --to")
     if folder is None:
-        raise UserError(f"{task}: the directory of the raw data is missing; type --from DIR")
+        raise UserError(f"{task}: the directory of the raw data is missing; use --from DIR")
     if not folder.exists():
         raise UserError(f"{folder}: no such directory")
     load.load_member(node["module"]).prepare(folder, target, **options)
@@ -180,7 +180,7 @@ def _open(run: AnyRun) -> Data:
 
 def _source(run: AnyRun) -> Source:
     if _reads_directory(run) and run.data_dir is None:
-        return Source(None, "real, in a directory   not here: type --from DIR")
+        return Source(None, "real, in a directory   not here: use --from DIR")
     try:
         return Source(_open(run))
     except UserError as error:
@@ -210,7 +210,7 @@ def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, c
     """
     folder = run.data_dir
     if folder is None:
-        raise UserError(f"{task}: the directory of its {source} data is missing; type --from DIR")
+        raise UserError(f"{task}: the directory of its {source} data is missing; use --from DIR")
     module, data = load.load_member(run.task.module), _open(run)
     options = {"data": source, **run.task.options()["source"]} | {"data_dir": folder}
     faults = module.check(**options) if check else None

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     results = list(_results(chosen.runs))
     if chosen.out is None and len(results) > 1:
-        raise UserError(f"{len(results)} runs: type --out DIR to write one file for each")
+        raise UserError(f"{len(results)} runs: use --out DIR to write one file for each")
     if chosen.format == "mlperf":
         texts = [(path, result, _mlperf(path, result)) for path, result in results]
         missing, ending = [f"{keys}: {reason}" for keys, reason in export_mlperf.LACKING.items()], ".txt"
@@ -93,12 +93,12 @@ def _source(chosen: argparse.Namespace) -> export_eval.Source:
     if not chosen.organization:
         raise UserError(
             "source_organization_name is mandatory in the schema, and a result does not say who publishes it; "
-            "type --organization NAME"
+            "use --organization NAME"
         )
     if not chosen.relationship:
         raise UserError(
             "evaluator_relationship is mandatory in the schema, and a result does not say it; "
-            f"type --relationship {'|'.join(export_eval.RELATIONSHIPS)}"
+            f"use --relationship {'|'.join(export_eval.RELATIONSHIPS)}"
         )
     created = int(time.time()) if chosen.created is None else chosen.created
     return export_eval.Source(chosen.organization, chosen.relationship, created)

@@ -77,7 +77,7 @@ def describe_plan(run: AnyRun, row: Row | None = None, picture: Path | None = No
             nothing to draw.
     """
     if picture and not (isinstance(run, Run) and run.partition):
-        raise UserError("--picture: without partition= there are no stages to draw; type partition=auto as well")
+        raise UserError("--picture: without partition= there are no stages to draw; set partition=auto as well")
     task, absent = describe_task(run)
     if isinstance(run, BaselineRun):
         return plan_baseline.plan_baseline(run, task, absent)
@@ -127,13 +127,13 @@ def list_warnings(run: Run, task: Task) -> list[str]:
     if epoch and steps < epoch:
         messages.append(
             f"{steps:,} steps of {task.batch_size:,} {task.data.unit} are {steps / epoch:.4g} of an epoch; for a whole "
-            f"epoch, type max_steps={math.ceil(epoch)}"
+            f"epoch, set max_steps={math.ceil(epoch)}"
         )
     recipe_epochs = run.tuning.epochs
     if epoch and recipe_epochs and not recipe_epochs / 2 <= steps / epoch <= 2 * recipe_epochs:
         messages.append(
             f"{steps:,} steps are {steps / epoch:.3g} epochs of this data, but the recipe trains {recipe_epochs:g} "
-            f"epochs; type max_steps={math.ceil(recipe_epochs * epoch)}"
+            f"epochs; set max_steps={math.ceil(recipe_epochs * epoch)}"
         )
     needed, (capacity, known) = memory.estimate_memory(run, task), memory.describe_device(run)
     if sum(needed.values()) > capacity:
@@ -157,7 +157,7 @@ def _smaller(run: Run, task: Task, needed: Mapping[str, int], capacity: int) -> 
     for accumulate in range(run.accumulate + 1, share + 1):
         activations = needed["activations"] * run.accumulate // accumulate
         if not share % accumulate and fixed + activations <= capacity:
-            return f"type accumulate={accumulate} for smaller micro-batches"
+            return f"set accumulate={accumulate} for smaller micro-batches"
     return (
         f"parameters and optimizer alone need {_gib(fixed)} GiB: choose a smaller model or, if tables are split by "
         "rows, a larger world="

@@ -155,7 +155,7 @@ def benchmarks_of(chosen: argparse.Namespace, saved: Sequence[Benchmark] | None)
             raise UserError(f"{benchmark.name}: not among the saved measurements of {_names(saved)}")
     for name in chosen.only or ():
         if name not in (benchmark.name for benchmark in benchmarks):
-            raise UserError(f"--only {name}: no such benchmark; type one of {_names(benchmarks)}")
+            raise UserError(f"--only {name}: no such benchmark; choose one of {_names(benchmarks)}")
     return [benchmark for benchmark in benchmarks if not chosen.only or benchmark.name in chosen.only]
 
 

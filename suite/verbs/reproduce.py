@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     budget = Budget(_seconds(chosen.budget))
     if chosen.again:
         if chosen.list:
-            raise UserError("--again measures and --list does not; type one of them")
+            raise UserError("--again measures and --list does not; choose one of them")
         done = again.repeat_claims(names, overrides, budget, scale=chosen.scale, keep=chosen.keep, quiet=chosen.json)
         if chosen.json:
             print(format_json({"schema": SCHEMA, **again.format_repetition(done)}, indent=1))

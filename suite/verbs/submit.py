@@ -40,10 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.doubt is not None:
         if chosen.results or chosen.check or chosen.partial:
-            raise UserError("a doubt is submitted alone: type suite submit --doubt FILE.yaml")
+            raise UserError("a doubt is submitted alone: run suite submit --doubt FILE.yaml")
         return _submit_doubt(chosen.doubt, chosen.to or _in_checkout(DOUBTS))
     if not chosen.results:
-        raise UserError("name a result.json, a run directory or a folder: type suite submit RESULT")
+        raise UserError("name a result.json, a run directory or a folder: run suite submit RESULT")
     if chosen.check:
         count, findings = checks.check_paths(chosen.results)
         return checks.print_findings(findings, count)
@@ -63,7 +63,7 @@ def _in_checkout(folder: Path) -> Path:
 def _submit(paths: Sequence[Path], folder: Path, *, partial: bool) -> int:
     """Check the results that the paths name, and copy them into the folder."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--to {folder}: is a file, not a folder; type --to DIR")
+        raise UserError(f"--to {folder}: is a file, not a folder; use --to DIR")
     checked = [submission.check(file) for file in _files(paths)]
     passed = [(item.entry, item.content) for item in checked if item.entry is not None and not item.faults]
     existing = accept.find_accepted(folder)
@@ -75,7 +75,7 @@ def _submit(paths: Sequence[Path], folder: Path, *, partial: bool) -> int:
     bad = {path for path, _ in faults}
     if faults and not partial:
         if len(checked) > 1:
-            others = "; to copy the others, type --partial" if len(bad) < len(checked) else ""
+            others = "; to copy the others, use --partial" if len(bad) < len(checked) else ""
             print(f"nothing was copied: {len(bad)} of {len(checked)} results do not pass{others}", file=sys.stderr)
         return 1
     copies = [copy for copy in planned if copy.source not in bad]

@@ -101,7 +101,7 @@ def _split(typed: list[str]) -> tuple[list[str], int, int]:
         if key in ("recipe", "experiment"):
             raise UserError(f"{override}: tuning starts from the defaults; type the {key}'s values instead")
         if key == "baseline":
-            raise UserError(f"{override}: a baseline has no optimizer to tune; type suite +task=… {override}")
+            raise UserError(f"{override}: a baseline has no optimizer to tune; run suite +task=… {override}")
         adds = key.startswith(("+", "~")) and key.lstrip("+~").startswith(TUNED)
         if adds and not key.startswith(f"+{SEARCH}"):
             raise UserError(

@@ -63,8 +63,8 @@ def main(arguments: Sequence[str]) -> int:
     if foreign and not chosen.trust:
         names = ", ".join(foreign)
         raise UserError(
-            f"{chosen.result}: uses {names} from outside the suite; to import it, type --trust; to check only the "
-            "numbers, type --steps 0"
+            f"{chosen.result}: uses {names} from outside the suite; to import it, use --trust; to check only the "
+            "numbers, use --steps 0"
         )
     faults, agreed = repeat_run(result, events, run, steps=chosen.steps)
     return max(code, _report("rerun", faults, agreed))

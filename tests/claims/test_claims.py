@@ -123,7 +123,7 @@ def test_every_committed_value_of_a_study_is_of_its_present_code_and_arguments()
         name, _, seed = path.stem.rpartition("-s")
         content = json.loads(path.read_text())
         origin = identify_study(known[path.parent.name, name])
-        assert content["made_by"] == origin, f"{path}: delete it, and type suite reproduce {path.parent.name} --keep"
+        assert content["made_by"] == origin, f"{path}: delete it, and run suite reproduce {path.parent.name} --keep"
         assert content["seed"] == int(seed)
 
 

@@ -135,7 +135,7 @@ def test_finite_values_beyond_the_largest_become_that() -> None:
         ({"exponent": 4, "mantissa": 4}, "must be 8 or 16 bits in all"),
         ({"exponent": 8, "mantissa": 7}, "exponent of 2 to 7"),
         ({"exponent": 7, "mantissa": 0}, "must be 8 or 16"),
-        ({"scale": "mean"}, "type comm.codec.scale=absmax"),
+        ({"scale": "mean"}, "set comm.codec.scale=absmax"),
     ],
 )
 def test_other_formats_are_refused(options: dict[str, object], words: str) -> None:

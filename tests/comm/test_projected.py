@@ -164,7 +164,7 @@ def test_a_link_is_measured_where_none_is_described() -> None:
     values = sum(parameter.numel() for name, parameter in made.named.items() if made.kinds[name] == "conv2d")
     assert found.transfer == pytest.approx(2e-3 + 2 * 2 * values / 1e3, rel=1e-3)
     only = change(settings, {"comm.candidates": {"fp8": nodes()["fp8"]}})
-    with pytest.raises(UserError, match=r"every candidate has a codec.*type network=1gbit"):
+    with pytest.raises(UserError, match=r"every candidate has a codec.*set network=1gbit"):
         model(made, only, measure).answer(Predict("fp8", "conv2d"))
     hosts = change(settings, {"comm.ranks_per_host": 2})
     with pytest.raises(UserError, match="several hosts with several ranks"):

@@ -199,7 +199,7 @@ def test_the_command_prints_one_log_or_writes_several(suite: Call, tmp_path: Pat
     assert code == 0 and text.count(":::MLLOG") == len(entries(SAMPLE)) and "left out submission_benchmark" in text
     others = [str(path) for path in SAMPLES[:2]]
     code, text = suite("export", "mlperf", *others)
-    assert code == 2 and "2 runs: type --out DIR" in text
+    assert code == 2 and "2 runs: use --out DIR" in text
     assert suite("export", "mlperf", *others, "--out", "logs")[0] == 0
     assert len(list((tmp_path / "logs").rglob("*.txt"))) == 2
 

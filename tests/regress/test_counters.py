@@ -95,7 +95,7 @@ def test_counts_are_accepted_repeated_and_compared(backend: str, tmp_path: Path)
     path = tmp_path / "counters.yaml"
     path.write_text(f"entries:\n- name: mine\n  run: {OUTSIDE} backend={backend}\n- {{name: json, import: json}}\n")
     code, text = counters(tmp_path)
-    assert code == 3 and "mine: parameters: none -> " in text and "type suite counters --file" in text
+    assert code == 3 and "mine: parameters: none -> " in text and "run suite counters --file" in text
     assert counters(tmp_path, "--accept")[0] == 0
     code, text = counters(tmp_path)
     assert code == 0 and "mine: unchanged" in text and "json: unchanged" in text
@@ -132,9 +132,9 @@ def test_what_cannot_be_counted_is_named(tmp_path: Path) -> None:
     path = tmp_path / "counters.yaml"
     path.write_text(f"entries:\n- name: mine\n  run: {OUTSIDE} backend=torch world=2\n")
     code, text = counters(tmp_path)
-    assert code == 2 and "mine: counting failed" in text and "type backend=jax" in text
+    assert code == 2 and "mine: counting failed" in text and "set backend=jax" in text
     code, text = counters(tmp_path, "other")
-    assert code == 2 and "other: no such entry; type one of mine" in text
+    assert code == 2 and "other: no such entry; choose one of mine" in text
 
 
 @pytest.mark.skipif(bool(golden.other_versions(GOLDEN)), reason="; ".join(golden.other_versions(GOLDEN)))
@@ -147,7 +147,7 @@ def test_the_committed_counts_are_those_of_this_commit(name: str) -> None:
         differing = [change for change in differing if change.place.rpartition(".")[2] in PORTABLE]
     # the size of work areas of convolutions may depend on the processor
     differing = [change for change in differing if change.place != "peak_bytes"]
-    assert [str(change) for change in differing] == [], f"type suite counters --accept {name}"
+    assert [str(change) for change in differing] == [], f"run suite counters --accept {name}"
     assert golden.judge_changes(entry, present) in (None, "rounding")
     json.dumps(present)
 

@@ -54,7 +54,7 @@ def test_two_saved_sides_run_nothing(slower: Path, suite: Call, monkeypatch: pyt
     "words, message",
     [
         (("--run", "+task=other"), "+task=other: not among the saved measurements of +task=any"),
-        (("--only", "mine"), "--only mine: no such benchmark; type one of +task=any"),
+        (("--only", "mine"), "--only mine: no such benchmark; choose one of +task=any"),
         (("--bisect",), "--bisect needs two commits"),
     ],
 )

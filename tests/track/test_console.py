@@ -180,7 +180,7 @@ def test_resumed_interrupted_reused(capsys: pytest.CaptureFixture[str]) -> None:
     resumed, interrupted, reused = capsys.readouterr().out.splitlines()
     assert resumed == "continuing from step 50"
     assert interrupted == "interrupted (SIGINT): saved in runs/a; the same command continues from step 57"
-    assert reused == "this run has a result already: runs/a/result.json; to run it again, type force=true"
+    assert reused == "this run has a result already: runs/a/result.json; to run it again, set force=true"
 
 
 @pytest.fixture
@@ -211,13 +211,13 @@ def test_the_closing_table(made: Path, close: Callable[..., str]) -> None:
     spent = " all in · compile 0.0 s · median step "
     assert any(" of training, " in line and spent in line and line.endswith(" · cpu") for line in lines)
     assert any(re.match(r"[A-Z]\d-\d\d (SGD|Nesterov), .* ResNet-50 ", line) for line in lines)
-    assert f"6 of 190 published rows, {matching.ORDER}. To see all, type suite board" in lines
+    assert f"6 of 190 published rows, {matching.ORDER}. To see all, run suite board" in lines
     assert "…" not in printed, "nothing is cut"
     assert "never accuracy, steps or seconds" in " ".join(lines)
     assert f"Data: {result['data']['note']}" in lines
     assert lines[-2:] == [
         "result runs/a/result.json",
-        "MLflow not sent (track=none); to send it, type suite sync runs/a",
+        "MLflow not sent (track=none); to send it, run suite sync runs/a",
     ]
     assert "\x1b" not in printed and max(map(len, printed.splitlines())) <= 120
 

@@ -49,7 +49,7 @@ def test_data_adopts_a_directory_and_finds_damaged_files(suite: Call, tmp_path: 
 def test_data_says_what_to_type(suite: Call) -> None:
     assert suite("data", "resnet50", "--from", "/nowhere")[0] == 2
     code, text = suite("data", "resnet50", "--check")
-    assert code == 2 and "type --from DIR" in text
+    assert code == 2 and "use --from DIR" in text
     code, text = suite("data", *CONF, "tiny", "--check")
     assert code == 2 and "none of its data is read from a directory" in text
     assert suite("data", *CONF, "tiny")[1].startswith("tiny      generated")

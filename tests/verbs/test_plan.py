@@ -29,7 +29,7 @@ def test_plan_of_real_scale_without_its_data(suite: Call) -> None:
     assert found["covered_parameters"] == found["parameters"]
     assert found["samples"] == found["steps"] * 256 and found["config"]["task"]["data"] == "folder"
     assert found["epochs"] == pytest.approx(found["samples"] / 1_281_167)
-    assert any("type data_dir=DIRECTORY" in line for line in found["missing"])
+    assert any("set data_dir=DIRECTORY" in line for line in found["missing"])
     assert "absent" not in found["config"]["task"]
 
 
@@ -52,7 +52,7 @@ def test_plan_at_paper_scale_says_how_many_devices_papers_used(suite: Call) -> N
     text = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=32768")[1]
     (line,) = [line for line in text.splitlines() if line.startswith("papers used")]
     assert "1,024 (A1-03, A1-06, A1-12 and " in line and line.endswith(
-        "devices for batch 32,768; this plan has 1; type world=N for another number"
+        "devices for batch 32,768; this plan has 1; set world=N for another number"
     )
     other = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=96")[1]
     assert re.search(r"papers used \d+ to [\d,]+ devices, with batch sizes other than 96; this plan has 1", other)

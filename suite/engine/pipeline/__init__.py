@@ -32,7 +32,7 @@ def check_pipeline(run: Run, task: Task) -> None:
 def _faults(run: Run, task: Task) -> Iterator[str]:
     node, optimizer = partition_of(run), run.optimizer
     if run.world < 2:
-        yield "world=1 has no device for a second stage; type world=2"
+        yield "world=1 has no device for a second stage; set world=2"
     elif node.stages is not None and node.stages > run.world:
         yield f"stages={node.stages}: more than the devices of world={run.world}; set world={node.stages}"
     if run.accumulate != 1:
@@ -40,20 +40,20 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
     if run.precision == "bfloat16" or run.compile:
         yield "only uncompiled models in float32, tf32 or float64 can be cut; leave out precision= and compile="
     if node.tflops is not None and node.bandwidth_gb is None:
-        yield "with partition.tflops=, type partition.bandwidth_gb= as well"
+        yield "with partition.tflops=, set partition.bandwidth_gb= as well"
     if task.batch_size % node.micro_batches:
         yield f"micro_batches={node.micro_batches} does not divide task.batch_size={task.batch_size}"
     kinds = {spec.kind for spec in task.shapes().values()}
     if "buffer" in kinds or task.carry(1):
         yield f"task={task.name} keeps running statistics or state between steps, which a pipeline does not average"
     if isinstance(task, Sparse) and task.matrices():
-        yield "blocks of sparse matrices cannot move in a pipeline; type task.sparsity=dense"
+        yield "blocks of sparse matrices cannot move in a pipeline; set task.sparsity=dense"
     if any(spec.placement == "rows" for spec in task.shapes().values()):
-        yield "a table placed by rows cannot be cut; type task.placement=replicated"
+        yield "a table placed by rows cannot be cut; set task.placement=replicated"
     missing = [need for need in load.load_member(optimizer.module).NEEDS if need not in OFFERED]
     if missing:
         yield (
-            f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; type optimizer="
+            f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; set optimizer="
             "adamw, or adagrad, lamb, lars, muon, rmsprop, sgd, sm3"
         )
 
