@@ -10,6 +10,7 @@ from suite import load
 from suite.launch import execution
 from suite.projection import memory
 from suite.settings import configure
+from suite.settings.run import Run
 
 ESTIMATED = 0.05  # of the activations
 HELD = 0.2  # of the optimizer's arrays
@@ -64,7 +65,7 @@ def test_precision_and_micro_batches_change_the_estimate() -> None:
     found = {}
     for name, typed in words.items():
         config = configure.resolve([*sizes, *typed])
-        task = execution.make_task({**config, "task": {**config.task, "absent": True}})
+        task = execution.make_task(config, absent=True)
         found[name] = memory.estimate(config, task)
     whole = found[""]["activations"]
     assert found["half"]["activations"] == whole // 2 and found["half"]["parameters"] == found[""]["parameters"]
@@ -88,12 +89,16 @@ def test_a_task_that_estimates_nothing_is_not_counted(suite: Call) -> None:
     assert "activations not counted: the task does not estimate them" in suite("plan", *TINY)[1]
 
 
+def on(device: str, world: int) -> Run:
+    return configure.resolve_training(["task=resnet50", f"device={device}", f"world={world}"])
+
+
 def test_the_memory_of_a_gpu_is_asked_of_the_driver(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\necho 24576\necho 16384\n")
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert memory.device({"device": "cuda", "world": 2}) == (16384 * 2**20, "the smallest GPU here")
+    assert memory.device(on("cuda", 2)) == (16384 * 2**20, "the smallest GPU here")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert memory.device({"device": "cuda", "world": 2})[0] == memory.USUAL
-    assert memory.device({"device": "cpu", "world": 2})[0] * 2 <= memory.device({"device": "cpu", "world": 1})[0]
+    assert memory.device(on("cuda", 2))[0] == memory.USUAL
+    assert memory.device(on("cpu", 2))[0] * 2 <= memory.device(on("cpu", 1))[0]
