@@ -14,6 +14,7 @@ from suite.comm import setup
 from suite.comm.channel import Channels
 from suite.comm.settings import CommSettings
 from suite.declared import Declared
+from suite.nodes import Part
 from suite.settings.run import Run, read_run
 
 DEVICE = os.environ.get("BENCH_DEVICE", "cpu")
@@ -128,6 +129,12 @@ def engine(settings: Run, task: Any = None) -> Any:
         torch.set_num_threads(1)
     task = task or load.load_member(settings.task.module).make()
     return importlib.import_module(f"suite.engine.{settings.backend}").Engine(task, settings)
+
+
+def part(module: str, **options: Any) -> Part:
+    """A part of a configuration, such as a codec."""
+    values = {"module": module, **options}
+    return Part.chosen(values).given(values, "comm.codec.")
 
 
 def options(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from suite.training import checkpoint
 
 def made(name):
     node = resolve([f"task={name}"], None).task
-    return load.make_member(load.load_member(node["module"]).make, node, "task")
+    return load.make_member(load.load_member(node.module).make, node, "task")
 
 
 def test_a_log_of_one_class_has_no_auc():

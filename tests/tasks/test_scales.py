@@ -88,11 +88,11 @@ def test_what_shrinks_and_what_stays(written: Written) -> None:
     """SGD's rate follows the batch; a long warm-up is compressed with its run; all else is the recipe's."""
     whole = configure.resolve(["task=resnet50", "scale=paper"])
     small = scales.settings("resnet50", "paper", written("resnet50"))
-    share = small["task"]["batch_size"] / 8192
-    assert small["optimizer"] == whole.optimizer | {"lr": pytest.approx(3.2 * share)}
-    assert small["max_steps"] == 50 and small["schedule"]["warmup"] == round(782 * 50 / 14_076)
+    share = small.task.batch_size / 8192
+    assert small.optimizer.plain() == whole.optimizer.plain() | {"lr": pytest.approx(3.2 * share)}
+    assert small.max_steps == 50 and small.schedule.warmup == round(782 * 50 / 14_076)
     large = scales.settings("dlrm", "gpu", written("dlrm"))
-    assert (large["optimizer"]["lr"], large["task"]["batch_size"], large["max_steps"]) == (0.1, 128, 306_969)
+    assert (large.optimizer.lr, large.task.batch_size, large.max_steps) == (0.1, 128, 306_969)
 
 
 @pytest.mark.slow
