@@ -101,6 +101,9 @@ def brief(steps: int, **changes: Any) -> Run:
     return config("sgd", "torch", hyper={"lr": 1.0}, max_steps=steps, **values)
 
 
+WHOLE = ("schedule", "candidates", "kinds")  # groups that `change` replaces
+
+
 def change(run: Run, changes: Mapping[str, Any]) -> Run:
     """A run with other values at dotted keys; a group keeps the settings that are not named, if its member stays."""
     values = run.plain()
@@ -110,7 +113,7 @@ def change(run: Run, changes: Mapping[str, Any]) -> Run:
         for part in path:
             node = node[part]
         value = value.plain() if isinstance(value, Declared) else value
-        kept = node.get(last) if isinstance(value, dict) and last != "schedule" else None
+        kept = node.get(last) if isinstance(value, dict) and last not in WHOLE else None
         if kept and value.get("module", kept.get("module")) == kept.get("module"):
             value = {**kept, **value}
         elif isinstance(value, dict) and last in ("task", "optimizer"):
