@@ -65,7 +65,7 @@ def test_every_reader_of_metrics_takes_an_undefined_one(capsys):
     }
     pytest.importorskip("matplotlib")
     assert picture.draw_curve(result, [event], title="a")
-    shown = Console({"max_steps": 5, "task": {}}, made("dlrm"))
+    shown = Console(resolve(["task=dlrm", "max_steps=5"]), made("dlrm"))
     for _ in range(2):
         shown(Evaluated(5, 10, 1.0, 2.0, {"auc": None, "loss": 0.5}))
     printed = capsys.readouterr().out
