@@ -16,9 +16,8 @@ from suite.launch import execution
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import flatten
-from suite.tuning import recipe
+from suite.tuning import recipe, session
 from suite.tuning.trials import Trial, make_table, propose_trials
-from suite.verbs import tune
 
 SGD = {"name": "sgd", "lr": 0.05, "block_size": 128, "search": {"lr": [0.01, 1.0, "log"]}}
 
