@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import engines
 import numpy as np
 
 from suite.settings import configure
+from suite.settings.run import Run
 
 STEPS = 50
 SCALES = ("gpu", "paper")
@@ -120,8 +122,8 @@ def write(task: str, folder: Path) -> Path:
     return folder / "made" if (folder / "made").exists() else folder
 
 
-def settings(task: str, scale: str, data: Path, *overrides: str) -> dict[str, Any]:
-    """The configuration of a shrunk run of STEPS updates, with the recipe that the scale composes.
+def settings(task: str, scale: str, data: Path, *overrides: str) -> Run:
+    """A shrunk run of STEPS updates, with the recipe that the scale composes.
 
     The run still has the recipe's number of steps, unless the recipe's warm-up is longer than STEPS: then the whole
     schedule is compressed to STEPS, and the warm-up in proportion.
@@ -130,15 +132,17 @@ def settings(task: str, scale: str, data: Path, *overrides: str) -> dict[str, An
     small = [f"task.{option}" for option in SHRUNK[task]]
     if task == "frnn":
         small.append(f"task.sources.archive.options.cache_dir='{data.parent / 'cache'}'")
-    published = configure.resolve(common)
-    config = configure.resolve([*common, "accumulate=1", *small])
-    if config.optimizer.name in LINEAR:
-        config.optimizer.lr *= config.task.batch_size / published.task.batch_size
-    schedule = config.schedule
-    if schedule["warmup"] > STEPS:
-        share = STEPS / config.max_steps
-        for key in ("warmup", "begin", "end"):
-            if schedule.get(key):
-                schedule[key] = max(1, round(share * schedule[key])) if key == "warmup" else share * schedule[key]
-        config.max_steps = STEPS
-    return config
+    published = configure.resolve_training(common)
+    run = configure.resolve_training([*common, "accumulate=1", *small])
+    changes: dict[str, Any] = {}
+    if run.optimizer.name in LINEAR:
+        rate = run.optimizer.options()["lr"]
+        changes["optimizer.lr"] = rate * run.task.batch_size / published.task.batch_size
+    if run.schedule.warmup > STEPS:
+        share = STEPS / run.max_steps
+        changes["schedule.warmup"] = max(1, round(share * run.schedule.warmup))
+        for key, value in (("begin", run.schedule.begin), ("end", run.schedule.end)):
+            if value:
+                changes[f"schedule.{key}"] = share * value
+        changes["max_steps"] = STEPS
+    return engines.change(run, changes)

@@ -120,7 +120,8 @@ def test_three_updates_of_every_optimizer_are_finite(task: str, scale: str, writ
 @pytest.mark.parametrize("optimizer", sorted(load.find_members("optimizers")))
 def test_an_untuned_rate_lies_in_the_optimizers_range(optimizer: str) -> None:
     for task, scale in (("bert", "gpu"), ("frnn", "paper")):
-        config = configure.compose_nodes([f"task={task}", f"scale={scale}", f"optimizer={optimizer}"])
-        low, high, _ = config.optimizer.search["lr"]
-        if config.tuning.source == recipes.UNTUNED:
-            assert low == config.optimizer.lr < high and 0 < config.schedule.warmup < 1
+        words = [f"task={task}", f"scale={scale}", f"optimizer={optimizer}"]
+        run = configure.resolve_training(words)
+        low, high, _ = configure.compose_nodes(words)["optimizer"]["search"]["lr"]
+        if run.tuning.source == recipes.UNTUNED:
+            assert low == run.optimizer.options()["lr"] < high and 0 < run.schedule.warmup < 1
