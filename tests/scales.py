@@ -12,6 +12,7 @@ from typing import Any
 
 import engines
 import numpy as np
+from engines import change
 
 from suite.settings import configure
 from suite.settings.run import Run
@@ -123,7 +124,7 @@ def write(task: str, folder: Path) -> Path:
 
 
 def settings(task: str, scale: str, data: Path, *overrides: str) -> Run:
-    """A shrunk run of STEPS updates, with the recipe that the scale composes.
+    """The configuration of a shrunk run of STEPS updates, with the recipe that the scale composes.
 
     The run still has the recipe's number of steps, unless the recipe's warm-up is longer than STEPS: then the whole
     schedule is compressed to STEPS, and the warm-up in proportion.
@@ -132,17 +133,16 @@ def settings(task: str, scale: str, data: Path, *overrides: str) -> Run:
     small = [f"task.{option}" for option in SHRUNK[task]]
     if task == "frnn":
         small.append(f"task.sources.archive.options.cache_dir='{data.parent / 'cache'}'")
-    published = configure.resolve_training(common)
+    published = configure.resolve(common)
     run = configure.resolve_training([*common, "accumulate=1", *small])
     changes: dict[str, Any] = {}
     if run.optimizer.name in LINEAR:
         rate = run.optimizer.options()["lr"]
         changes["optimizer.lr"] = rate * run.task.batch_size / published.task.batch_size
-    if run.schedule.warmup > STEPS:
+    schedule = run.schedule
+    if schedule.warmup > STEPS:
         share = STEPS / run.max_steps
-        changes["schedule.warmup"] = max(1, round(share * run.schedule.warmup))
-        for key, value in (("begin", run.schedule.begin), ("end", run.schedule.end)):
-            if value:
-                changes[f"schedule.{key}"] = share * value
-        changes["max_steps"] = STEPS
-    return engines.change(run, changes)
+        changes |= {"schedule.warmup": max(1, round(share * schedule.warmup)), "max_steps": STEPS}
+        places = {"schedule.begin": schedule.begin, "schedule.end": schedule.end}
+        changes |= {key: share * value for key, value in places.items() if value}
+    return change(run, changes)

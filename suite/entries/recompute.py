@@ -56,7 +56,8 @@ def recompute_result(result: Mapping[str, Any], events: list[dict[str, Any]] | N
     )
     # of an older result, the names of settings and what the hash covers are not those of today
     config = result["spec"]["config"]
-    recomputed |= {"schema": result["schema"], "hash": record.hash_of(result), "tuning": config["tuning"]}
+    recomputed |= {"schema": result["schema"], "hash": record.hash_of(result)}
+    recomputed["tuning"] = config.get("tuning", recomputed["tuning"])
     recomputed["spec"]["config"] = config
     if events is None:
         from_log = ("steps", "samples", "step_seconds", "compile_seconds", "flops")
