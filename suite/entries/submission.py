@@ -94,7 +94,8 @@ def read_submission(path: Path) -> tuple[bytes, Result]:
     version = result["schema"]
     if version not in record.SCHEMAS or isinstance(version, bool):
         raise Unreadable(
-            f"schema: is {escape_text(version)}, but this version of the suite reads {record.SCHEMA}; use the version that "
+            f"schema: is {escape_text(version)}, but this version of the suite reads {record.SCHEMA}; use the version "
+            "that "
             "wrote the file"
         )
     return content, result
