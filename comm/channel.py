@@ -10,7 +10,7 @@ from types import ModuleType
 
 from suite.comm.codecs._codec import Codec
 from suite.comm.contract import Algorithm, Topology
-from suite.comm.layout import pieces
+from suite.comm.layout import cut_pieces
 
 REST = "other"  # kind of every parameter that is no layer's weight: biases, scales and shifts
 
@@ -38,7 +38,9 @@ class Channel:
 
     def payloads(self, count: int, itemsize: int) -> list[int]:
         """Payload bytes of `count` values of `itemsize` bytes, piece by piece."""
-        return [self.codec.nbytes(length, itemsize) for length in pieces(self.codec, count, itemsize, self.piece_bytes)]
+        return [
+            self.codec.nbytes(length, itemsize) for length in cut_pieces(self.codec, count, itemsize, self.piece_bytes)
+        ]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ this signal less.
 from suite.comm.contract import Encoder, Handle, Transport, Value
 
 
-def scattered(
+def scatter_rows(
     name: str, rows: Value, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle], slot: str = "owners"
 ) -> Value:
     """Row r of the sum over ranks of (world, k), on rank r; a new array (k,). `slot` is the encoder's."""
@@ -17,7 +17,7 @@ def scattered(
     return encoder.total(received, rows[0])
 
 
-def gathered(
+def gather_rows(
     name: str, mine: Value, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle], slot: str = "gather"
 ) -> Value:
     """Every rank's (k,) values as all ranks decode them, (world, k)."""

@@ -20,7 +20,7 @@ KIBI, MEBI = 2**10, 2**20
 IN_SCHEDULES = {"torch": "make", "jax": "mean"}  # what a schedule's file for each backend offers
 
 
-def channels(
+def make_channels(
     comm: CommSettings, task: Task, world: int, backend: str | None = None, compiles: bool = False
 ) -> Channels:
     """All channels of a run.
@@ -35,12 +35,12 @@ def channels(
     Raises:
         UserError: for parts that do not fit together, with the reason.
     """
-    make = functools.partial(channel, backend=backend, compiles=compiles)
+    make = functools.partial(make_channel, backend=backend, compiles=compiles)
     kinds = {name: make(merge_channel(comm, node)) for name, node in comm.kinds.items()}
-    parameter_kinds = kind_of(task)
+    parameter_kinds = find_kinds(task)
     for name in kinds:
         if name not in (choices := {*parameter_kinds.values(), "linear", "conv2d", "embedding", "batchnorm", REST}):
-            raise UserError(f"comm.kinds.{name}: no such kind of layer; {load.nearest(name, choices)}")
+            raise UserError(f"comm.kinds.{name}: no such kind of layer; {load.suggest_names(name, choices)}")
     default = make(comm)
     factors = make(merge_channel(comm, comm.factors).model_copy(update={"feedback": False}))
     if factors.codec.draws:
@@ -55,16 +55,16 @@ def channels(
         factors=factors,
         symmetric=comm.factors.symmetric,
         schedule=_schedule(schedule, backend),
-        delays=load.common(schedule).REMEMBERS,
-        overlaps=vars(load.common(schedule)).get("OVERLAPS", False),
+        delays=load.load_member(schedule).REMEMBERS,
+        overlaps=vars(load.load_member(schedule)).get("OVERLAPS", False),
         kinds=kinds,
         kind_of=parameter_kinds,
         bucket_bytes=round(comm.bucket_mib * MEBI),
-        locals=ranks_per_host(comm.ranks_per_host, world) if load.common(topology).LEVELS > 1 else None,
+        locals=count_ranks_per_host(comm.ranks_per_host, world) if load.load_member(topology).LEVELS > 1 else None,
     )
 
 
-def modes(
+def make_modes(
     comm: CommSettings, task: Task, world: int, backend: str | None, compiles: bool = False
 ) -> dict[str, Channels]:
     """The channels of each mode: of each candidate of a policy, or without a policy of the preset alone.
@@ -79,14 +79,14 @@ def modes(
     Raises:
         UserError: for parts that do not fit together, or a candidate that cannot replace another during a run.
     """
-    make = functools.partial(channels, task=task, world=world, backend=backend, compiles=compiles)
+    make = functools.partial(make_channels, task=task, world=world, backend=backend, compiles=compiles)
     if not comm.policy:
         return {comm.name: make(comm)}
-    _policy(comm.policy, list(comm.candidates), sorted(set(kind_of(task).values())))
+    _policy(comm.policy, list(comm.candidates), sorted(set(find_kinds(task).values())))
     ranks_of_host = make(comm).locals
     candidates = {name: make(node) for name, node in comm.candidates.items()}
     for name, candidate in candidates.items():
-        if remembers(comm.candidates[name]):
+        if keeps_state(comm.candidates[name]):
             raise UserError(
                 f"comm.candidates.{name}: keeps residuals or delayed gradients, which no other mode can use"
             )
@@ -95,7 +95,7 @@ def modes(
     return candidates
 
 
-def mixed(candidates: Mapping[str, Channels], mode: str | Mapping[str, str]) -> Channels:
+def mix_modes(candidates: Mapping[str, Channels], mode: str | Mapping[str, str]) -> Channels:
     """The channels of a mode: those of one candidate, or of one candidate for each kind of parameter."""
     if isinstance(mode, str):
         return candidates[mode]
@@ -109,13 +109,13 @@ def merge_channel(comm: CommSettings, changes: ChannelSettings) -> CommSettings:
     return comm.model_copy(update={name: value for name, value in values.items() if value is not None})
 
 
-def remembers(comm: CommSettings) -> bool:
+def keeps_state(comm: CommSettings) -> bool:
     """Whether anything is kept from step to step: residuals, or gradients that are sent later."""
     feedback = comm.feedback or any(kind.feedback for kind in comm.kinds.values())
-    return feedback or load.common(comm.schedule.module).REMEMBERS
+    return feedback or load.load_member(comm.schedule.module).REMEMBERS
 
 
-def channel(comm: CommSettings, backend: str | None, compiles: bool = False) -> Channel:
+def make_channel(comm: CommSettings, backend: str | None, compiles: bool = False) -> Channel:
     """One channel.
 
     Raises:
@@ -125,37 +125,37 @@ def channel(comm: CommSettings, backend: str | None, compiles: bool = False) -> 
     _no_options(comm.topology, "comm.topology")
     algorithm = comm.algorithm.module
     parts = Channel(
-        codec=codec(comm.codec, backend, compiles),
-        inner=codec(comm.inner, backend, compiles),
+        codec=make_codec(comm.codec, backend, compiles),
+        inner=make_codec(comm.inner, backend, compiles),
         algorithm=_member(algorithm, Algorithm, backend),
         topology=_member(comm.topology.module, Topology, backend),
         feedback=comm.feedback,
         piece_bytes=comm.piece_kib * KIBI or float("inf"),
     )
-    if load.common(algorithm).CLOSED and (parts.feedback or not parts.codec.closed):
+    if load.load_member(algorithm).CLOSED and (parts.feedback or not parts.codec.closed):
         pair = f"codec {_short(comm.codec.module)} with algorithm {_short(algorithm)}"
         why = (
             "its payloads cannot be added up"
             if not parts.codec.closed
             else "what is rounded off is not known to any rank"
         )
-        raise UserError(f"{pair}: {why}; type comm.algorithm.module=suite.comm.algorithms.all_to_all")
+        raise UserError(f"{pair}: {why}; set comm.algorithm.module=suite.comm.algorithms.all_to_all")
     return parts
 
 
-def codec(part: Part, backend: str | None, compiles: bool = False) -> Codec:
+def make_codec(part: Part, backend: str | None, compiles: bool = False) -> Codec:
     """A codec with its options.
 
     Raises:
         UserError: for an option that it does not have, or a value out of its range.
     """
     module = part.module
-    check(module, Member, load.common(module))
-    half = load.half(module, backend) if backend else load.common(module)
-    return replace(load.made(half.make, part, "comm.codec"), compiles=compiles)
+    check(module, Member, load.load_member(module))
+    half = load.load_half(module, backend) if backend else load.load_member(module)
+    return replace(load.make_member(half.make, part, "comm.codec"), compiles=compiles)
 
 
-def ranks_per_host(asked: int | str, world: int) -> int:
+def count_ranks_per_host(asked: int | str, world: int) -> int:
     """Ranks of one host; `auto` is torchrun's value, or without torchrun all ranks.
 
     Raises:
@@ -170,7 +170,7 @@ def ranks_per_host(asked: int | str, world: int) -> int:
     return ranks
 
 
-def kind_of(task: Task) -> dict[str, str]:
+def find_kinds(task: Task) -> dict[str, str]:
     """Each parameter's kind, in the model's order: the kind of the layer for a weight, else `other`."""
     weights = {layer.parameters[0]: layer.kind for layer in task.layers().values()}
     return {name: weights.get(name, REST) for name, spec in task.shapes().items() if spec.kind == "parameter"}
@@ -182,11 +182,11 @@ def _schedule(module: str, backend: str | None) -> ModuleType:
     Raises:
         UserError: naming what it lacks.
     """
-    common = load.common(module)
+    common = load.load_member(module)
     check(module, Schedule, common, later=("projected",))  # only `suite plan` needs it
     if backend is None:
         return common
-    half, name = load.half(module, backend), IN_SCHEDULES[backend]
+    half, name = load.load_half(module, backend), IN_SCHEDULES[backend]
     if name not in vars(half):
         hint = "suite.comm.contract.Schedule says what it is"
         raise UserError(f"schedule {module}: {backend}.py has no {name}; add it ({hint})")
@@ -195,20 +195,20 @@ def _schedule(module: str, backend: str | None) -> ModuleType:
 
 def _member(module: str, protocol: type, backend: str | None) -> Any:
     """An algorithm or topology as one backend runs it; without a backend only its attributes and traffic are used."""
-    common = load.common(module)
+    common = load.load_member(module)
     if backend is None:
         check(module, protocol, common, later=IN_FRAMEWORK_FILES)
         return common
-    member = load.implementation(module, backend)
+    member = load.load_implementation(module, backend)
     check(module, protocol, common, member)
     return member
 
 
 def _policy(part: Part, candidates: list[str], kinds: list[str]) -> None:
     """Check a policy and its options; the generator that `decide` returns is not started."""
-    member = load.common(part.module)
+    member = load.load_member(part.module)
     check(part.module, Policy, member)
-    load.made(member.decide, part, "comm.policy", candidates, kinds, Situation(0, 0, (), float("inf")))
+    load.make_member(member.decide, part, "comm.policy", candidates, kinds, Situation(0, 0, (), float("inf")))
 
 
 def _no_options(part: Part, place: str) -> None:

@@ -31,7 +31,7 @@ def steps_to_last_target(results: Sequence[Mapping[str, Any]]) -> list[float]:
 
 def published_epochs(optimizer: str) -> float:
     """Epochs that the published row prints."""
-    row = next(row for row in published.rows_for("resnet50") if row.id == ROWS[optimizer])
+    row = next(row for row in published.find_rows("resnet50") if row.id == ROWS[optimizer])
     assert row.epochs is not None
     return row.epochs
 

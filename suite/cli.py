@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from suite import __version__, disk
 from suite.contract import UserError
-from suite.load import nearest, options, search_working_directory
-from suite.settings.overrides import CHOICES, expand, split_directory
+from suite.load import list_options, search_working_directory, suggest_names
+from suite.settings.overrides import CHOICES, expand_sweep, split_directory
 
 if TYPE_CHECKING:
     from suite.settings.run import AnyRun
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if error.errno not in disk.PASSING:
             raise
-        print(f"suite: {error.filename or 'standard output'}: {disk.cause(error)}", file=sys.stderr)
+        print(f"suite: {error.filename or 'standard output'}: {disk.explain_error(error)}", file=sys.stderr)
         return 2
 
 
@@ -90,12 +90,12 @@ def _dispatch(arguments: list[str]) -> int:
     if any(argument in CONFIGURATION or argument.startswith("--cfg=") for argument in arguments):
         return _print_run(arguments)
     if first and "=" not in first and not first.startswith(("-", "~")):
-        raise UserError(f"{first}: no such verb; {nearest(first, VERBS)} (for a setting, use key=value)")
+        raise UserError(f"{first}: no such verb; {suggest_names(first, VERBS)} (for a setting, use key=value)")
     from suite.settings.configure import reject_unread, resolve
 
     directory, overrides = split_directory(arguments)
     sweep = any(argument in SWEEP for argument in overrides)
-    commands = expand([argument for argument in overrides if argument not in SWEEP])
+    commands = expand_sweep([argument for argument in overrides if argument not in SWEEP])
     if len(commands) > 1 and not sweep:
         raise UserError("several values for one key; use -m to run them all")
     runs = [resolve(command, directory) for command in commands]  # every run is checked before the first one starts
@@ -107,7 +107,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _help(arguments: list[str]) -> str:
     """The help text with the choices of every group. Hydra's own help would print whole configuration files."""
     directory, _ = split_directory(arguments)
-    groups = {group: ", ".join(options(group, directory)) for group in CHOICES}
+    groups = {group: ", ".join(list_options(group, directory)) for group in CHOICES}
     wrap = functools.partial(textwrap.fill, width=110, subsequent_indent=" " * 14)
     return HELP.format(groups="\n".join(wrap(f"  {group:<11} {names}") for group, names in groups.items()))
 
@@ -130,7 +130,7 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", *, apart: bool) ->
     from suite.settings.run import Run
 
     first = runs[0]
-    launch = load.common(first.launch.module if isinstance(first, Run) else "suite.launch.local").launch
+    launch = load.load_member(first.launch.module if isinstance(first, Run) else "suite.launch.local").launch
     parent = _start_sweep(first) if apart else None
     codes, launched = [], []
     for overrides, run in zip(commands, runs, strict=True):
@@ -153,7 +153,7 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", *, apart: bool) ->
     if len(launched) > 1:
         from suite.track import sweep
 
-        sweep.show(launched)
+        sweep.show_sweep(launched)
     return max(codes, key=lambda code: (code == 1, code == 2, code))
 
 

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
 from suite.contract import UserError
-from suite.load import nearest
+from suite.load import suggest_names
 
 Described = TypeVar("Described", bound=Callable[..., Any])
 Search = tuple[float, float, str]  # least, largest, and log or linear
@@ -167,7 +167,7 @@ class Declared(BaseModel):
             return f"{place}{limits['error']}"
         name = str(problem["loc"][0])
         if problem["type"] == "extra_forbidden":
-            return f"{place}{name}: unknown; {nearest(name, cls.model_fields)}"
+            return f"{place}{name}: unknown; {suggest_names(name, cls.model_fields)}"
         if problem["type"] == "missing":
             return f"{place}{name}: missing; set {place}{name}=VALUE ({cls.model_fields[name].description})"
         shown = "null" if problem["input"] is None else problem["input"]
@@ -226,7 +226,7 @@ def _leaves(key: str, value: Any, effects: Effects) -> Iterator[Leaf]:
         yield Leaf(key, list(value) if isinstance(value, tuple) else value, effects)
 
 
-def described(declared: type[Declared]) -> Callable[[Described], Described]:
+def describe_settings(declared: type[Declared]) -> Callable[[Described], Described]:
     """Write a member's settings into the signature and the docstring of a function or class that takes them by name."""
 
     def describe(target: Described) -> Described:
@@ -240,14 +240,14 @@ def described(declared: type[Declared]) -> Callable[[Described], Described]:
         ]
         setattr(target, "__signature__", written.replace(parameters=[*arguments, *keywords]))  # noqa: B010
         target.__doc__ = f"{inspect.cleandoc(target.__doc__ or '')}\n\nSettings:\n" + "\n".join(
-            f"    {name}: {explained(field)}" for name, field in declared.model_fields.items()
+            f"    {name}: {explain_field(field)}" for name, field in declared.model_fields.items()
         )
         return target
 
     return describe
 
 
-def explained(field: FieldInfo) -> str:
+def explain_field(field: FieldInfo) -> str:
     """A setting's meaning and range in one line, without its default."""
     words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return "; ".join([str(field.description), *([" | ".join(words)] if words else []), *_limits(field)])

@@ -36,7 +36,7 @@ class WriteError(UserError):
     """A file could not be written. The files that were complete before are untouched."""
 
 
-def cause(error: BaseException) -> str:
+def explain_error(error: BaseException) -> str:
     """Cause and remedy of an `OSError`, or of a Rust library's error that contains an error number."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None and (match := SYSTEM.search(str(error))):
@@ -45,7 +45,7 @@ def cause(error: BaseException) -> str:
 
 
 @contextmanager
-def writing(path: Path, *kinds: type[Exception]) -> Iterator[None]:
+def report_errors(path: Path, *kinds: type[Exception]) -> Iterator[None]:
     """Turn errors of the code inside, which writes `path`, into `WriteError`.
 
     Args:
@@ -58,7 +58,7 @@ def writing(path: Path, *kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (OSError, *kinds) as error:
-        raise WriteError(f"{path}: {cause(error)}") from error
+        raise WriteError(f"{path}: {explain_error(error)}") from error
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -68,14 +68,14 @@ def write_all(descriptor: int, data: bytes) -> None:
         remaining = remaining[os.write(descriptor, remaining) :]
 
 
-def replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Replace a text file durably; if writing fails, the earlier file remains.
 
     Raises:
         WriteError: if the file cannot be written.
     """
     partial = path.with_name(f"{path.name}.partial")
-    with writing(path):
+    with report_errors(path):
         try:
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
             try:
@@ -88,17 +88,17 @@ def replace(path: Path, text: str) -> None:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
-        sync(path.parent)
+        sync_folder(path.parent)
 
 
-def create(path: Path, content: bytes) -> None:
+def create_file(path: Path, content: bytes) -> None:
     """Write a new file durably. An existing file is never replaced, not even one that appears at the same moment.
 
     Raises:
         WriteError: if the file exists or cannot be written.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with writing(path):
+    with report_errors(path):
         try:
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
@@ -110,10 +110,10 @@ def create(path: Path, content: bytes) -> None:
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
-        sync(path.parent)
+        sync_folder(path.parent)
 
 
-def sync(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """Flush a file, or the entries of a directory, to the device (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -39,7 +39,7 @@ def search_working_directory() -> None:
         sys.path.append(here)
 
 
-def members(group: str) -> dict[str, Path]:
+def find_members(group: str) -> dict[str, Path]:
     """Return the folders of a group's members, by name."""
     package = importlib.import_module(GROUPS[group])
     roots = [Path(path) for path in package.__path__]
@@ -47,31 +47,31 @@ def members(group: str) -> dict[str, Path]:
     return {folder.name: folder for folder in sorted(folders) if not folder.name.startswith("_")}
 
 
-def halves(folder: Path) -> list[str]:
+def find_halves(folder: Path) -> list[str]:
     """Return the backends for which a member has a file."""
     return [backend for backend in BACKENDS if (folder / f"{backend}.py").exists()]
 
 
-def backends(folder: Path) -> list[str]:
+def find_backends(folder: Path) -> list[str]:
     """Return the backends that a member supports: those of its files, or all if it has one text for all."""
-    return halves(folder) or list(BACKENDS)
+    return find_halves(folder) or list(BACKENDS)
 
 
-def files(group: str, directory: Path | None = None) -> list[Path]:
+def find_files(group: str, directory: Path | None = None) -> list[Path]:
     """Return a configuration group's files, those in the user's own `directory` last."""
     package = importlib.import_module("suite.conf")
     roots = [*map(Path, package.__path__), *([directory] if directory else [])]
     return [path for root in roots for path in sorted((root / group).glob("*.yaml"))]
 
 
-def options(group: str, directory: Path | None = None) -> list[str]:
+def list_options(group: str, directory: Path | None = None) -> list[str]:
     """Return the names of a configuration group's files: the values of `group=`."""
-    return sorted({path.stem for path in files(group, directory)})
+    return sorted({path.stem for path in find_files(group, directory)})
 
 
-def preset(group: str, name: str | None, directory: Path | None = None) -> dict[str, Any]:
+def read_preset(group: str, name: str | None, directory: Path | None = None) -> dict[str, Any]:
     """Return one choice's YAML file, unresolved; {} if there is none. A file in `directory` replaces the suite's."""
-    paths = [path for path in files(group, directory) if path.stem == name]
+    paths = [path for path in find_files(group, directory) if path.stem == name]
     return from_yaml(paths[-1].read_text()) if paths else {}
 
 
@@ -82,7 +82,7 @@ def from_yaml(text: str) -> Any:
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_names(name: str, names: Iterable[str]) -> str:
     """Return a hint for an unknown name: the nearest names, or all of them, up to MOST_NAMES."""
     names = sorted(set(names))
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
@@ -91,7 +91,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"there are {', '.join(names[:MOST_NAMES]) or 'none'}{', …' if len(names) > MOST_NAMES else ''}"
 
 
-def framework(backend: str) -> None:
+def check_framework(backend: str) -> None:
     """Check that a backend's framework is installed.
 
     Raises:
@@ -99,10 +99,10 @@ def framework(backend: str) -> None:
     """
     for package in {"torch": ("torch",), "jax": ("jax", "optax")}[backend]:
         if importlib.util.find_spec(package) is None:
-            raise UserError(f"backend={backend}: {package} is not installed; type: pip install -e '.[{backend}]'")
+            raise UserError(f"backend={backend}: {package} is not installed; run: pip install -e '.[{backend}]'")
 
 
-def half(module: str, backend: str) -> ModuleType:
+def load_half(module: str, backend: str) -> ModuleType:
     """Import a member's file for one backend, for example `suite.optimizers.kfac.torch`.
 
     Args:
@@ -115,15 +115,15 @@ def half(module: str, backend: str) -> ModuleType:
     try:
         return importlib.import_module(f"{module}.{backend}")
     except ModuleNotFoundError as error:
-        folders = getattr(common(module), "__path__", ()) if error.name == f"{module}.{backend}" else ()
-        if others := [other for folder in folders for other in halves(Path(folder))]:
-            raise UserError(f"{module}: is written for {others[0]} alone; type backend={others[0]}") from error
+        folders = getattr(load_member(module), "__path__", ()) if error.name == f"{module}.{backend}" else ()
+        if others := [other for folder in folders for other in find_halves(Path(folder))]:
+            raise UserError(f"{module}: is written for {others[0]} alone; set backend={others[0]}") from error
         if error.name and f"{module}.{backend}".startswith(error.name):
             raise UserError(f"{module}: no module {error.name}; check `module:` in its YAML file") from error
         raise
 
 
-def written(module: str, backend: str) -> None:
+def check_backend(module: str, backend: str) -> None:
     """Check that a member supports a backend, without importing its file for it.
 
     Args:
@@ -133,12 +133,14 @@ def written(module: str, backend: str) -> None:
     Raises:
         UserError: the member does not exist, or has a file for another backend only.
     """
-    supported = [other for folder in getattr(common(module), "__path__", ()) for other in halves(Path(folder))]
+    supported = [
+        other for folder in getattr(load_member(module), "__path__", ()) for other in find_halves(Path(folder))
+    ]
     if supported and backend not in supported:
-        raise UserError(f"{module}: is written for {supported[0]} alone; type backend={supported[0]}")
+        raise UserError(f"{module}: is written for {supported[0]} alone; set backend={supported[0]}")
 
 
-def implementation(module: str, backend: str) -> ModuleType:
+def load_implementation(module: str, backend: str) -> ModuleType:
     """Import a member's file for one backend, or the member itself if it has one text for all backends.
 
     Args:
@@ -148,12 +150,12 @@ def implementation(module: str, backend: str) -> ModuleType:
     Raises:
         UserError: the member does not exist, or has a file for another backend only.
     """
-    member = common(module)
-    split = any(halves(Path(folder)) for folder in getattr(member, "__path__", ()))
-    return half(module, backend) if split else member
+    member = load_member(module)
+    split = any(find_halves(Path(folder)) for folder in getattr(member, "__path__", ()))
+    return load_half(module, backend) if split else member
 
 
-def common(module: str) -> ModuleType:
+def load_member(module: str) -> ModuleType:
     """Import a member's `__init__.py`, which needs no framework.
 
     Raises:
@@ -167,14 +169,14 @@ def common(module: str) -> ModuleType:
         raise
 
 
-def constants(module: str) -> dict[str, Any]:
+def read_constants(module: str) -> dict[str, Any]:
     """Return the literal constants at the top of a member's `__init__.py`, such as SUMMARY, without importing it.
 
     Raises:
         UserError: the member does not exist.
     """
     found: dict[str, Any] = {}
-    for node in ast.parse(source(module).read_text(encoding="utf-8")).body:
+    for node in ast.parse(read_source(module).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign):
             with suppress(ValueError):  # an expression
                 value = ast.literal_eval(node.value)
@@ -184,7 +186,7 @@ def constants(module: str) -> dict[str, Any]:
     return found
 
 
-def source(module: str) -> Path:
+def read_source(module: str) -> Path:
     """Return the file of a module; only the first of its packages is imported.
 
     Raises:
@@ -200,7 +202,7 @@ def source(module: str) -> Path:
     raise UserError(f"{module}: no such module; check `module:` in its YAML file")
 
 
-def declared(module: str) -> "type[Declared] | None":
+def load_settings(module: str) -> "type[Declared] | None":
     """Return the settings that a member declares in its `settings.py`; None for a member without this file.
 
     The member's package is not imported, because a configuration is checked before any data or framework is needed.
@@ -243,7 +245,7 @@ def package_folder(module: str) -> Path | None:
     return folders[0] if folders else None
 
 
-def made(make: Callable[..., Any], part: "Part", place: str, *positional: Any, **named: Any) -> Any:
+def make_member(make: Callable[..., Any], part: "Part", place: str, *positional: Any, **named: Any) -> Any:
     """Call a member's `make` with its options.
 
     Args:

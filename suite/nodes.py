@@ -8,7 +8,7 @@ from pydantic import ConfigDict, SerializerFunctionWrapHandler, create_model, mo
 
 from suite.contract import UserError
 from suite.declared import MEASUREMENT, NOTHING, PROBLEM, TIME, Declared, setting
-from suite.load import declared
+from suite.load import load_settings
 
 
 class Options(Declared):
@@ -80,7 +80,7 @@ class BaselineSettings(Member):
 @cache
 def _with_settings(base: type[Part], module: str) -> Any:
     """The class of a member's node: its declared settings, or any options for a member that declares none."""
-    settings = declared(module)
+    settings = load_settings(module)
     if settings is None:
         return type(
             f"Open{base.__name__}", (base,), {"model_config": ConfigDict(extra="allow"), "__module__": __name__}

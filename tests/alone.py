@@ -29,7 +29,7 @@ def pulled(params: Tree, step: int) -> Tree:
 
 def chosen(name: str, values: Tree) -> Any:
     """The settings of one of the suite's optimizers: these values, and the defaults of the others."""
-    declared = load.declared(f"suite.optimizers.{name}")
+    declared = load.load_settings(f"suite.optimizers.{name}")
     assert declared is not None
     return declared.given(values)
 

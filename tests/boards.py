@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from suite.board.groups import rank
+from suite.board.groups import rank_results
 from suite.board.site import pages
 from suite.claims.claim import Check, Claim, Measure, Region
 from suite.claims.standing import Measured, Standing
@@ -94,7 +94,7 @@ def result(
 
 def site(results, folder, standings=(), **more):
     """The text of each page of the site, by its path below the folder."""
-    written = pages.render(rank(results, **more), standings, folder)
+    written = pages.render_pages(rank_results(results, **more), standings, folder)
     return {path.relative_to(folder).as_posix(): path.read_text() for path in written}
 
 

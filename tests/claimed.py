@@ -1,6 +1,6 @@
 """Checks of committed claims that are measured by a study, and a user's own file of claims."""
 
-from suite.claims.claim import Check, load
+from suite.claims.claim import Check, load_claims
 from suite.studies.__main__ import call
 
 RUN = "+task=resnet50 optimizer=sgd max_steps=4 eval_every=2 stop_at_target=false task.batch_size=32 threads=1"
@@ -25,7 +25,7 @@ claims:
 
 def check_of(claim: str, name: str) -> Check:
     """A check of a claim in results/claims."""
-    claims = {entry.id: entry for paper in load().values() for entry in paper.claims}
+    claims = {entry.id: entry for paper in load_claims().values() for entry in paper.claims}
     return next(check for check in claims[claim].checks if check.name == name)
 
 

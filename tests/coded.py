@@ -16,7 +16,7 @@ from suite.comm import setup
 
 CAST = ("float16", "bfloat16")  # by frameworks themselves, each of which has NaNs of its own bits
 FRACTIONS = (0, 1, 0x3FF, 0x400, 0x1000, 0x3FFFFF, 0x400000, 0x7FE000, 0x7FF000, 0x7FFFFF)
-MODULES = [f"suite.comm.codecs.{name}" for name in load.members("codecs")] + ["mylab.truncate16"]
+MODULES = [f"suite.comm.codecs.{name}" for name in load.find_members("codecs")] + ["mylab.truncate16"]
 
 
 def nodes() -> dict[str, dict[str, Any]]:
@@ -30,7 +30,7 @@ def nodes() -> dict[str, dict[str, Any]]:
             for item in value.values():
                 collect(item)
 
-    for path in load.files("comm", OUTSIDE / "conf"):
+    for path in load.find_files("comm", OUTSIDE / "conf"):
         collect(yaml.safe_load(path.read_text()))
     return {name(node): node for node in found}
 
@@ -46,7 +46,7 @@ NODES = nodes()
 
 def halves(node: dict[str, Any]) -> dict[str, Any]:
     """The specification and both backends' halves."""
-    return {backend or "numpy": setup.codec(engines.part(**node), backend) for backend in (None, "torch", "jax")}
+    return {backend or "numpy": setup.make_codec(engines.part(**node), backend) for backend in (None, "torch", "jax")}
 
 
 def compiled(node: dict[str, Any]) -> Any:

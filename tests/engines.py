@@ -20,7 +20,7 @@ from suite.settings.run import Run, read_run
 DEVICE = os.environ.get("BENCH_DEVICE", "cpu")
 
 BACKENDS = load.BACKENDS
-INSIDE = {name: {"module": f"suite.optimizers.{name}"} for name in load.members("optimizers")}
+INSIDE = {name: {"module": f"suite.optimizers.{name}"} for name in load.find_members("optimizers")}
 OUTSIDE = {name: {"module": f"mylab.{name}", "lr": 0.1} for name in ("secant", "noisy")}
 OPTIMIZERS = INSIDE | OUTSIDE
 # hyper-parameters at which ten steps of the tiny task are well conditioned
@@ -49,14 +49,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def settings_of(optimizer: str) -> dict[str, Any]:
     """Settings for a small task: SETTINGS, or at least a learning rate whose first steps can be seen."""
-    declared = load.declared(f"suite.optimizers.{optimizer}") if optimizer in INSIDE else None
+    declared = load.load_settings(f"suite.optimizers.{optimizer}") if optimizer in INSIDE else None
     default = getattr(declared.given({}), "lr", 1.0) if declared and optimizer not in SETTINGS else 1.0
     return SETTINGS.get(optimizer, {}) | ({"lr": 0.01} if default < 0.01 else {})
 
 
 def comm(**changes: Any) -> CommSettings:
     """The communication of `comm=float32`, changed; names of codecs, algorithms and topologies stand for members."""
-    path = next(path for path in load.files("comm") if path.stem == "float32")
+    path = next(path for path in load.find_files("comm") if path.stem == "float32")
     groups = {"codec": "codecs", "algorithm": "algorithms", "topology": "topologies", "schedule": "schedules"}
     for key, group in (groups | {"inner": "codecs"}).items():
         if isinstance(changes.get(key), str):
@@ -67,7 +67,7 @@ def comm(**changes: Any) -> CommSettings:
 
 def channels(backend: str, world: int = 2, **changes: Any) -> Channels:
     """How the tiny task's values travel."""
-    return setup.channels(comm(**changes), tiny(), world, backend)
+    return setup.make_channels(comm(**changes), tiny(), world, backend)
 
 
 def config(optimizer: str, backend: str, **changes: Any) -> Run:
@@ -130,7 +130,7 @@ def engine(settings: Run, task: Any = None) -> Any:
         import torch
 
         torch.set_num_threads(1)
-    task = task or load.common(settings.task.module).make()
+    task = task or load.load_member(settings.task.module).make()
     return importlib.import_module(f"suite.engine.{settings.backend}").Engine(task, settings)
 
 
@@ -147,7 +147,7 @@ def options(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def tiny(**options: Any) -> Any:
     """The tiny task outside the tree."""
-    return load.common("mylab.tinytask").make(**options)
+    return load.load_member("mylab.tinytask").make(**options)
 
 
 def called(key: str) -> str:

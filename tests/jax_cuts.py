@@ -10,7 +10,7 @@ from jax_models import Case
 from suite.comm.partition.device import Device
 from suite.comm.partition.jax.alone import micro_batch
 from suite.comm.partition.jax.tape import by_path
-from suite.comm.partition.jax.trace import Traced, trace
+from suite.comm.partition.jax.trace import Traced, trace_function
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.planning import plan
@@ -27,7 +27,7 @@ def traced(case: Case, count: int = MICRO_BATCHES) -> Traced:
     length = max(np.shape(leaf)[0] for leaf in leaves if np.shape(leaf))
     split = [np.shape(leaf)[:1] == (length,) for leaf in leaves]
     parts = [leaf[: length // count] if halved else leaf for leaf, halved in zip(leaves, split, strict=True)]
-    return trace(case.function, case.params, jax.tree.unflatten(structure, parts), split=split)
+    return trace_function(case.function, case.params, jax.tree.unflatten(structure, parts), split=split)
 
 
 def planned(graph: Any, stages: int, recompute: bool, schedule: Any = "1f1b", devices: int | None = None) -> Plan:

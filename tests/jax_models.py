@@ -198,7 +198,7 @@ def of_suite(name: str, options: list[str]) -> Case:
     """
     config = configure.resolve([f"+task={name}", *(f"task.{option}" for option in options)])
     task = make_task(config)
-    model: Any = load.half(config.task.module, "jax").make(task)
+    model: Any = load.load_half(config.task.module, "jax").make(task)
     shapes = task.shapes()
     arrays = {key: task.init(0, key) for key in shapes}
     params = {key: value for key, value in arrays.items() if shapes[key].kind == "parameter"}

@@ -14,7 +14,7 @@ from suite import load
 from suite.contract import Layer
 
 Tree = dict[str, np.ndarray]
-NAMES = tuple(sorted(load.members("optimizers")))
+NAMES = tuple(sorted(load.find_members("optimizers")))
 SIZES = {"unused": (4, 6), "0": (6, 5), "2": (4, 6), "4": (3, 4), "last": (3, 3)}  # outputs and inputs
 USED = ("0", "2", "4", "last")
 DESCRIBED = ("unused", "0", "2", "4")  # what the optimizers are told of; the last layer is none of theirs
@@ -73,7 +73,7 @@ def differentiated(params: Tree, step: int) -> tuple[float, Tree, dict[str, tupl
 
 def asked(name: str, backend: str, described: dict[str, Layer], **hyper: Any) -> dict[str, Any]:
     """What the optimizer is made with, beside its parameters."""
-    needs = load.common(f"suite.optimizers.{name}").NEEDS
+    needs = load.load_member(f"suite.optimizers.{name}").NEEDS
     offers: dict[str, Any] = {"layers": described, "samples": 100}
     return {key: offers[key] for key in offers if key in needs} | settings_of(name) | HYPER.get(name, {}) | hyper
 
@@ -128,7 +128,7 @@ class Torch:
     def __init__(self, name: str, kind: str = "float64", *names: str, groups: Any = None, **hyper: Any):
         self.name, self.kind = name, kind
         self.model = network(kind, *names)
-        make = load.half(f"suite.optimizers.{name}", "torch").make
+        make = load.load_half(f"suite.optimizers.{name}", "torch").make
         parameters = groups(self.model) if groups else self.model.named_parameters()
         described = layers(*(layer for layer in DESCRIBED if layer in (names or SIZES)))
         self.optimizer = make(parameters, **asked(name, "torch", described, **hyper))
@@ -144,7 +144,7 @@ class Torch:
         from suite.engine.torch_alone import observed
 
         x, y = (torch.tensor(value).to(getattr(torch, self.kind)) for value in batch(step))
-        sees = "observe" in load.common(f"suite.optimizers.{self.name}").NEEDS
+        sees = "observe" in load.load_member(f"suite.optimizers.{self.name}").NEEDS
 
         def again() -> Any:
             self.optimizer.zero_grad()
@@ -196,13 +196,13 @@ class Jax:
         from suite.engine.jax_alone import observing, shapes_of
 
         self.wide, self.kind = kind == "float64", kind
-        needs = load.common(f"suite.optimizers.{name}").NEEDS
+        needs = load.load_member(f"suite.optimizers.{name}").NEEDS
         with jax.enable_x64(self.wide):
             self.params_ = jax.tree.map(lambda v: jnp.asarray(v, kind), nested(initial(*USED)))
             described = layers(*(layer for layer in DESCRIBED if layer in USED))
             given = asked(name, "jax", described, **hyper)
             given |= {"shapes": shapes_of(self.params_)} if "observe" in needs else {}
-            make = load.half(f"suite.optimizers.{name}", "jax").make
+            make = load.load_half(f"suite.optimizers.{name}", "jax").make
             self.optimizer = made = wrap(make, given) if wrap else make(**given)
             self.state = jax.jit(made.init)(self.params_)
             look = observing(loss_of, make(**given)) if "observe" in needs else None

@@ -31,8 +31,8 @@ def covering() -> list[Cell]:
 
     choices = [
         sorted(TASKS),
-        sorted(load.members("optimizers")),
-        sorted(path.stem for path in load.files("comm", OUTSIDE / "conf") if "_global_" not in path.read_text()),
+        sorted(load.find_members("optimizers")),
+        sorted(path.stem for path in load.find_files("comm", OUTSIDE / "conf") if "_global_" not in path.read_text()),
         list(load.BACKENDS),
         ["1", "2"],
     ]

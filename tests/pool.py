@@ -105,7 +105,7 @@ def serve(backend: str, rank: int, world: int, address: str, pipe: Connection) -
     from suite import load
 
     try:
-        load.half("suite.engine.ranks", backend).connect(rank, world, address, MEET)
+        load.load_half("suite.engine.ranks", backend).connect(rank, world, address, MEET)
         while True:
             job, arguments = pipe.recv()
             try:

@@ -39,7 +39,7 @@ def channels(backend: str | None, topology: str = "flat", shapes: Shapes = SHAPE
         )
 
     node = engines.comm(topology=topology, ranks_per_host=LOCALS, **changes)
-    return setup.channels(node, Task(), WORLD, backend)  # type: ignore[arg-type]
+    return setup.make_channels(node, Task(), WORLD, backend)  # type: ignore[arg-type]
 
 
 def gradients(step: int = 0, whole: bool = False, shapes: Shapes = SHAPES) -> dict[str, np.ndarray]:

@@ -76,7 +76,7 @@ SMALL: dict[str, list[list[str]]] = {
     ],
 }
 
-TASKS = {name: SMALL.get(name, [SMALL_BATCHES]) for name in sorted(load.members("tasks"))}
+TASKS = {name: SMALL.get(name, [SMALL_BATCHES]) for name in sorted(load.find_members("tasks"))}
 
 
 def small(name: str, options: Any = None, *overrides: str, directory: Path | None = None, **changes: Any) -> Run:

@@ -68,8 +68,8 @@ def restore(backend: str, rank: int, world: int, folder: Path) -> dict[str, dict
             arrays, skeleton = made.snapshot(replicated=rank == 0)
             how: dict[str, Any] = {"ranks": made.local_ranks, "gather": made.ranks.gather}
             meta = lambda: {"config_hash": "c", "world": world}  # noqa: E731
-            checkpoint.save(folder, (arrays, skeleton), meta, step=len(name), **how)
-            found = checkpoint.load(folder, "c", ranks=made.local_ranks, world=world)
+            checkpoint.save_checkpoint(folder, (arrays, skeleton), meta, step=len(name), **how)
+            found = checkpoint.load_checkpoint(folder, "c", ranks=made.local_ranks, world=world)
             assert found
             made.restore(found[0], found[1]["skeleton"])
             own = [arrays[key] for key in skeleton["own"]]

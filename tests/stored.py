@@ -20,18 +20,18 @@ def query(store: Path, sql: str) -> list[Any]:
 
 def history(run_id: str) -> dict[str, list[tuple[int, float]]]:
     """Every metric of a run as (step, value), by key."""
-    with server.connected() as client:
+    with server.connect_client() as client:
         keys = client.get_run(run_id).data.metrics
         return {key: sorted((m.step, m.value) for m in client.get_metric_history(run_id, key)) for key in keys}
 
 
 def tags(run_id: str) -> dict[str, str]:
-    with server.connected() as client:
+    with server.connect_client() as client:
         return client.get_run(run_id).data.tags
 
 
 def status(run_id: str) -> str:
-    with server.connected() as client:
+    with server.connect_client() as client:
         return client.get_run(run_id).info.status
 
 
@@ -49,6 +49,6 @@ def cut(run: Path, step: int, *, seconds: float = 0.0) -> None:
 
 
 def artifacts(run_id: str, into: Path) -> dict[str, bytes]:
-    with server.connected() as client:
+    with server.connect_client() as client:
         folder = Path(client.download_artifacts(run_id, "", str(into)))
         return {file.name: file.read_bytes() for file in folder.iterdir()}

@@ -11,15 +11,15 @@ import pytest
 from tiny_runs import TINY, Call
 
 from suite import cli
-from suite.board.groups import rank
+from suite.board.groups import rank_results
 from suite.board.site import pages
 from suite.contract import UserError
 from suite.entries.recompute import schema_faults
 from suite.settings import configure
 from suite.settings.run import BaselineRun, Run
 from suite.tasks.frnn import trees
-from suite.track.points import points
-from suite.track.view import snapshot
+from suite.track.points import list_points
+from suite.track.view import view_run
 
 MEANS = (*TINY, "baseline=means")
 ABSENT = ("optimizer", "comm", "backend", "world", "batch_size")  # from a baseline's spec
@@ -156,9 +156,9 @@ def test_verify_fits_again(suite: Call, made: Path) -> None:
 
 
 def test_mlflow_gets_no_optimizer_and_no_steps(made: Path) -> None:
-    with snapshot(made) as view:
+    with view_run(made) as view:
         tags = view.tags()
-        found = points(view.result, view.events, finished=True)
+        found = list_points(view.result, view.events, finished=True)
         assert view.name == "means (baseline)·s0" and view.status == "FINISHED"
         assert tags["baseline"] == "means" and not {"optimizer", "comm", "backend"} & tags.keys()
         assert view.parameters()["baseline.module"] == "mylab.means"
@@ -171,8 +171,8 @@ def test_the_board_shows_a_baseline_beside_every_batch_size(suite: Call, made: P
         assert suite(*TINY, "max_steps=40", f"task.batch_size={size}", "device=cpu")[0] == 0
     trained = [result_of(path.parent) for path in Path("runs").rglob("result.json")]
     results = [*trained, result_of(made)]
-    leaderboard = rank(results)
-    assert rank(results[::-1]).groups == leaderboard.groups
+    leaderboard = rank_results(results)
+    assert rank_results(results[::-1]).groups == leaderboard.groups
     assert {(group.batch_size, group.goal) for group in leaderboard.groups} == {
         (size, f"top1>={value}") for size in (16, 32) for value in (60, 80)
     }
@@ -183,16 +183,16 @@ def test_the_board_shows_a_baseline_beside_every_batch_size(suite: Call, made: P
         assert means.tries and means.tries.n == 1 and means.tries.hits == (group.goal == "top1>=60")
         assert means.score == pytest.approx(79.487, abs=1e-3) and bool(means.timings)
         assert sgd.settings == means.settings == {}, "a baseline's lack of settings is no difference"
-    pages.render(leaderboard, [], tmp_path / "site")
+    pages.render_pages(leaderboard, [], tmp_path / "site")
     text = (tmp_path / "site" / "task" / "tiny.html").read_text()
     assert "means (baseline)" in text and "top1 79.49" in text and "None" not in text
 
 
 def test_a_baseline_alone_is_a_group(made: Path, tmp_path: Path) -> None:
-    leaderboard = rank([result_of(made)])
+    leaderboard = rank_results([result_of(made)])
     assert [len(group.entries) for group in leaderboard.groups] == [1, 1]
     assert all("no batches" in group.title for group in leaderboard.groups)
-    pages.render(leaderboard, [], tmp_path)
+    pages.render_pages(leaderboard, [], tmp_path)
     assert "no batches" in (tmp_path / "task" / "tiny.html").read_text()
 
 

@@ -53,12 +53,16 @@ def together(body: Callable[[int, Callable[[Any], list[Any]]], Any]) -> list[Any
 def save(folder: Path, step: int, meta: Callable[[], dict[str, Any]] | None = None) -> list[Any]:
     how = meta or (lambda: {"config_hash": "c", "world": WORLD, "of": step})
     return together(
-        lambda rank, gather: checkpoint.save(folder, snapshot(rank, step), how, step=step, ranks=(rank,), gather=gather)
+        lambda rank, gather: checkpoint.save_checkpoint(
+            folder, snapshot(rank, step), how, step=step, ranks=(rank,), gather=gather
+        )
     )
 
 
 def load(folder: Path, rank: int = 0, **changed: Any) -> Any:
-    return checkpoint.load(folder, changed.get("config_hash", "c"), ranks=(rank,), world=changed.get("world", WORLD))
+    return checkpoint.load_checkpoint(
+        folder, changed.get("config_hash", "c"), ranks=(rank,), world=changed.get("world", WORLD)
+    )
 
 
 def whole(folder: Path, step: int) -> None:
@@ -129,13 +133,13 @@ def test_files_that_another_host_wrote_elsewhere_are_no_checkpoint(tmp_path: Pat
         (tmp_path / name).mkdir()
     meta = lambda: {"config_hash": "c", "world": WORLD, "of": 20}  # noqa: E731
     raised = together(
-        lambda rank, gather: checkpoint.save(
+        lambda rank, gather: checkpoint.save_checkpoint(
             tmp_path / ("b" if rank == 2 else "a"), snapshot(rank, 20), meta, step=20, ranks=(rank,), gather=gather
         )
     )
     assert all("rank-0002.safetensors: this host cannot see this part of the checkpoint" in str(e) for e in raised)
     assert all("on a file system that all hosts share" in str(error) for error in raised)
-    assert checkpoint.latest(tmp_path / "b") is None
+    assert checkpoint.find_latest(tmp_path / "b") is None
 
 
 @pytest.mark.parametrize("name", ["replicated", "rank-0001"])
@@ -166,7 +170,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     [
         ({"schema": 1}, "checkpoint schema 1, this suite reads 2; go on with the version of the suite that wrote it"),
         ({"config_hash": "d"}, r"checkpoint of another configuration \(d, not c\); choose another run_dir="),
-        ({"world": 2}, "world=2, this run has world=3: residuals of each rank cannot be mapped to 3; type world=2"),
+        ({"world": 2}, "world=2, this run has world=3: residuals of each rank cannot be mapped to 3; set world=2"),
         ({"files": None}, "damaged checkpoint"),
     ],
 )
@@ -190,9 +194,11 @@ def test_a_process_with_several_ranks_writes_a_file_for_each(tmp_path: Path) -> 
     """As jax's does; how many ranks a process has may change from one segment to the next."""
     arrays = {"weights": np.ones(3), "residual": np.arange(6.0).reshape(3, 2)}
     meta = lambda: {"config_hash": "c", "world": WORLD}  # noqa: E731
-    checkpoint.save(tmp_path, (arrays, {"own": {"residual": "r"}, "tree": None}), meta, step=1, ranks=(0, 1, 2))
+    checkpoint.save_checkpoint(
+        tmp_path, (arrays, {"own": {"residual": "r"}, "tree": None}), meta, step=1, ranks=(0, 1, 2)
+    )
     for ranks in ((0,), (1, 2), (0, 1, 2)):
-        found = checkpoint.load(tmp_path, "c", ranks=ranks, world=WORLD)
+        found = checkpoint.load_checkpoint(tmp_path, "c", ranks=ranks, world=WORLD)
         assert found and np.array_equal(found[0]["residual"], arrays["residual"][list(ranks)])
         assert np.array_equal(found[0]["weights"], arrays["weights"])
 

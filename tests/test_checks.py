@@ -15,12 +15,12 @@ from tiny_runs import CONF, Call
 from suite import load
 from suite.contract import UserError
 from suite.launch import checks, execution, local
-from suite.launch.premises import describe
+from suite.launch.premises import describe_task
 from suite.settings import configure, recipes
 from suite.settings.run import AnyRun
 
 RUN = (*CONF, "+task=tiny", "track=none", "threads=1", "max_steps=4", "eval_every=2", "run_dir=here")
-TASKS = sorted(load.members("tasks"))
+TASKS = sorted(load.find_members("tasks"))
 OTHERS = {  # recipes that no task's YAML file names and that are not ResNet-50's
     "bert-lamb-accumulated": "bert",
     "bert-lamb-phase2": "bert",
@@ -42,7 +42,7 @@ OTHERS = {  # recipes that no task's YAML file names and that are not ResNet-50'
         ("+optimizer.turns=1", "optimizer.turns: unknown; there are lr, momentum"),
         ("backend=jax +optimizer.turns=1", "optimizer.turns: unknown; there are lr, momentum"),
         ("optimizer=sm3 optimizer.variant=III", "optimizer.variant=III: must be one of I, II"),
-        ("optimizer=kfac_jax", "is written for jax alone; type backend=jax"),
+        ("optimizer=kfac_jax", "is written for jax alone; set backend=jax"),
         ("schedule.shape=round", "schedule.shape=round: must be one of constant"),
         ("schedule.shape=polynomial schedule.warmup=0", "needs power; set schedule.power=VALUE"),
         ("+schedule.momentum_follows=true optimizer=adamw", "optimizer=adamw has no momentum"),
@@ -71,7 +71,7 @@ def test_no_rank_starts_where_that_can_be_known(
         raise AssertionError("a rank was started")
 
     monkeypatch.setattr(local, "_children", started)
-    monkeypatch.setattr(execution, "execute", started)
+    monkeypatch.setattr(execution, "execute_run", started)
     code, said = suite(*RUN, *(["world=2"] if "world=" not in typed else []), *typed.split())
     assert code == 2 and words in said and said.count("suite: ") == 1, said
     assert not list(Path().iterdir())
@@ -124,7 +124,7 @@ def test_a_run_that_has_made_a_step_is_kept(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         (folder / "events.jsonl").write_text(log)
-        local.withdraw(folder)
+        local.withdraw_start(folder)
         assert (folder / "events.jsonl").exists(), name
 
 
@@ -133,28 +133,28 @@ def starts(*typed: str) -> AnyRun:
     """The run of a command whose data may be absent, checked as a run's is."""
     config = configure.resolve(typed)
     configure.reject_unread(config, typed)
-    task, _ = describe(config)
-    checks.check(config, task)
+    task, _ = describe_task(config)
+    checks.check_run(config, task)
     return config
 
 
 def named(preset: str) -> list[str]:
     """The optimizer that a preset of comm names, if it does."""
-    node = load.preset("comm", preset)
+    node = load.read_preset("comm", preset)
     return ["optimizer=kfac"] if "optimizer" in node else []
 
 
-@pytest.mark.parametrize("name", load.options("comm"))
+@pytest.mark.parametrize("name", load.list_options("comm"))
 def test_every_mode_starts(name: str) -> None:
     config = starts("+task=resnet50", f"comm={name}", "world=2", *named(name))
-    checks.check(engines.change(config, {"backend": "jax"}), execution.make_task(config))
+    checks.check_run(engines.change(config, {"backend": "jax"}), execution.make_task(config))
 
 
 @pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
 def test_a_mode_that_names_an_optimizer_makes_a_step(backend: str) -> None:
     """The modes that name none are tried by tests/test_pairs.py."""
-    for name in filter(named, load.options("comm")):
-        own = [f"optimizer.{key}={value}" for key, value in load.preset("comm", name)["optimizer"].items()]
+    for name in filter(named, load.list_options("comm")):
+        own = [f"optimizer.{key}={value}" for key, value in load.read_preset("comm", name)["optimizer"].items()]
         words = [f"comm={name}", f"backend={backend}", "device=cpu", *named(name), *own]  # `own` replaces the recipe's
         config = small.small("autoencoder", None, *words)
         (loss,) = engines.advance(engines.engine(config, execution.make_task(config)), range(1))
@@ -163,10 +163,10 @@ def test_a_mode_that_names_an_optimizer_makes_a_step(backend: str) -> None:
 
 def recipe_lines() -> list[Any]:
     """For each recipe the words that choose it, with the optimizer that it names or was tuned for."""
-    every = load.options("recipe")
+    every = load.list_options("recipe")
     places = {name: [f"+task={OTHERS.get(name, 'resnet50')}", "scale=paper"] for name in every}
     for task, scale in itertools.product(TASKS, ("gpu", "paper")):
-        for optimizer, name in recipes.published(task, scale).items():
+        for optimizer, name in recipes.list_published(task, scale).items():
             places[name] = [f"+task={task}", f"scale={scale}", f"optimizer={optimizer}"]
     for name in every:
         if name.endswith("-laptop"):
@@ -187,20 +187,20 @@ def test_every_recipe_starts(words: list[str]) -> None:
     assert config.tuning.source
 
 
-@pytest.mark.parametrize("name", load.options("experiment"))
+@pytest.mark.parametrize("name", load.list_options("experiment"))
 def test_every_experiment_starts(name: str) -> None:
     starts(f"experiment={name}")
 
 
-@pytest.mark.parametrize("name", load.options("optimizer"))
+@pytest.mark.parametrize("name", load.list_options("optimizer"))
 def test_every_optimizer_starts(name: str) -> None:
     own = {"external": ["optimizer.torch=torch.optim.SGD"], "kfac_jax": ["backend=jax"]}.get(name, [])
     starts("+task=resnet50", f"optimizer={name}", *own)
 
 
 def test_a_baseline_starts() -> None:
-    for name in load.options("baseline"):
-        task = load.preset("baseline", name)["task"]
+    for name in load.list_options("baseline"):
+        task = load.read_preset("baseline", name)["task"]
         assert starts(f"+task={task}", f"baseline={name}")
 
 
@@ -208,7 +208,7 @@ def test_a_plan_rejects_what_a_run_rejects(suite: Call) -> None:
     typed = ("+task=resnet50", "optimizer=muon", "optimizer.scale=large")
     assert suite("plan", *typed) == suite(*typed)
     with pytest.raises(UserError, match="is written for jax alone"):
-        load.written("suite.optimizers.external.kfac_jax", "torch")
+        load.check_backend("suite.optimizers.external.kfac_jax", "torch")
 
 
 def test_the_outside_members_are_checked_too(suite: Call) -> None:

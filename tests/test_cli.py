@@ -12,7 +12,7 @@ import suite
 from suite import cli
 from suite.contract import UserError
 from suite.settings import configure
-from suite.settings.overrides import expand
+from suite.settings.overrides import expand_sweep
 from suite.verbs import plan
 
 TASK = "+task=resnet50"
@@ -54,7 +54,7 @@ TASK = "+task=resnet50"
 )
 def test_composition_says_what_is_wrong(overrides: list[str], says: str) -> None:
     with pytest.raises(UserError) as error:
-        for run in expand(overrides):
+        for run in expand_sweep(overrides):
             configure.resolve(run)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
@@ -116,7 +116,7 @@ def test_a_published_recipe_brings_its_optimizer(task: str, recipe: str, optimiz
 
 @pytest.mark.quick
 def test_a_sweep_is_every_combination() -> None:
-    runs = expand(["+task=resnet50", "optimizer=sgd,kfac", "seed=range(2)"])
+    runs = expand_sweep(["+task=resnet50", "optimizer=sgd,kfac", "seed=range(2)"])
     assert [run[1:] for run in runs] == [[f"optimizer={o}", f"seed={s}"] for o in ("sgd", "kfac") for s in (0, 1)]
 
 
@@ -135,11 +135,11 @@ def test_every_experiment_is_its_published_row(name: str) -> None:
     """Batch and steps equal the row that names it; its recipe names the row its values come from."""
     from suite import published
 
-    config, row = configure.resolve([f"experiment={name}"]), published.row(name)
+    config, row = configure.resolve([f"experiment={name}"]), published.find_row(name)
     assert config.task.batch_size == row.batch_size
     assert config.max_steps == row.steps
     assert config.scale == "paper"
-    published.row(config.tuning.source)
+    published.find_row(config.tuning.source)
     if row.devices:
         assert config.world == row.devices
 
@@ -178,7 +178,7 @@ def test_errors_are_one_line(suite: Any) -> None:
 
 def test_compile_without_a_compiler_is_one_line_and_leaves_no_result(suite_command: Any, tmp_path: Path) -> None:
     done = call(suite_command, TASK, "compile=true", "max_steps=1", "track=none", CXX="no-such-compiler")
-    assert done.returncode == 2 and "there is no no-such-compiler here; type compile=false" in done.stderr
+    assert done.returncode == 2 and "there is no no-such-compiler here; set compile=false" in done.stderr
     assert not list(tmp_path.rglob("result.json"))
 
 

@@ -71,16 +71,16 @@ def starts(overrides: list[str]) -> None:
     typed = [word for word in (REPLACED.get(word, word) for word in overrides) if word]
     config = configure.resolve(typed)
     configure.reject_unread(config, typed)
-    task, _ = premises.describe(config)
-    checks.check(config, task)
+    task, _ = premises.describe_task(config)
+    checks.check_run(config, task)
     if isinstance(config, BaselineRun):
         return
     if isinstance(config.launch, ExternalLaunch):
-        external.check(config)
+        external.check_launch(config)
     elif isinstance(config.launch, SlurmLaunch):
-        assert slurm.parameters(config)["nodes"] >= 1
+        assert slurm.request_resources(config)["nodes"] >= 1
     else:
-        checks.processes(config)
+        checks.check_processes(config)
 
 
 def inside(text: str, suite: Call) -> None:
@@ -135,7 +135,7 @@ def regresses(text: str, suite: Call) -> None:
 def counts(text: str, suite: Call) -> None:
     """Its options are accepted, and the committed file has its entries; their runs compose."""
     chosen = counters.parser().parse_args(shlex.split(text)[2:])
-    entries = {entry["name"]: entry for entry in golden.read(commands.ROOT / "results" / "counters.yaml")}
+    entries = {entry["name"]: entry for entry in golden.read_counters(commands.ROOT / "results" / "counters.yaml")}
     for name in chosen.names:
         configure.resolve(shlex.split(entries[name]["run"]))
 
@@ -247,7 +247,7 @@ def test_every_way_is_used_and_has_a_reason() -> None:
 def test_commands_are_found_wherever_they_stand(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "Type `suite list\noptimizers` or `make run`.\n\n    suite plan a=1     words\n    torchrun \\\n"
+        "Run `suite list\noptimizers` or `make run`.\n\n    suite plan a=1     words\n    torchrun \\\n"
         "        -m suite b=2\n\n"
         "```console\n$ suite board\nsuite: not a command\n```\n\n    conf: text\n    suite: rank 0: lost\n"
     )

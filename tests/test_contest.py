@@ -3,11 +3,11 @@
 import pytest
 from boards import result
 
-from suite.board.contest import contests, framework_effects
-from suite.board.groups import rank
-from suite.board.sections import sections
+from suite.board.contest import compare_rows, framework_effects
+from suite.board.groups import rank_results
+from suite.board.sections import make_sections
 from suite.board.site import text
-from suite.statistics.leaders import leader
+from suite.statistics.leaders import find_leader
 
 pytestmark = pytest.mark.quick
 
@@ -18,7 +18,7 @@ def seeds(optimizer, *spent, backend="torch", comm="exact", world=1, **more):
 
 
 def only(results):
-    (contest,) = contests(rank(results).groups[0].entries)
+    (contest,) = compare_rows(rank_results(results).groups[0].entries)
     return contest
 
 
@@ -46,7 +46,7 @@ def test_rows_that_intervals_do_not_separate_have_none():
 def test_with_one_row_an_optimizer_the_leader_is_that_of_the_statistics(spread):
     spent = {"kfac": (100, 100 + spread, 101), "sgd": (200, 203, 199 + spread), "lamb": (150 + spread, 148, 151)}
     contest = only([some for name, steps in spent.items() for some in seeds(name, *steps)])
-    index = leader([row.seeds for row in contest.rows])
+    index = find_leader([row.seeds for row in contest.rows])
     assert (contest.leader and contest.leader.optimizer) == (None if index is None else contest.rows[index].optimizer)
 
 
@@ -104,7 +104,7 @@ def test_an_optimizer_by_itself_leads_nobody():
 
 def test_each_framework_communication_mode_and_number_of_devices_is_a_contest_of_its_own():
     others = [*seeds("kfac", 300, backend="jax"), *seeds("kfac", 300, comm="fp8"), *seeds("sgd", 300, world=2)]
-    compared = contests(rank([*CLEAR, *others]).groups[0].entries)
+    compared = compare_rows(rank_results([*CLEAR, *others]).groups[0].entries)
     assert [str(contest.setting) for contest in compared] == [
         "torch, exact, 1 device",
         "jax, exact, 1 device",
@@ -116,7 +116,7 @@ def test_each_framework_communication_mode_and_number_of_devices_is_a_contest_of
 
 def test_a_ladder_has_a_leader_only_if_every_framework_agrees():
     def led(*jax):
-        (section,) = sections(rank([*CLEAR, *jax]).groups)
+        (section,) = make_sections(rank_results([*CLEAR, *jax]).groups)
         return section.leader
 
     agree = [*seeds("kfac", 100, 101, 99, 102, backend="jax"), *seeds("sgd", 300, 301, 299, 302, backend="jax")]
@@ -127,13 +127,13 @@ def test_a_ladder_has_a_leader_only_if_every_framework_agrees():
 
 def test_pictures_show_the_row_with_the_most_seeds_of_each_optimizer():
     lucky = seeds("kfac", 50, lr=0.9)
-    (section,) = sections(rank([*CLEAR, *lucky]).groups)
+    (section,) = make_sections(rank_results([*CLEAR, *lucky]).groups)
     assert [(row.optimizer, len(row.seeds)) for row in section.featured] == [("kfac", 4), ("sgd", 4)]
 
 
 def test_the_effect_of_the_framework_pairs_equal_seeds():
     jax = seeds("kfac", 200, 204, 202, 198, backend="jax")
-    (effect,) = framework_effects(rank([*CLEAR, *jax]).groups[0].entries)
+    (effect,) = framework_effects(rank_results([*CLEAR, *jax]).groups[0].entries)
     assert (effect.optimizer, effect.pairs) == ("kfac", 4)
     assert effect.steps.ratio == pytest.approx(2)
     assert effect.seconds.ratio == pytest.approx(2) and effect.seconds_pairs == 4 and "Some CPU" in effect.machine
@@ -141,17 +141,17 @@ def test_the_effect_of_the_framework_pairs_equal_seeds():
 
 def test_seconds_of_different_machines_are_not_compared():
     jax = seeds("kfac", 200, 204, 202, 198, backend="jax", device="H200")
-    (effect,) = framework_effects(rank([*CLEAR, *jax]).groups[0].entries)
+    (effect,) = framework_effects(rank_results([*CLEAR, *jax]).groups[0].entries)
     assert effect.steps.ratio == pytest.approx(2) and effect.seconds is None
 
 
 def test_rows_with_other_settings_are_no_pair():
     jax = seeds("kfac", 200, 204, backend="jax", lr=0.7)
-    assert framework_effects(rank([*CLEAR, *jax]).groups[0].entries) == []
+    assert framework_effects(rank_results([*CLEAR, *jax]).groups[0].entries) == []
 
 
 def test_two_seeds_give_no_bounds():
     jax = seeds("kfac", 110, 190, backend="jax")
-    (effect,) = framework_effects(rank([*seeds("kfac", 100, 102), *jax]).groups[0].entries)
+    (effect,) = framework_effects(rank_results([*seeds("kfac", 100, 102), *jax]).groups[0].entries)
     assert (effect.steps.low, effect.steps.high) == (0, float("inf"))
     assert text.ratio(effect.steps).endswith("× (no bounds yet)")

@@ -12,7 +12,7 @@ import pytest
 from engines import BACKENDS, advance, config, engine
 
 from suite.entries.recompute import schema_faults
-from suite.track.points import points
+from suite.track.points import list_points
 
 both = pytest.mark.parametrize("backend", BACKENDS)
 # every statistic of a filter seen as 4 × 9 is singular on its longer side, and without a ridge it has no root
@@ -30,7 +30,7 @@ def test_the_result_holds_what_was_kept(backend: str, tmp_path: Path) -> None:
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     last = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])
     assert result["optimizer"] == last["facts"]["optimizer"] and result["optimizer"]["kept"] > 0
-    assert points(result, [], finished=True)["optimizer/kept", 3].value == result["optimizer"]["kept"]
+    assert list_points(result, [], finished=True)["optimizer/kept", 3].value == result["optimizer"]["kept"]
     assert list(schema_faults(result)) == []
     assert list(schema_faults(result | {"optimizer": {"kept": "a few"}}))
     verify = [*command[:3], "verify", "run/result.json", "--trust"]

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.quick
 
 CONF = Path(presets.__file__).parents[2] / "conf" / "optimizer"
 DECLARED = {
-    name: settings for name in load.members("optimizers") if (settings := load.declared(f"suite.optimizers.{name}"))
+    name: settings
+    for name in load.find_members("optimizers")
+    if (settings := load.load_settings(f"suite.optimizers.{name}"))
 }
 
 
@@ -29,7 +31,7 @@ BY_HAND = {"external": "suite.optimizers.external", "kfac_jax": "suite.optimizer
 @pytest.mark.parametrize("name", sorted(DECLARED.keys() - BY_HAND.keys()))
 def test_the_yaml_file_is_what_the_settings_say(name: str) -> None:
     text = (CONF / f"{name}.yaml").read_text()
-    assert text == presets.text(name, DECLARED[name]), "type: python -m suite.settings.presets"
+    assert text == presets.render_yaml(name, DECLARED[name]), "run: python -m suite.settings.presets"
     values = engines.options(yaml.safe_load(text))
     assert values.pop("search") == DECLARED[name].searched()
     assert DECLARED[name].given(values) == DECLARED[name]()
@@ -37,14 +39,14 @@ def test_the_yaml_file_is_what_the_settings_say(name: str) -> None:
 
 @pytest.mark.parametrize("name, module", BY_HAND.items())
 def test_a_yaml_file_written_by_hand_has_the_declared_settings(name: str, module: str) -> None:
-    settings = load.declared(module)
+    settings = load.load_settings(module)
     assert settings is not None
 
     def without_address(text: str) -> list[str]:
         return [line for line in text.splitlines() if not line.startswith(("name:", "module:"))]
 
     text = (CONF / f"{name}.yaml").read_text()
-    assert without_address(text) == without_address(presets.text(name, settings))
+    assert without_address(text) == without_address(presets.render_yaml(name, settings))
     node = yaml.safe_load(text)
     values = engines.options(node)
     assert node["module"] == module and values.pop("search") == settings.searched()
@@ -53,7 +55,7 @@ def test_a_yaml_file_written_by_hand_has_the_declared_settings(name: str, module
 
 def test_the_page_of_settings_is_what_the_settings_say() -> None:
     page = (CONF.parents[1] / "docs" / "settings.md").read_text()
-    assert page == presets.page(), "type: python -m suite.settings.presets"
+    assert page == presets.render_page(), "run: python -m suite.settings.presets"
 
 
 def test_list_prints_settings(suite: Any) -> None:
@@ -101,7 +103,7 @@ def test_alone_an_optimizer_checks_its_settings(backend: str, values: dict[str, 
 
 
 def test_every_optimizer_of_the_suite_declares_its_settings() -> None:
-    assert DECLARED.keys() == load.members("optimizers").keys()
+    assert DECLARED.keys() == load.find_members("optimizers").keys()
     assert all(issubclass(settings, Declared) for settings in DECLARED.values())
 
 

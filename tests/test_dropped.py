@@ -32,8 +32,8 @@ def test_dropped_samples_are_said_with_their_reason():
 
 
 def test_a_result_holds_what_was_dropped_and_an_old_one_needs_not():
-    assert record.data_record(FEW)["dropped"] == {"beyond prepare.ratio": 10}
-    assert "dropped" not in record.data_record(replace(FEW, dropped={}))
+    assert record.describe_data(FEW)["dropped"] == {"beyond prepare.ratio": 10}
+    assert "dropped" not in record.describe_data(replace(FEW, dropped={}))
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +152,9 @@ def said_everywhere(suite: Call, folder: Path, *overrides: str) -> Mapping[str, 
     task = execution.make_task(config)
     losses = task.data.losses()
     assert losses and task.data.dropped_share > MUCH
-    assert losses in console.headline(config, task)
-    held = json.loads(json.dumps(record.data_record(task.data)))
-    assert record.data_of(held).losses() == losses
+    assert losses in console.describe_run(config, task)
+    held = json.loads(json.dumps(record.describe_data(task.data)))
+    assert record.read_data(held).losses() == losses
     name, *options = (override for override in overrides if not override.startswith("task.data="))
     name = name.removeprefix("task=")
     code, printed = suite("data", name, "--from", str(folder), "--json", *options)
@@ -170,10 +170,10 @@ def test_bert_says_what_was_cut_off(tmp_path, suite):
     assert held["dropped_unit"] == "word pieces"
     options = (f"data_dir={tmp_path / 'made'}", "task.predictions=6")
     code, printed = suite("data", "bert", *options)
-    assert code == 0 and f"left out: {record.data_of(held).losses()}" in printed
+    assert code == 0 and f"left out: {record.read_data(held).losses()}" in printed
     code, printed = suite("data", "bert", "--json", *options[1:])
     found = json.loads(printed, parse_constant=pytest.fail)
-    assert code == 0 and found["records"]["data"] is None and "type --from DIR" in found["records"]["missing"]
+    assert code == 0 and found["records"]["data"] is None and "use --from DIR" in found["records"]["missing"]
     assert found["hmm"]["data"]["kind"] == "generated" and found["hmm"]["left_out"] == ""
 
 
@@ -214,7 +214,7 @@ def test_tatoebas_pairs_beyond_the_ratio_are_counted_everywhere(shared_data, tmp
     preparation.prepare(tmp_path / "text", tmp_path / "made", vocabulary=2000, longest=250, ratio=1.5)
     held = said_everywhere(suite, tmp_path / "made", "task=transformer", "task.data=corpus")
     code, printed = suite("data", "transformer", "--from", str(tmp_path / "made"))
-    assert code == 0 and f"left out  {record.data_of(held).losses()}" in printed
+    assert code == 0 and f"left out  {record.read_data(held).losses()}" in printed
     assert held["dropped_of"] == 10_270 and held["dropped"]["beyond prepare.ratio"] > 0.1 * 10_270
 
 
@@ -225,6 +225,6 @@ def test_data_of_which_nothing_is_usable_end_with_one_line(shared_data, suite):
     assert code == 1 and "too few usable sequences" in printed and "next:" not in printed
     config = configure.resolve(["task=frnn", "task.data=archive", f"data_dir={folder}", "task.on_error=skip"])
     with pytest.raises(
-        UserError, match="no usable sequences in the split train and valid; for details, type suite data frnn"
+        UserError, match="no usable sequences in the split train and valid; for details, run suite data frnn"
     ):
         execution.make_task(config)

@@ -26,16 +26,16 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_result_makes_no_checkout_dirty(checkout: Path, name: str) -> None:
     (checkout / name).parent.mkdir(exist_ok=True, parents=True)
     (checkout / name).write_text("1")
-    commit, dirty = environment.revision()
+    commit, dirty = environment.read_revision()
     assert len(commit or "") == 40 and dirty is False
 
 
 @pytest.mark.parametrize("name", ["suite/__init__.py", "suite/new.py", "results/published/rows.yaml"])
 def test_whatever_a_run_reads_does(checkout: Path, name: str) -> None:
     (checkout / name).write_text("1")
-    assert environment.revision()[1] is True
+    assert environment.read_revision()[1] is True
 
 
 def test_outside_a_checkout_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "__file__", str(tmp_path / "suite/__init__.py"))
-    assert environment.revision() == (None, None)
+    assert environment.read_revision() == (None, None)

@@ -22,7 +22,7 @@ def planned(preset: str, network: dict[str, Any] | None = None, world: int = 128
     seconds = {"compute_seconds": 0.057, "inverse_seconds": fits.extra().inverses}
     sizes = {"world": world, "task.batch_size": 32 * world}
     run = change(fits.composed(preset), {**seconds, **sizes, "network": network or {}})
-    found = plan.plan(run)["projected"]
+    found = plan.describe_plan(run)["projected"]
     return found["step_seconds"][found["schedule"]]
 
 
@@ -74,7 +74,9 @@ def test_figure_5s_exchange_is_the_plans_ring(world: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(fits, "blocks", lambda full: bare)
     words = ["+task=resnet50", "scale=paper", "recipe=untuned", "optimizer=sgd", "network=abci", f"world={world}"]
     words += ["comm.algorithm.module=suite.comm.algorithms.ring", "comm.piece_kib=0", "comm.bucket_mib=1000"]
-    found = plan.plan(configure.resolve([*words, f"task.batch_size={32 * world}", "task.bn_group=32"]))["projected"]
+    found = plan.describe_plan(configure.resolve([*words, f"task.batch_size={32 * world}", "task.bn_group=32"]))[
+        "projected"
+    ]
     assert fits.exchange(False, world) == pytest.approx(found["communication_seconds"], rel=1e-9)
 
 
@@ -89,8 +91,8 @@ def test_the_page_shows_the_plan_as_it_is_printed() -> None:
         line for line in text.splitlines() if line.startswith("    suite plan") and "comm=kfac_float21" in line
     ).split()[2:]
     run = configure.resolve_training(words)
-    task = premises.describe(run)[0]
-    for line in project.lines(project.project(project.placed(run), task, None), ""):
+    task = premises.describe_task(run)[0]
+    for line in project.format_projection(project.project_step(project.place_ranks(run), task, None), ""):
         assert line in text
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from suite import load, published
 from suite.claims.standing import Standing
-from suite.claims.standings import standings
+from suite.claims.standings import list_standings
 
 STEPS = 60  # an epoch: 60,000 images in batches of 1,000
 ROWS = {"kbfgs": ("C9-08", "C9-05"), "kfac": ("C9-19", "C9-16")}  # experiment, and row of epoch 10
@@ -22,7 +22,7 @@ TOLERANCE = 0.02
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, Standing]:
-    return {one.claim.id.removeprefix("goldfarb2020-"): one for one in standings(["goldfarb2020-kbfgs"])}
+    return {one.claim.id.removeprefix("goldfarb2020-"): one for one in list_standings(["goldfarb2020-kbfgs"])}
 
 
 def test_kbfgs_reproduces_the_printed_loss_after_fifty_epochs(known: dict[str, Standing]):
@@ -53,4 +53,4 @@ def test_ten_epochs_again(optimizer: str, backend: str, shared_data: Path, tmp_p
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert abs(result["curve"][-1]["metrics"]["objective"] / published.row(row).value - 1.0) <= TOLERANCE
+    assert abs(result["curve"][-1]["metrics"]["objective"] / published.find_row(row).value - 1.0) <= TOLERANCE

@@ -201,10 +201,10 @@ sys.path.insert(0, {outside!r})
 def test_every_member_loads_with_one_framework_only(backend: str) -> None:
     other = next(name for name in load.BACKENDS if name != backend)
     modules = [
-        f"{load.GROUPS[group]}.{name}.{backend}" if load.halves(folder) else f"{load.GROUPS[group]}.{name}"
+        f"{load.GROUPS[group]}.{name}.{backend}" if load.find_halves(folder) else f"{load.GROUPS[group]}.{name}"
         for group in load.GROUPS
-        for name, folder in load.members(group).items()
-        if backend in load.backends(folder)
+        for name, folder in load.find_members(group).items()
+        if backend in load.find_backends(folder)
     ]
     head = BLOCKED.format(blocked=FRAMEWORKS[other], outside=str(conftest.OUTSIDE))
     code = (

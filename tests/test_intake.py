@@ -22,7 +22,7 @@ def read(folder: Path, *texts: str):
     for index, text in enumerate(texts):
         paths.append(folder / f"{index}.json")
         paths[-1].write_bytes(text.encode("utf-8", "surrogatepass"))
-    return intake.read(paths)
+    return intake.read_results(paths)
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 def test_every_committed_result_is_accepted():
     files = sorted((ROOT / "results" / "runs").rglob("*.json"))
-    results, left_out = intake.read(files)
+    results, left_out = intake.read_results(files)
     assert len(results) == len(files) > 0 and left_out == []
 
 

@@ -26,23 +26,23 @@ def started_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     "typed, words",
     [
         (["launch=torchrun"], "launch.rank: missing; start each host with: torchrun"),
-        (["launch=jax"], "launch.rank: missing; type launch.rank=0"),
+        (["launch=jax"], "launch.rank: missing; set launch.rank=0"),
         (["launch=jax", "launch.rank=0", "launch.processes=2"], "launch.address: missing"),
         (["launch=jax", *HERE, "launch.rank=2"], "with launch.processes=2, type a rank from 0 to 1"),
-        (["launch=jax", *HERE, "launch.processes=3"], "type world=3"),
-        (["launch=jax", *HERE, "backend=jax", "launch.processes=4"], "type world=4"),
+        (["launch=jax", *HERE, "launch.processes=3"], "set world=3"),
+        (["launch=jax", *HERE, "backend=jax", "launch.processes=4"], "set world=4"),
         (["launch=torchrun", "backend=jax"], "launch=torchrun: does not support backend=jax; use launch=jax"),
     ],
 )
 def test_what_does_not_fit_is_refused(typed: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        external.check(configure.resolve(["task=resnet50", "world=2", *typed]))
+        external.check_launch(configure.resolve(["task=resnet50", "world=2", *typed]))
 
 
 def test_sweeps_start_processes_by_themselves() -> None:
     config = configure.resolve(["task=resnet50", "world=2", "launch=jax", *HERE])
     with pytest.raises(UserError, match="accepts one run only"):
-        external.check(config, apart=True)
+        external.check_launch(config, apart=True)
 
 
 def test_threads_are_typed_or_the_environments_or_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +50,8 @@ def test_threads_are_typed_or_the_environments_or_a_share_of_the_cores(monkeypat
     config = configure.resolve(["task=resnet50", "world=2"])
     for variable, count in (("3", 3), ("", 4), ("0", 4), ("4,2", 4)):
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-        assert execution.threads_for(config) == count
-    assert execution.threads_for(configure.resolve(["task=resnet50", "threads=5"])) == 5
+        assert execution.count_threads(config) == count
+    assert execution.count_threads(configure.resolve(["task=resnet50", "threads=5"])) == 5
 
 
 def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,12 +60,12 @@ def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.Monk
     monkeypatch.setenv("MASTER_ADDR", "first")
     monkeypatch.setenv("MASTER_PORT", "29500")
     config = configure.resolve(["task=resnet50", "world=4", "launch=torchrun"])
-    assert external.check(config) == (1, 4) and config.launch.address == "first:29500"
+    assert external.check_launch(config) == (1, 4) and config.launch.address == "first:29500"
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert execution.threads_for(config) == 4  # two processes of the four are on this host
+    assert execution.count_threads(config) == 4  # two processes of the four are on this host
     config = configure.resolve(["task=resnet50", "world=4", "launch=jax", "backend=jax"])
-    assert external.check(config) == (1, 2) and config.launch.address == "first:29400"
+    assert external.check_launch(config) == (1, 2) and config.launch.address == "first:29400"
 
 
 @pytest.mark.parametrize("name", ["0", "007", "1e3", "true", "runs/7"])

@@ -41,7 +41,7 @@ def config(*typed: str) -> Run:
 
 def test_options_are_what_slurm_is_asked_for() -> None:
     typed = ["world=8", "launch.nodes=2", "launch.partition=gpu", "launch.account=me", "launch.gres=gpu:4"]
-    asked = launch_slurm.parameters(config(*typed, "launch.minutes=30", "+launch.extra.mem=64G"))
+    asked = launch_slurm.request_resources(config(*typed, "launch.minutes=30", "+launch.extra.mem=64G"))
     assert {name: asked[name] for name in ("nodes", "tasks_per_node", "timeout_min")} == {
         "nodes": 2,
         "tasks_per_node": 4,
@@ -50,22 +50,22 @@ def test_options_are_what_slurm_is_asked_for() -> None:
     assert (asked["slurm_partition"], asked["slurm_account"], asked["slurm_gres"]) == ("gpu", "me", "gpu:4")
     assert asked["slurm_additional_parameters"] == {"mem": "64G"} and "cpus_per_task" not in asked
     of_jax = config("world=16", "backend=jax", "launch.nodes=2", "launch.cpus=3")
-    asked = launch_slurm.parameters(of_jax)
+    asked = launch_slurm.request_resources(of_jax)
     assert (asked["nodes"], asked["tasks_per_node"], asked["cpus_per_task"]) == (2, 1, 3)
-    assert execution.threads_for(of_jax) == 3
+    assert execution.count_threads(of_jax) == 3
 
 
 @pytest.mark.parametrize(
     "typed, words",
     [
-        (["world=3", "launch.nodes=2"], "world=3: cannot be divided among 2 nodes; type world=2"),
-        (["world=4", "launch.nodes=2", "launch.per_host=4"], "among 2 nodes of 4 tasks; type world=8"),
+        (["world=3", "launch.nodes=2"], "world=3: cannot be divided among 2 nodes; set world=2"),
+        (["world=4", "launch.nodes=2", "launch.per_host=4"], "among 2 nodes of 4 tasks; set world=8"),
         (["world=3", "launch.nodes=2", "backend=jax"], "world=3: cannot be divided among 2 nodes"),
     ],
 )
 def test_ranks_that_cannot_be_shared_out_are_refused(typed: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        launch_slurm.parameters(config(*typed))
+        launch_slurm.request_resources(config(*typed))
 
 
 def test_without_submitit_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,13 +81,13 @@ def test_a_task_of_the_job_is_a_rank() -> None:
 
     def joins(rank: int, **changes: Any) -> ExternalLaunch:
         task = SimpleNamespace(**job | changes, global_rank=rank)
-        return launch_slurm.rendezvous(task, launch_slurm.settings_of(run))
+        return launch_slurm.describe_rank(task, launch_slurm.settings_of(run))
 
     found = [joins(rank) for rank in range(8)]
     assert [one.rank for one in found] == list(range(8)) and len({one.address for one in found}) == 1
     assert re.fullmatch(r"gpu03:2\d{4}", str(found[0].address))
     for rank, launch in enumerate(found):
-        assert external.check(change(run, {"launch": launch})) == (rank, 8)
+        assert external.check_launch(change(run, {"launch": launch})) == (rank, 8)
         assert launch.per_host == 4
     assert joins(0, job_id="4712").address != found[0].address
 
@@ -100,7 +100,7 @@ def test_slurms_own_variables_say_who_a_task_is(monkeypatch: pytest.MonkeyPatch)
     for name, value in slurm.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
-    launch = launch_slurm.rendezvous(submitit.JobEnvironment(), launch_slurm.settings_of(config("world=4")))
+    launch = launch_slurm.describe_rank(submitit.JobEnvironment(), launch_slurm.settings_of(config("world=4")))
     assert (launch.rank, launch.processes, launch.per_host) == (3, 4, 2)
     assert str(launch.address).startswith("gpu03:")
 

@@ -47,16 +47,16 @@ def kept(engine: Any) -> int:
 def test_activations_are_what_torch_keeps(task: str, options: list[str]) -> None:
     config = configure.resolve([f"task={task}", *options, "threads=1"])
     engine = engines.engine(config, execution.make_task(config))
-    assert memory.estimate(config, engine.task)["activations"] == pytest.approx(kept(engine), rel=ESTIMATED)
+    assert memory.estimate_memory(config, engine.task)["activations"] == pytest.approx(kept(engine), rel=ESTIMATED)
 
 
-@pytest.mark.parametrize("optimizer", sorted(set(load.members("optimizers")) - {"external", "kbfgs"}))
+@pytest.mark.parametrize("optimizer", sorted(set(load.find_members("optimizers")) - {"external", "kbfgs"}))
 def test_the_optimizers_arrays_are_counted(optimizer: str) -> None:
     config = configure.resolve(["task=bert", f"optimizer={optimizer}", "task.batch_size=8", "threads=1"])
     engine = engines.engine(config, execution.make_task(config))
     engines.advance(engine, range(1), 1e-3)
     held = sum(value.nbytes for name, value in engine.snapshot()[0].items() if not engines.called(name))
-    assert memory.estimate(config, engine.task)["optimizer"] == pytest.approx(held, rel=HELD)
+    assert memory.estimate_memory(config, engine.task)["optimizer"] == pytest.approx(held, rel=HELD)
 
 
 def test_precision_and_micro_batches_change_the_estimate() -> None:
@@ -66,7 +66,7 @@ def test_precision_and_micro_batches_change_the_estimate() -> None:
     for name, typed in words.items():
         config = configure.resolve([*sizes, *typed])
         task = execution.make_task(config, absent=True)
-        found[name] = memory.estimate(config, task)
+        found[name] = memory.estimate_memory(config, task)
     whole = found[""]["activations"]
     assert found["half"]["activations"] == whole // 2 and found["half"]["parameters"] == found[""]["parameters"]
     assert found["shared"]["activations"] == whole // 8
@@ -74,11 +74,9 @@ def test_precision_and_micro_batches_change_the_estimate() -> None:
 
 def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["task=resnet50", "scale=paper", "device=cuda"]
-    monkeypatch.setattr(memory, "device", lambda config: (80 * 2**30, "a device"))
+    monkeypatch.setattr(memory, "describe_device", lambda config: (80 * 2**30, "a device"))
     text = suite("plan", *words)[1]
-    assert (
-        "warning: memory: the run needs about 656 GiB on each device, but a device has 80; type accumulate=16" in text
-    )
+    assert "warning: memory: the run needs about 656 GiB on each device, but a device has 80; set accumulate=16" in text
     assert "warning: memory" not in suite("plan", *words, "accumulate=16")[1]
     text = suite("plan", "task=dlrm", "scale=paper")[1]
     assert "parameters and optimizer alone need 179 GiB" in text
@@ -98,7 +96,7 @@ def test_the_memory_of_a_gpu_is_asked_of_the_driver(tmp_path: Any, monkeypatch: 
     driver.write_text("#!/bin/sh\necho 24576\necho 16384\n")
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert memory.device(on("cuda", 2)) == (16384 * 2**20, "the smallest GPU here")
+    assert memory.describe_device(on("cuda", 2)) == (16384 * 2**20, "the smallest GPU here")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert memory.device(on("cuda", 2))[0] == memory.USUAL
-    assert memory.device(on("cpu", 2))[0] * 2 <= memory.device(on("cpu", 1))[0]
+    assert memory.describe_device(on("cuda", 2))[0] == memory.USUAL
+    assert memory.describe_device(on("cpu", 2))[0] * 2 <= memory.describe_device(on("cpu", 1))[0]

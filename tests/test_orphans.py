@@ -118,7 +118,7 @@ def test_a_log_out_of_order_is_not_folded(steps: list[int], evaluations: list[in
     told = [{"event": "step", "step": step} for step in steps]
     told += [{"event": "evaluated", "step": step} for step in evaluations]
     with pytest.raises(record.LogError, match=words):
-        record.fold(told, [])
+        record.fold_events(told, [])
 
 
 def test_a_log_out_of_order_gives_no_result_and_verify_reports_it(tmp_path: Path) -> None:

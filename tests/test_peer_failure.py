@@ -29,17 +29,17 @@ RUN = (
     ],
 )
 def test_an_error_tells_whom_a_rank_has_lost(text: str, words: str) -> None:
-    assert peer_failure.reason(RuntimeError(text), 1, HOSTS) == words
+    assert peer_failure.explain_failure(RuntimeError(text), 1, HOSTS) == words
 
 
 @pytest.mark.parametrize("first", ["127.0.0.1:29400", "localhost:29400"])
 def test_a_host_has_an_address(first: str) -> None:
-    assert peer_failure.address(first) in ("127.0.0.1", "::1")
+    assert peer_failure.find_address(first) in ("127.0.0.1", "::1")
 
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_how_a_run_goes_on_is_said_when_its_process_cannot(tmp_path: Path, end: str) -> None:
-    checkpoint.save(tmp_path, ({"a": np.zeros(1)}, {"own": {}, "tree": None}), dict, step=30)
+    checkpoint.save_checkpoint(tmp_path, ({"a": np.zeros(1)}, {"own": {}, "tree": None}), dict, step=30)
     why = "rank 1: was terminated, possibly because another rank failed"
     assert said(tmp_path, end) == f"suite: {why}; {tmp_path}: the same command continues from step 30\n"
 

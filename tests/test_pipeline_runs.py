@@ -200,11 +200,11 @@ def ranks_of(launcher: int) -> list[int]:
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("world=1",), "no device for a second stage; type world=2"),
-        (("world=2", "partition.stages=3"), "more than the devices of world=2; type world=3"),
-        (("world=2", "accumulate=2"), "type partition.micro_batches=2 instead"),
+        (("world=1",), "no device for a second stage; set world=2"),
+        (("world=2", "partition.stages=3"), "more than the devices of world=2; set world=3"),
+        (("world=2", "accumulate=2"), "set partition.micro_batches=2 instead"),
         (("world=2", "precision=bfloat16"), "leave out precision="),
-        (("world=2", "optimizer=kfac"), "needs world, observe, .* type optimizer=adamw, or adagrad"),
+        (("world=2", "optimizer=kfac"), "needs world, observe, .* set optimizer=adamw, or adagrad"),
         (("world=2", "partition.micro_batches=3"), "does not divide task.batch_size=32"),
     ],
 )

@@ -152,11 +152,11 @@ def test_a_checkpoint_has_residuals_and_the_plan(mode: str, tmp_path: Path) -> N
     trained(engine, task, [0, 1])
     assert any(replicas.residuals for replicas in engine.pipeline.replicas)
     how: dict[str, Any] = {"ranks": engine.local_ranks, "gather": engine.ranks.gather}
-    checkpoint.save(tmp_path, engine.snapshot(), lambda: {"config_hash": "c", "world": 4}, step=2, **how)
+    checkpoint.save_checkpoint(tmp_path, engine.snapshot(), lambda: {"config_hash": "c", "world": 4}, step=2, **how)
     losses = trained(engine, task, [2, 3])
     _, again = made(*words, "partition.schedule=gpipe")
     assert again.pipeline.plan != engine.pipeline.plan
-    found = checkpoint.load(tmp_path, "c", ranks=again.local_ranks, world=4)
+    found = checkpoint.load_checkpoint(tmp_path, "c", ranks=again.local_ranks, world=4)
     assert found
     again.restore(found[0], found[1]["skeleton"])
     again.warm(task.batch("train", 0, 2, 0, 1), range(2, 4), HYPER)
@@ -220,9 +220,9 @@ def test_a_killed_stage_ends_the_run_and_it_continues(uninterrupted: Path, tmp_p
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("partition.bandwidth_gb=null",), "type partition.bandwidth_gb= as well"),
-        (("world=1",), "no device for a second stage; type world=2"),
-        (("optimizer=kfac",), "needs world, observe, .* type optimizer=adamw"),
+        (("partition.bandwidth_gb=null",), "set partition.bandwidth_gb= as well"),
+        (("world=1",), "no device for a second stage; set world=2"),
+        (("optimizer=kfac",), "needs world, observe, .* set optimizer=adamw"),
     ],
 )
 def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message: str) -> None:

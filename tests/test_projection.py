@@ -19,7 +19,7 @@ from suite.projection import project
 from suite.settings import configure
 from suite.verbs import plan
 
-PRESETS = load.options("comm")
+PRESETS = load.list_options("comm")
 
 
 # ------------------------------------------------------------------------------------------- counted and sent
@@ -27,7 +27,7 @@ PRESETS = load.options("comm")
 def test_bytes_are_those_of_the_plan(preset: str) -> None:
     optimizer = "kfac" if preset.startswith("kfac") else "sgd"  # kfac's presets set options of K-FAC
     words = ["+task=resnet50", f"optimizer={optimizer}", f"comm={preset}", "world=8", "task.bn_group=8", "network=abci"]
-    found = plan.plan(configure.resolve([*words, "compute_seconds=0.1"]))
+    found = plan.describe_plan(configure.resolve([*words, "compute_seconds=0.1"]))
     projected = found["projected"]
     assert projected["gradient_bytes"]["sent"] == found["gradient_bytes_per_step"]["each"] > 0
     assert sum(projected["gradient_bytes"]["by_level"].values()) == projected["gradient_bytes"]["sent"]
@@ -62,7 +62,7 @@ def test_kfac_is_counted_as_it_sends(topology: str, codec: str, symmetric: bool)
 
     optimizer = {"module": "suite.optimizers.kfac", **options}
     run = engines.config("sgd", "torch", comm=comm, world=4, precision="float32", optimizer=optimizer)
-    channels = setup.channels(comm, Task(), 4, "torch")  # type: ignore[arg-type]
+    channels = setup.make_channels(comm, Task(), 4, "torch")  # type: ignore[arg-type]
     given = {side: kfacs.factor(size) for side, size in (("fc/in", 4), ("fc/out", 2), ("last/in", 2), ("last/out", 2))}
 
     def body(transport: Any) -> dict[int, dict[str, int]]:
@@ -75,7 +75,7 @@ def test_kfac_is_counted_as_it_sends(topology: str, codec: str, symmetric: bool)
         return sent
 
     ledgers = simulate(body, 4, channels.locals)
-    cycle = project.refreshes(run, Task())  # type: ignore[arg-type]
+    cycle = project.list_refreshes(run, Task())  # type: ignore[arg-type]
     assert cycle is not None and len(cycle) == 4 and not cycle[1] and not cycle[3]
     for step in (0, 1, 2):
         there, back = (sum(item.sent for exchange in cycle[step] for item in exchange[way].entries) for way in (1, 2))
@@ -103,7 +103,7 @@ def test_stale_statistics_save_what_the_published_ones_saved() -> None:
         projected("network=abci", "compute_seconds=0.1", *words, f"optimizer.stale={said}")
         for said in ("false", "true")
     )
-    kept = float(published.row("A2-01").details["comm_reduction_pct"]) / 100
+    kept = float(published.find_row("A2-01").details["comm_reduction_pct"]) / 100
     assert stale["optimizer_bytes"]["mean"] / every["optimizer_bytes"]["mean"] == pytest.approx(kept, abs=0.005)
     inverses = [found["one_device_seconds"] - 0.1 for found in (stale, every)]
     assert inverses[0] / inverses[1] == pytest.approx(kept, abs=0.005)
@@ -127,7 +127,7 @@ WORDS = ("+task=resnet50", "task.bn_group=8", "world=4", "network=1gbit")
 
 
 def projected(*words: str) -> dict[str, Any]:
-    return plan.plan(configure.resolve([*WORDS, *words]))["projected"]
+    return plan.describe_plan(configure.resolve([*WORDS, *words]))["projected"]
 
 
 def test_plan_projects(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -140,9 +140,7 @@ def test_plan_projects(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert found["efficiency"]["sync"] == pytest.approx(0.1 / (0.1 + seconds), rel=1e-6)
     assert cli.main(["plan", *WORDS, "device=cpu"]) == 0
     text = capsys.readouterr().out
-    assert (
-        "projected   1gbit, 4 hosts of 1" in text and "type compute_seconds=SECONDS, or run this first: suite" in text
-    )
+    assert "projected   1gbit, 4 hosts of 1" in text and "set compute_seconds=SECONDS, or run this first: suite" in text
     assert "task.batch_size=16" in text, "one device's share of 64"
 
 
@@ -151,7 +149,7 @@ def test_compute_comes_from_one_devices_run(monkeypatch: pytest.MonkeyPatch) -> 
         alone = config.world == 1 and config.task.batch_size == 16
         return {"result": "there", "step_seconds": 0.25, "differs": []} if alone else None
 
-    monkeypatch.setattr(plan, "measured", measured)
+    monkeypatch.setattr(plan, "find_measured", measured)
     found = projected()
     assert (found.compute_seconds, found["compute_from"]) == (0.25, "there")
     assert projected("compute_seconds=0.5")["compute_seconds"] == 0.5
@@ -161,17 +159,21 @@ def test_compute_comes_from_one_devices_run(monkeypatch: pytest.MonkeyPatch) -> 
 def test_shared_inverses_may_beat_one_device() -> None:
     words = ("optimizer=kfac", "optimizer.factor_interval=1", "optimizer.inverse_interval=1", "network=abci")
     config = [word for word in WORDS if not word.startswith("network")]
-    found = plan.plan(configure.resolve([*config, *words, "compute_seconds=0.1", "inverse_seconds=0.1"]))["projected"]
+    found = plan.describe_plan(configure.resolve([*config, *words, "compute_seconds=0.1", "inverse_seconds=0.1"]))[
+        "projected"
+    ]
     assert found["one_device_seconds"] == pytest.approx(0.2) and found["efficiency"]["sync"] > 1
     assert found["optimizer_bytes"]["mean"] > 0 and found["optimizer_bytes"]["steps"] == 1
     rarely = ("optimizer=kfac", "optimizer.factor_interval=5", "optimizer.inverse_interval=10", "network=abci")
-    seldom = plan.plan(configure.resolve([*config, *rarely, "compute_seconds=0.1", "inverse_seconds=0.1"]))["projected"]
+    seldom = plan.describe_plan(configure.resolve([*config, *rarely, "compute_seconds=0.1", "inverse_seconds=0.1"]))[
+        "projected"
+    ]
     assert seldom["optimizer_bytes"]["steps"] == 10 and seldom["one_device_seconds"] == pytest.approx(0.11)
     assert seldom["optimizer_bytes"]["mean"] < found["optimizer_bytes"]["mean"] / 5
 
 
 def test_a_projection_is_no_part_of_the_run() -> None:
-    found, bare = (plan.plan(configure.resolve([*WORDS[:3], *more])) for more in (["network=1gbit"], []))
+    found, bare = (plan.describe_plan(configure.resolve([*WORDS[:3], *more])) for more in (["network=1gbit"], []))
     assert found["hash"] == bare["hash"] and found["config"] == bare["config"]
     assert found["projected"] and bare["projected"] is None
 
@@ -185,8 +187,8 @@ def test_statistics_travel_during_backward_where_gradients_do() -> None:
     """The same bytes: `overlap` hides some of what it would not if statistics waited for all gradients."""
     words = ["+task=resnet50", "task.bn_group=8", "world=4", "network=1gbit", "optimizer=kfac", "compute_seconds=1.0"]
     words += ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm=kfac_overlap"]
-    early = plan.plan(configure.resolve(words))["projected"]
-    late = plan.plan(configure.resolve([*words, "optimizer.fisher=sampled"]))["projected"]
+    early = plan.describe_plan(configure.resolve(words))["projected"]
+    late = plan.describe_plan(configure.resolve([*words, "optimizer.fisher=sampled"]))["projected"]
     assert early["optimizer_bytes"] == late["optimizer_bytes"]
     assert early["step_seconds"]["sync"] == pytest.approx(late["step_seconds"]["sync"])
     assert early["step_seconds"]["overlap"] < 0.95 * late["step_seconds"]["overlap"]
@@ -198,7 +200,7 @@ def test_what_a_host_sends_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     size = 4 * 511_514
     way = "comm.algorithm.module=suite.comm.algorithms"
     flat, ring, levels, native = (
-        plan.plan(configure.resolve([*words, *more]))["projected"]["host_bytes"]
+        plan.describe_plan(configure.resolve([*words, *more]))["projected"]["host_bytes"]
         for more in ([f"{way}.all_to_all"], [f"{way}.ring"], ["comm=hierarchical", "comm.codec=float32"], [])
     )
     assert flat == pytest.approx((4 * 4 + 7) / 8 * size, rel=1e-3)
@@ -235,10 +237,10 @@ def test_a_run_refuses_a_network(capsys: pytest.CaptureFixture[str]) -> None:
         ("network.outer.bandwidth=0", "network.outer"),
         ("network.inner.latency=-1", "network.inner"),
         ("network.codec=0", "network.codec=0"),
-        ("network.all_reduce=star", "type one of ring, tree"),
-        ("network.all_gather=star", "type one of ring, pairs"),
+        ("network.all_reduce=star", "choose one of ring, tree"),
+        ("network.all_gather=star", "choose one of ring, pairs"),
         ("network.contention=-1", "network.contention=-1"),
-        ("inverse_seconds=1", "type compute_seconds="),
+        ("inverse_seconds=1", "set compute_seconds="),
         ("network.ranks_per_host=3", "comm.ranks_per_host=3"),
     ],
 )
@@ -247,11 +249,11 @@ def test_a_network_that_cannot_be(word: str, said: str) -> None:
         projected(word)
 
 
-@pytest.mark.parametrize("name", load.options("network"))
+@pytest.mark.parametrize("name", load.list_options("network"))
 def test_presets_are_whole_and_say_where_numbers_are_from(name: str) -> None:
-    where = network.make(configure.resolve(["+task=resnet50", f"network={name}"]).network)
+    where = network.make_network(configure.resolve(["+task=resnet50", f"network={name}"]).network)
     assert where.name == name and where.outer.bandwidth <= where.inner.bandwidth
-    path = next(path for path in load.files("network") if path.stem == name)
+    path = next(path for path in load.find_files("network") if path.stem == name)
     for line in path.read_text().splitlines():
         if line.strip().startswith(("latency:", "bandwidth:", "codec:")) and "{" not in line:
             assert "#" in line, line

@@ -64,16 +64,16 @@ def test_schema_is_strict():
 
 
 def test_ids_are_unique():
-    ids = [row.id for row in published.load()]
+    ids = [row.id for row in published.load_rows()]
     assert len(set(ids)) == len(ids) == 530
 
 
 def test_exactly_the_seen_rows_are_here(collection):
-    assert {row.id for row in published.load()} == {id for id, row in collection.items() if row["seen"]}
+    assert {row.id for row in published.load_rows()} == {id for id, row in collection.items() if row["seen"]}
 
 
 def test_numbers_are_the_collected_ones(collection):
-    for row in published.load():
+    for row in published.load_rows():
         source = collection[row.id]
         for name, theirs in {
             "value": "value",
@@ -93,7 +93,7 @@ def test_numbers_are_the_collected_ones(collection):
 def test_seconds_are_those_of_the_printed_time():
     """To the digits that are printed; a time for each epoch is multiplied by the epochs, a range has its middle."""
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    for row in published.load():
+    for row in published.load_rows():
         printed = row.time_as_printed or ""
         match = re.match(r"(?:[\d+]+=)?([\d.]+)(?:-([\d.]+))? ?([smhd])[a-z]*(/epoch)?", printed)
         if row.time_seconds is None or match is None:
@@ -112,10 +112,10 @@ def test_nothing_comes_from_memory():
 
 
 def test_rows_of_a_task_carry_their_source():
-    rows = published.rows_for("resnet50")
+    rows = published.find_rows("resnet50")
     assert {"A1-12", "C1-03", "K1-40"} <= {row.id for row in rows}
     assert {row.suite_task for row in rows} == {"resnet50"}
-    row = published.row("A1-12")
+    row = published.find_row("A1-12")
     assert (row.batch_size, row.steps, row.value, row.time_seconds) == (32768, 1760, 75.4, 330)
     assert row.arxiv == "2002.06015" and "Natural Gradient" in row.citation
     assert row.where_seen == "Table 1" and row.where.endswith("scalable_practical_ngd.pdf, p. 2")
@@ -125,39 +125,39 @@ def test_rows_of_a_task_carry_their_source():
 
 
 def test_rows_of_a_model():
-    rows = published.rows_for("resnet50", model="ResNet-50-D")
+    rows = published.find_rows("resnet50", model="ResNet-50-D")
     assert [row.id for row in rows] == [f"A4-0{n}" for n in range(1, 7)]
-    assert published.rows_for("resnet50", model="LeNet") == ()
-    assert published.rows_for("no_such_task") == ()
+    assert published.find_rows("resnet50", model="LeNet") == ()
+    assert published.find_rows("no_such_task") == ()
 
 
 @pytest.mark.parametrize(
     "task", ["resnet50", "bert", "transformer", "dlrm", "frnn", "autoencoder", "caffenet", "cifar10"]
 )
 def test_every_task_has_rows(task):
-    assert published.rows_for(task) == tuple(row for row in published.load() if row.suite_task == task) != ()
+    assert published.find_rows(task) == tuple(row for row in published.load_rows() if row.suite_task == task) != ()
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("A1-99", "A1-09"), ("a1-12", "A1-12"), ("A112", "A1-12")])
 def test_unknown_row_names_the_nearest(wrong, near):
     with pytest.raises(UserError, match=near):
-        published.row(wrong)
+        published.find_row(wrong)
 
 
 def test_unknown_row_far_from_all_says_what_an_id_is():
     with pytest.raises(UserError, match="ids look like A1-12"):
-        published.row("???????")
+        published.find_row("???????")
 
 
 def test_comparison_says_what_may_be_compared():
-    rows = published.rows_for("resnet50")
+    rows = published.find_rows("resnet50")
     stand_in = published.compare_rows("resnet50", rows, stand_in=True, batch_size=32768)
     assert "only the pattern" in stand_in and "never accuracy" in stand_in and "more rows" in stand_in
     equal = published.compare_rows(
-        "resnet50", [published.row("A1-11"), published.row("A1-12")], stand_in=False, batch_size=32768
+        "resnet50", [published.find_row("A1-11"), published.find_row("A1-12")], stand_in=False, batch_size=32768
     )
     assert "A1-12" in equal and "A1-11" not in equal and "same hardware" in equal
-    other = published.compare_rows("resnet50", [published.row("A1-12")], stand_in=False, batch_size=64)
+    other = published.compare_rows("resnet50", [published.find_row("A1-12")], stand_in=False, batch_size=64)
     assert other.startswith("No published row has batch 64")
     assert published.compare_rows("mine", [], stand_in=False).startswith("No published row is known for mine")
 

@@ -7,7 +7,7 @@ import pytest
 from boards import result
 
 from suite.board import readme
-from suite.board.groups import rank
+from suite.board.groups import rank_results
 from suite.contract import UserError
 
 README = conftest.TESTS.parent / "README.md"
@@ -18,7 +18,7 @@ def seeds(optimizer, *spent, **more):
 
 
 def line(results):
-    (only,) = readme.table(rank(results)).splitlines()[2:]
+    (only,) = readme.make_table(rank_results(results)).splitlines()[2:]
     return [cell.strip() for cell in only.strip("|").split(" | ")]
 
 
@@ -49,12 +49,12 @@ def test_a_leader_is_named_only_if_intervals_say_so():
 
 
 def test_untuned_results_are_not_in_the_table():
-    assert readme.table(rank([result(trials=0)])).splitlines()[2:] == []
+    assert readme.make_table(rank_results([result(trials=0)])).splitlines()[2:] == []
 
 
 def test_many_ladders_leave_the_readme_short():
     ladders = [result(version=str(version)) for version in range(30)]
-    lines = readme.table(rank(ladders)).splitlines()
+    lines = readme.make_table(rank_results(ladders)).splitlines()
     assert len(lines) == 2 + readme.MOST_LINES and "22 more ladders" in lines[-1]
 
 
@@ -65,4 +65,4 @@ def test_names_keep_the_table_intact():
 
 def test_a_file_without_markers_is_named():
     with pytest.raises(UserError, match="needs the lines <!-- results"):
-        readme.replaced("# Title", "table")
+        readme.replace_table("# Title", "table")

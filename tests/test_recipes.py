@@ -12,10 +12,10 @@ from tiny_runs import Call
 from suite import load
 from suite.contract import UserError
 from suite.settings import configure, recipes
-from suite.training.schedule import factor
+from suite.training.schedule import compute_factor
 
 SCALES = ("gpu", "paper")
-TASKS = sorted(load.members("tasks"))
+TASKS = sorted(load.find_members("tasks"))
 PAGE = (conftest.TESTS.parent / "docs" / "recipes.md").read_text()
 both = pytest.mark.parametrize("scale", SCALES)
 every = pytest.mark.parametrize("task", TASKS)
@@ -26,8 +26,8 @@ every = pytest.mark.parametrize("task", TASKS)
 def test_every_task_composes_a_published_recipe(task: str, scale: str) -> None:
     config = configure.resolve([f"task={task}", f"scale={scale}"])
     assert config.tuning.source not in (recipes.UNTUNED, recipes.DEFAULTS) and not config.tuning.trials
-    assert not recipes.caution(config)
-    assert config.optimizer.name == next(iter(recipes.published(task, scale)))
+    assert not recipes.warn_untuned(config)
+    assert config.optimizer.name == next(iter(recipes.list_published(task, scale)))
 
 
 def rows() -> list[list[str]]:
@@ -60,7 +60,7 @@ def test_the_table_is_what_is_composed() -> None:
         row(task, scale, optimizer, recipe)
         for task in TASKS
         for scale in SCALES
-        for optimizer, recipe in recipes.published(task, scale).items()
+        for optimizer, recipe in recipes.list_published(task, scale).items()
     ]
     assert rows() == expected
 
@@ -68,16 +68,18 @@ def test_the_table_is_what_is_composed() -> None:
 def test_an_optimizer_without_a_recipe_says_so_and_starts_carefully(suite: Call) -> None:
     config = configure.resolve(["task=bert", "scale=gpu", "optimizer=muon"])
     assert config.tuning.source == "untuned" and config.clip_norm == 1.0
-    least = yaml.safe_load(next(p for p in load.files("optimizer") if p.stem == "muon").read_text())["search"]["lr"][0]
+    least = yaml.safe_load(next(p for p in load.find_files("optimizer") if p.stem == "muon").read_text())["search"][
+        "lr"
+    ][0]
     assert config.optimizer.lr == least and "search" not in config.optimizer.options()
-    steps = [factor(step, config.max_steps, config.schedule) for step in (0, 44_999, 899_999)]
+    steps = [compute_factor(step, config.max_steps, config.schedule) for step in (0, 44_999, 899_999)]
     assert steps == pytest.approx([1 / 45_000, 1.0, 0.0], abs=1e-9), "a warm-up over 5 %, then down to 0"
-    said = recipes.caution(config)
+    said = recipes.warn_untuned(config)
     assert "optimizer=muon has no published recipe for task=bert at scale=gpu" in said and said.endswith("adamw, lamb")
     assert f"warning: {said}" in suite("plan", "task=bert", "scale=gpu", "optimizer=muon")[1]
     changed = configure.resolve(["task=bert", "scale=gpu", "optimizer=muon", "optimizer.lr=0.01"])
-    assert recipes.caution(changed) == said, "one typed value does not make the others tuned"
-    assert not recipes.caution(configure.resolve(["task=bert", "optimizer=muon"])), (
+    assert recipes.warn_untuned(changed) == said, "one typed value does not make the others tuned"
+    assert not recipes.warn_untuned(configure.resolve(["task=bert", "optimizer=muon"])), (
         "the laptop's defaults are of no paper"
     )
 
@@ -106,7 +108,7 @@ def test_the_transformers_rate_is_the_papers(variant: str, width: int) -> None:
     assert config.task.variant == variant and config.task.width == width
     for step in (1, 1000, 3999, 4000, 4001, 16_000, 100_000):
         published = width**-0.5 * min(step**-0.5, step * 4000**-1.5)
-        rate = config.optimizer.lr * factor(step - 1, config.max_steps, config.schedule)
+        rate = config.optimizer.lr * compute_factor(step - 1, config.max_steps, config.schedule)
         assert rate == pytest.approx(published, rel=1e-12)
     assert {name: getattr(config.optimizer, name) for name in ("beta2", "epsilon", "weight_decay")} == {
         "beta2": 0.98,
@@ -128,7 +130,7 @@ def test_caffenets_rate_is_the_posters() -> None:
     config = configure.resolve(["task=caffenet", "scale=gpu"])
     for epoch in (0, 8, 48, 96):
         step = round(config.max_steps * epoch / 100)
-        rate = config.optimizer.lr * factor(step, config.max_steps, config.schedule)
+        rate = config.optimizer.lr * compute_factor(step, config.max_steps, config.schedule)
         assert rate == pytest.approx(0.01 * (1 - epoch / 100) ** 2, rel=1e-3)
     assert config.task.head == 1000
 
@@ -177,13 +179,13 @@ def test_the_plan_warns_where_a_recipes_epochs_are_others(suite: Call) -> None:
     """CaffeNet's poster trains 100 epochs of 16 classes; on all of ImageNet its steps are 1.6 epochs."""
     words = ["plan", "task=caffenet", "scale=gpu"]
     text = suite(*words)[1]
-    assert "8,125 steps are 1.62 epochs of this data, but the recipe trains 100 epochs; type max_steps=500456" in text
+    assert "8,125 steps are 1.62 epochs of this data, but the recipe trains 100 epochs; set max_steps=500456" in text
     assert "the recipe trains" not in suite(*words, "max_steps=500456")[1]
 
 
 def test_the_plan_warns_of_less_than_an_epoch(suite: Call) -> None:
     text = suite("plan", "task=resnet50", "scale=gpu", "max_steps=5004")[1]
     assert re.search(
-        r"warning: 5,004 steps of 256 images are 0.9999 of an epoch; for a whole epoch, type max_steps=5005", text
+        r"warning: 5,004 steps of 256 images are 0.9999 of an epoch; for a whole epoch, set max_steps=5005", text
     )
     assert "for a whole epoch" not in suite("plan", "task=resnet50", "scale=gpu", "max_steps=5005")[1]

@@ -24,7 +24,7 @@ def together(*calls: tuple[int, int, str], deadline: float = 20) -> list[str]:
 
     def one(call: tuple[int, int, str]) -> str:
         try:
-            rendezvous.meet(*call, deadline)
+            rendezvous.meet_ranks(*call, deadline)
         except UserError as error:
             return str(error)
         return ""
@@ -36,7 +36,7 @@ def together(*calls: tuple[int, int, str], deadline: float = 20) -> list[str]:
 def test_ranks_meet_in_any_order_and_leave_the_port_free(address: str) -> None:
     for _ in range(3):
         assert together((2, 3, address), (0, 3, address), (1, 3, address)) == ["", "", ""]
-    rendezvous.meet(0, 1, address, 1)
+    rendezvous.meet_ranks(0, 1, address, 1)
 
 
 def test_all_are_told_who_is_missing(address: str) -> None:
@@ -57,7 +57,7 @@ def test_processes_that_were_told_different_numbers(address: str) -> None:
 
 def test_a_rank_that_was_started_again_is_not_two(address: str) -> None:
     """The first one has ended while it waited."""
-    host, port = rendezvous.parse(address)
+    host, port = rendezvous.parse_address(address)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(together, (0, 3, address))
         with rendezvous._connection(address, host, port, 10) as ended:
@@ -67,7 +67,7 @@ def test_a_rank_that_was_started_again_is_not_two(address: str) -> None:
 
 
 def test_a_rank_that_left_before_the_last_one_came_is_waited_for(address: str) -> None:
-    host, port = rendezvous.parse(address)
+    host, port = rendezvous.parse_address(address)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(together, (0, 3, address))
         with rendezvous._connection(address, host, port, 10) as ended:
@@ -78,7 +78,7 @@ def test_a_rank_that_left_before_the_last_one_came_is_waited_for(address: str) -
 
 
 def test_what_else_connects_is_ignored(address: str) -> None:
-    host, port = rendezvous.parse(address)
+    host, port = rendezvous.parse_address(address)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(together, (0, 2, address))
         with rendezvous._connection(address, host, port, 10) as scanner:
@@ -94,7 +94,7 @@ def test_nobody_answers(address: str) -> None:
 
 
 def test_somebody_else_answers(address: str) -> None:
-    host, port = rendezvous.parse(address)
+    host, port = rendezvous.parse_address(address)
     with socket.create_server((host, port)) as other, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(together, (1, 2, address))
         visitor, _ = other.accept()
@@ -114,7 +114,7 @@ def test_a_host_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("wrong", ["node0", "node0:", ":29400", "node0:http", "node0:0", "node0:70000"])
 def test_an_address_that_is_none(wrong: str) -> None:
     with pytest.raises(UserError, match="type HOST:PORT, with a port from 1 to 65535"):
-        rendezvous.meet(0, 2, wrong, 1)
+        rendezvous.meet_ranks(0, 2, wrong, 1)
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])

@@ -131,19 +131,19 @@ def test_replaced_mnist_files_run_again(tmp_path: Path, suite) -> None:
 @pytest.mark.parametrize("same_size", [True, False])
 def test_a_replaced_image_changes_the_data_version(tmp_path: Path, written: Path, same_size: bool) -> None:
     """The identity of a large data set covers names and sizes; a file of the same size is seen by its time."""
-    from suite.record.dependencies import data_version
+    from suite.record.dependencies import hash_data
     from suite.tasks._data.folder import Folder
 
     root = tmp_path / "images"
     shutil.copytree(written, root)
     before = Folder(root, size=8).data
-    assert data_version(Folder(root, size=8).data) == data_version(before)
+    assert hash_data(Folder(root, size=8).data) == hash_data(before)
     image = next((root / "train").rglob("*.JPEG"))
     content = image.read_bytes()
     image.write_bytes(content[:-2] + (b"\0\0" if same_size else b"\0\0\0"))
     after = Folder(root, size=8).data
     assert (after.identity == before.identity) is same_size
-    assert data_version(after) != data_version(before)
+    assert hash_data(after) != hash_data(before)
 
 
 @pytest.mark.quick
@@ -153,7 +153,7 @@ def test_a_mixed_run_is_not_resumed_silently(tmp_path: Path, capsys: pytest.Capt
     mixed = {"environment": facts, "fingerprint": "f", "hash": "h", "resumed_anyway": [{"step": 2, "changed": ["x"]}]}
     (tmp_path / "header.json").write_text(json.dumps(mixed))
     passed = types.SimpleNamespace(passed=[tmp_path], path=tmp_path / "run.2")
-    local.report_passed(passed, {"environment": facts})  # type: ignore[arg-type]
+    local.print_passed(passed, {"environment": facts})  # type: ignore[arg-type]
     assert (
         "not resumed, because it was continued with resume=anyway after a change. A new run starts in"
         in capsys.readouterr().out

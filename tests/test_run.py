@@ -168,7 +168,7 @@ def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Pat
     assert [outcome[2] for outcome in outcomes] == ["exhausted", "exhausted", "diverged", "diverged"]
     diverged = next(r for r in results if r["outcome"]["kind"] == "diverged")
     assert diverged["outcome"]["step"] >= 1 and diverged["outcome"]["loss"] in ("nan", "inf", "-inf")
-    table = output.split("4 runs; to rank them, type suite board")[1].splitlines()[3:7]
+    table = output.split("4 runs; to rank them, run suite board")[1].splitlines()[3:7]
     assert [line.split()[:2] for line in table] == [
         [f"optimizer.lr={lr}", f"seed={seed}"] for lr in ("0.1", "1e+30") for seed in (0, 1)
     ]
@@ -180,7 +180,7 @@ def test_a_sweep_says_which_run_was_refused(tmp_path: Path) -> None:
     """One place for two configurations is for the first."""
     output = finish(tmp_path, "-m", "max_steps=4,5", "run_dir=here", code=2)
     assert "here: contains a run of another configuration" in output
-    assert "1 of 2 runs were started; to rank them, type suite board" in output
+    assert "1 of 2 runs were started; to rank them, run suite board" in output
     (rejected,) = [line for line in output.splitlines() if line.split()[:1] == ["max_steps=5"]]
     assert rejected.split()[-1] == "rejected"
     (tmp_path / "file").touch()
@@ -233,11 +233,11 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     config = configure.resolve(["task=tiny", "optimizer=sgd"], conftest.OUTSIDE / "conf")
     header = execution.make_header(config, [], execution.make_task(config)) | {"fingerprint": "f"}
     config = change(config, {"run_dir": str(tmp_path / "run")})
-    lock, _ = local.claim(config, header, directories.Directory(config, "f"))
+    lock, _ = local.claim_directory(config, header, directories.Directory(config, "f"))
     log = tmp_path / "run" / "events.jsonl"
     assert state() == "resumed" and state(seed=1) == "new", "it has not begun"
     with pytest.raises(UserError, match="another process is running this"):
-        local.claim(config, header, directories.Directory(change(config, {"seed": 1}), "f"))
+        local.claim_directory(config, header, directories.Directory(change(config, {"seed": 1}), "f"))
     os.close(lock)
     log.write_text('{"event": "started", "step": 0}\n')
     assert state(seed=1) == "new"
@@ -249,7 +249,7 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     log.unlink()
     meta = lambda: {"config_hash": header["hash"], "world": 1}  # noqa: E731
     snapshot = {"a": np.zeros(1), "b": np.zeros(1)}, {"own": {"b": "residuals"}, "tree": None}
-    checkpoint.save(tmp_path / "run", snapshot, meta, step=1)
+    checkpoint.save_checkpoint(tmp_path / "run", snapshot, meta, step=1)
     with pytest.raises(
         UserError, match=r"world=1 there, 2 here\)\. Each rank has its own residuals, which world=2 cannot use; choose"
     ):
@@ -257,7 +257,7 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     stale = directories.Directory(config, "f")
     (tmp_path / "run" / "result.json").write_text('{"outcome": {"kind": "reached"}}')
     with pytest.raises(UserError, match="another process has just used this directory; type the same command again"):
-        local.claim(config, header, stale)
+        local.claim_directory(config, header, stale)
 
 
 def test_a_failure_in_the_first_step_is_no_result(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

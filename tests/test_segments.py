@@ -70,7 +70,9 @@ def folded(*segments: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
         {"event": "started", "step": n, "resumed": n > 0, "facts": FACTS | {"bytes": counted(0)} | segment}
         for n, segment in enumerate(segments)
     ]
-    return record.fold([*events, {"event": "finished", "outcome": {"kind": "exhausted"}, "facts": FACTS | last}], [])
+    return record.fold_events(
+        [*events, {"event": "finished", "outcome": {"kind": "exhausted"}, "facts": FACTS | last}], []
+    )
 
 
 @pytest.mark.quick
@@ -87,7 +89,7 @@ def test_the_times_of_steps_are_the_nearest_rank() -> None:
         {"event": "started", "step": 0, "resumed": False, "facts": FACTS | {"bytes": counted(0)}}
     ]
     events += [{"event": "step", "step": n, "samples": n, "step_seconds": float(n)} for n in range(1, 101)]
-    assert record.fold(events, [])["step_seconds"] == {"p50": 50.0, "p99": 99.0}
+    assert record.fold_events(events, [])["step_seconds"] == {"p50": 50.0, "p99": 99.0}
 
 
 @pytest.mark.quick

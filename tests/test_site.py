@@ -11,7 +11,7 @@ import pytest
 from boards import GOLDEN, MIXED, files, golden, page, result, site, standing
 
 from suite import published
-from suite.board.groups import rank
+from suite.board.groups import rank_results
 from suite.board.site import text
 from suite.contract import UserError
 from suite.entries import intake
@@ -119,7 +119,7 @@ def test_published_rows_stand_beside_but_are_never_ranked(tmp_path):
     content = page([result(scale="paper", published=["A1-12"])], tmp_path)
     ours, printed = content.split('<section id="published">')
     assert ours.count("<tr") == 2 and 'id="A1-12"' not in ours  # the heading and the one row
-    rows = published.rows_for("resnet50")
+    rows = published.find_rows("resnet50")
     assert printed.count('id="A1-12"') == 1 and "Natural Gradient" in printed
     tables = {row.table for row in rows}
     assert printed.count("<caption>") == len(tables) and printed.count("<tr") == len(rows) + len(tables)
@@ -182,11 +182,11 @@ def test_results_of_another_ladder_are_shown_too(tmp_path):
 
 
 def test_every_committed_result_is_evidence_of_a_row(tmp_path):
-    results, _ = intake.read(sorted((ROOT / "results" / "runs").rglob("*.json")))
+    results, _ = intake.read_results(sorted((ROOT / "results" / "runs").rglob("*.json")))
     written = site(results, tmp_path)
     linked = {name for content in written.values() for name in re.findall(r'href="\.\./raw/([^"]+)"', content)}
     copies = {path.name for path in (tmp_path / "raw").iterdir()}
-    assert copies == linked and len(copies) == len(rank(results).results)
+    assert copies == linked and len(copies) == len(rank_results(results).results)
     assert max(len(content.encode()) for content in written.values()) <= 500_000
     check_links(tmp_path)
 
@@ -365,7 +365,7 @@ def test_the_suites_own_results_are_those_of_the_repository():
 def test_the_command_shows_the_claims(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(verb, "_shipped", lambda: tmp_path / "absent")
-    monkeypatch.setattr(verb, "standings", lambda: [standing()])
+    monkeypatch.setattr(verb, "list_standings", lambda: [standing()])
     assert verb.main([]) == 0
     assert "K-FAC needs &lt;fewer&gt; steps." in (tmp_path / "site" / "claims.html").read_text()
 

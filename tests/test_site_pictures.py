@@ -9,12 +9,12 @@ from boards import result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.board.groups import rank
-from suite.board.sections import sections
+from suite.board.groups import rank_results
+from suite.board.sections import make_sections
 from suite.board.site import curves, profile, svg, text
 from suite.board.site.dots import Dots, dots, strip
 from suite.statistics.leaders import Separation
-from suite.statistics.summary import Observation, summarize
+from suite.statistics.summary import Observation, summarize_seeds
 
 
 def parsed(picture):
@@ -23,7 +23,7 @@ def parsed(picture):
 
 def line(optimizer, *spent, backend="torch", reached=True, easier=()):
     seeds = {seed: Observation(value, reached) for seed, value in enumerate(spent)}
-    return Dots(optimizer, backend, summarize(seeds.values()), seeds, easier)
+    return Dots(optimizer, backend, summarize_seeds(seeds.values()), seeds, easier)
 
 
 def marks(picture, name, attribute):
@@ -141,7 +141,7 @@ def test_the_profile_compares_optimizers_over_ladders():
         *ladder("2", kfac=300, sgd=100),
         *ladder("3", kfac=100, sgd=100, lamb=50),
     ]
-    overview = profile.overview(sections(rank(results).groups))
+    overview = profile.overview(make_sections(rank_results(results).groups))
     assert overview is not None and overview.backend == "torch" and len(overview.ladders) == 3
     assert list(overview.profiles) == ["sgd", "kfac"] and overview.left_out == ("lamb",)
     assert sorted(overview.profiles["kfac"].ratios.values()) == [1, 2, 3]
@@ -150,9 +150,9 @@ def test_the_profile_compares_optimizers_over_ladders():
 
 
 def test_few_ladders_make_no_profile():
-    assert profile.overview(sections(rank([*ladder("1", kfac=100, sgd=200)]).groups)) is None
+    assert profile.overview(make_sections(rank_results([*ladder("1", kfac=100, sgd=200)]).groups)) is None
     alone = [some for version in "123" for some in ladder(version, kfac=100)]
-    assert profile.overview(sections(rank(alone).groups)) is None
+    assert profile.overview(make_sections(rank_results(alone).groups)) is None
     assert profile.overview([]) is None
 
 

@@ -19,7 +19,7 @@ from suite.training import checkpoint
 
 def made(name):
     node = resolve([f"task={name}"], None).task
-    return load.made(load.common(node.module).make, node, "task")
+    return load.make_member(load.load_member(node.module).make, node, "task")
 
 
 def test_a_log_of_one_class_has_no_auc():
@@ -42,9 +42,9 @@ def test_shots_of_one_kind_have_no_alarm_rates(disrupted):
 
 def test_an_event_and_a_result_are_json_whatever_is_in_them(tmp_path):
     event = Evaluated(1, 2, 0.1, 0.2, {"auc": float("nan"), "loss": float("inf"), "none": None})
-    read = json.loads(record.as_line(event), parse_constant=pytest.fail)
+    read = json.loads(record.format_event(event), parse_constant=pytest.fail)
     assert read["metrics"] == {"auc": None, "loss": None, "none": None}
-    record.write(tmp_path / "result.json", {"curve": [{"metrics": {"auc": float("nan")}}]})
+    record.write_json(tmp_path / "result.json", {"curve": [{"metrics": {"auc": float("nan")}}]})
     text = (tmp_path / "result.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == {"curve": [{"metrics": {"auc": None}}]}
 
@@ -53,24 +53,24 @@ def test_every_reader_of_metrics_takes_an_undefined_one(capsys):
     target = Target("auc", 0.8)
     event = {"event": "evaluated", "step": 5, "train_seconds": 1.0, "metrics": {"auc": None, "loss": 0.5}}
     curve = [{**event, "samples": 10, "wall_seconds": 2.0}]
-    (rung,) = record.crossings(curve, [target])
+    (rung,) = record.find_crossings(curve, [target])
     assert not rung["reached"] and rung["bracket"] == [5, None]
     result = {"curve": curve, "targets": [rung], "outcome": {"kind": "exhausted"}, "execution_id": "a"}
     result |= {"spec": {"task": "dlrm"}, "data": {"label": "x"}}
-    assert words.best(result, rung) == "undefined"
+    assert words.find_best(result, rung) == "undefined"
     assert sweep._numbers(result)[-1] == "auc undefined"
-    assert {key for key, _ in points.points(result, [event], finished=False)} == {
+    assert {key for key, _ in points.list_points(result, [event], finished=False)} == {
         "valid/loss",
         "by_millisecond/valid/loss",
     }
     pytest.importorskip("matplotlib")
-    assert picture.curve(result, [event], title="a")
+    assert picture.draw_curve(result, [event], title="a")
     shown = Console(resolve(["task=dlrm", "max_steps=5"]), made("dlrm"))
     for _ in range(2):
         shown(Evaluated(5, 10, 1.0, 2.0, {"auc": None, "loss": 0.5}))
     printed = capsys.readouterr().out
     assert printed.count("auc undefined: only one class in the validation rows") == 1
-    assert "valid auc undefined" in printed and console.missing(target, {"auc": None}) == "undefined"
+    assert "valid auc undefined" in printed and console.format_distance(target, {"auc": None}) == "undefined"
 
 
 def test_state_that_is_not_finite_comes_back_from_a_checkpoint(tmp_path):
@@ -80,7 +80,7 @@ def test_state_that_is_not_finite_comes_back_from_a_checkpoint(tmp_path):
     found = tree.unpack(read, {}, lambda array: array)
     assert found["best"] == float("inf") and np.isnan(found["last"]) and found["some"] == [float("-inf"), 0.5]
     rest = {"tree": packed}
-    checkpoint.save(
+    checkpoint.save_checkpoint(
         tmp_path, ({}, {"own": {}, **rest}), lambda: {"why": float("nan")}, step=1, ranks=[0], gather=lambda v: [v]
     )
     index = json.loads((tmp_path / "checkpoint" / "index.json").read_text(), parse_constant=pytest.fail)
@@ -88,9 +88,9 @@ def test_state_that_is_not_finite_comes_back_from_a_checkpoint(tmp_path):
 
 
 def test_losses_that_are_not_finite_agree_with_each_other_only():
-    assert replay.agree(None, None, 0.0) and replay.agree(float("nan"), None, 0.0)
-    assert not replay.agree(1.0, None, 0.1) and not replay.agree(None, 1.0, 0.1)
-    assert replay.agree(1.0, 1.05, 0.1) and not replay.agree(1.0, 1.05, 0.01)
+    assert replay.losses_agree(None, None, 0.0) and replay.losses_agree(float("nan"), None, 0.0)
+    assert not replay.losses_agree(1.0, None, 0.1) and not replay.losses_agree(None, 1.0, 0.1)
+    assert replay.losses_agree(1.0, 1.05, 0.1) and not replay.losses_agree(1.0, 1.05, 0.01)
 
 
 def test_a_plan_is_json_whatever_is_in_it(suite, capfd):

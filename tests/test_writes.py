@@ -35,7 +35,7 @@ def curve(directory: Path) -> list[Any]:
 @pytest.fixture(autouse=True)
 def captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at the machine, the packages and the checkout takes longer than these runs."""
-    monkeypatch.setattr(environment, "capture", functools.cache(environment.capture))
+    monkeypatch.setattr(environment, "capture_environment", functools.cache(environment.capture_environment))
 
 
 def failing(start: Callable[[], tuple[int, str]], directory: Path, at: int) -> tuple[Faulty, int, str, int | None]:
@@ -43,7 +43,7 @@ def failing(start: Callable[[], tuple[int, str]], directory: Path, at: int) -> t
     seen: list[int | None] = [None]
 
     def look() -> None:
-        seen[0] = checkpoint.latest(directory)
+        seen[0] = checkpoint.find_latest(directory)
 
     with pytest.MonkeyPatch.context() as patch:
         disk = Faulty(patch, directory, at, look)
@@ -79,12 +79,12 @@ def test_any_write_may_fail(tmp_path: Path, backend: str, capfd: pytest.CaptureF
         else:
             [line] = [line for line in text.splitlines() if line.startswith("suite: ")]
             assert code == 2 and "the same command" in line and str(directory) in line, (disk.failed, text)
-            assert checkpoint.latest(directory) == before, disk.failed
+            assert checkpoint.find_latest(directory) == before, disk.failed
         steps.add(before)
         code, text = start(directory)
         assert code == 0, (disk.failed, text)
         assert curve(directory) == expected, disk.failed
-        assert not list(directory.glob("**/*.partial")) and (over or checkpoint.latest(directory) is None)
+        assert not list(directory.glob("**/*.partial")) and (over or checkpoint.find_latest(directory) is None)
     assert steps == {None, 2, 4}
 
 
@@ -107,7 +107,7 @@ def test_a_disk_that_is_really_full(suite: Call, tmp_path: Path, small_disk: Pat
     run = (*RUN, "max_steps=60")
     directory = small_disk / "run"
     with pytest.MonkeyPatch.context() as patch:  # ends after the first checkpoint
-        real = checkpoint.save
+        real = checkpoint.save_checkpoint
         calls: list[int] = []
 
         def save(*arguments: Any, **named: Any) -> Path:
@@ -116,9 +116,9 @@ def test_a_disk_that_is_really_full(suite: Call, tmp_path: Path, small_disk: Pat
                 raise UserError("stopped by the test")
             return real(*arguments, **named)
 
-        patch.setattr(checkpoint, "save", save)
+        patch.setattr(checkpoint, "save_checkpoint", save)
         assert suite(*run, f"run_dir={directory}")[0] == 2
-    assert checkpoint.latest(directory) == 2
+    assert checkpoint.find_latest(directory) == 2
     ballast = small_disk / "ballast"
     with pytest.raises(OSError), ballast.open("wb", buffering=0) as file:
         while True:
@@ -127,7 +127,7 @@ def test_a_disk_that_is_really_full(suite: Call, tmp_path: Path, small_disk: Pat
         file.truncate(ballast.stat().st_size - left * 1024)
     code, text = suite(*run, f"run_dir={directory}")
     assert code == 2 and "the disk is full; make room" in text and "Traceback" not in text, text
-    step = checkpoint.latest(directory)
+    step = checkpoint.find_latest(directory)
     assert step is not None and f"the same command continues from step {step}" in text, text
     assert not (directory / "result.json").exists()
     ballast.unlink()
@@ -174,4 +174,4 @@ def test_a_temporary_directory_that_is_full_is_one_line(
     ],
 )
 def test_each_cause_says_what_to_do(error: Exception, words: str) -> None:
-    assert words in disk.cause(error)
+    assert words in disk.explain_error(error)

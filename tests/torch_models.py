@@ -269,7 +269,7 @@ def of_suite(name: str, options: list[str]) -> Case:
     config = configure.resolve([f"+task={name}", *(f"task.{option}" for option in options), "seed=0"])
     task = make_task(config)
     with torch.device("meta"):
-        model = load.half(config.task.module, "torch").make(task)
+        model = load.load_half(config.task.module, "torch").make(task)
     initial = {key: torch.from_numpy(task.init(0, key)) for key in task.shapes()}
     model.load_state_dict(initial, assign=True)
     batch = {key: torch.from_numpy(value) for key, value in task.batch("train", 0, 0, 0, 1).items()}

@@ -35,8 +35,8 @@ def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str,
     count = job["micro_batches"]
     channels = None
     if job.get("comm"):
-        channels = setup.channels(engines.comm(**job["comm"]), Task(1), world, backend)  # type: ignore[arg-type]
-    activations = setup.codec(engines.part(**job["activations"]), backend) if job.get("activations") else None
+        channels = setup.make_channels(engines.comm(**job["comm"]), Task(1), world, backend)  # type: ignore[arg-type]
+    activations = setup.make_codec(engines.part(**job["activations"]), backend) if job.get("activations") else None
     pipeline = partition(
         case.model,
         case.inputs,

@@ -92,12 +92,12 @@ class Case:
             import torch
 
             from suite.comm.encoder.torch import Encoder
-            from suite.comm.exchange import gathered, scattered
+            from suite.comm.exchange import gather_rows, scatter_rows
 
             reduce, count = self.engine.reduce, sum(value.numel() for value in self.engine.named.values())
             inner, encoder = reduce.transport.inner, Encoder("inside", reduce.channels.default.inner, None, (0, 0), 0)
             rows = torch.zeros(inner.world, -(-count // inner.world))
-            gathered("inside", scattered("inside", rows, encoder, inner), encoder, inner)
+            gather_rows("inside", scatter_rows("inside", rows, encoder, inner), encoder, inner)
 
 
 class Parallel(Case):

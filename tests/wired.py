@@ -125,7 +125,7 @@ def in_torch(job: dict[str, Any]) -> dict[str, Any]:
     mine = torch.from_numpy(values(dist.get_rank(), job["values"]))
     for name, node in job["modes"].items():
         task: Any = Task(job["values"])
-        channels = setup.channels(CommSettings.given(node), task, world, "torch", compiles=job["compiles"])
+        channels = setup.make_channels(CommSettings.given(node), task, world, "torch", compiles=job["compiles"])
         ledger = Ledger()
         reduce = Reduce(Transport(ledger, channels.locals), channels)
         mean: Any = {}
@@ -158,7 +158,7 @@ def in_jax(job: dict[str, Any]) -> dict[str, Any]:
     world, count, found = len(jax.devices()), job["values"], {}
     for name, node in job["modes"].items():
         comm = CommSettings.given(node)
-        channels = setup.channels(comm, Task(count), world, "jax")  # type: ignore[arg-type]
+        channels = setup.make_channels(comm, Task(count), world, "jax")  # type: ignore[arg-type]
         mesh = Mesh(np.array(jax.devices()).reshape(-1, channels.locals or world), AXIS)
         split, entries = NamedSharding(mesh, P(AXIS)), []
         given = jax.make_array_from_callback(

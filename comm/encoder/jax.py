@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from suite import stream
 from suite.comm.codecs._codec import Codec
-from suite.comm.layout import pieces
+from suite.comm.layout import cut_pieces
 
 UNROLLED = 16  # sums over more rows are a loop in the program
 
@@ -64,7 +64,7 @@ class Encoder:
 
     def _cut(self, rows: Array) -> list[Array]:
         """Pieces of (…, k) values."""
-        ends = itertools.accumulate(pieces(self.codec, rows.shape[-1], rows.dtype.itemsize, self.piece_bytes))
+        ends = itertools.accumulate(cut_pieces(self.codec, rows.shape[-1], rows.dtype.itemsize, self.piece_bytes))
         return jnp.split(rows, list(ends)[:-1], -1)
 
     def _decode(self, payloads: Array, like: Array) -> Array:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from suite import stream
 from suite.comm.codecs._codec import Codec, Draw
-from suite.comm.layout import pieces
+from suite.comm.layout import cut_pieces
 from suite.comm.transport.torch import Arriving
 
 
@@ -76,7 +76,7 @@ class Encoder:
 
     def _cut(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Pieces of (…, k) values."""
-        return rows.split(pieces(self.codec, rows.shape[-1], rows.element_size(), self.piece_bytes), -1)
+        return rows.split(cut_pieces(self.codec, rows.shape[-1], rows.element_size(), self.piece_bytes), -1)
 
     def _decode(self, payloads: Tensor, like: Tensor) -> Tensor:
         return _joined([self.codec.decode(payload, like)[None] for payload in payloads])

@@ -19,7 +19,7 @@ MANY = 16  # pieces of one array, at most about
 
 
 @functools.lru_cache(maxsize=1024)
-def slots(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
+def list_slots(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
     """Rows by owner, padded with -1 to the largest number of rows of one owner; (world · k,)."""
     by_owner: list[list[int]] = [[] for _ in range(world)]
     for row, owner in enumerate(owners):
@@ -29,14 +29,14 @@ def slots(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def places(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
+def locate_parts(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
     """The index of each row in `slots`."""
-    index = {row: slot for slot, row in enumerate(slots(owners, world))}
+    index = {row: slot for slot, row in enumerate(list_slots(owners, world))}
     return tuple(index[row] for row in range(len(owners)))
 
 
 @functools.lru_cache(maxsize=4096)
-def pieces(codec: Codec, count: int, itemsize: int, most: float) -> tuple[int, ...]:
+def cut_pieces(codec: Codec, count: int, itemsize: int, most: float) -> tuple[int, ...]:
     """Lengths of the pieces in which `count` values of `itemsize` bytes are encoded.
 
     All but the last have `GROUP` values times a power of two: the largest length whose payload has at most `most`

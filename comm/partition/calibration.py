@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.timeline import StageTimes, Timeline, simulate
+from suite.comm.partition.timeline import StageTimes, Timeline, simulate_step
 from suite.contract import UserError
 
 STEPS = 3  # that are measured
@@ -40,7 +40,7 @@ def check_steps(steps: int) -> None:
         raise UserError(f"steps={steps}: measure at least one step")
 
 
-def calibrated(plan: Plan, passes: Mapping[int, Passes], step: Simulation = simulate) -> Plan:
+def calibrate_plan(plan: Plan, passes: Mapping[int, Passes], step: Simulation = simulate_step) -> Plan:
     """The plan with measured times of its stages, and the step that follows from them.
 
     Args:

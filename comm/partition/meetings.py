@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from suite.comm.partition.orders import Schedule
-from suite.comm.partition.placement import events
+from suite.comm.partition.placement import place_passes
 from suite.comm.partition.timeline import Run, StageTimes, Timeline
 
 
-def meet(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: int) -> Timeline:
+def meet_ranks(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: int) -> Timeline:
     """Simulate one step of devices that are processes of their own.
 
-    All processes join their messages in the order of `placement.events`. A process joins a message when it has begun
+    All processes join their messages in the order of `placement.place_passes`. A process joins a message when it has begun
     all earlier passes of its own in this order and has finished the last but one, and a thread exchanges one message
     after another: so a message waits for both processes, and for the messages that either has joined before.
 
@@ -24,7 +24,7 @@ def meet(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: int) -
     free, joined, thread, busy = (dict.fromkeys(devices, 0.0) for _ in range(4))
     arrived: dict[tuple[str, int, int], float] = {}  # by kind, stage and micro-batch
     runs: list[Run] = []
-    for event in events(replicas, schedule, micro_batches):
+    for event in place_passes(replicas, schedule, micro_batches):
         job, times = event.job, stages[event.stage]
         device = event.stage, job.micro_batch % times.replicas
         if event.kind == "pass":

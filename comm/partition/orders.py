@@ -33,7 +33,7 @@ def in_flight(schedule: Schedule, stages_left: int, replicas: int, micro_batches
     return own if schedule == "gpipe" else min(own, math.ceil(stages_left / replicas))
 
 
-def order(
+def order_passes(
     schedule: Schedule, stage: int, stages: int, replica: int, replicas: int, micro_batches: int
 ) -> tuple[Pass, ...]:
     """The passes of one device in one step.

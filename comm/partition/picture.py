@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from suite.comm.partition import svg
-from suite.comm.partition.plan import Plan, Stage, size
-from suite.comm.partition.timeline import Run, simulate
+from suite.comm.partition.plan import Plan, Stage, format_size
+from suite.comm.partition.timeline import Run, simulate_step
 
 WIDTH, MARGIN = 960, 16
 COLUMNS, GAP, TALL = 4, 56, 104  # boxes in a row, room for an arrow before each of them, height of a box
@@ -66,18 +66,18 @@ def _stage(plan: Plan, stage: Stage, number: int, x: float, y: float) -> list[st
     """The box of a stage, with an arrow that brings what it receives."""
     parts = [svg.box(x, y, BOX, TALL, "stage")]
     if number:
-        parts.append(svg.text(x - GAP / 2, y + TALL / 2 - 8, size(stage.received), "tick", "middle"))
+        parts.append(svg.text(x - GAP / 2, y + TALL / 2 - 8, format_size(stage.received), "tick", "middle"))
         parts.append(svg.arrow(x - GAP + 4, x - 4, y + TALL / 2))
     devices = stage.replicas * plan.pipelines
     lines = [svg.shorten(stage.first, LETTERS)]
     lines += [f"to {svg.shorten(stage.last, LETTERS - 3)}"] if stage.last != stage.first else []
     parts.append(svg.text(x + 8, y + 18, f"stage {number} · {devices} device{'s' if devices > 1 else ''}", "name"))
     parts += [svg.text(x + 8, y + 35 + 14 * index, line, "tick") for index, line in enumerate(lines)]
-    parts.append(svg.text(x + 8, y + 68, f"parameters {size(stage.parameters)}"))
-    parts.append(svg.text(x + 8, y + 84, f"memory {size(stage.memory)}"))
+    parts.append(svg.text(x + 8, y + 68, f"parameters {format_size(stage.parameters)}"))
+    parts.append(svg.text(x + 8, y + 84, f"memory {format_size(stage.memory)}"))
     if plan.limit:
         share = min(stage.memory / plan.limit, 1.0)
-        parts.append(svg.text(x + BOX - 8, y + 84, size(plan.limit), "limit", "end"))
+        parts.append(svg.text(x + BOX - 8, y + 84, format_size(plan.limit), "limit", "end"))
         parts.append(svg.box(x + 8, y + 90, BOX - 16, 7, "room"))
         parts.append(svg.box(x + 8, y + 90, (BOX - 16) * share, 7, "used"))
     return parts
@@ -85,7 +85,7 @@ def _stage(plan: Plan, stage: Stage, number: int, x: float, y: float) -> list[st
 
 def _timeline(plan: Plan, top: float) -> list[str]:
     """One row for each stage: what its first device does in a step."""
-    times = simulate(plan.times, plan.schedule, plan.micro_batches)
+    times = simulate_step(plan.times, plan.schedule, plan.micro_batches)
     left, right = MARGIN + LABEL, WIDTH - MARGIN
     scale = (right - left) / plan.seconds if plan.seconds else 0.0
     bottom = top + ROW * len(plan.stages)

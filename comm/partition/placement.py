@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from suite.comm.partition.orders import Pass, Schedule, order
+from suite.comm.partition.orders import Pass, Schedule, order_passes
 from suite.contract import UserError
 
 
@@ -79,7 +79,7 @@ class Grid:
         """The passes of one rank in one step."""
         stages = len(self.replicas)
         replicas = self.replicas[place.stage]
-        return order(self.schedule, place.stage, stages, place.replica, replicas, self.micro_batches)
+        return order_passes(self.schedule, place.stage, stages, place.replica, replicas, self.micro_batches)
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class Event:
     stage: int
 
 
-def events(replicas: Sequence[int], schedule: Schedule, micro_batches: int) -> Iterator[Event]:
+def place_passes(replicas: Sequence[int], schedule: Schedule, micro_batches: int) -> Iterator[Event]:
     """All events of one pipeline in one step, in an order in which each comes after what it needs.
 
     If every rank joins its own events in this order, and sender and receiver meet at each transfer, no rank waits
     forever.
     """
     queues = {
-        (stage, replica): list(order(schedule, stage, len(replicas), replica, count, micro_batches))
+        (stage, replica): list(order_passes(schedule, stage, len(replicas), replica, count, micro_batches))
         for stage, count in enumerate(replicas)
         for replica in range(count)
     }
@@ -144,7 +144,7 @@ def ranks_per_host(groups: Sequence[Sequence[int]], locals: int) -> list[int]:
         if len(set(counts)) > 1:
             raise UserError(
                 f"stage {stage} has {' and '.join(map(str, counts))} ranks on hosts of {locals} ranks; a mode with two "
-                "levels needs equally many; type comm.topology.module=suite.comm.topologies.flat"
+                "levels needs equally many; set comm.topology.module=suite.comm.topologies.flat"
             )
         numbers.append(counts[0])
     return numbers

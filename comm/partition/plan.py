@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def times(self) -> tuple[StageTimes, ...]:
-        """The times of each stage, for `timeline.simulate`."""
+        """The times of each stage, for `timeline.simulate_step`."""
         return tuple(
             StageTimes(
                 forward=stage.forward,
@@ -151,12 +151,12 @@ class Plan:
                     f"{number}",
                     stage.layers,
                     f"{stage.replicas * self.pipelines}",
-                    f"{size(stage.parameters)}",
-                    f"{size(stage.memory)}{' (recomputes)' if stage.recompute else ''}",
+                    f"{format_size(stage.parameters)}",
+                    f"{format_size(stage.memory)}{' (recomputes)' if stage.recompute else ''}",
                     f"{1e3 * stage.forward:.3g} ms",
                     f"{1e3 * stage.backward:.3g} ms",
                     f"{busy / self.seconds:.0%}",
-                    size(stage.received) if number else "-",
+                    format_size(stage.received) if number else "-",
                 ]
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -167,7 +167,7 @@ class Plan:
             f"{self.samples} sample{'s' if self.samples > 1 else ''} each, schedule {self.schedule}"
         )
         lines.append(
-            f"predicted: step {duration(self.seconds)}, {self.throughput:.4g} samples/s, bubble {self.bubble:.0%}, "
+            f"predicted: step {format_duration(self.seconds)}, {self.throughput:.4g} samples/s, bubble {self.bubble:.0%}, "
             f"slowest stage {self.balance:.2f} of the mean"
         )
         if self.divided:
@@ -175,7 +175,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def readers(stages: Iterable[Iterable[str]]) -> dict[str, list[int]]:
+def list_readers(stages: Iterable[Iterable[str]]) -> dict[str, list[int]]:
     """The stages that read each parameter, in order; the first of them owns it.
 
     Args:
@@ -188,12 +188,12 @@ def readers(stages: Iterable[Iterable[str]]) -> dict[str, list[int]]:
     return numbers
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time in words, with four digits."""
     return f"{seconds:.4g} s" if seconds >= 9.9995 else f"{1e3 * seconds:.4g} ms"
 
 
-def size(nbytes: float) -> str:
+def format_size(nbytes: float) -> str:
     """Bytes in words, with three digits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1000 or unit == "GiB":

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from suite.comm.partition.orders import Pass, Schedule, order
+from suite.comm.partition.orders import Pass, Schedule, order_passes
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Timeline:
         return 1 - sum(self.busy) / (len(self.busy) * self.seconds) if self.seconds else 0.0
 
 
-def shortest(stages: Sequence[StageTimes], micro_batches: int) -> float:
+def bound_step(stages: Sequence[StageTimes], micro_batches: int) -> float:
     """Seconds that no simulated step falls short of.
 
     The first device of a stage waits for the first micro-batch to pass the stages before it. After its own passes, its
@@ -87,7 +87,7 @@ def shortest(stages: Sequence[StageTimes], micro_batches: int) -> float:
     return longest
 
 
-def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: int) -> Timeline:
+def simulate_step(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: int) -> Timeline:
     """Simulate one step.
 
     A pass starts when its device is free and its input has arrived. Messages travel while devices compute; the messages
@@ -99,7 +99,7 @@ def simulate(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: in
         micro_batches: of the pipeline.
     """
     queues = {
-        (stage, replica): list(order(schedule, stage, len(stages), replica, times.replicas, micro_batches))
+        (stage, replica): list(order_passes(schedule, stage, len(stages), replica, times.replicas, micro_batches))
         for stage, times in enumerate(stages)
         for replica in range(min(times.replicas, micro_batches))
     }

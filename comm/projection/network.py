@@ -60,7 +60,7 @@ class Place:
         return self.world // self.locals
 
 
-def make(settings: NetworkSettings) -> Network:
+def make_network(settings: NetworkSettings) -> Network:
     """Make a network from its settings, a preset of `conf/network` with overrides."""
     levels = (Level(link.latency, link.bandwidth, link.shared) for link in (settings.inner, settings.outer))
     return Network(

@@ -9,13 +9,13 @@ whatever the number of ranks; it is used where padding makes the slices larger, 
 """
 
 from suite.comm.channel import Channel
-from suite.comm.layout import slots
+from suite.comm.layout import list_slots
 from suite.comm.transport import Entry
 
 
 def as_mean(owners: tuple[int, ...], world: int) -> bool:
     """Whether rows are sent as a mean of all rows, because over half of the slices would be padding."""
-    return 2 * len(owners) < len(slots(owners, world))
+    return 2 * len(owners) < len(list_slots(owners, world))
 
 
 def traffic(
@@ -45,4 +45,4 @@ def traffic(
     if as_mean(owners, world):
         return channel.topology.traffic(name, len(owners) * count, **how)
     sliced = channel.topology.gather_traffic if back else channel.topology.to_owners_traffic
-    return sliced(name, len(slots(owners, world)) // world * count, **how)
+    return sliced(name, len(list_slots(owners, world)) // world * count, **how)

@@ -13,7 +13,7 @@ from suite.comm.channel import Channel, Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.encoder.jax import Encoder
 from suite.comm.layout import jax as layout
-from suite.comm.layout import places, slots
+from suite.comm.layout import list_slots, locate_parts
 from suite.comm.reduce import as_mean
 from suite.comm.transport.jax import Transport
 
@@ -110,7 +110,7 @@ class Reduce:
         if as_mean(owners, self.world):
             mean = channel.topology.mean(name, stack.reshape(-1), **self._parts(channel))
             return self.mine(mean.reshape(stack.shape), owners)
-        rows = _ordered(stack, np.array(slots(owners, self.world))).reshape(self.world, -1)
+        rows = _ordered(stack, np.array(list_slots(owners, self.world))).reshape(self.world, -1)
         return channel.topology.to_owners(name, rows, **self._parts(channel)).reshape(-1, *stack.shape[1:])
 
     def gather(
@@ -131,11 +131,11 @@ class Reduce:
             return (mean * self.world).reshape(whole.shape)
         else:  # padding must not enter the statistics that a codec computes of its values
             clean = slices
-            if -1 in slots(owners, self.world):
+            if -1 in list_slots(owners, self.world):
                 clean = jnp.where((own < 0).reshape(-1, *[1] * (slices.ndim - 1)), jnp.zeros_like(slices), slices)
             gathered = channel.topology.gather(name, clean.reshape(-1), **self._parts(channel))
             gathered = gathered.reshape(-1, *slices.shape[1:])
-        return _ordered(gathered, np.array(places(owners, self.world)))
+        return _ordered(gathered, np.array(locate_parts(owners, self.world)))
 
     def mine(self, stack: Array, owners: tuple[int, ...]) -> Array:
         """Return the rows (k, …) that this rank owns of a stack (m, …) which all ranks hold; nothing is sent."""
@@ -146,7 +146,7 @@ class Reduce:
 
     def _own(self, owners: tuple[int, ...]) -> Array:
         """This rank's rows (k,); -1 where it has fewer."""
-        return jnp.array(slots(owners, self.world)).reshape(self.world, -1)[self.transport.rank]
+        return jnp.array(list_slots(owners, self.world)).reshape(self.world, -1)[self.transport.rank]
 
     def _parts(self, channel: Channel) -> dict[str, Any]:
         """The arguments of a topology's functions beside the name and the values."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from suite.comm.channel import Channel, Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.encoder.torch import Encoder
-from suite.comm.layout import places, slots
+from suite.comm.layout import list_slots, locate_parts
 from suite.comm.layout import torch as layout
 from suite.comm.reduce import as_mean
 from suite.comm.transport.torch import Transport
@@ -93,7 +93,7 @@ class Reduce:
         if as_mean(owners, self.world):
             mean = channel.topology.mean(name, stack.reshape(-1).clone(), **self._parts(channel))
             return self.mine(mean.view(stack.shape), owners)
-        rows = _ordered(stack, slots(owners, self.world)).reshape(self.world, -1)
+        rows = _ordered(stack, list_slots(owners, self.world)).reshape(self.world, -1)
         return channel.topology.to_owners(name, rows, **self._parts(channel)).view(-1, *stack.shape[1:])
 
     def gather(
@@ -117,13 +117,13 @@ class Reduce:
             clean = _ordered(slices, [*range(len(own)), *[-1] * (len(slices) - len(own))])
             gathered = channel.topology.gather(name, clean.reshape(-1), **self._parts(channel))
             gathered = gathered.reshape(-1, *slices.shape[1:])
-        return _ordered(gathered, places(owners, self.world))
+        return _ordered(gathered, locate_parts(owners, self.world))
 
     def mine(self, stack: Tensor, owners: tuple[int, ...]) -> Tensor:
         """Return the rows (k, …) that this rank owns of a stack (m, …) which all ranks hold; nothing is sent."""
         if self.world == 1:
             return stack
-        order = slots(owners, self.world)
+        order = list_slots(owners, self.world)
         share = len(order) // self.world
         return _ordered(stack, order[self.transport.rank * share : (self.transport.rank + 1) * share])
 

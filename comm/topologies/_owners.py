@@ -2,7 +2,7 @@
 
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoders, Handle, Transport, Value
-from suite.comm.exchange import gathered, scattered
+from suite.comm.exchange import gather_rows, scatter_rows
 from suite.comm.transport import Entry, entry
 
 
@@ -15,7 +15,7 @@ def to_owners(
     transport: Transport[Value, Handle],
 ) -> Value:
     """Row r of the mean over ranks of (world, k), on rank r."""
-    return transport.averaged(scattered(name, rows, encoders(name, channel.codec), transport))
+    return transport.averaged(scatter_rows(name, rows, encoders(name, channel.codec), transport))
 
 
 def gather(
@@ -27,7 +27,7 @@ def gather(
     transport: Transport[Value, Handle],
 ) -> Value:
     """Every rank's (k,) values, (world, k)."""
-    return gathered(name, mine, encoders(name, channel.codec), transport)
+    return gather_rows(name, mine, encoders(name, channel.codec), transport)
 
 
 def to_owners_traffic(

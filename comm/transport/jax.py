@@ -124,7 +124,7 @@ class Transport:
         if value.dtype == jnp.bfloat16 and jax.default_backend() == "cpu":
             raise UserError(
                 "codec bfloat16 with algorithm native: XLA on CPUs sends bfloat16 as float32; "
-                "type comm.algorithm.module=suite.comm.algorithms.all_to_all"
+                "set comm.algorithm.module=suite.comm.algorithms.all_to_all"
             )
         self._count("all_reduce", name, value)
         return lax.psum(value, self.axis)
@@ -203,7 +203,7 @@ class Leaders(Transport):
         """
         raise UserError(
             "topology leader with algorithm native: jax has no all-reduce among some ranks only; "
-            "type comm.algorithm.module=suite.comm.algorithms.all_to_all"
+            "set comm.algorithm.module=suite.comm.algorithms.all_to_all"
         )
 
     def all_to_all(self, name: str, value: Array) -> Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Rows
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import (
     Optimizer,
     decayed,
@@ -25,7 +25,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def adagrad(**settings: Any) -> Optimizer:
     """Diagonal AdaGrad; a gradient by rows changes only these rows, unless there is momentum or decay.
 

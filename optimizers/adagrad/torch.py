@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.torch import Optimizer, decayed, dense, forget, present, velocities, weights, zeros
 from suite.optimizers.adagrad.settings import Settings
 
 
-@described(Settings)
+@describe_settings(Settings)
 class Adagrad(Optimizer):
     """Diagonal AdaGrad; a sparse gradient changes only its rows, unless there is momentum or decay.
 

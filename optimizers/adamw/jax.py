@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, dense, forget, settled
 from suite.optimizers.adamw.settings import Settings
 
@@ -14,7 +14,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def adamw(**settings: Any) -> Optimizer:
     """Adam with decoupled weight decay; decay spares vectors.
 

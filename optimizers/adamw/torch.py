@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.torch import Optimizer, by_updates, counter, dense, forget, late, weights, zeros
 from suite.optimizers.adamw.settings import Settings
 
 
-@described(Settings)
+@describe_settings(Settings)
 class AdamW(Optimizer):
     """Adam with decoupled weight decay; decay spares vectors.
 

@@ -31,7 +31,7 @@ def dotted_path(backend: str, settings: Settings) -> str:
     defaults = {name: Settings.model_fields[name].default for name in paths}
     if paths[backend] == defaults[backend] and paths[other] != defaults[other]:
         raise UserError(
-            f"optimizer.{other}={paths[other]}: not read with backend={backend}; type optimizer.{backend}=DOTTED.PATH, "
+            f"optimizer.{other}={paths[other]}: not read with backend={backend}; set optimizer.{backend}=DOTTED.PATH, "
             f"or backend={other}"
         )
     return paths[backend]

@@ -9,7 +9,7 @@ from jax.numpy import ones
 from optax import GradientTransformation
 
 from suite.contract import UserError
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, settled
 from suite.optimizers.external.imports import dotted_path, imported_object, rejected
 from suite.optimizers.external.settings import Settings
@@ -18,7 +18,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def external(**settings: Any) -> Optimizer:
     """The optimizer that `jax` names.
 

@@ -6,7 +6,7 @@ from suite.declared import Declared, setting
 class Settings(Declared):
     """Any gradient-only optimizer by its dotted path, which is also its name on the board.
 
-    Type suite +task=resnet50 optimizer=external optimizer.torch=torch.optim.RMSprop optimizer.arguments={alpha: 0.9}.
+    Run suite +task=resnet50 optimizer=external optimizer.torch=torch.optim.RMSprop optimizer.arguments={alpha: 0.9}.
     """
 
     torch: str = setting("torch.optim.SGD", "dotted path of a class, for backend=torch")

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from suite.contract import UserError
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers.external.imports import dotted_path, imported_object, rejected
 from suite.optimizers.external.settings import Settings
 
 
-@described(Settings)
+@describe_settings(Settings)
 def external(parameters: Iterable[tuple[str, Tensor]], **settings: Any) -> Optimizer:
     """The optimizer that `torch` names, with named parameters.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Layer, Reduce, UserError
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import Optimizer, decayed, settled, unseen
 from suite.optimizers._linalg.jax import finite
@@ -21,7 +21,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def kbfgs(*, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], **settings: Any) -> Optimizer:
     """Kronecker-factored BFGS; the package's docstring describes the rule.
 

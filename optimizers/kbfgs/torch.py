@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer, Reduce, UserError
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.torch import by_name, decayed, dense, present, weights, wide, zeros
 from suite.optimizers._base.torch_observing import Observing
@@ -20,7 +20,7 @@ Tree = dict[str, Tensor]
 SHARED = ("damping", "factor_decay", "pair_decay")  # settings of all groups together
 
 
-@described(Settings)
+@describe_settings(Settings)
 class KBFGS(Observing):
     """Kronecker-factored BFGS; the package's docstring describes the rule.
 

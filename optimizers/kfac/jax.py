@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from suite.contract import Layer, Reduce, UserError
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import Optimizer, after_programs, decayed, one_rank, settled, unseen
 from suite.optimizers.kfac import jax_stale
@@ -25,7 +25,7 @@ State = dict[str, Any]
 Taps = Mapping[tuple[str, int], tuple[Array, Array]]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def kfac(
     *,
     layers: Mapping[str, Layer],

@@ -51,7 +51,7 @@ class KFACPlan(Plan):
         if settings.stale and (settings.factor_interval, settings.inverse_interval) != (1, 1):
             raise UserError(
                 "optimizer.stale=true: each factor has its own interval, so none can be set; "
-                "type optimizer.factor_interval=1 optimizer.inverse_interval=1"
+                "set optimizer.factor_interval=1 optimizer.inverse_interval=1"
             )
         # a matrix that two layers use has no factors of its own
         uses = Counter(layer.parameters[0] for layer in layers.values())

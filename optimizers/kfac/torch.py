@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer, Reduce, UserError
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.torch import by_name, decayed, dense, one_rank, present, weights, wide, zeros
 from suite.optimizers._base.torch_observing import Observing
@@ -24,7 +24,7 @@ Tree = dict[str, Tensor]
 SHARED = ("damping", "factor_decay", "stale_alpha", "kl_clip", "rescale")  # settings of all groups together
 
 
-@described(Settings)
+@describe_settings(Settings)
 class KFAC(Observing):
     """Natural gradient with Kronecker factors; the package's docstring describes the rule.
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, settled
 from suite.optimizers.lamb.settings import Settings
 
@@ -14,7 +14,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def lamb(**settings: Any) -> Optimizer:
     """Adam's direction with layer-wise rates; vectors follow Adam without decay.
 

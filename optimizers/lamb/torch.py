@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.torch import Optimizer, by_updates, counter, dense, late, weights, zeros
 from suite.optimizers.lamb.settings import Settings
 
 
-@described(Settings)
+@describe_settings(Settings)
 class LAMB(Optimizer):
     """Adam's direction with layer-wise rates; vectors follow Adam without decay.
 

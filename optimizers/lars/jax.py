@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, decayed, settled
 from suite.optimizers.lars import EPSILON
 from suite.optimizers.lars.settings import Settings
@@ -15,7 +15,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def lars(**settings: Any) -> Optimizer:
     """Momentum with layer-wise rates; vectors follow plain momentum without decay.
 

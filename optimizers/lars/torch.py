@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.torch import Optimizer, decayed, dense, present, weights, zeros
 from suite.optimizers.lars import EPSILON
 from suite.optimizers.lars.settings import Settings
 
 
-@described(Settings)
+@describe_settings(Settings)
 class LARS(Optimizer):
     """Momentum with layer-wise rates; vectors follow plain momentum without decay.
 

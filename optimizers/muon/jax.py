@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Layer
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import NARROW, Optimizer, settled, shaped
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
@@ -17,7 +17,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def muon(
     *, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]] | None = None, **settings: Any
 ) -> Optimizer:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.torch import NARROW, Optimizer, by_name, by_updates, counter, dense, late, weights, zeros
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
@@ -18,7 +18,7 @@ Tree = dict[str, Tensor]
 FIXED = ("nesterov", "iterations", "bfloat16")  # settings of a group that a schedule may not change
 
 
-@described(Settings)
+@describe_settings(Settings)
 class Muon(Optimizer):
     """Momentum with singular values close to one, and AdamW for the rest; the rule is in the package's docstring.
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, live, schedulable, settled, still
 from suite.optimizers.rmsprop.settings import Settings
 
@@ -14,7 +14,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def rmsprop(**settings: Any) -> Optimizer:
     """Gradients divided by the root of their squares' recent average.
 

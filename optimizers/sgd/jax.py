@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Rows
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, live, settled
 from suite.optimizers.sgd.settings import Settings
 
@@ -15,7 +15,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def sgd(**settings: Any) -> Optimizer:
     """Gradient descent with momentum; decay spares vectors.
 

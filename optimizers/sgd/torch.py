@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.torch import Optimizer, decayed, dense, forget, present, weights, zeros
 from suite.optimizers.sgd.settings import Settings
 
 
-@described(Settings)
+@describe_settings(Settings)
 class SGD(Optimizer):
     """Gradient descent with momentum; decay spares vectors.
 

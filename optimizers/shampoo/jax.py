@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from suite.contract import Reduce
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import (
     Optimizer,
@@ -33,7 +33,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def shampoo(
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,

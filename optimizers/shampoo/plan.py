@@ -66,9 +66,9 @@ def _check(settings: Settings) -> None:
     if lag > interval:
         raise UserError(f"optimizer.lag={lag}: one refresh at a time; type 0 to inverse_interval={interval}")
     if lag and settings.stagger:
-        raise UserError("optimizer.stagger=true: with lag the host already spreads the work; type one of the two")
+        raise UserError("optimizer.stagger=true: with lag the host already spreads the work; choose one of the two")
     if lag and root not in HOSTED:
-        raise UserError(f"optimizer.root={root}: not on the host; with lag type one of {', '.join(HOSTED)}")
+        raise UserError(f"optimizer.root={root}: not on the host; with lag choose one of {', '.join(HOSTED)}")
 
 
 def _grid(shape: tuple[int, ...], settings: Settings) -> Grid | None:

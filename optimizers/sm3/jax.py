@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.contract import Rows
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, decayed, dense, live, merged, schedulable, settled, still
 from suite.optimizers.sm3 import EPSILON
 from suite.optimizers.sm3.settings import Settings
@@ -17,7 +17,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def sm3(**settings: Any) -> Optimizer:
     """AdaGrad with one number for each slice; the rule is in the package's docstring.
 

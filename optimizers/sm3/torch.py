@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.torch import Optimizer, decayed, dense, present, velocities, weights, wide
 from suite.optimizers.sm3 import EPSILON
 from suite.optimizers.sm3.settings import Settings
 
 
-@described(Settings)
+@describe_settings(Settings)
 class SM3(Optimizer):
     """AdaGrad with one number for each slice; the rule is in the package's docstring.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.contract import Reduce
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import Optimizer, after_programs, one_rank, settled, shaped
 from suite.optimizers._linalg.jax import decomposable, finite
@@ -20,7 +20,7 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def soap(*, shapes: Mapping[str, tuple[int, ...]] | None = None, world: int = 1, **settings: Any) -> Optimizer:
     """Adam in Shampoo's eigenbasis; the rule is in the package's docstring.
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Reduce
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.torch import Optimizer, dense, names, one_rank, present, weights, wide, zeros
 from suite.optimizers.soap.plan import SOAPPlan
@@ -17,7 +17,7 @@ Tree = dict[str, Tensor]
 Index = slice | Tensor  # some rows of a stack
 
 
-@described(Settings)
+@describe_settings(Settings)
 class SOAP(Optimizer):
     """Adam in Shampoo's eigenbasis; the rule is in the package's docstring.
 

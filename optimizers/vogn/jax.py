@@ -9,7 +9,7 @@ from jax import Array
 
 from suite import stream
 from suite.contract import Layer, Reduce, UserError
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import Optimizer, settled, traced, unseen
 from suite.optimizers.vogn.jax_squares import rows, squares
@@ -21,7 +21,7 @@ State = dict[str, Any]
 Taps = Mapping[tuple[str, int], tuple[Array, Array]]
 
 
-@described(Settings)
+@describe_settings(Settings)
 def vogn(
     *, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], samples: int, **settings: Any
 ) -> Optimizer:

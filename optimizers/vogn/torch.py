@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer, Reduce, UserError
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.torch import by_name, by_updates, dense, normal, weights, zeros
 from suite.optimizers._base.torch_observing import Observing
@@ -20,7 +20,7 @@ Tree = dict[str, Tensor]
 Taps = Mapping[tuple[str, int], tuple[Tensor, Tensor]]
 
 
-@described(Settings)
+@describe_settings(Settings)
 class VOGN(Observing):
     """A Gaussian over the weights; the package's docstring describes the rule.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from suite.board.rows import Entry
-from suite.statistics.leaders import Separation, leader, separation
+from suite.statistics.leaders import Separation, find_leader, find_separation
 
 ALPHA = 0.05  # probability of ever naming a wrong leader in a contest; conventional
 
@@ -75,7 +75,7 @@ class Contest:
         return len({row.optimizer for row in self.rows})
 
 
-def contests(entries: Iterable[Entry]) -> list[Contest]:
+def compare_rows(entries: Iterable[Entry]) -> list[Contest]:
     """The contests of a group, the one with the most optimizers and results first. Baselines take part in none."""
     members: dict[Setting, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -101,11 +101,11 @@ def _places(rows: list[Entry]) -> tuple[Place, ...]:
     rivals = [row for row in rows if row.optimizer != first.optimizer and row.seeds]
     # The level of each comparison is that of `leader` for all rows: the data choose the first row among them.
     level = ALPHA / max(1, len(rows) - 1)
-    against = {row.results[0]["file"]: separation(row.seeds, first.seeds, level) for row in rows[1:]}
+    against = {row.results[0]["file"]: find_separation(row.seeds, first.seeds, level) for row in rows[1:]}
     leads = (
         bool(rivals)
         and all(against[row.results[0]["file"]].low > 1 for row in rivals)  # necessary, and found in less time
-        and leader([row.seeds for row in (first, *rivals)], alpha=level * len(rivals)) == 0
+        and find_leader([row.seeds for row in (first, *rivals)], alpha=level * len(rivals)) == 0
     )
     places = [Place("leads" if leads else "first" if rivals else "alone")]
     for row in rows[1:]:
@@ -159,9 +159,9 @@ def framework_effects(entries: Iterable[Entry]) -> list[FrameworkEffect]:
                 comm=comm,
                 world=world,
                 variant=variant if len(several[optimizer]) > 1 else "",
-                steps=separation(jax.seeds, torch.seeds, ALPHA),
+                steps=find_separation(jax.seeds, torch.seeds, ALPHA),
                 pairs=_pairs(jax.seeds, torch.seeds),
-                seconds=separation(timed[0].seeds, timed[1].seeds, ALPHA) if timed else None,
+                seconds=find_separation(timed[0].seeds, timed[1].seeds, ALPHA) if timed else None,
                 machine=timed[0].machine if timed else None,
                 seconds_pairs=_pairs(timed[0].seeds, timed[1].seeds) if timed else 0,
             )

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from suite.board.rows import COLUMNS, Entry, make_entry, sortable
+from suite.board.rows import COLUMNS, Entry, make_entry, rank_median
 from suite.contract import Target
-from suite.entries.condition import Result, add_baselines, as_text, condition_of, reported, rung_of
+from suite.entries.condition import Result, add_baselines, format_condition, read_condition, read_rung, select_reported
 from suite.entries.doubts import Doubt
 from suite.record import record
 from suite.record.record import is_baseline
@@ -112,7 +112,9 @@ class Leaderboard:
     unreported: int = 0  # results that do not count, because their seed chose their settings
 
 
-def rank(results: Iterable[Result], *, unreadable: Iterable[str] = (), doubts: Iterable[Doubt] = ()) -> Leaderboard:
+def rank_results(
+    results: Iterable[Result], *, unreadable: Iterable[str] = (), doubts: Iterable[Doubt] = ()
+) -> Leaderboard:
     """Group and rank results; a pure function of the set of results.
 
     Args:
@@ -121,18 +123,20 @@ def rank(results: Iterable[Result], *, unreadable: Iterable[str] = (), doubts: I
         doubts: shown beside the results that they are about; they do not change the order.
     """
     known = {_digest(result): result for result in results}
-    files = reported(known)
+    files = select_reported(known)
     ladders: dict[str, dict[str, dict]] = defaultdict(dict)
     for result in files.values():
         for target in result["targets"]:
-            ladders[as_text(condition_of(result))][as_text(rung_of(target))] = rung_of(target)
+            ladders[format_condition(read_condition(result))][format_condition(read_rung(target))] = read_rung(target)
     members: dict[str, list[str]] = defaultdict(list)
     for file, result in files.items():
-        condition = condition_of(result)
+        condition = read_condition(result)
         # a run that failed before its targets were known counts for every target of its ladder
-        rungs = [rung_of(target) for target in result["targets"]] or list(ladders[as_text(condition)].values())
+        rungs = [read_rung(target) for target in result["targets"]] or list(
+            ladders[format_condition(condition)].values()
+        )
         for rung in rungs or [None]:
-            members[as_text({**condition, "target": rung})].append(file)
+            members[format_condition({**condition, "target": rung})].append(file)
     add_baselines(members)
     groups = [_group(json.loads(key), {file: files[file] for file in names}) for key, names in members.items()]
     groups = sorted(_with_differences(groups), key=_group_order)
@@ -180,13 +184,13 @@ def _group(condition: dict[str, Any], files: dict[str, Result]) -> Group:
         spec = result["spec"]
         config = select_settings(record.load_run(result), ("weights", "measurement"))
         tuning = record.load_run(result).tuning.plain()
-        row = as_text([*(spec[key] for key in COLUMNS), tuning, config])
+        row = format_condition([*(spec[key] for key in COLUMNS), tuning, config])
         members[row][file] = result
         configs[is_baseline(spec)][row] = {key: value for key, value in config.items() if _is_shown(key)}
     settings = _differing(configs[True]) | _differing(configs[False])
     entries = [make_entry(results, condition["target"], settings[row]) for row, results in members.items()]
     return Group(
-        name=f"{condition['task']}-{hashlib.sha256(as_text(condition).encode()).hexdigest()[:8]}",
+        name=f"{condition['task']}-{hashlib.sha256(format_condition(condition).encode()).hexdigest()[:8]}",
         entries=_ranked(entries),
         published=tuple(sorted({id for result in files.values() for id in result["published"]})),
         note=min(result["data"]["note"] for result in files.values()),
@@ -197,13 +201,13 @@ def _group(condition: dict[str, Any], files: dict[str, Result]) -> Group:
 def _differing(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """For each row, the settings in which the rows differ."""
     names = sorted({name for config in configs.values() for name in config})
-    differing = [name for name in names if len({as_text(config.get(name)) for config in configs.values()}) > 1]
+    differing = [name for name in names if len({format_condition(config.get(name)) for config in configs.values()}) > 1]
     return {row: {name: config[name] for name in differing if name in config} for row, config in configs.items()}
 
 
 def _ranked(entries: list[Entry]) -> tuple[Entry, ...]:
     """Rank by the median of steps to the target; rows whose median seed misses follow by hit rate, without a rank."""
-    medians = {entry.results[0]["file"]: sortable(entry.steps) for entry in entries}
+    medians = {entry.results[0]["file"]: rank_median(entry.steps) for entry in entries}
 
     def order(entry: Entry) -> tuple:
         file = entry.results[0]["file"]
@@ -234,4 +238,4 @@ def _is_shown(key: str) -> bool:
 
 
 def _digest(result: Result) -> str:
-    return hashlib.sha256(as_text(result).encode()).hexdigest()[:16] + ".json"
+    return hashlib.sha256(format_condition(result).encode()).hexdigest()[:16] + ".json"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from suite.board.groups import Leaderboard, rank
-from suite.board.sections import Section, sections
+from suite.board.groups import Leaderboard, rank_results
+from suite.board.sections import Section, make_sections
 from suite.board.site.text import median, number
 from suite.contract import UserError
 from suite.entries import intake
@@ -32,30 +32,30 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the table would change")
     chosen = parser.parse_args(arguments)
     old = chosen.file.read_text(encoding="utf-8")
-    new = replaced(old, table(committed()))
+    new = replace_table(old, make_table(rank_committed()))
     if chosen.check:
         return int(old != new)
     chosen.file.write_text(new, encoding="utf-8", newline="\n")
     return 0
 
 
-def committed() -> Leaderboard:
+def rank_committed() -> Leaderboard:
     """The leaderboard of the results that are committed with the suite."""
     folder = Path(str(resources.files("suite.results"))) / "runs"
-    results, _ = intake.read(sorted(folder.rglob("*.json")))
-    return rank(results)
+    results, _ = intake.read_results(sorted(folder.rglob("*.json")))
+    return rank_results(results)
 
 
-def table(leaderboard: Leaderboard) -> str:
+def make_table(leaderboard: Leaderboard) -> str:
     """The table in Markdown: a line for each tuned ladder with the rows of its largest contest."""
-    lines = [_line(section) for section in sections(leaderboard.groups) if section.hardest.tuned and section.main]
+    lines = [_line(section) for section in make_sections(leaderboard.groups) if section.hardest.tuned and section.main]
     if len(lines) > MOST_LINES:
         more = len(lines) - MOST_LINES + 1
         lines[MOST_LINES - 1 :] = [f"| {more} more ladders | `suite board` shows them | | |"]
     return "\n".join([HEADER, *lines])
 
 
-def replaced(text: str, table: str) -> str:
+def replace_table(text: str, table: str) -> str:
     """The text with another table between the markers.
 
     Raises:

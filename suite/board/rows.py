@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import median, median_low
 from typing import Any
 
-from suite.entries.condition import Result, rung_of
+from suite.entries.condition import Result, read_rung
 from suite.record import record
 from suite.record.record import is_baseline
-from suite.statistics.summary import Observation, Summary, summarize
+from suite.statistics.summary import Observation, Summary, summarize_seeds
 
 COLUMNS = ("optimizer", "comm", "backend", "world")
 Seeds = dict[int, Observation]
@@ -91,7 +91,7 @@ def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings
     )
 
 
-def sortable(summary: Summary | None) -> float:
+def rank_median(summary: Summary | None) -> float:
     """The median for sorting; infinite if the median seed misses."""
     return math.inf if summary is None or summary.median is None else summary.median
 
@@ -134,7 +134,7 @@ def _score(results: list[Result], target: dict[str, Any] | None) -> float | None
 
 def _crossing(result: Result, target: dict[str, Any] | None) -> dict[str, Any] | None:
     """The entry of the ladder in which the run reached the target; None if it missed it."""
-    return next((rung for rung in result["targets"] if rung["reached"] and rung_of(rung) == target), None)
+    return next((rung for rung in result["targets"] if rung["reached"] and read_rung(rung) == target), None)
 
 
 def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> Seeds:
@@ -170,7 +170,7 @@ def _earliest(result: Result, crossing: dict[str, Any], unit: str) -> float:
 
 
 def _summary(seeds: Seeds) -> Summary | None:
-    return summarize(seeds.values()) if seeds else None
+    return summarize_seeds(seeds.values()) if seeds else None
 
 
 def _machine(result: Result) -> str:

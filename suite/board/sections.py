@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from suite.board.contest import Contest, contests
+from suite.board.contest import Contest, compare_rows
 from suite.board.groups import Group
 from suite.board.rows import Entry
 
@@ -43,7 +43,7 @@ class Section:
     @cached_property
     def contests(self) -> tuple[Contest, ...]:
         """The contests for the hardest target, the largest first."""
-        return tuple(contests(self.hardest.entries))
+        return tuple(compare_rows(self.hardest.entries))
 
     @property
     def main(self) -> tuple[Contest, ...]:
@@ -71,7 +71,7 @@ class Section:
         return tuple(rows.values())
 
 
-def sections(groups: Iterable[Group]) -> list[Section]:
+def make_sections(groups: Iterable[Group]) -> list[Section]:
     """Collect the groups of each ladder; the ladders are in the order of their first groups.
 
     A section shows the rows of its hardest target. A group with results that this target lacks, because they were run

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suite.claims.claim import Check, Claim, select
-from suite.claims.evidence import Evidence, Results, collect, committed
-from suite.claims.runs import Budget, StopError, duration, minutes_of, run
+from suite.claims.claim import Check, Claim, select_claims
+from suite.claims.evidence import Evidence, Results, collect_evidence, find_committed
+from suite.claims.runs import Budget, StopError, estimate_minutes, format_duration, run_check
 from suite.claims.standing import Measured
-from suite.claims.table import number
-from suite.claims.verdict import error_rate, measured
+from suite.claims.table import format_number
+from suite.claims.verdict import divide_error, judge_check
 
 ROUNDING = 1e-9  # relative: what another processor or library may change in a float64
 
@@ -51,7 +51,7 @@ class Repetition:
     code: int = 0
 
 
-def repeat(
+def repeat_claims(
     names: Sequence[str], overrides: Sequence[str], budget: Budget, *, scale: str | None, keep: bool, quiet: bool
 ) -> Repetition:
     """Measure again what is committed for claims, the cheapest check first.
@@ -68,20 +68,20 @@ def repeat(
         UserError: if a name is unknown, or a run is rejected.
     """
     done = Repetition()
-    results = Results([committed()])
+    results = Results([find_committed()])
     planned: list[tuple[Claim, Check, list[Evidence]]] = []
-    for _, _, claim in select(names):
+    for _, _, claim in select_claims(names):
         for check in claim.checks:
             if scale not in (None, check.scale):
                 continue
-            values = collect(claim, check, results)
+            values = collect_evidence(claim, check, results)
             if not values:
                 done.absent.append(_name(claim, check))
             elif check.needs and not overrides:
                 done.skipped.append(_name(claim, check))
             else:
                 planned.append((claim, check, values))
-    for claim, check, values in sorted(planned, key=lambda item: minutes_of(item[1]) * len(item[2])):
+    for claim, check, values in sorted(planned, key=lambda item: estimate_minutes(item[1]) * len(item[2])):
         try:
             _repeat(claim, check, values, overrides, budget, done, keep=keep, quiet=quiet)
         except StopError as stopped:
@@ -105,37 +105,41 @@ def _repeat(
     folders: list[Path] = []
     seeds = set()
     for seed in (item.seed for item in values):
-        if not budget.allows(minutes_of(check)):
+        if not budget.allows(estimate_minutes(check)):
             break
         if not quiet:
-            print(f"{_name(claim, check)} · seed {seed}, {duration(check)}", flush=True)
-        new = run(claim, check, seed, [*overrides, "force=true"], keep=keep)
+            print(f"{_name(claim, check)} · seed {seed}, {format_duration(check)}", flush=True)
+        new = run_check(claim, check, seed, [*overrides, "force=true"], keep=keep)
         if new is None:
             done.code = 1
             continue
         folders += new
         seeds.add(seed)
-    again = [item for item in collect(claim, check, Results(folders)) if item.seed in seeds]
+    again = [item for item in collect_evidence(claim, check, Results(folders)) if item.seed in seeds]
     if not again:
         done.skipped.append(_name(claim, check))
         return
     before = [item for item in values if item.seed in {item.seed for item in again}]
-    alpha = error_rate(claim, check)
-    done.checks.append(Repeated(claim.id, measured(check, before, alpha=alpha), measured(check, again, alpha=alpha)))
+    alpha = divide_error(claim, check)
+    done.checks.append(
+        Repeated(claim.id, judge_check(check, before, alpha=alpha), judge_check(check, again, alpha=alpha))
+    )
 
 
 def _name(claim: Claim, check: Check) -> str:
     return f"{claim.id} · {check.name}"
 
 
-def show(done: Repetition) -> None:
+def show_repetition(done: Repetition) -> None:
     """Print the comparison of each check, and how many agree."""
     for one in done.checks:
         check = one.before.check
         print(f"{one.claim} · {check.name}: {check.quantity}; claimed {check.holds}")
         for seed, before in one.before.values.items():
             again = one.again.values[seed]
-            print(f"  seed {seed}: committed {number(before)}, again {number(again)}{_difference(before, again)}")
+            print(
+                f"  seed {seed}: committed {format_number(before)}, again {format_number(again)}{_difference(before, again)}"
+            )
         states = f"{one.before.state} with the committed values, {one.again.state} with the new ones"
         print(f"  {'agrees' if one.agrees else 'DISAGREES'}: {states}")
     for reason, names in (("no committed value", done.absent), ("not measured", done.skipped)):
@@ -154,7 +158,7 @@ def _difference(before: float, again: float) -> str:
     return " (equal up to rounding)" if share <= ROUNDING else f" (differs by {100 * share:.2g} %)"
 
 
-def as_dict(done: Repetition) -> dict[str, Any]:
+def format_repetition(done: Repetition) -> dict[str, Any]:
     """The comparison for JSON."""
     checks = [
         {

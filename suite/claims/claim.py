@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from suite.claims import study
 from suite.contract import UserError
 from suite.entries.faults import first_fault, line_of, not_yaml
-from suite.load import from_yaml, nearest
+from suite.load import from_yaml, suggest_names
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
@@ -140,7 +140,7 @@ class Paper(_Strict):
 
 
 @cache
-def load() -> dict[str, Paper]:
+def load_claims() -> dict[str, Paper]:
     """Every paper with claims, by the name of its file.
 
     Raises:
@@ -155,7 +155,7 @@ def load() -> dict[str, Paper]:
     }
 
 
-def parse(text: str, name: str) -> Paper:
+def parse_claims(text: str, name: str) -> Paper:
     """The claims of a user's file. It is read by the parser in Python, which bounds the depth of nesting.
 
     Args:
@@ -182,7 +182,7 @@ def _paper(content: Any, text: str, name: str) -> Paper:
         raise UserError(f"{name}: {first_fault(error, Paper, text)}") from error
 
 
-def select(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
+def select_claims(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
     """Claims with their papers, and the names of the papers' files.
 
     Args:
@@ -192,7 +192,7 @@ def select(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
     Raises:
         UserError: if a name is none of these; names the nearest.
     """
-    papers = dict(load())
+    papers = dict(load_claims())
     wanted = set()
     ids = {claim.id for paper in papers.values() for claim in paper.claims}
     for name in names:
@@ -206,7 +206,7 @@ def select(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
         elif name in ids or name in papers:
             wanted.add(name)
         else:
-            raise UserError(f"{name}: no such claim or paper; {nearest(name, ids | set(papers))}")
+            raise UserError(f"{name}: no such claim or paper; {suggest_names(name, ids | set(papers))}")
     return [
         (stem, paper, claim)
         for stem, paper in papers.items()
@@ -223,10 +223,10 @@ def _read(path: Path) -> Paper:
         raise UserError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start}: is not UTF-8") from error
-    paper = parse(text, path.as_posix())
+    paper = parse_claims(text, path.as_posix())
     for index, claim in enumerate(paper.claims):
         for number, check in enumerate(claim.checks):
-            if check.study and (fault := study.fault(check.study, check.arguments)):
+            if check.study and (fault := study.find_fault(check.study, check.arguments)):
                 field, cause = fault
                 place = ("claims", index, "checks", number, field)
                 raise UserError(f"{path.as_posix()}: line {line_of(text, place)}: {field}: {cause}")

@@ -17,11 +17,11 @@ from typing import Any
 
 from suite.claims import study
 from suite.claims.claim import Check, Claim
-from suite.claims.measure import Bounds, Result, quantity
+from suite.claims.measure import Bounds, Result, compute_quantity
 from suite.contract import UserError
 from suite.declared import Effect
 from suite.entries.condition import CADENCE, TUNING_SEEDS
-from suite.load import preset
+from suite.load import read_preset
 from suite.record import environment, record
 from suite.settings.configure import resolve
 from suite.settings.effects import select_settings
@@ -47,7 +47,7 @@ class Evidence:
     files: tuple[str, ...]
 
 
-def committed() -> Path:
+def find_committed() -> Path:
     """The suite's own folder of results."""
     return Path(str(resources.files("suite.results")))
 
@@ -60,7 +60,7 @@ class Results:
     """
 
     def __init__(self, folders: Sequence[Path] | None = None) -> None:
-        chosen = (committed(), Path("runs")) if folders is None else folders
+        chosen = (find_committed(), Path("runs")) if folders is None else folders
         self.folders = [folder for folder in chosen if folder.is_dir()]
         self._all: list[tuple[str, Result]] = []
         for folder in self.folders:
@@ -77,14 +77,14 @@ class Results:
             overrides: of the run.
             check: that uses the run.
         """
-        words = typed(overrides)
-        plausible = [item for item in self._all if _counts(item[1], check) and might_be(words, item[1])]
+        words = parse_overrides(overrides)
+        plausible = [item for item in self._all if _counts(item[1], check) and may_be_of_run(words, item[1])]
         if not plausible:
             return []
-        wanted = wanted_settings(overrides)
+        wanted = resolve_decisive(overrides)
         if check.measure and not (check.measure.steps_to or check.measure.seconds_to) and CADENCE not in words:
             wanted = {key: value for key, value in wanted.items() if key != CADENCE}
-        return [(path, result) for path, result in plausible if matches(wanted, result)]
+        return [(path, result) for path, result in plausible if is_of_run(wanted, result)]
 
 
 def _counts(result: Result, check: Check) -> bool:
@@ -108,27 +108,27 @@ def _read(path: Path) -> Result | None:
     return content if isinstance(content, dict) and {"spec", "curve", "targets", "outcome"} <= set(content) else None
 
 
-def typed(overrides: str) -> dict[str, str]:
+def parse_overrides(overrides: str) -> dict[str, str]:
     """The keys and values of overrides."""
     words = (word.lstrip("+~").partition("=") for word in shlex.split(overrides))
     return {key: value for key, _, value in words}
 
 
-def might_be(words: Mapping[str, str], result: Result) -> bool:
+def may_be_of_run(words: Mapping[str, str], result: Result) -> bool:
     """Whether a result agrees with the choices and values that overrides name; composing the rest takes longer."""
     usual = _chosen_by(words["experiment"]) if "experiment" in words else USUAL
     chosen = {"backend": "torch", **usual, **words}
     spec = result["spec"]
     if any(str(spec.get(key)) != chosen[key] for key in CHOICES if key in chosen and spec.get(key) is not None):
         return False
-    settings = measured_settings(result)
+    settings = select_decisive(result)
     return not any(_differs(value, settings[key]) for key, value in words.items() if key in settings)
 
 
 @cache
 def _chosen_by(experiment: str) -> dict[str, str]:
     """The choices of an experiment's file, such as its task and scale."""
-    entries = (entry for entry in preset("experiment", experiment).get("defaults", []) if isinstance(entry, dict))
+    entries = (entry for entry in read_preset("experiment", experiment).get("defaults", []) if isinstance(entry, dict))
     named = {key.removeprefix("override /"): value for entry in entries for key, value in entry.items()}
     return {key: value for key, value in named.items() if key in CHOICES}
 
@@ -145,7 +145,7 @@ def _differs(word: str, value: Any) -> bool:
         return False  # such as null or an expression
 
 
-def wanted_settings(overrides: str) -> dict[str, Any]:
+def resolve_decisive(overrides: str) -> dict[str, Any]:
     """The settings of a run, by dotted key, that affect its weights or what is measured."""
     return _composed(tuple(word for word in shlex.split(overrides) if word != DEFAULT))
 
@@ -156,34 +156,34 @@ def _composed(words: tuple[str, ...]) -> dict[str, Any]:
     return select_settings(resolve(words), DECISIVE)
 
 
-def measured_settings(result: Result) -> dict[str, Any]:
+def select_decisive(result: Result) -> dict[str, Any]:
     """The same settings of a result's run."""
     return select_settings(record.load_run(result), DECISIVE)
 
 
-def matches(wanted: Mapping[str, Any], result: Result) -> bool:
+def is_of_run(wanted: Mapping[str, Any], result: Result) -> bool:
     """Whether a result is of the run with some settings, up to the seed; other settings may be missing in `wanted`."""
-    own = measured_settings(result)
+    own = select_decisive(result)
     return all(key in own and own[key] == value for key, value in wanted.items()) and ("baseline.name" in own) == (
         "baseline.name" in wanted
     )
 
 
-def kind_of_machine(result: Result) -> tuple[str, ...]:
+def describe_kind(result: Result) -> tuple[str, ...]:
     """What must be equal for seconds to be compared: processor, GPUs, device, threads, and settings of time."""
     facts, devices = result["environment"], {segment["device"] for segment in result["segments"]}
     everything = select_settings(record.load_run(result), ("time",))
-    timing = [f"{key}={value}" for key, value in everything.items() if key not in measured_settings(result)]
+    timing = [f"{key}={value}" for key, value in everything.items() if key not in select_decisive(result)]
     threads = f"{facts['threads']} threads"
     return (
-        environment.described(facts),
+        environment.describe_environment(facts),
         " then ".join(sorted(devices)),
         threads,
         *(w for w in timing if UNTIMED not in w),
     )
 
 
-def collect(claim: Claim, check: Check, results: Results) -> list[Evidence]:
+def collect_evidence(claim: Claim, check: Check, results: Results) -> list[Evidence]:
     """Everything measured for a check, by seed."""
     if check.study:
         return list(_of_study(claim, check, results.folders))
@@ -199,11 +199,11 @@ def collect(claim: Claim, check: Check, results: Results) -> list[Evidence]:
 
 def _of_one_kind(check: Check, runs: Mapping[str, Found]) -> dict[str, BySeed]:
     """The result of each seed, of several the last by name; for seconds, of the kind of machine with the most seeds."""
-    if not in_seconds(check):
+    if not is_in_seconds(check):
         return {name: _by_seed(found) for name, found in runs.items()}
-    kinds = sorted({kind_of_machine(result) for found in runs.values() for _, result in found})
+    kinds = sorted({describe_kind(result) for found in runs.values() for _, result in found})
     choices = [
-        {name: _by_seed(item for item in found if kind_of_machine(item[1]) == kind) for name, found in runs.items()}
+        {name: _by_seed(item for item in found if describe_kind(item[1]) == kind) for name, found in runs.items()}
         for kind in kinds
     ]
     complete = [len(set.intersection(*(set(found) for found in choice.values()))) for choice in choices]
@@ -211,10 +211,10 @@ def _of_one_kind(check: Check, runs: Mapping[str, Found]) -> dict[str, BySeed]:
     return choices[complete.index(max(complete))] if choices else empty
 
 
-def different_machines(check: Check, results: Results) -> str:
+def name_differences(check: Check, results: Results) -> str:
     """A sentence if seconds of a check were measured on several kinds of machines, which are not compared; else ""."""
     found = [result for overrides in check.runs.values() for _, result in results.of(overrides, check)]
-    kinds = sorted({kind_of_machine(result) for result in found}) if in_seconds(check) else []
+    kinds = sorted({describe_kind(result) for result in found}) if is_in_seconds(check) else []
     if len(kinds) < 2:
         return ""
     differing = [sorted(set(parts)) for parts in zip(*kinds, strict=False) if len(set(parts)) > 1]
@@ -222,7 +222,7 @@ def different_machines(check: Check, results: Results) -> str:
     return f"seconds are compared only on one kind of machine, and these differ: {named}"
 
 
-def in_seconds(check: Check) -> bool:
+def is_in_seconds(check: Check) -> bool:
     """Whether a check's quantity is a time, which depends on the machine."""
     measure = check.measure
     return measure is not None and bool(measure.seconds_to or (measure.field and "seconds" in measure.field))
@@ -233,11 +233,11 @@ def _by_seed(found: Iterable[tuple[str, Result]]) -> BySeed:
 
 
 def _evidence(check: Check, seed: int, runs: Mapping[str, tuple[str, Result]]) -> Evidence:
-    bounds = quantity(check, {name: result for name, (_, result) in runs.items()})
+    bounds = compute_quantity(check, {name: result for name, (_, result) in runs.items()})
     return Evidence(seed, bounds, tuple(path for path, _ in runs.values()))
 
 
-def value_file(folder: Path, claim: Claim, check: Check, seed: int) -> Path:
+def locate_value(folder: Path, claim: Claim, check: Check, seed: int) -> Path:
     """The file of a study's value."""
     return folder / "studies" / claim.id / f"{check.name}-s{seed}.json"
 
@@ -247,13 +247,13 @@ def _of_study(claim: Claim, check: Check, folders: Sequence[Path]) -> Iterator[E
     for folder in folders:
         for path in sorted((folder / "studies" / claim.id).glob(f"{check.name}-s*.json")):
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content["made_by"] == made_by(check):
+            if content["made_by"] == identify_study(check):
                 value = float("nan") if content["value"] is None else content["value"]
                 by_seed[content["seed"]] = Evidence(content["seed"], Bounds(value, value), (_label(path, folder),))
     yield from (by_seed[seed] for seed in sorted(by_seed))
 
 
-def made_by(check: Check) -> dict[str, Any]:
+def identify_study(check: Check) -> dict[str, Any]:
     """What determines a study's value: its name, its arguments and the sha256 (12 digits) of its source files.
 
     Raises:
@@ -266,7 +266,7 @@ def made_by(check: Check) -> dict[str, Any]:
     return {"study": check.study, "arguments": dict(check.arguments), "code": code}
 
 
-def missing(check: Check, measured: Sequence[Evidence], count: int) -> list[int]:
+def list_missing_seeds(check: Check, measured: Sequence[Evidence], count: int) -> list[int]:
     """The seeds to measure next, so that `count` seeds are measured; tuned runs use no seed of the tuning."""
     used = {evidence.seed for evidence in measured}
     start = TUNING_SEEDS.stop if check.runs else 0

@@ -49,7 +49,7 @@ class Bounds:
         return self.low if self.low >= high else min(max(self.low, math.nextafter(low, high)), self.high)
 
 
-def quantity(check: Check, results: Mapping[str, Result]) -> Bounds:
+def compute_quantity(check: Check, results: Mapping[str, Result]) -> Bounds:
     """The quantity of a check for one seed.
 
     Args:
@@ -57,7 +57,7 @@ def quantity(check: Check, results: Mapping[str, Result]) -> Bounds:
         results: of one seed, by the names in `check.runs`.
     """
     assert check.measure is not None
-    first, *others = (read(check.measure, results[name]) for name in check.runs)
+    first, *others = (read_number(check.measure, results[name]) for name in check.runs)
     if check.compare == "value":
         return first
     second = others[0]
@@ -73,7 +73,7 @@ def _quotient(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.inf
 
 
-def read(measure: Measure, result: Result) -> Bounds:
+def read_number(measure: Measure, result: Result) -> Bounds:
     """The number that a measure names; NaN if the result does not contain it."""
     if measure.outcome is not None:
         number = float(result["outcome"]["kind"] == measure.outcome)

@@ -18,13 +18,20 @@ from pathlib import Path
 
 from suite import disk
 from suite.claims.claim import Check, Claim
-from suite.claims.evidence import Results, collect, committed, made_by, missing, value_file
+from suite.claims.evidence import (
+    Results,
+    collect_evidence,
+    find_committed,
+    identify_study,
+    list_missing_seeds,
+    locate_value,
+)
 from suite.claims.standing import Standing
-from suite.claims.standings import standings
-from suite.claims.verdict import error_rate, measured
+from suite.claims.standings import list_standings
+from suite.claims.verdict import divide_error, judge_check
 from suite.contract import UserError
 from suite.entries.submission import name_of
-from suite.record.record import as_json
+from suite.record.record import format_json
 
 LOG = Path("runs") / "reproduce.log"
 DECIDED = ("holds", "fails")
@@ -50,7 +57,7 @@ class StopError(Exception):
         self.code = code
 
 
-def reproduce(
+def reproduce_claims(
     names: Sequence[str], overrides: Sequence[str], budget: Budget, *, scale: str | None, keep: bool, quiet: bool
 ) -> int:
     """Measure what is missing for claims, within a budget.
@@ -69,7 +76,7 @@ def reproduce(
     Raises:
         UserError: if a name is unknown, or a run of the only claim is rejected. With several claims, the others go on.
     """
-    chosen = sorted(standings(names), key=lambda one: one.minutes or 0.0)
+    chosen = sorted(list_standings(names), key=lambda one: one.minutes or 0.0)
     code = 0
     for number, one in enumerate(chosen, start=1):
         progress = "" if quiet else f"[{number}/{len(chosen)}] {one.claim.id}"
@@ -91,29 +98,29 @@ def _measure(
     one: Standing, check: Check, overrides: Sequence[str], budget: Budget, progress: str, *, keep: bool
 ) -> int:
     """Measure one check until it is decided, its seeds are used up, or the budget ends; 1 if a run failed."""
-    alpha = error_rate(one.claim, check)
+    alpha = divide_error(one.claim, check)
     for count in range(1 if check.statistic == "exact" else check.seeds, _most(check) + 1):
-        evidence = collect(one.claim, check, Results())
-        if measured(check, evidence, alpha=alpha).state in DECIDED:
+        evidence = collect_evidence(one.claim, check, Results())
+        if judge_check(check, evidence, alpha=alpha).state in DECIDED:
             return 0
-        for seed in missing(check, evidence, count):
-            if not budget.allows(minutes_of(check)):
+        for seed in list_missing_seeds(check, evidence, count):
+            if not budget.allows(estimate_minutes(check)):
                 return 0
             if progress:
-                print(f"{progress} · {check.name} · seed {seed}, {duration(check)}", flush=True)
-            if run(one.claim, check, seed, overrides, keep=keep) is None:
+                print(f"{progress} · {check.name} · seed {seed}, {format_duration(check)}", flush=True)
+            if run_check(one.claim, check, seed, overrides, keep=keep) is None:
                 return 1
     return 0
 
 
-def minutes_of(check: Check) -> float:
+def estimate_minutes(check: Check) -> float:
     """The minutes of one seed of a check on two cores; infinite if unknown."""
     return math.inf if check.minutes is None else check.minutes * max(1, len(check.runs))
 
 
-def duration(check: Check) -> str:
+def format_duration(check: Check) -> str:
     """The same in words."""
-    minutes = minutes_of(check)
+    minutes = estimate_minutes(check)
     return "for an unknown time" if math.isinf(minutes) else f"about {minutes:.2g} min"
 
 
@@ -121,7 +128,7 @@ def _most(check: Check) -> int:
     return 1 if check.statistic == "exact" else max(check.seeds, check.most_seeds)
 
 
-def run(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:
+def run_check(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:
     """Measure one seed of a check.
 
     Args:
@@ -135,7 +142,7 @@ def run(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *, keep
         The folders of the new results, as `Results` takes them; None if a process failed.
     """
     if check.study:
-        folder = committed() if keep else Path("runs")
+        folder = find_committed() if keep else Path("runs")
         return [folder] if _run_study(claim, check, seed, folder) else None
     made = [_run_suite(words, seed, overrides, keep=keep) for words in check.runs.values()]
     return None if None in made else [folder for folders in made for folder in folders or []]
@@ -168,7 +175,7 @@ def _keep_run(path: Path) -> None:
     A committed result is never replaced; a repeated run gets a file of its own.
     """
     result = json.loads(path.read_text(encoding="utf-8"))
-    target = committed() / "runs" / name_of(result)
+    target = find_committed() / "runs" / name_of(result)
     if target.exists():
         target = target.with_name(f"{target.stem}-x{result['execution_id'][:8]}.json")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -176,10 +183,12 @@ def _keep_run(path: Path) -> None:
 
 
 def _run_study(claim: Claim, check: Check, seed: int, folder: Path) -> bool:
-    target = value_file(folder, claim, check, seed)
+    target = locate_value(folder, claim, check, seed)
     target.parent.mkdir(parents=True, exist_ok=True)
-    origin = made_by(check)
-    words = [f"{name}={value if isinstance(value, str) else as_json(value)}" for name, value in check.arguments.items()]
+    origin = identify_study(check)
+    words = [
+        f"{name}={value if isinstance(value, str) else format_json(value)}" for name, value in check.arguments.items()
+    ]
     code = _process(["-m", "suite.studies", str(check.study), str(seed), *words], answer := target.with_suffix(".new"))
     if code:
         answer.unlink(missing_ok=True)
@@ -188,7 +197,7 @@ def _run_study(claim: Claim, check: Check, seed: int, folder: Path) -> bool:
         return False
     value = json.loads(answer.read_text(encoding="utf-8").splitlines()[-1])["value"]
     answer.unlink()
-    disk.replace(target, as_json({"seed": seed, "value": value, "made_by": origin}, indent=1) + "\n")
+    disk.replace_file(target, format_json({"seed": seed, "value": value, "made_by": origin}, indent=1) + "\n")
     return True
 
 

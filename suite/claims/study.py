@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from suite.load import nearest
+from suite.load import suggest_names
 
 FOLDER = Path(str(resources.files("suite"))) / "studies"
 
@@ -22,7 +22,7 @@ def source_files(name: str) -> list[Path]:
     return sorted(package.glob("*.py")) or [file] * file.exists()
 
 
-def fault(study: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+def find_fault(study: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
     """The field of a check that is wrong, and what is wrong with it; None if nothing is.
 
     Args:
@@ -31,11 +31,11 @@ def fault(study: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
     """
     measure = _measure(study)
     if measure is None:
-        return "study", f"{study}: no such study; {nearest(study, _names())}"
+        return "study", f"{study}: no such study; {suggest_names(study, _names())}"
     accepted = [argument.arg for argument in (*measure.args.args[1:], *measure.args.kwonlyargs)]
     unknown = next((name for name in arguments if name not in accepted), None)
     if unknown is not None:
-        return "arguments", f"{study}: no argument {unknown}; {nearest(unknown, accepted)}"
+        return "arguments", f"{study}: no argument {unknown}; {suggest_names(unknown, accepted)}"
     required = {
         argument.arg
         for argument, default in zip(measure.args.kwonlyargs, measure.args.kw_defaults, strict=True)

@@ -34,7 +34,7 @@ def show_list(known: Sequence[Standing]) -> None:
     )
 
 
-def show(known: Sequence[Standing], *, everything: bool) -> None:
+def show_table(known: Sequence[Standing], *, everything: bool) -> None:
     """Print claims with their checks.
 
     Args:
@@ -66,24 +66,24 @@ def _show_claim(console: Any, one: Standing) -> None:
     console.print(Padding(Text(f"{one.claim.statement} ({one.citation}; {one.claim.place})"), (0, 0, 0, 2)))
     for item in one.checks:
         console.print(Padding(Text(f"{item.check.name}: {item.check.quantity}"), (0, 0, 0, 2)))
-        console.print(Padding(Text(line(item)), (0, 0, 0, 4)))
+        console.print(Padding(Text(format_line(item)), (0, 0, 0, 4)))
     for stand_in in dict.fromkeys(item.check.stands_for for item in one.checks if item.check.stands_for):
         console.print(Padding(Text(f"Stand-in: {stand_in}"), (0, 0, 0, 2)))
     console.print()
 
 
-def line(item: Measured) -> str:
+def format_line(item: Measured) -> str:
     """A check's published value, claimed region, measured value with its interval, state and reason."""
     check = item.check
-    parts = [] if check.published is None else [f"published {number(check.published)}"]
+    parts = [] if check.published is None else [f"published {format_number(check.published)}"]
     parts.append(f"claimed {check.holds}")
     if item.estimate is not None:
-        interval = f" ({number(item.low)} to {number(item.high)}, {len(item.values)} seeds)"
-        parts.append(f"measured {number(item.estimate)}{'' if check.statistic == 'exact' else interval}")
-    return " · ".join([*parts, f"{item.state}: {reason(item)}"])
+        interval = f" ({format_number(item.low)} to {format_number(item.high)}, {len(item.values)} seeds)"
+        parts.append(f"measured {format_number(item.estimate)}{'' if check.statistic == 'exact' else interval}")
+    return " · ".join([*parts, f"{item.state}: {format_reason(item)}"])
 
 
-def reason(item: Measured) -> str:
+def format_reason(item: Measured) -> str:
     """Why a check has its state, and what would decide it."""
     parts = [item.reason]
     if item.check.excluding and item.values:
@@ -94,11 +94,11 @@ def reason(item: Measured) -> str:
     if item.state == "out of reach" and item.check.cost:
         parts.append(f"cost: {item.check.cost}")
     if item.state == "out of reach" and item.check.runs:
-        parts.append(f"to plan it, type suite plan {next(iter(item.check.runs.values()))}")
+        parts.append(f"to plan it, run suite plan {next(iter(item.check.runs.values()))}")
     return "; ".join(parts)
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """A number with four significant digits; empty for None."""
     if value is None:
         return ""

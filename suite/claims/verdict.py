@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from suite.claims.claim import Check, Claim, Paper, Region
-from suite.claims.evidence import Evidence, Results, collect, different_machines, missing
+from suite.claims.evidence import Evidence, Results, collect_evidence, list_missing_seeds, name_differences
 from suite.claims.standing import Measured, Pattern, Standing, State, Verdict
 from suite.statistics.sequential import Decision, decide
 from suite.statistics.share import share_interval
@@ -24,12 +24,12 @@ REASONS: dict[State, str] = {
 }
 
 
-def error_rate(claim: Claim, check: Check) -> float:
+def divide_error(claim: Claim, check: Check) -> float:
     """The error rate of one check: the claim's, divided by its number of checks of the same size."""
     return ALPHA / sum(other.scale == check.scale for other in claim.checks)
 
 
-def measured(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> Measured:
+def judge_check(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> Measured:
     """The state of a check.
 
     Args:
@@ -107,7 +107,7 @@ def _share(check: Check, values: Mapping[int, float], files: tuple[str, ...], al
     return Measured(check, state, dict(values), ones / n, interval.low, interval.high, None, REASONS[state], files)
 
 
-def standing(claim: Claim, name: str, paper: Paper, results: Results) -> Standing:
+def judge_claim(claim: Claim, name: str, paper: Paper, results: Results) -> Standing:
     """The verdict on a claim so far.
 
     Args:
@@ -120,14 +120,14 @@ def standing(claim: Claim, name: str, paper: Paper, results: Results) -> Standin
     states = []
     minutes = 0.0
     for check in claim.checks:
-        evidence = collect(claim, check, results)
-        state = measured(check, evidence, alpha=ALPHA / len(sizes[check.scale]))
-        remark = different_machines(check, results)
+        evidence = collect_evidence(claim, check, results)
+        state = judge_check(check, evidence, alpha=ALPHA / len(sizes[check.scale]))
+        remark = name_differences(check, results)
         states.append(replace(state, reason=f"{state.reason}; {remark}") if remark else state)
         if not check.needs and states[-1].state in ("not run", "undecided"):
             count = check.seeds if states[-1].state == "not run" else check.most_seeds
             runs = max(1, len(check.runs))
-            minutes += (check.minutes or 0.0) * runs * len(missing(check, evidence, count))
+            minutes += (check.minutes or 0.0) * runs * len(list_missing_seeds(check, evidence, count))
     published = [state.state for state in states if state.check.scale == "published"]
     stand_in = [state.state for state in states if state.check.scale == "stand-in"]
     return Standing(claim, name, paper.citation, _verdict(published), _pattern(stand_in), tuple(states), minutes)

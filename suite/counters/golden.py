@@ -53,7 +53,7 @@ def _shown(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ the file
-def read(path: Path) -> list[dict[str, Any]]:
+def read_counters(path: Path) -> list[dict[str, Any]]:
     """The entries of a file of counts.
 
     Raises:
@@ -74,7 +74,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def write(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+def write_counters(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
     """Write a file of counts: a line for each count, so that a difference is easy to read."""
     import yaml
 
@@ -87,12 +87,12 @@ def write(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
 
     Dumper.add_representer(list, losses)
     content = {"made_with": made_with(), "entries": [dict(entry) for entry in entries]}
-    disk.replace(path, HEAD + yaml.dump(content, Dumper=Dumper, sort_keys=False, width=120))
+    disk.replace_file(path, HEAD + yaml.dump(content, Dumper=Dumper, sort_keys=False, width=120))
 
 
 def made_with() -> dict[str, str]:
     """The versions on which counts depend."""
-    return {"python": platform.python_version(), **environment.versions(PACKAGES)}
+    return {"python": platform.python_version(), **environment.read_versions(PACKAGES)}
 
 
 def other_versions(path: Path) -> list[str]:
@@ -108,7 +108,7 @@ def other_versions(path: Path) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------------------ counting
-def count(entry: Mapping[str, Any]) -> dict[str, Any]:
+def count_all(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Count a run, the steps to its targets, or an import again, each in processes of its own.
 
     Returns:
@@ -139,7 +139,7 @@ def _process(entry: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------ changes
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     """The counts in which two entries differ."""
     return list(_changes(before.get("counts"), after.get("counts"), ""))
 
@@ -153,7 +153,7 @@ def _changes(before: Any, after: Any, place: str) -> Iterator[Change]:
         yield Change(place, before, after)
 
 
-def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+def judge_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
     """What kind of change the losses show; None if none has changed.
 
     In double precision rounding is tiny in the first steps, so that a difference means other mathematics.
@@ -179,7 +179,7 @@ def _close(before: Sequence[float], after: Sequence[float], epsilon: float) -> b
     )  # repr: a loss that is not a number equals itself
 
 
-def compared(
+def compare_counters(
     path: Path, names: Sequence[str], report: Callable[[str], None]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Accepted and present entries, one pair after the other; all, or those that are named.
@@ -187,12 +187,12 @@ def compared(
     Raises:
         UserError: if there is no entry of a name, or counting fails.
     """
-    entries = read(path)
+    entries = read_counters(path)
     known = [entry["name"] for entry in entries]
     for name in names:
         if name not in known:
-            raise UserError(f"{name}: no such entry; type one of {', '.join(known)}")
+            raise UserError(f"{name}: no such entry; choose one of {', '.join(known)}")
     for entry in entries:
         if not names or entry["name"] in names:
             report(f"counting {entry['name']}")
-            yield entry, count(entry)
+            yield entry, count_all(entry)

@@ -48,11 +48,11 @@ def counted(overrides: Sequence[str]) -> dict[str, Any]:
     run = configure.resolve_training([*words, *ALWAYS], directory)
     backend = run.backend
     if run.world > 1 and backend == "torch":
-        raise UserError("world=: several ranks are counted in one process, in jax only; type backend=jax")
-    load.framework(backend)
+        raise UserError("world=: several ranks are counted in one process, in jax only; set backend=jax")
+    load.check_framework(backend)
     prepare_backend(run)
     task = make_task(run)
-    engine = load.half("suite.engine", backend).Engine(task, run)
+    engine = load.load_half("suite.engine", backend).Engine(task, run)
     hyper = schedule.Scheduled(STEPS, run.schedule, run.optimizer, 1.0)
     losses: list[float] = []
 
@@ -67,7 +67,7 @@ def counted(overrides: Sequence[str]) -> dict[str, Any]:
     def steps() -> None:
         losses.extend(engine.losses([engine.step(step, batch(step), hyper[step]) for step in range(STEPS)]))
 
-    counts = load.half("suite.counters", backend).count(engine, warm, steps)
+    counts = load.load_half("suite.counters", backend).count(engine, warm, steps)
     arrays, _ = engine.snapshot()
     facts = engine.facts()
     exact = {"parameters": facts["parameters"], "state_bytes": sum(array.nbytes for array in arrays.values())}

@@ -30,7 +30,7 @@ class RanksDiffer(RuntimeError):
     """Ranks hold different weights."""
 
 
-def digest(arrays: Iterable[np.ndarray], so_far: int = 0) -> int:
+def compute_digest(arrays: Iterable[np.ndarray], so_far: int = 0) -> int:
     """Return the CRC-32 of some arrays' bytes, one after another.
 
     Args:
@@ -42,7 +42,7 @@ def digest(arrays: Iterable[np.ndarray], so_far: int = 0) -> int:
     return so_far
 
 
-def compare(digests: Sequence[int]) -> None:
+def compare_digests(digests: Sequence[int]) -> None:
     """Check that all ranks hold the same weights.
 
     Args:
@@ -85,17 +85,17 @@ def compare_exchanges(sent: np.ndarray, received: np.ndarray) -> None:
         raise RanksDiffer(f"{faults}; a byte was corrupted in transit or in memory")
 
 
-def parameters(task: Task) -> int:
+def count_parameters(task: Task) -> int:
     """Return the number of trained values, over all devices."""
     return sum(math.prod(spec.shape) for spec in task.shapes().values() if spec.kind == "parameter")
 
 
-def flops(task: Task) -> float | None:
+def count_flops(task: Task) -> float | None:
     """Return the FLOPs of one sample, forward and backward; None if the task does not count them."""
     return task.flops() if isinstance(task, Counts) else None
 
 
-def tables(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings) -> list[str]:
+def list_tables(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings) -> list[str]:
     """Return the names of the parameters that are placed by rows.
 
     Args:
@@ -110,19 +110,19 @@ def tables(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings) -> 
     if names and "rows" not in needs:
         raise UserError(
             f"optimizer={optimizer.name}: cannot update a table by rows; "
-            "type task.placement=replicated, or optimizer=sgd"
+            "set task.placement=replicated, or optimizer=sgd"
         )
     return names
 
 
-def embeddings(task: Task) -> list[str]:
+def list_embeddings(task: Task) -> list[str]:
     """Return the names of the parameters whose rows are looked up, including those with other uses."""
     layers = (layer.parameters for layer in task.layers().values() if layer.kind == "embedding")
     known = {name for parameters in layers for name in parameters}
     return [name for name, spec in task.shapes().items() if spec.table or name in known]
 
 
-def sparse(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings) -> Sparse | None:
+def find_sparse(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings) -> Sparse | None:
     """Return the task if some of its matrices are block-sparse, else None.
 
     Args:
@@ -138,12 +138,12 @@ def sparse(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings) -> 
     if "reset" not in needs:
         raise UserError(
             f"optimizer={optimizer.name}: needs whole matrices; of a sparse one only "
-            "blocks are stored, which may move; type task.sparsity=dense, or optimizer=adamw, or optimizer=sgd"
+            "blocks are stored, which may move; set task.sparsity=dense, or optimizer=adamw, or optimizer=sgd"
         )
     return task
 
 
-def moved(
+def move_blocks(
     task: Sparse,
     key: tuple[int, int],
     weights: Mapping[str, np.ndarray],
@@ -172,13 +172,13 @@ def moved(
     return new_patterns, masks
 
 
-def explored(patterns: Mapping[str, np.ndarray]) -> float | None:
+def share_explored(patterns: Mapping[str, np.ndarray]) -> float | None:
     """Return the share of all places that a block has ever occupied; None if blocks cannot move."""
     visited = [value for name, value in patterns.items() if name.endswith(".visited")]
     return float(sum(value.sum() for value in visited) / sum(value.size for value in visited)) if visited else None
 
 
-def editable(hyper: Iterable[str], held: Collection[str], optimizer: OptimizerSettings) -> None:
+def check_editable(hyper: Iterable[str], held: Collection[str], optimizer: OptimizerSettings) -> None:
     """Reject hyper-parameters that the optimizer does not read in each step, because a change would have no effect.
 
     Args:
@@ -198,12 +198,12 @@ def editable(hyper: Iterable[str], held: Collection[str], optimizer: OptimizerSe
             )
 
 
-def preparation(seed: int, batches: Iterable[Mapping[str, np.ndarray]]) -> Iterator[tuple[tuple[int, int], Any]]:
+def key_batches(seed: int, batches: Iterable[Mapping[str, np.ndarray]]) -> Iterator[tuple[tuple[int, int], Any]]:
     """Yield (key, batch) for the batches of `Engine.prepare`; no step uses these keys of random numbers."""
     return (((seed, LAST - number), batch) for number, batch in enumerate(batches))
 
 
-def share(task: Task, seed: int, name: str, rank: int, world: int) -> np.ndarray:
+def make_share(task: Task, seed: int, name: str, rank: int, world: int) -> np.ndarray:
     """Return a rank's initial rows of a table, (⌈rows / world⌉, d); rows past the table's end are zero."""
     rows = task.shapes()[name].shape[0]
     share_rows = -(-rows // world)

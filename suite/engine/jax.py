@@ -53,7 +53,7 @@ class Engine:
         self.task, self.seed, self.world = task, run.seed, run.world
         self.precision, self.share = run.precision, (jax.process_index(), jax.process_count())
         self.devices, self.ranks = devices_for(run.device, self.world), Ranks()
-        self.modes, node = setup.modes(run.comm, task, self.world, "jax"), run.optimizer
+        self.modes, node = setup.make_modes(run.comm, task, self.world, "jax"), run.optimizer
         self.mode = next(iter(self.modes))
         channels = self.modes[self.mode]
         self.transport = functools.partial(Transport, self.world, channels.locals)
@@ -62,15 +62,15 @@ class Engine:
         devices = enumerate(self.mesh.devices.flat)
         self.local_ranks = tuple(rank for rank, device in devices if device.process_index == process)
         self.programs = Programs(self.mesh, self.transport, self._mode)
-        model = load.half(run.task.module, "jax").make(task)
+        model = load.load_half(run.task.module, "jax").make(task)
         with self._mode():
             kind = jnp.result_type(float)
             shapes = task.shapes()
-            self.node, self.needs = node, load.common(node.module).NEEDS
-            self.tables = tuple(engine.tables(task, self.needs, node))
+            self.node, self.needs = node, load.load_member(node.module).NEEDS
+            self.tables = tuple(engine.list_tables(task, self.needs, node))
             self.layout = Layout(self.mesh, self.tables)
-            self.sparse = engine.sparse(task, self.needs, node)
-            self.kinds = {n: kind for n, kind in setup.kind_of(task).items() if n not in self.tables}
+            self.sparse = engine.find_sparse(task, self.needs, node)
+            self.kinds = {n: kind for n, kind in setup.find_kinds(task).items() if n not in self.tables}
             initial = {name: task.init(self.seed, name) for name in shapes if name not in self.tables}
             arrays = {n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in initial.items()}
             arrays |= {name: self.layout.table(task, self.seed, name, kind) for name in self.tables}
@@ -79,7 +79,7 @@ class Engine:
             params = self.layout.place(by_kind["parameter"])
             offers = {
                 "layers": task.layers(),
-                "tables": engine.embeddings(task),
+                "tables": engine.list_embeddings(task),
                 "shapes": {name: value.shape for name, value in params.items()},
                 "world": self.world,
                 "samples": task.data.samples["train"],
@@ -88,7 +88,7 @@ class Engine:
                 narrow = self.precision == "bfloat16"
                 offers["objective"] = offered(model, task, self.seed, self.world, by_kind, narrow=narrow)
             needed = {name: value for name, value in offers.items() if name in self.needs}
-            self.optimizer = load.made(load.half(node.module, "jax").make, node, "optimizer", **needed)
+            self.optimizer = load.make_member(load.load_half(node.module, "jax").make, node, "optimizer", **needed)
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
             self.split = "program" in self.needs and ("observe" in self.needs or "collect" in self.needs)
             self.maths = Maths(
@@ -113,7 +113,7 @@ class Engine:
             hyper = self.run["opt"]["hyper"]
             # an optimizer may leave out of an update by rows what depends on a hyper-parameter that starts at 0
             self.live = {name for name, value in hyper.items() if not self.tables or name == "lr" or float(value)}
-            if setup.remembers(run.comm):
+            if setup.keeps_state(run.comm):
                 self._open_slots()
 
     def _open_slots(self) -> None:
@@ -143,7 +143,7 @@ class Engine:
     def use(self, mode: str | Mapping[str, str]) -> None:
         """Send gradients in this communication mode from now on; its programs are compiled when they are needed."""
         self.mode = str(mode)
-        self.maths = replace(self.maths, channels=setup.mixed(self.modes, mode))
+        self.maths = replace(self.maths, channels=setup.mix_modes(self.modes, mode))
 
     def exchange(self, kind: str) -> None:
         """Average arrays of the size of all gradients of one kind of layer (the weights), and discard the result."""
@@ -197,7 +197,7 @@ class Engine:
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
         """Compile every program of these steps, two at a time, so that no step has to compile one."""
-        engine.editable(hyper, self.live, self.node)
+        engine.check_editable(hyper, self.live, self.node)
         with self._mode():
             self._compile(steps, *self.layout.inputs(self.seed, batch, 0, hyper))
 
@@ -238,7 +238,7 @@ class Engine:
         """Initialise the optimizer's statistics with their mean over batches at the current weights."""
         with self._mode():
             total, count = None, 0
-            for (_, number), batch in engine.preparation(self.seed, batches):
+            for (_, number), batch in engine.key_batches(self.seed, batches):
                 inputs = self.layout.inputs(self.seed, batch, number, {})[:2]
                 statistics = self.programs("statistics", self.run, *inputs)
                 total = jax.tree.map(jnp.add, total, statistics) if total else statistics
@@ -248,7 +248,7 @@ class Engine:
 
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
         """Make update number `step` (from 0) and return its mean loss, which may not be computed yet."""
-        engine.editable(hyper, self.live, self.node)
+        engine.check_editable(hyper, self.live, self.node)
         with self._mode():
             rest = self.layout.inputs(self.seed, batch, step, hyper)
             run = self.run
@@ -300,7 +300,7 @@ class Engine:
         weights = {name: self._host(self.run["params"][f"{name}.weight"]) for name in task.matrices()}
         patterns = {name: self._host(value) for name, value in self.run["patterns"].items()}
         seed, step = np.asarray(key).tolist()
-        new_patterns, moved = engine.moved(task, (seed, step), weights, patterns, gradients)
+        new_patterns, moved = engine.move_blocks(task, (seed, step), weights, patterns, gradients)
         whole = self.layout.whole
         self.run["patterns"] = jax.device_put(new_patterns, whole)
         self.run |= self.programs("reset", {n: self.run[n] for n in ("params", "opt")}, jax.device_put(moved, whole))
@@ -409,9 +409,11 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
         return facts(self.mesh.local_devices[0]) | {
-            "parameters": engine.parameters(self.task),
-            "flops": engine.flops(self.task),
-            "explored": engine.explored({name: self._host(value) for name, value in self.run["patterns"].items()}),
+            "parameters": engine.count_parameters(self.task),
+            "flops": engine.count_flops(self.task),
+            "explored": engine.share_explored(
+                {name: self._host(value) for name, value in self.run["patterns"].items()}
+            ),
             "optimizer": self._counted(),
             "compile_seconds": self.programs.seconds,
             "compile_cache": self.programs.cache.answer,

@@ -32,7 +32,7 @@ def devices_for(name: str, world: int) -> list[Any]:
     try:
         devices = jax.devices() if name == "auto" else jax.devices(name)
     except RuntimeError as error:
-        raise UserError(f"device={name}: jax has no such device here; type device=cpu, or install its build") from error
+        raise UserError(f"device={name}: jax has no such device here; set device=cpu, or install its build") from error
     if len(devices) < world:
         raise UserError(f"world={world}: jax sees {len(devices)} device(s) of kind {devices[0].platform}")
     return devices[:world]
@@ -112,10 +112,10 @@ class Layout:
     def table(self, task: Task, seed: int, name: str, kind: Any) -> Array:
         """Return a table's initial rows; each process makes those of its devices."""
         world = self.mesh.size
-        first = engine.share(task, seed, name, 0, world)
+        first = engine.make_share(task, seed, name, 0, world)
 
         def rows(index: Any) -> np.ndarray:
-            return engine.share(task, seed, name, (index[0].start or 0) // len(first), world).astype(kind)
+            return engine.make_share(task, seed, name, (index[0].start or 0) // len(first), world).astype(kind)
 
         return jax.make_array_from_callback((world * len(first), *first.shape[1:]), self.split, rows)
 

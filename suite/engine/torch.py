@@ -47,7 +47,7 @@ class Engine:
         self.compiles, self.compile_seconds = run.compile, 0.0
         if self.compiles:
             require_compiler(self.device)
-        self.modes = setup.modes(run.comm, task, run.world, "torch", self.compiles)
+        self.modes = setup.make_modes(run.comm, task, run.world, "torch", self.compiles)
         node = run.optimizer
         first = next(iter(self.modes))
         deadline = run.launch.deadline
@@ -56,13 +56,13 @@ class Engine:
         self.local_ranks = (transport.rank,)
         self.reduce, self.ranks = Reduce(transport, self.modes[first]), Ranks(self.world, self.device)
         with torch.device("meta"):  # torch's own initial values would take memory and random numbers
-            self.model = load.half(run.task.module, "torch").make(task)
-        self.node, self.needs = node, load.common(node.module).NEEDS
-        self.tables = engine.tables(task, self.needs, node)
-        self.sparse = engine.sparse(task, self.needs, node)
+            self.model = load.load_half(run.task.module, "torch").make(task)
+        self.node, self.needs = node, load.load_member(node.module).NEEDS
+        self.tables = engine.list_tables(task, self.needs, node)
+        self.sparse = engine.find_sparse(task, self.needs, node)
         self._load(task)
         self.named = dict(self.model.named_parameters())
-        self.kinds = {n: kind for n, kind in setup.kind_of(task).items() if n not in self.tables}
+        self.kinds = {n: kind for n, kind in setup.find_kinds(task).items() if n not in self.tables}
         self.schedules: dict[str, Any] = {}
         self.use(first)
         buffers, specs = dict(self.model.named_buffers()), task.shapes()
@@ -82,14 +82,14 @@ class Engine:
         )
         offers = {
             "layers": self.layers,
-            "tables": engine.embeddings(task),
+            "tables": engine.list_embeddings(task),
             "shapes": {name: tuple(parameter.shape) for name, parameter in self.named.items()},
             "world": self.world,
             "samples": task.data.samples["train"],
         }
         needed = {name: value for name, value in offers.items() if name in self.needs}
-        make = load.half(node.module, "torch").make
-        self.optimizer: TorchOptimizer = load.made(make, node, "optimizer", self.named.items(), **needed)
+        make = load.load_half(node.module, "torch").make
+        self.optimizer: TorchOptimizer = load.make_member(make, node, "optimizer", self.named.items(), **needed)
         self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
         self.carry = self._carry(task.carry(task.batch_size // self.world))
 
@@ -97,7 +97,7 @@ class Engine:
         """Set the model's initial values; for a table placed by rows, this rank's rows."""
         initial = {n: task.init(self.seed, n) for n in task.shapes() if n not in self.tables}
         for name in self.tables:
-            initial[name] = engine.share(task, self.seed, name, *self.share)
+            initial[name] = engine.make_share(task, self.seed, name, *self.share)
             module, _, leaf = name.rpartition(".")
             shape = initial[name].shape
             empty = torch.nn.Parameter(torch.empty(shape, device="meta"))
@@ -113,7 +113,7 @@ class Engine:
 
     def use(self, mode: str | Mapping[str, str]) -> None:
         """Send gradients in this communication mode from now on."""
-        self.reduce.channels, name = setup.mixed(self.modes, mode), str(mode)
+        self.reduce.channels, name = setup.mix_modes(self.modes, mode), str(mode)
         if name not in self.schedules:
             replicated = {name: value for name, value in self.named.items() if name in self.kinds}
             self.schedules[name] = self.reduce.channels.schedule.make(self.reduce, replicated)
@@ -153,7 +153,7 @@ class Engine:
         total: Tree = {}
         count = 0
         with self._mode():
-            for key, batch in engine.preparation(self.seed, batches):
+            for key, batch in engine.key_batches(self.seed, batches):
                 share = self._evaluate(self._micro(batch), key, labels=labels, observe=self._curvature)
                 total = {n: total[n] + v if total else v for n, v in share.statistics.items()}
                 count += 1
@@ -164,7 +164,7 @@ class Engine:
         """Make update number `step` (from 0) and return its mean loss, which may not be computed yet."""
         optimizer, reduce, needs = self.optimizer, self.reduce, self.needs
         for group in optimizer.param_groups:
-            engine.editable(hyper, group.keys() - {"params", "param_names"}, self.node)
+            engine.check_editable(hyper, group.keys() - {"params", "param_names"}, self.node)
             group.update(hyper)
         if "host" in needs:
             optimizer.host(step)
@@ -215,7 +215,7 @@ class Engine:
             gradients = {name: _numpy(value) for name, value in self.reduce.exact(share.statistics).items()}
         weights = {name: _numpy(self.named[f"{name}.weight"]) for name in matrices}
         patterns = {name: _numpy(value) for name, value in self.patterns.items()}
-        new_patterns, moved = engine.moved(task, key, weights, patterns, gradients)
+        new_patterns, moved = engine.move_blocks(task, key, weights, patterns, gradients)
         for name, value in new_patterns.items():
             self.patterns[name].copy_(torch.from_numpy(value))
         masks = {self.named[name]: torch.from_numpy(mask).to(self.device) for name, mask in moved.items()}
@@ -368,9 +368,9 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
         return facts(self.device) | {
-            "parameters": engine.parameters(self.task),
-            "flops": engine.flops(self.task),
-            "explored": engine.explored({name: _numpy(value) for name, value in self.patterns.items()}),
+            "parameters": engine.count_parameters(self.task),
+            "flops": engine.count_flops(self.task),
+            "explored": engine.share_explored({name: _numpy(value) for name, value in self.patterns.items()}),
             "optimizer": self.optimizer.facts() if "facts" in self.needs else None,
             "compile_seconds": self.compile_seconds,
             "compile_cache": None,

@@ -67,7 +67,7 @@ def observed(model: nn.Module, optimizer: torch.optim.Optimizer, *, counted: int
         raise UserError(f"observed: {type(optimizer).__name__} needs no more than the gradient; leave it out")
     modules = dict(model.named_modules())
     if missing := sorted(set(optimizer.layers) - set(modules)):
-        raise UserError(f"observed: the model has no layer {', '.join(missing)}; type layers=layers_of(model)")
+        raise UserError(f"observed: the model has no layer {', '.join(missing)}; set layers=layers_of(model)")
     samples = 0
 
     def add(taps: Taps) -> None:

@@ -22,7 +22,7 @@ def device_for(name: str) -> torch.device:
         UserError: there is no such device.
     """
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda: torch sees no GPU here; type device=cpu, or install a CUDA build of torch")
+        raise UserError("device=cuda: torch sees no GPU here; set device=cpu, or install a CUDA build of torch")
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     if kind == "cpu":
         return torch.device("cpu")
@@ -40,7 +40,7 @@ def require_compiler(device: torch.device) -> None:
     if device.type == "cpu" and not shutil.which(name):
         raise UserError(
             f"compile=true: torch compiles to C++ on a CPU, and there is no {name} here; "
-            "type compile=false, install g++, or name another compiler in CXX"
+            "set compile=false, install g++, or name another compiler in CXX"
         )
 
 

@@ -39,23 +39,23 @@ class Copy:
         return self.target.with_name(self.target.stem + DIGEST_SUFFIX)
 
 
-def present(folder: Path) -> list[Entry]:
+def find_accepted(folder: Path) -> list[Entry]:
     """The results that are already in a folder of results; other JSON files are left out."""
     entries = []
     for path in sorted(folder.glob("*/*.json")) if folder.is_dir() else ():
         with suppress(Unreadable):
-            result = strict.parse(strict.read_bytes(path))
+            result = strict.parse_json(strict.read_bytes(path))
             if isinstance(result, dict) and "execution_id" in result:
                 entries.append(Entry(path, result))
     return entries
 
 
-def same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def is_accepted(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two results have the same content, whatever the order of keys and the spaces between them."""
     return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
-def copies(
+def find_copies(
     submitted: Iterable[tuple[Entry, bytes]], folder: Path, existing: Sequence[Entry]
 ) -> tuple[list[Copy], list[tuple[Path, Path]], list[tuple[Path, str]]]:
     """Plan what to write.
@@ -81,7 +81,7 @@ def copies(
         execution = entry.result["execution_id"]
         if execution in executions:
             other = executions[execution]
-            if same(entry.result, other.result):
+            if is_accepted(entry.result, other.result):
                 already.append((entry.path, other.path))
             else:
                 faults.append(
@@ -104,7 +104,7 @@ def copies(
     return planned, already, faults
 
 
-def write(planned: Sequence[Copy]) -> None:
+def write_accepted(planned: Sequence[Copy]) -> None:
     """Write the files; if one cannot be written, remove those already written.
 
     Raises:
@@ -113,12 +113,12 @@ def write(planned: Sequence[Copy]) -> None:
     written: list[Path] = []
     try:
         for copy in planned:
-            with disk.writing(copy.target):
+            with disk.report_errors(copy.target):
                 copy.target.parent.mkdir(parents=True, exist_ok=True)
             if copy.digest is not None:
-                disk.create(copy.digest_path, copy.digest.encode())
+                disk.create_file(copy.digest_path, copy.digest.encode())
                 written.append(copy.digest_path)
-            disk.create(copy.target, copy.content)
+            disk.create_file(copy.target, copy.content)
             written.append(copy.target)
     except BaseException:
         for path in written:

@@ -8,8 +8,8 @@ from typing import Any
 from suite.contract import UserError
 from suite.entries.accept import recorded_digest
 from suite.entries.finding import Entry, Finding, Severity
-from suite.entries.recompute import differences, inconsistent, recompute
-from suite.entries.strict import shown
+from suite.entries.recompute import list_contradictions, list_differences, recompute_result
+from suite.entries.strict import escape_text
 from suite.record.record import is_baseline
 
 Event = Mapping[str, Any]
@@ -24,7 +24,7 @@ SLACK_SECONDS, SLACK_SHARE = 0.05, 0.001
 MOST_LISTED = 3  # differences from the log that a sentence lists
 
 
-def findings(entry: Entry) -> Iterator[Finding]:
+def check_result(entry: Entry) -> Iterator[Finding]:
     """Everything that is found in one result."""
 
     def found(severity: Severity, check: str, sentence: str, remedy: str) -> Finding:
@@ -50,7 +50,7 @@ def findings(entry: Entry) -> Iterator[Finding]:
     elif source["commit"] is None:
         yield found("note", "source", "names no commit", "run it in a checkout")
     for resumed in entry.result.get("resumed_anyway", ()):
-        changed = shown(", ".join(resumed["changed"]))
+        changed = escape_text(", ".join(resumed["changed"]))
         sentence = f"was resumed at step {resumed['step']} although this had changed: {changed}"
         yield found("doubtful", "source", sentence, "run it again without resume=anyway")
 
@@ -61,13 +61,16 @@ def _numbers(entry: Entry) -> Iterator[str]:
     if known and entry.log_digest and known != entry.log_digest:
         yield f"its log has the sha256 {entry.log_digest[:12]}…, but {known[:12]}… was submitted"
     try:
-        faults = [*differences(entry.result, recompute(entry.result, entry.events)), *inconsistent(entry.result)]
+        faults = [
+            *list_differences(entry.result, recompute_result(entry.result, entry.events)),
+            *list_contradictions(entry.result),
+        ]
     except (UserError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         faults = [f"cannot be recomputed ({type(error).__name__}: {error})"]
     if faults:
         source = "its log" if entry.events is not None else "its configuration and curve"
         more = f" and {len(faults) - MOST_LISTED} more" if len(faults) > MOST_LISTED else ""
-        yield f"disagrees with {source}: {'; '.join(shown(fault) for fault in faults[:MOST_LISTED])}{more}"
+        yield f"disagrees with {source}: {'; '.join(escape_text(fault) for fault in faults[:MOST_LISTED])}{more}"
 
 
 def _exceeds(part: float, whole: float) -> bool:
@@ -106,7 +109,7 @@ def _clock(result: Mapping[str, Any]) -> Iterator[str]:
         point = at_step.get(target["step"])
         seconds = target["train_seconds"]
         if target["reached"] and (point is None or seconds is None or seconds < point["train_seconds"]):
-            yield f"reached {shown(target['label'])} before the evaluation that it belongs to"
+            yield f"reached {escape_text(target['label'])} before the evaluation that it belongs to"
 
 
 def _log_clock(events: "tuple[Event, ...] | list[dict[str, Any]]") -> Iterator[str]:
@@ -140,7 +143,7 @@ def _ranges(result: Mapping[str, Any]) -> Iterator[str]:
             known = bounds(name)
             if known and value is not None and not known[0] <= value <= known[1] and name not in seen:
                 seen.add(name)
-                yield f"has {shown(name)} {value:g} at step {point['step']}, outside {known[0]:g} to {known[1]:g}"
+                yield f"has {escape_text(name)} {value:g} at step {point['step']}, outside {known[0]:g} to {known[1]:g}"
 
 
 def _fractions(result: Mapping[str, Any]) -> Iterator[str]:

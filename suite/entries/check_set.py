@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from suite.entries.condition import CADENCE, TUNING_SEEDS, as_text, condition_of
+from suite.entries.condition import CADENCE, TUNING_SEEDS, format_condition, read_condition
 from suite.entries.finding import Entry, Finding, Severity
-from suite.entries.strict import shown
+from suite.entries.strict import escape_text
 from suite.record import record
 from suite.record.record import is_baseline
 from suite.settings.effects import select_settings
@@ -22,7 +22,7 @@ MOST_NAMED = 6  # settings, seeds or versions that a sentence names
 SEVERAL = 2  # evaluations from which on an equal curve is no coincidence
 
 
-def findings(entries: Sequence[Entry]) -> Iterator[Finding]:
+def check_set(entries: Sequence[Entry]) -> Iterator[Finding]:
     """Everything that is found only by comparing results."""
     yield from _copies(entries)
     yield from _tuning(entries)
@@ -30,15 +30,15 @@ def findings(entries: Sequence[Entry]) -> Iterator[Finding]:
     for entry in entries:
         spec = entry.result["spec"]
         if not is_baseline(spec):
-            key = {"condition": condition_of(entry.result), "columns": [spec[name] for name in COLUMNS]}
-            rows[as_text(key)].append(entry)
+            key = {"condition": read_condition(entry.result), "columns": [spec[name] for name in COLUMNS]}
+            rows[format_condition(key)].append(entry)
     for row in rows.values():
         yield from _mixed(row)
         names = [name for name in _differing(row) if name != CADENCE]  # the cadence does not change the training
         by_settings: dict[str, list[Entry]] = defaultdict(list)
         for entry in row:
             settings = _settings(entry)
-            by_settings[as_text([settings.get(name) for name in names])].append(entry)
+            by_settings[format_condition([settings.get(name) for name in names])].append(entry)
         for alike in by_settings.values():
             yield from _versions(alike)
             yield from _seeds(alike)
@@ -60,21 +60,23 @@ def row_name(entry: Entry) -> str:
     spec = result["spec"]
     data = spec["config"]["task"].get("data") or result["data"]["name"]
     words = [spec["task"], data, record.method_of(spec), spec["comm"], spec["backend"], f"world {spec['world']}"]
-    return shown(" ".join(str(word) for word in words))
+    return escape_text(" ".join(str(word) for word in words))
 
 
 def _differing(row: Sequence[Entry]) -> list[str]:
     """The settings in which results differ. A setting that older results lack counts only if others differ in it."""
     settings = [_settings(entry) for entry in row]
     names = sorted({name for values in settings for name in values})
-    return [name for name in names if len({as_text(values[name]) for values in settings if name in values}) > 1]
+    return [
+        name for name in names if len({format_condition(values[name]) for values in settings if name in values}) > 1
+    ]
 
 
 def _mixed(row: Sequence[Entry]) -> Iterator[Finding]:
     """Runs of one method under equal conditions, but with different settings."""
     differing = _differing(row)
     if differing:
-        listed = ", ".join(shown(name) for name in differing[:MOST_NAMED])
+        listed = ", ".join(escape_text(name) for name in differing[:MOST_NAMED])
         more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
         sentence = f"{row_name(row[0])}: {len(row)} results differ in {listed}{more}"
         remedy = "compare only runs of equal settings; the board shows the others as rows of their own"
@@ -114,7 +116,7 @@ def _tuning(entries: Sequence[Entry]) -> Iterator[Finding]:
     for (_, source, trials), tuned in recipes.items():
         seeds = sorted({entry.result["spec"]["seed"] for entry in tuned})
         reported = ", ".join(map(str, seeds))
-        sentence = f"{shown(source)}: {len(tuned)} results report seeds among {reported}, but its settings are "
+        sentence = f"{escape_text(source)}: {len(tuned)} results report seeds among {reported}, but its settings are "
         sentence += f"the best of {trials} trials on the seeds {first} to {last}, and may suit these seeds"
         remedy = f"report seeds from {last + 1} on"
         yield Finding("doubtful", "tuning-seeds", _files(tuned), sentence, remedy)
@@ -135,12 +137,12 @@ def _copies(entries: Sequence[Entry]) -> Iterator[Finding]:
         result = entry.result
         executions[result["execution_id"]][json.dumps(result, sort_keys=True)].append(entry)
         if len(result["curve"]) >= SEVERAL:
-            metrics[as_text([_without_clock(point) for point in result["curve"]])].append(entry)
-            clocks[as_text([point["train_seconds"] for point in result["curve"]])].append(entry)
+            metrics[format_condition([_without_clock(point) for point in result["curve"]])].append(entry)
+            clocks[format_condition([point["train_seconds"] for point in result["curve"]])].append(entry)
     for execution, contents in executions.items():
         if len(contents) > 1:
             involved = [entry for alike in contents.values() for entry in alike]
-            sentence = f"the execution {shown(execution)} has {len(contents)} results with different content"
+            sentence = f"the execution {escape_text(execution)} has {len(contents)} results with different content"
             yield Finding("wrong", "copies", _files(involved), sentence, "keep the one that the run wrote")
     for alike in clocks.values():
         if len({entry.result["execution_id"] for entry in alike}) > 1:
@@ -172,12 +174,12 @@ def _unchecked(entries: Sequence[Entry]) -> Iterator[Finding]:
     members: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         data = entry.result["data"]
-        key = as_text([entry.result["spec"]["task"], data["name"], record.identity(data)])
-        sizes[key].add(as_text([data["samples"], data.get("dropped"), data["skipped"]]))
+        key = format_condition([entry.result["spec"]["task"], data["name"], record.identify_data(data)])
+        sizes[key].add(format_condition([data["samples"], data.get("dropped"), data["skipped"]]))
         members[key].append(entry)
     for key, counts in sizes.items():
         if len(counts) > 1:
-            name = shown(json.loads(key)[1])
+            name = escape_text(json.loads(key)[1])
             sentence = (
                 f"results on {name} of one checksum have {len(counts)} different splits into training and validation"
             )

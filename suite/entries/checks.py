@@ -12,8 +12,8 @@ from pathlib import Path
 
 from suite.contract import UserError
 from suite.entries import check_result, check_set, submission
-from suite.entries.finding import SEVERITIES, Entry, Finding, ordered
-from suite.entries.strict import Unreadable, shown
+from suite.entries.finding import SEVERITIES, Entry, Finding, sort_findings
+from suite.entries.strict import Unreadable, escape_text
 
 
 def check_entries(entries: Sequence[Entry]) -> list[Finding]:
@@ -22,8 +22,8 @@ def check_entries(entries: Sequence[Entry]) -> list[Finding]:
     Args:
         entries: results that follow the schema, with their logs where there are any.
     """
-    alone = [finding for entry in entries for finding in check_result.findings(entry)]
-    return ordered([*alone, *check_set.findings(entries)])
+    alone = [finding for entry in entries for finding in check_result.check_result(entry)]
+    return sort_findings([*alone, *check_set.check_set(entries)])
 
 
 def check_paths(paths: Sequence[Path]) -> tuple[int, list[Finding]]:
@@ -41,7 +41,7 @@ def check_paths(paths: Sequence[Path]) -> tuple[int, list[Finding]]:
     entries, unreadable, count = [], [], 0
     for path in paths:
         try:
-            files = submission.files(path)
+            files = submission.list_files(path)
         except Unreadable as error:
             raise UserError(f"{path}: {error}") from error
         for file in files:
@@ -55,10 +55,10 @@ def check_paths(paths: Sequence[Path]) -> tuple[int, list[Finding]]:
                     .replace(f"; {submission.REMEDY}", "")
                     .removeprefix("not a result of this suite ")
                 )
-                sentence = f"is not a result: {shown(faults)}"
+                sentence = f"is not a result: {escape_text(faults)}"
                 remedy = "leave it out, or submit the unchanged result of the run"
                 unreadable.append(Finding("wrong", "form", (file.as_posix(),), sentence, remedy))
-    return count, ordered([*unreadable, *check_entries(entries)])
+    return count, sort_findings([*unreadable, *check_entries(entries)])
 
 
 def print_findings(findings: Sequence[Finding], count: int) -> int:

@@ -19,13 +19,13 @@ GROUPS = (*SPEC, "baselines", "recipes", "experiments")
 Counts = dict[str, Counter[str]]
 
 
-def counts() -> Counts | None:
+def count_results() -> Counts | None:
     """The number of committed results by group and name; None if the suite is installed without results."""
     folder = Path(str(resources.files("suite.results")))
     if not (folder / "runs").is_dir():
         return None
     counted: Counts = {group: Counter() for group in GROUPS}
-    sources = {name: _source(name) for name in load.options("recipe")}
+    sources = {name: _source(name) for name in load.list_options("recipe")}
     for result in _results(folder):
         for group, name in _names(result, sources):
             counted[group][name] += 1
@@ -42,7 +42,7 @@ def _results(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _source(recipe: str) -> str:
     """The name of a recipe in results: its file name if it was tuned here, else the published row or code it cites."""
-    source = load.preset("recipe", recipe).get("tuning", {}).get("source", recipe)
+    source = load.read_preset("recipe", recipe).get("tuning", {}).get("source", recipe)
     return recipe if source.startswith("$") else source
 
 

@@ -2,7 +2,7 @@
 
 What a setting affects is declared where the setting is (`suite/declared.py`): a task's settings that affect what is
 measured are part of the condition. Results of older versions are completed by `record.load_run`, and the identity of
-generated data gets its sizes (`record.identity`).
+generated data gets its sizes (`record.identify_data`).
 """
 
 import json
@@ -30,7 +30,7 @@ def add_baselines(members: dict[str, list[str]]) -> None:
     """
 
     def fit(key: str) -> str:
-        return as_text(
+        return format_condition(
             json.loads(key) | {"batch_size": None, "parameters": None, "initial_weights": None, "tuned": False}
         )
 
@@ -41,7 +41,7 @@ def add_baselines(members: dict[str, list[str]]) -> None:
             members[group] = members[group] + baselines
 
 
-def condition_of(result: Result) -> dict[str, Any]:
+def read_condition(result: Result) -> dict[str, Any]:
     """What must be equal for two results to rank together, apart from the target."""
     spec, data = result["spec"], result["data"]
     run = record.load_run(result)
@@ -49,7 +49,7 @@ def condition_of(result: Result) -> dict[str, Any]:
     return {
         **{key: spec[key] for key in ("task", "variant", "scale", "batch_size")},
         "task_version": result["task_version"],
-        "data": {key: data[key] for key in ("kind", "name")} | {"identity": record.identity(data)},
+        "data": {key: data[key] for key in ("kind", "name")} | {"identity": record.identify_data(data)},
         "samples": data["samples"],
         "parameters": result["parameters"],
         # the weights' checksum, whatever their path
@@ -75,7 +75,7 @@ def _task_settings(run: AnyRun) -> dict[str, Any]:
     return settings
 
 
-def reported(files: Mapping[str, Result]) -> dict[str, Result]:
+def select_reported(files: Mapping[str, Result]) -> dict[str, Result]:
     """The results that count. Those of a tuned recipe with a seed of its tuning do not, where there are others.
 
     `suite tune` chooses settings by these seeds, so such a result was judged by its own choice. It counts only as long
@@ -88,7 +88,7 @@ def reported(files: Mapping[str, Result]) -> dict[str, Result]:
     def method(result: Result) -> str:
         spec, data = result["spec"], result["data"]
         keys = ("task", "variant", "scale", "optimizer", "backend", "comm", "world")
-        return as_text([*(spec.get(key) for key in keys), data["kind"], data["name"]])
+        return format_condition([*(spec.get(key) for key in keys), data["kind"], data["name"]])
 
     def chosen_by_itself(result: Result) -> bool:
         return bool(result["tuning"]["trials"]) and result["spec"]["seed"] in TUNING_SEEDS
@@ -97,11 +97,11 @@ def reported(files: Mapping[str, Result]) -> dict[str, Result]:
     return {file: item for file, item in files.items() if not (chosen_by_itself(item) and method(item) in others)}
 
 
-def rung_of(target: Mapping[str, Any]) -> dict[str, Any]:
+def read_rung(target: Mapping[str, Any]) -> dict[str, Any]:
     """The target of an entry of a result's ladder, without the run's progress."""
     return {key: target[key] for key in ("metric", "value", "higher_is_better")}
 
 
-def as_text(value: Any) -> str:
+def format_condition(value: Any) -> str:
     """A value as JSON; equal values give equal text."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from suite.entries import strict
 from suite.entries.faults import first_fault, not_yaml
-from suite.entries.strict import Unreadable, shown
+from suite.entries.strict import Unreadable, escape_text
 
 MOST_BYTES = 64 * 2**10
 FILE = r"^[A-Za-z0-9][A-Za-z0-9_+.-]*\.json$"
@@ -77,14 +77,14 @@ class Doubt(_Strict):
 
 
 @cache
-def doubts() -> list[Doubt]:
+def list_doubts() -> list[Doubt]:
     """The doubts that are committed, by name.
 
     Raises:
         Unreadable: if a file does not follow the format.
     """
     folder = Path(str(resources.files("suite.results"))) / "doubts"
-    return [read(path)[1] for path in sorted(folder.glob("*.yaml"))]
+    return [read_doubts(path)[1] for path in sorted(folder.glob("*.yaml"))]
 
 
 def about(doubts: Iterable[Doubt], files: Iterable[str], results: Iterable[Mapping[str, Any]] = ()) -> list[Doubt]:
@@ -104,7 +104,7 @@ def about(doubts: Iterable[Doubt], files: Iterable[str], results: Iterable[Mappi
     ]
 
 
-def read(path: Path) -> tuple[bytes, Doubt]:
+def read_doubts(path: Path) -> tuple[bytes, Doubt]:
     """The bytes of a doubt's file, and the doubt.
 
     Raises:
@@ -113,10 +113,10 @@ def read(path: Path) -> tuple[bytes, Doubt]:
     content = strict.read_bytes(path, MOST_BYTES)
     if not NAME.fullmatch(path.stem) or path.suffix != ".yaml":
         raise Unreadable("must be named <name>.yaml; the name has small letters, digits and hyphens")
-    return content, parse(content, path.stem)
+    return content, parse_doubts(content, path.stem)
 
 
-def parse(content: bytes, name: str) -> Doubt:
+def parse_doubts(content: bytes, name: str) -> Doubt:
     """The doubt in a file's content.
 
     Args:
@@ -143,11 +143,11 @@ def parse(content: bytes, name: str) -> Doubt:
             )
         return Doubt.model_validate({**entries, "name": name})
     except ValidationError as error:
-        raise Unreadable(shown(first_fault(error, Doubt, text, apart=["name"]))) from error
+        raise Unreadable(escape_text(first_fault(error, Doubt, text, apart=["name"]))) from error
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         if isinstance(error, Unreadable):
             raise
-        raise Unreadable(shown(not_yaml(error))) from error
+        raise Unreadable(escape_text(not_yaml(error))) from error
 
 
 def _reject_repeated(node: Any) -> None:
@@ -158,7 +158,9 @@ def _reject_repeated(node: Any) -> None:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         repeated = next((key for key in keys if keys.count(key) > 1), None)
         if repeated is not None:
-            raise Unreadable(f"line {node.start_mark.line + 1}: the key {shown(repeated)!r} occurs more than once")
+            raise Unreadable(
+                f"line {node.start_mark.line + 1}: the key {escape_text(repeated)!r} occurs more than once"
+            )
     for child in node.value if isinstance(node, yaml.CollectionNode) else ():
         for part in child if isinstance(child, tuple) else (child,):
             _reject_repeated(part)
@@ -176,6 +178,6 @@ def check_subject(doubt: Doubt, folder: Path) -> None:
         if file not in present:
             raise Unreadable(f"{file}: no such result in {folder}; give a file's name without its folder")
     if doubt.row is not None:
-        contents = (strict.parse(strict.read_bytes(path)) for path in present.values())
+        contents = (strict.parse_json(strict.read_bytes(path)) for path in present.values())
         if not any(doubt.row.matches(content) for content in contents):
             raise Unreadable(f"row: no result in {folder} belongs to it")

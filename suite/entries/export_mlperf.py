@@ -27,7 +27,7 @@ LACKING = {
 }
 
 
-def lines(result: Result) -> Iterator[str]:
+def format_log(result: Result) -> Iterator[str]:
     """The lines of a result's log.
 
     Args:

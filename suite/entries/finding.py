@@ -58,7 +58,7 @@ class Entry:
         return self.path.as_posix()
 
 
-def ordered(findings: Iterable[Finding]) -> list[Finding]:
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Findings with the worst first; the same findings give the same list."""
     return sorted(
         findings, key=lambda finding: (SEVERITIES.index(finding.severity), finding.check, finding.files, str(finding))

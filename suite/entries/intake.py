@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suite.contract import UserError
-from suite.entries.condition import Result, as_text
+from suite.entries.condition import Result, format_condition
 from suite.record import record
 from suite.record.record import SCHEMAS
 
@@ -156,7 +156,7 @@ class Accepted(_Part):
         return self
 
 
-def read(files: Iterable[Path]) -> tuple[list[Result], list[str]]:
+def read_results(files: Iterable[Path]) -> tuple[list[Result], list[str]]:
     """Read the results among JSON files.
 
     Args:
@@ -168,13 +168,13 @@ def read(files: Iterable[Path]) -> tuple[list[Result], list[str]]:
     results, left_out = [], []
     for file in files:
         try:
-            results.append(parse(file.read_text(encoding="utf-8")))
+            results.append(parse_result(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, RecursionError) as error:
             left_out.append(f"{file.as_posix()}: not a result: {_reason(error)}")
     return results, left_out
 
 
-def parse(text: str) -> Result:
+def parse_result(text: str) -> Result:
     """The result that a file contains.
 
     Raises:
@@ -195,7 +195,9 @@ def parse(text: str) -> Result:
         record.load_run(content)
     except UserError as error:
         raise ValueError(f"spec.config: {error}") from error
-    as_text(content).encode()  # raises where a text contains half of a surrogate pair, which no page can contain
+    format_condition(
+        content
+    ).encode()  # raises where a text contains half of a surrogate pair, which no page can contain
     return content
 
 

@@ -29,7 +29,7 @@ def schema_faults(result: Any) -> Iterator[str]:
         yield f"{'' if place == 'the result' else f'{place}: '}lacks {', '.join(names)}"
 
 
-def recompute(result: Mapping[str, Any], events: list[dict[str, Any]] | None) -> dict[str, Any]:
+def recompute_result(result: Mapping[str, Any], events: list[dict[str, Any]] | None) -> dict[str, Any]:
     """Recompute a result.
 
     Args:
@@ -46,12 +46,12 @@ def recompute(result: Mapping[str, Any], events: list[dict[str, Any]] | None) ->
     described = Data(**{name: value for name, value in data.items() if name != "label"})
     run, facts = record.load_run(result), result["environment"]
     device = run.device if isinstance(run, Run) else "cpu"
-    header["fingerprint"] = environment.fingerprint(facts, device=device, threads=facts["threads"])
-    recomputed = record.result(
+    header["fingerprint"] = environment.compute_fingerprint(facts, device=device, threads=facts["threads"])
+    recomputed = record.compute_result(
         events if events is not None else _events_from(result),
         run=run,
         targets=targets,
-        header=header | {"data": record.data_record(described)},
+        header=header | {"data": record.describe_data(described)},
         published=result["published"],
     )
     # of an older result, the names of settings and what the hash covers are not those of today
@@ -95,7 +95,7 @@ def _events_from(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*started, *decided, *evaluated, *saved, {"event": "finished", "outcome": result["outcome"], "facts": facts}]
 
 
-def differences(recorded: Any, computed: Any, place: str = "") -> Iterator[str]:
+def list_differences(recorded: Any, computed: Any, place: str = "") -> Iterator[str]:
     """One line for each leaf in which two JSON values differ.
 
     Args:
@@ -111,10 +111,10 @@ def differences(recorded: Any, computed: Any, place: str = "") -> Iterator[str]:
     elif recorded != computed and not (recorded != recorded and computed != computed):  # NaN equals NaN here
         yield f"{place}: the result has {recorded!r}, recomputed {computed!r}"
     for key, before, after in sorted(pairs, key=lambda pair: str(pair[0])):
-        yield from differences(before, after, f"{place}.{key}" if place else str(key))
+        yield from list_differences(before, after, f"{place}.{key}" if place else str(key))
 
 
-def inconsistent(result: Mapping[str, Any]) -> Iterator[str]:
+def list_contradictions(result: Mapping[str, Any]) -> Iterator[str]:
     """One line for each contradiction inside a result, which no log could have produced."""
     yield from _miscounted(result) if not is_baseline(result["spec"]) else ()
     if any(before["train_seconds"] >= after["train_seconds"] for before, after in pairwise(result["curve"])):
@@ -123,7 +123,7 @@ def inconsistent(result: Mapping[str, Any]) -> Iterator[str]:
     if result["outcome"]["kind"] == "reached" and (missed or not result["targets"]):
         reason = f"the run missed {', '.join(missed)}" if missed else "there is no target"
         yield f"outcome: 'reached', although {reason}"
-    unknown = set(result["published"]) - {row.id for row in published.rows_for(result["spec"]["task"])}
+    unknown = set(result["published"]) - {row.id for row in published.find_rows(result["spec"]["task"])}
     if unknown:
         yield f"published: {result['spec']['task']} has no rows {', '.join(sorted(unknown))}"
 

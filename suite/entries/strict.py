@@ -37,7 +37,7 @@ class _Fault:
     cause: str
 
 
-def shown(value: object) -> str:
+def escape_text(value: object) -> str:
     """A value from outside as text for messages: printable characters only, and shortened.
 
     Args:
@@ -69,13 +69,13 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     except FileNotFoundError as error:
         raise Unreadable("no such file") from error
     except (OSError, ValueError) as error:
-        raise Unreadable(f"cannot be read: {shown(error)}") from error
+        raise Unreadable(f"cannot be read: {escape_text(error)}") from error
     if len(content) > most:
         raise Unreadable(f"is larger than {most:,} bytes, the limit")
     return content
 
 
-def parse(content: bytes) -> Any:
+def parse_json(content: bytes) -> Any:
     """The JSON value in a file's content.
 
     Raises:
@@ -126,18 +126,18 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
         return entries
     seen: set[str] = set()
     repeated = next(key for key, _ in pairs if key in seen or seen.add(key))
-    return _Fault(f"the key {shown(repeated)!r} occurs more than once")
+    return _Fault(f"the key {escape_text(repeated)!r} occurs more than once")
 
 
 def _integer(digits: str) -> Any:
     if len(digits) > 20 or abs(int(digits)) > LARGEST:
-        return _Fault(f"{shown(digits)} is beyond ±{LARGEST:,}, the limit for whole numbers")
+        return _Fault(f"{escape_text(digits)} is beyond ±{LARGEST:,}, the limit for whole numbers")
     return int(digits)
 
 
 def _number(digits: str) -> Any:
     number = float(digits)
-    return number if math.isfinite(number) else _Fault(f"{shown(digits)} is too large for a number of 64 bits")
+    return number if math.isfinite(number) else _Fault(f"{escape_text(digits)} is too large for a number of 64 bits")
 
 
 def _faults(value: Any, place: str = "") -> Iterator[str]:
@@ -153,7 +153,7 @@ def _faults(value: Any, place: str = "") -> Iterator[str]:
     elif isinstance(value, dict):
         for key, entry in value.items():
             yield from (f"{here}: a key: {cause}" for cause in _text_faults(key))
-            yield from _faults(entry, f"{place}.{shown(key)}" if place else shown(key))
+            yield from _faults(entry, f"{place}.{escape_text(key)}" if place else escape_text(key))
 
 
 def _text_faults(text: str) -> Iterator[str]:

@@ -14,8 +14,8 @@ from suite.contract import UserError
 from suite.entries import strict
 from suite.entries.condition import Result
 from suite.entries.finding import Entry
-from suite.entries.recompute import differences, inconsistent, recompute, schema_faults
-from suite.entries.strict import LISTED, NotJson, Unreadable, shown
+from suite.entries.recompute import list_contradictions, list_differences, recompute_result, schema_faults
+from suite.entries.strict import LISTED, NotJson, Unreadable, escape_text
 from suite.record import record
 from suite.record.record import is_baseline
 
@@ -47,7 +47,7 @@ class Checked:
     faults: tuple[str, ...]
 
 
-def files(path: Path) -> list[Path]:
+def list_files(path: Path) -> list[Path]:
     """The result files that a path names.
 
     Args:
@@ -78,7 +78,7 @@ def files(path: Path) -> list[Path]:
     return sorted(runs or found)
 
 
-def read(path: Path) -> tuple[bytes, Result]:
+def read_submission(path: Path) -> tuple[bytes, Result]:
     """The bytes of a file, and the object in it, which has the version number of a result.
 
     Raises:
@@ -86,7 +86,7 @@ def read(path: Path) -> tuple[bytes, Result]:
     """
     content = strict.read_bytes(path)
     try:
-        result = strict.parse(content)
+        result = strict.parse_json(content)
     except NotJson as error:
         raise Unreadable(f"{error}; {REMEDY}") from error
     if not isinstance(result, dict) or "schema" not in result:
@@ -94,7 +94,7 @@ def read(path: Path) -> tuple[bytes, Result]:
     version = result["schema"]
     if version not in record.SCHEMAS or isinstance(version, bool):
         raise Unreadable(
-            f"schema: is {shown(version)}, but this version of the suite reads {record.SCHEMA}; use the version that "
+            f"schema: is {escape_text(version)}, but this version of the suite reads {record.SCHEMA}; use the version that "
             "wrote the file"
         )
     return content, result
@@ -104,7 +104,7 @@ def check(path: Path) -> Checked:
     """Check one result file, and the event log if it lies in a run directory."""
     content = b""
     try:
-        content, result = read(path)
+        content, result = read_submission(path)
         faults = tuple(_form_faults(result)) or tuple(_setting_faults(result))
         if faults:
             return Checked(path, None, content, faults)
@@ -120,7 +120,7 @@ def _form_faults(result: Result) -> Iterator[str]:
         if count == LISTED:
             yield "and further violations of the format"
             return
-        yield shown(fault)
+        yield escape_text(fault)
 
 
 def _setting_faults(result: Result) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _setting_faults(result: Result) -> Iterator[str]:
     try:
         record.load_run(result)
     except UserError as error:
-        yield shown(f"spec.config: {error}")
+        yield escape_text(f"spec.config: {error}")
 
 
 def _with_log(path: Path, result: Result) -> Entry:
@@ -140,7 +140,7 @@ def _with_log(path: Path, result: Result) -> Entry:
     events = []
     for number, line in enumerate(lines, start=1):
         try:
-            event = strict.parse(line)
+            event = strict.parse_json(line)
         except Unreadable as error:
             raise Unreadable(f"{LOG}, line {number}: {error}") from error
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
@@ -153,8 +153,8 @@ def _number_faults(entry: Entry) -> Iterator[str]:
     """Differences from what `suite verify` computes again, and words that cannot be part of a file's name."""
     try:
         faults = [
-            *differences(entry.result, recompute(entry.result, entry.events)),
-            *inconsistent(entry.result),
+            *list_differences(entry.result, recompute_result(entry.result, entry.events)),
+            *list_contradictions(entry.result),
         ]
         name_of(entry.result)
     except (UserError, Unreadable) as error:
@@ -162,7 +162,7 @@ def _number_faults(entry: Entry) -> Iterator[str]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         source = f"{LOG} is not the log of this run" if entry.events is not None else "a part is missing or misplaced"
         faults = [f"its numbers cannot be checked: {source} ({type(error).__name__}: {error})"]
-    yield from (shown(fault) for fault in faults[:LISTED])
+    yield from (escape_text(fault) for fault in faults[:LISTED])
     if len(faults) > LISTED:
         yield f"and {len(faults) - LISTED} more differences"
 
@@ -187,6 +187,8 @@ def name_of(result: Result) -> Path:
         words += [("backend", spec["backend"])]
     for place, word in [("task", spec["task"]), *words, ("hash", result["hash"])]:
         if not isinstance(word, str) or len(word) > LONGEST_WORD or not WORD.fullmatch(word):
-            raise Unreadable(f"{place}: {shown(word)!r} cannot be part of a file's name; use letters, digits and -_+.")
+            raise Unreadable(
+                f"{place}: {escape_text(word)!r} cannot be part of a file's name; use letters, digits and -_+."
+            )
     stem = "-".join(word for _, word in words)
     return Path(spec["task"]) / f"{stem}-s{spec['seed']}-{result['hash']}.json"

@@ -18,7 +18,7 @@ from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.training import adaptation, schedule, weights
 
 
-def check(run: AnyRun, task: Task) -> None:
+def check_run(run: AnyRun, task: Task) -> None:
     """Check that the parts of a run fit together.
 
     Args:
@@ -31,15 +31,15 @@ def check(run: AnyRun, task: Task) -> None:
     if isinstance(run, BaselineRun):
         return
     for module in _modules(run):
-        load.written(module, run.backend)
-    setup.modes(run.comm, task, run.world, None)
+        load.check_backend(module, run.backend)
+    setup.make_modes(run.comm, task, run.world, None)
     _schedule(run, task)
     _plan(run, task)
     weights.Keeper(run.save, task.targets[-1] if task.targets else None)
     _decisions(run)
 
 
-def processes(run: Run) -> None:
+def check_processes(run: Run) -> None:
     """Check the number of processes that `launch=local` starts.
 
     Raises:
@@ -48,15 +48,15 @@ def processes(run: Run) -> None:
     setting, world = run.launch.processes, run.world
     if setting == "auto":
         return
-    count = whole("launch.processes", setting)
+    count = parse_whole("launch.processes", setting)
     if count < 1 or world % count or (run.backend == "torch" and count != world):
         rule = f"world={world} " + (
             "needs one process per device" if run.backend == "torch" else "is not divisible by it"
         )
-        raise UserError(f"launch.processes={setting}: {rule}; type launch.processes=auto")
+        raise UserError(f"launch.processes={setting}: {rule}; set launch.processes=auto")
 
 
-def whole(key: str, value: Any) -> int:
+def parse_whole(key: str, value: Any) -> int:
     """Convert a setting, a number or text, to a whole number.
 
     Raises:
@@ -97,7 +97,7 @@ def _plan(run: Run, task: Task) -> None:
         UserError: for an option that the optimizer does not declare, and for those that its plan rejects.
     """
     module, options = run.optimizer.module, run.optimizer.options()
-    if declared := load.declared(module):
+    if declared := load.load_settings(module):
         options = {"settings": declared.given(options, "optimizer.")}
     if importlib.util.find_spec(f"{module}.plan") is None:
         return
@@ -105,7 +105,7 @@ def _plan(run: Run, task: Task) -> None:
     available = options | {
         "layers": task.layers(),
         "shapes": {name: spec.shape for name, spec in task.shapes().items() if spec.kind == "parameter"},
-        "tables": engine.embeddings(task),
+        "tables": engine.list_embeddings(task),
         "world": run.world,
     }
     parameters = inspect.signature(make).parameters
@@ -123,6 +123,6 @@ def _decisions(run: Run) -> None:
     if not run.comm.policy:
         raise UserError(
             f"decisions={path}: comm={run.comm.name} has no policy to repeat the decisions; remove "
-            "decisions=, or type comm= with the policy that made them"
+            "decisions=, or set comm= with the policy that made them"
         )
-    adaptation.recorded(path)
+    adaptation.read_decisions(path)

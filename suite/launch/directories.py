@@ -12,12 +12,12 @@ from suite.training import checkpoint
 DIFFERENCES = 3  # settings that a message names
 
 
-def directory(run: AnyRun) -> Path:
+def locate_run(run: AnyRun) -> Path:
     """The directory of a run's first execution: `run_dir`, or `runs/<task>/<hash>`."""
     return Path(run.run_dir or Path("runs") / run.task.name / hash_run(run))
 
 
-def begun(directory: Path) -> bool:
+def has_begun(directory: Path) -> bool:
     """Whether the run in a directory has made a step, a checkpoint or a result; True also if its log is damaged."""
     log = directory / "events.jsonl"
     outputs = (directory / "result.json", directory / checkpoint.NAME / "index.json", directory / checkpoint.BEFORE)
@@ -45,7 +45,7 @@ class Directory:
 
     def __init__(self, run: AnyRun, fingerprint: str):
         self.run, self.fingerprint = run, fingerprint
-        base = directory(run)
+        base = locate_run(run)
         existing = next(path for path in (base, *base.parents) if path.exists())
         if not existing.is_dir():
             raise UserError(f"{base}: {existing} is a file; choose another run_dir=")
@@ -76,7 +76,7 @@ class Directory:
             same = False  # a part of the run was made with other code, data or packages
         resumable = same or anyway
         other = header["hash"] != hash_run(self.run)
-        if (other or not same) and not begun(self.path):
+        if (other or not same) and not has_begun(self.path):
             return "new"  # the earlier start failed; the command has been corrected since
         if other:
             raise UserError(f"{self.path}: contains a run of another configuration ({self._difference(header['hash'])}")
@@ -95,7 +95,7 @@ class Directory:
         names = [name for name in ours if name in theirs and theirs[name] != ours[name]]
         shown = ", ".join(f"{name}={theirs[name]} there, {ours[name]} here" for name in names[:DIFFERENCES])
         other = f"{other_hash}; {shown}" + (", …" if len(names) > DIFFERENCES else "") if names else other_hash
-        per_rank = checkpoint.own(self.path) if "world" in names else []
+        per_rank = checkpoint.list_own_arrays(self.path) if "world" in names else []
         lost = (
             f". Each rank has its own {', '.join(per_rank)}, which world={ours['world']} cannot use" if per_rank else ""
         )

@@ -20,7 +20,7 @@ from suite.record.log import Log
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.run import AnyRun, BaselineRun, Run
-from suite.track.console import patience
+from suite.track.console import show_patience
 from suite.training import baseline, checkpoint, weights
 
 EXIT = {"reached": 0, "exhausted": 0, "diverged": 0, "failed": 1}
@@ -38,10 +38,10 @@ def make_task(run: AnyRun, *, absent: bool = False) -> Task:
     Raises:
         UserError: if data is missing, or the batch cannot be divided among the devices.
     """
-    make = load.common(run.task.module).make
-    task: Task = load.made(make, run.task, "task", **({"absent": True} if absent else {}))
+    make = load.load_member(run.task.module).make
+    task: Task = load.make_member(make, run.task, "task", **({"absent": True} if absent else {}))
     if isinstance(run, Run) and run.init_from:
-        task = weights.initialized(task, run.init_from)
+        task = weights.initialize_from(task, run.init_from)
     if empty := [split for split, count in task.data.samples.items() if not count]:
         raise UserError(
             f"{task.data.name}: no usable {task.data.unit} in the split {' and '.join(empty)}; "
@@ -49,11 +49,11 @@ def make_task(run: AnyRun, *, absent: bool = False) -> Task:
         )
     if isinstance(run, BaselineRun):
         return task
-    needs = load.common(run.optimizer.module).NEEDS
-    for check in (backend.tables, backend.sparse):
+    needs = load.load_member(run.optimizer.module).NEEDS
+    for check in (backend.list_tables, backend.find_sparse):
         check(task, needs, run.optimizer)
     if run.partition:
-        pipeline.check(run, task)
+        pipeline.check_pipeline(run, task)
     unit = run.world * run.accumulate * task.group
     if not run.partition and task.batch_size % unit:
         smaller = ", or a smaller task.bn_group" if task.group > 1 else ""
@@ -70,7 +70,7 @@ def make_task(run: AnyRun, *, absent: bool = False) -> Task:
     return task
 
 
-def threads_for(run: AnyRun) -> int:
+def count_threads(run: AnyRun) -> int:
     """The number of threads of one process.
 
     `threads=auto` takes OMP_NUM_THREADS where the user has set it, else divides the cores among the processes of this
@@ -85,11 +85,11 @@ def threads_for(run: AnyRun) -> int:
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
     per_host = launch.per_host if isinstance(launch, ExternalLaunch | SlurmLaunch) else None
-    local_processes = per_host or processes(run)
+    local_processes = per_host or count_processes(run)
     return max(1, len(os.sched_getaffinity(0)) // int(local_processes))
 
 
-def processes(run: AnyRun) -> int:
+def count_processes(run: AnyRun) -> int:
     """The number of processes: `launch.processes`; if it is auto, one per device in torch, and 1 in jax."""
     if isinstance(run, BaselineRun):
         return 1
@@ -97,7 +97,7 @@ def processes(run: AnyRun) -> int:
     return (run.world if run.backend == "torch" else 1) if setting in ("auto", None) else int(setting)
 
 
-def execute(
+def execute_run(
     run: AnyRun,
     task: Task,
     directory: Path,
@@ -129,9 +129,9 @@ def execute(
         except checkpoint.RanksFailed as error:
             if rank:
                 return 2  # rank 0 prints the error for all ranks
-            raise disk.WriteError(f"{error}; {checkpoint.resumption(directory)}") from error
+            raise disk.WriteError(f"{error}; {checkpoint.advise_resumption(directory)}") from error
         except disk.WriteError as error:
-            raise disk.WriteError(f"{error}; {checkpoint.resumption(directory)}") from error
+            raise disk.WriteError(f"{error}; {checkpoint.advise_resumption(directory)}") from error
 
 
 def _execute(
@@ -149,7 +149,7 @@ def _execute(
     prepare_backend(run)
     engine = _make_engine(run, task, console) if isinstance(run, Run) else None
     ranks, world = (engine.local_ranks, run.world) if isinstance(run, Run) and engine else ((0,), 1)
-    restored = checkpoint.load(directory, hash_run(run), ranks=ranks, world=world)
+    restored = checkpoint.load_checkpoint(directory, hash_run(run), ranks=ranks, world=world)
     log = None
     if rank == 0:
         log = Log(directory / "events.jsonl", restored[1]["log"] if restored else None)
@@ -161,7 +161,7 @@ def _execute(
         engine,
         log,
         console,
-        single_process=processes(run) == 1,
+        single_process=count_processes(run) == 1,
         made_progress=restored is not None,
     )
     with _signals(patient=engine is not None) as received:
@@ -190,9 +190,9 @@ def _execute(
 def _make_engine(run: Run, task: Task, console: Reporter | None) -> Any:
     """Make the run's engine; show the plan of a pipeline."""
     if not run.partition:
-        return load.half("suite.engine", run.backend).Engine(task, run)
-    with patience("planning the stages of the model") if console else nullcontext():
-        engine = load.half("suite.engine.pipeline", run.backend).Engine(task, run)
+        return load.load_half("suite.engine", run.backend).Engine(task, run)
+    with show_patience("planning the stages of the model") if console else nullcontext():
+        engine = load.load_half("suite.engine.pipeline", run.backend).Engine(task, run)
     if console:
         print(engine.pipeline.plan, flush=True)
     return engine
@@ -205,16 +205,16 @@ def _write_result(run: AnyRun, task: Task, directory: Path, header: dict[str, An
         UserError: if the log is not that of one run.
         WriteError: if a file cannot be written.
     """
-    rows = published.rows_for(run.task.name)
+    rows = published.find_rows(run.task.name)
     log.state()  # raises if the file is gone
-    with disk.writing(directory / "events.jsonl"):
+    with disk.report_errors(directory / "events.jsonl"):
         events = record.read_events(directory / "events.jsonl")
     try:
-        result = record.result(
+        result = record.compute_result(
             events,
             run=run,
             targets=task.targets,
-            header=header | {"data": record.data_record(task.data)},
+            header=header | {"data": record.describe_data(task.data)},
             published=[row.id for row in rows],
         )
     except record.LogError as error:
@@ -222,8 +222,8 @@ def _write_result(run: AnyRun, task: Task, directory: Path, header: dict[str, An
             f"{directory / 'events.jsonl'}: {error}. No result is written: delete {directory}, or choose another "
             "run_dir=, and type the same command again"
         ) from error
-    record.write(directory / "result.json", result)
-    checkpoint.remove(directory)
+    record.write_json(directory / "result.json", result)
+    checkpoint.remove_checkpoint(directory)
     console.closing(result, directory / "result.json", rows)
     return exit_code(run, result)
 
@@ -237,18 +237,18 @@ def exit_code(run: AnyRun, result: Mapping[str, Any]) -> int:
 
 def make_header(run: AnyRun, command: list[str], task: Task) -> dict[str, Any]:
     """The header of an execution: what is known before it starts."""
-    facts = environment.capture() | {"data": dependencies.data_version(task.data)}
-    if code := dependencies.outside_code(run.plain()):
+    facts = environment.capture_environment() | {"data": dependencies.hash_data(task.data)}
+    if code := dependencies.hash_outside_code(run.plain()):
         facts["members"] = code
     if isinstance(run, Run) and run.init_from:
-        facts["initial_weights"] = weights.sha256(weights.located(run.init_from))
-    threads = threads_for(run)
+        facts["initial_weights"] = weights.hash_weights(weights.locate_weights(run.init_from))
+    threads = count_threads(run)
     device = run.device if isinstance(run, Run) else "cpu"
     return {
         "hash": hash_run(run),
         "execution_id": uuid.uuid4().hex,
-        "fingerprint": environment.fingerprint(facts, device=device, threads=threads),
-        "task_version": load.common(run.task.module).VERSION,
+        "fingerprint": environment.compute_fingerprint(facts, device=device, threads=threads),
+        "task_version": load.load_member(run.task.module).VERSION,
         "environment": facts | {"threads": threads},
         "command": shlex.join(["suite", *command]),
     }
@@ -257,15 +257,15 @@ def make_header(run: AnyRun, command: list[str], task: Task) -> dict[str, Any]:
 def prepare_backend(run: AnyRun) -> None:
     """Apply the process-wide settings that the framework reads at its first use."""
     if isinstance(run, BaselineRun):
-        baseline.prepare(threads_for(run))
+        baseline.prepare(count_threads(run))
         return
     if run.backend == "torch":
         import torch
 
-        torch.set_num_threads(threads_for(run))
+        torch.set_num_threads(count_threads(run))
         return
     flags = os.environ.get("XLA_FLAGS", "")
-    local = run.world // processes(run)
+    local = run.world // count_processes(run)
     if local > 1 and run.device != "cuda" and "host_platform_device_count" not in flags:
         flags += f" --xla_force_host_platform_device_count={local}"
         # XLA's pool has one thread per core. Devices that wait for each other in a collective can occupy all threads
@@ -275,7 +275,7 @@ def prepare_backend(run: AnyRun) -> None:
     if run.deterministic and run.device != "cpu":
         flags += " --xla_gpu_deterministic_ops=true"
     os.environ["XLA_FLAGS"] = flags.strip()
-    load.half("suite.engine", "jax").enable_cache()
+    load.load_half("suite.engine", "jax").enable_cache()
 
 
 @contextmanager

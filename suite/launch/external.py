@@ -43,7 +43,7 @@ def launch(
     Raises:
         UserError: if a setting is missing or does not fit, or not all processes join.
     """
-    rank, ranks = check(run, apart=apart)
+    rank, ranks = check_launch(run, apart=apart)
     node = settings_of(run)
     assert node.address
     agent = "TORCHELASTIC_RUN_ID" in os.environ  # torchrun's agent is the parent; it has connected the processes
@@ -52,34 +52,34 @@ def launch(
     # the number of ranks on this host, in torchrun's variable
     os.environ.setdefault("LOCAL_WORLD_SIZE", str(run.world // ranks * int(node.per_host)))
     task = execution.make_task(run)
-    checks.check(run, task)
+    checks.check_run(run, task)
     if not agent:
         try:
-            rendezvous.meet(rank, ranks, node.address, node.deadline)
+            rendezvous.meet_ranks(rank, ranks, node.address, node.deadline)
         except UserError as error:
             raise UserError(f"rank {rank}: {error}") from error
     execution.prepare_backend(run)
-    backend = load.half("suite.engine.ranks", run.backend)
+    backend = load.load_half("suite.engine.ranks", run.backend)
     decision, hosts, reason = {}, [], ""
     try:
-        connect(backend, rank, ranks, node.address, node.deadline)
-        hosts = backend.gather(peer_failure.address(node.address))
+        connect_ranks(backend, rank, ranks, node.address, node.deadline)
+        hosts = backend.gather(peer_failure.find_address(node.address))
         decision = backend.broadcast(_decide(run, list(command), task, report_directory) if rank == 0 else {})
         code = _run(run, task, decision, rank)
     except UserError as error:
         print(f"suite: rank {rank}: {error}", file=sys.stderr)
         code = 2
         if rank == 0 and "header" in decision:
-            local.withdraw(Path(decision["directory"]))
+            local.withdraw_start(Path(decision["directory"]))
     except Exception as error:  # not raised: jax's clean-up would wait for ranks that wait for this one
         traceback.print_exc()
-        code, reason = 1, f"rank {rank}: {peer_failure.reason(error, rank, hosts)}; "
+        code, reason = 1, f"rank {rank}: {peer_failure.explain_failure(error, rank, hosts)}; "
     if code not in (1, 2):
         backend.disconnect()
     if rank == 0 and "header" in decision:
-        local.conclude(run, Path(decision["directory"]), code, parent, reason)
+        local.conclude_run(run, Path(decision["directory"]), code, parent, reason)
     elif code == 1 and "header" in decision:
-        local.failed(Path(decision["directory"]), reason)  # rank 0 may be the one that was lost
+        local.print_failure(Path(decision["directory"]), reason)  # rank 0 may be the one that was lost
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # for the reason given in suite.launch.worker
@@ -91,7 +91,7 @@ def settings_of(run: Run) -> ExternalLaunch:
     return run.launch
 
 
-def connect(backend: Any, rank: int, ranks: int, address: str, deadline: float) -> None:
+def connect_ranks(backend: Any, rank: int, ranks: int, address: str, deadline: float) -> None:
     """Connect this process to the others, with the framework's own means.
 
     Raises:
@@ -104,7 +104,7 @@ def connect(backend: Any, rank: int, ranks: int, address: str, deadline: float) 
         raise UserError(f"cannot join the {ranks} ranks at {address}: {reason}; start all ranks again") from error
 
 
-def check(run: Run, *, apart: bool = False) -> tuple[int, int]:
+def check_launch(run: Run, *, apart: bool = False) -> tuple[int, int]:
     """Check the launch settings.
 
     Returns:
@@ -115,20 +115,20 @@ def check(run: Run, *, apart: bool = False) -> tuple[int, int]:
     """
     node, world = settings_of(run), run.world
     name = node.name
-    load.framework(run.backend)
+    load.check_framework(run.backend)
     if apart:
-        raise UserError(f"launch={name}: accepts one run only; for a sweep or repeat=, type launch=local")
+        raise UserError(f"launch={name}: accepts one run only; for a sweep or repeat=, set launch=local")
     if run.backend not in node.backends:
         raise UserError(f"launch={name}: does not support backend={run.backend}; use launch=jax")
     for key, value in (("rank", node.rank), ("processes", node.processes), ("address", node.address)):
         if value is None:
             raise UserError(f"launch.{key}: missing; {node.hint}")
-    rank, ranks = checks.whole("launch.rank", node.rank), checks.whole("launch.processes", node.processes)
+    rank, ranks = checks.parse_whole("launch.rank", node.rank), checks.parse_whole("launch.processes", node.processes)
     if not 0 <= rank < ranks:
         raise UserError(f"launch.rank={rank}: with launch.processes={ranks}, type a rank from 0 to {ranks - 1}")
     if world % ranks or (run.backend == "torch" and world != ranks):
         rule = "torch needs one per device" if run.backend == "torch" else "they cannot share the devices equally"
-        raise UserError(f"world={world}: {ranks} processes were started, and {rule}; type world={ranks}")
+        raise UserError(f"world={world}: {ranks} processes were started, and {rule}; set world={ranks}")
     return rank, ranks
 
 
@@ -140,13 +140,13 @@ def _decide(run: Run, command: list[str], task: Task, report_directory: Callable
         only `error` if the run is rejected.
     """
     try:
-        header, directory = local.find(run, command, task, report_directory)
+        header, directory = local.find_directory(run, command, task, report_directory)
         decision = {"hash": hash_run(run), "directory": str(directory.path.resolve())}
         if directory.state == "finished":
-            return decision | {"code": local.show(run, directory.path)}
-        local.report_passed(directory, header)
-        _, header = local.claim(run, header, directory)
-        return decision | {"header": header, "step": checkpoint.latest(directory.path)}
+            return decision | {"code": local.show_result(run, directory.path)}
+        local.print_passed(directory, header)
+        _, header = local.claim_directory(run, header, directory)
+        return decision | {"header": header, "step": checkpoint.find_latest(directory.path)}
     except UserError as error:
         return {"error": str(error)}
 
@@ -164,14 +164,14 @@ def _run(run: Run, task: Task, decision: Mapping[str, Any], rank: int) -> int:
     if "code" in decision:
         return decision["code"]
     directory = Path(decision["directory"])
-    if checkpoint.latest(directory) != decision["step"]:
+    if checkpoint.find_latest(directory) != decision["step"]:
         raise UserError(
             f"{directory}: this host does not see the files that rank 0 sees here; choose a run_dir= on a file system "
             "that all hosts share"
         )
-    with peer_failure.watched(rank, directory):
+    with peer_failure.watch_peers(rank, directory):
         console = Console(run, task) if rank == 0 else None
-        return execution.execute(run, task, directory, dict(decision["header"]), console, rank=rank)
+        return execution.execute_run(run, task, directory, dict(decision["header"]), console, rank=rank)
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ from suite.contract import Task, UserError
 from suite.launch import checks, directories, execution
 from suite.record import environment, record
 from suite.settings.run import AnyRun, Run
-from suite.track.console import Console, patience
+from suite.track.console import Console, show_patience
 from suite.training import checkpoint
 
 GRACE = 30.0  # seconds that the other ranks get to end after one has ended without failure
@@ -52,33 +52,33 @@ def launch(
         UserError: if the run is rejected; what its start has written is deleted.
     """
     if isinstance(run, Run):
-        load.framework(run.backend)
-        checks.processes(run)
-    with patience(f"reading the data of {run.task.name}"):
+        load.check_framework(run.backend)
+        checks.check_processes(run)
+    with show_patience(f"reading the data of {run.task.name}"):
         # before anything is written; the fingerprint, which decides on reuse, covers the data
         task = execution.make_task(run)
-        checks.check(run, task)
-        header, directory = find(run, command, task, report_directory)
+        checks.check_run(run, task)
+        header, directory = find_directory(run, command, task, report_directory)
     if directory.state == "finished":
-        return show(run, directory.path)
-    ranks = execution.processes(run)
-    report_passed(directory, header)
-    lock, header = claim(run, header, directory)
+        return show_result(run, directory.path)
+    ranks = execution.count_processes(run)
+    print_passed(directory, header)
+    lock, header = claim_directory(run, header, directory)
     try:
         if ranks == 1 and not apart:
-            code = execution.execute(run, task, directory.path, header, Console(run, task))
+            code = execution.execute_run(run, task, directory.path, header, Console(run, task))
         else:
             code = _children(run, directory.path, ranks, lock)
-        conclude(run, directory.path, code, parent)
+        conclude_run(run, directory.path, code, parent)
         return code
     except UserError:
-        withdraw(directory.path)
+        withdraw_start(directory.path)
         raise
     finally:
         os.close(lock)
 
 
-def find(
+def find_directory(
     run: AnyRun, command: Sequence[str], task: Task, report_directory: Callable[[Path], None]
 ) -> tuple[dict[str, Any], directories.Directory]:
     """Make a run's header, and find the directory in which the run starts, resumes or has finished."""
@@ -88,21 +88,23 @@ def find(
     return header, directory
 
 
-def report_passed(directory: directories.Directory, header: dict[str, Any]) -> None:
+def print_passed(directory: directories.Directory, header: dict[str, Any]) -> None:
     """Print why earlier runs of the same configuration are not resumed, and how to resume them anyway."""
     for path in directory.passed:
         earlier = json.loads((path / "header.json").read_text())
-        changed = " and ".join(environment.changes(earlier["environment"], header["environment"]))
+        changed = " and ".join(environment.list_changes(earlier["environment"], header["environment"]))
         # with resume=anyway, the run was last continued in this environment
         reason = f"this has changed: {changed}" if changed else "it was continued with resume=anyway after a change"
         print(
             f"{path}: not resumed, because {reason}. A new run starts in {directory.path}. "
-            "To continue the earlier run, type resume=anyway; its result will list the changes",
+            "To continue the earlier run, set resume=anyway; its result will list the changes",
             flush=True,
         )
 
 
-def claim(run: AnyRun, header: dict[str, Any], directory: directories.Directory) -> tuple[int, dict[str, Any]]:
+def claim_directory(
+    run: AnyRun, header: dict[str, Any], directory: directories.Directory
+) -> tuple[int, dict[str, Any]]:
     """Lock the run's directory and write the header.
 
     Returns:
@@ -113,7 +115,7 @@ def claim(run: AnyRun, header: dict[str, Any], directory: directories.Directory)
         WriteError: if this process cannot write there.
     """
     try:
-        with disk.writing(directory.path):
+        with disk.report_errors(directory.path):
             directory.path.mkdir(parents=True, exist_ok=True)
             lock = _lock(directory.path)
     except disk.WriteError as error:
@@ -136,9 +138,9 @@ def claim(run: AnyRun, header: dict[str, Any], directory: directories.Directory)
     return lock, json.loads((directory.path / "header.json").read_text())
 
 
-def withdraw(directory: Path) -> None:
+def withdraw_start(directory: Path) -> None:
     """Delete the files that the start of a rejected run has written, unless the run has made a step or a checkpoint."""
-    if directories.begun(directory):
+    if directories.has_begun(directory):
         return
     for name in START_FILES:
         (directory / name).unlink(missing_ok=True)
@@ -146,7 +148,7 @@ def withdraw(directory: Path) -> None:
         directory.rmdir()
 
 
-def conclude(run: AnyRun, directory: Path, code: int, parent: str | None, reason: str = "") -> None:
+def conclude_run(run: AnyRun, directory: Path, code: int, parent: str | None, reason: str = "") -> None:
     """After a failure, print how to continue; send the run to MLflow.
 
     Args:
@@ -157,16 +159,16 @@ def conclude(run: AnyRun, directory: Path, code: int, parent: str | None, reason
         reason: of the failure; it precedes the advice, and ends in "; ".
     """
     if code == 1:
-        failed(directory, reason)
+        print_failure(directory, reason)
     if (directory / "events.jsonl").exists():
         _track(run, directory, parent)
 
 
-def failed(directory: Path, reason: str = "") -> None:
+def print_failure(directory: Path, reason: str = "") -> None:
     """Print the reason of a failure and how to continue, unless the run has a result."""
     if (directory / "result.json").exists():
         return
-    print(f"suite: {reason}{directory}: {checkpoint.resumption(directory)}", file=sys.stderr)
+    print(f"suite: {reason}{directory}: {checkpoint.advise_resumption(directory)}", file=sys.stderr)
 
 
 def _track(run: AnyRun, directory: Path, parent: str | None) -> None:
@@ -174,7 +176,7 @@ def _track(run: AnyRun, directory: Path, parent: str | None) -> None:
     from suite.track import mlflow
 
     try:
-        mlflow.finish(run, directory, parent=parent)
+        mlflow.finish_run(run, directory, parent=parent)
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
 
@@ -182,9 +184,9 @@ def _track(run: AnyRun, directory: Path, parent: str | None) -> None:
 def _start(run: AnyRun, header: dict[str, Any], directory: Path) -> None:
     import yaml
 
-    disk.replace(directory / "config.yaml", yaml.safe_dump(run.plain(), sort_keys=False))
-    disk.replace(
-        directory / "header.json", record.as_json(header, indent=1) + "\n"
+    disk.replace_file(directory / "config.yaml", yaml.safe_dump(run.plain(), sort_keys=False))
+    disk.replace_file(
+        directory / "header.json", record.format_json(header, indent=1) + "\n"
     )  # last: a directory with a header is a run's
 
 
@@ -193,15 +195,15 @@ def _adopt(header: dict[str, Any], directory: Path) -> None:
     earlier = json.loads((directory / "header.json").read_text())
     if earlier["fingerprint"] == header["fingerprint"]:
         return
-    changed = environment.changes(earlier["environment"], header["environment"])
-    resumed = {"step": checkpoint.latest(directory) or 0, "changed": changed}
+    changed = environment.list_changes(earlier["environment"], header["environment"])
+    resumed = {"step": checkpoint.find_latest(directory) or 0, "changed": changed}
     earlier |= {name: header[name] for name in ("environment", "fingerprint", "task_version")}
     earlier["resumed_anyway"] = [*earlier.get("resumed_anyway", []), resumed]
     print(
         f"resume=anyway: continuing although this has changed: {' and '.join(changed)}; the result will list it",
         flush=True,
     )
-    disk.replace(directory / "header.json", record.as_json(earlier, indent=1) + "\n")
+    disk.replace_file(directory / "header.json", record.format_json(earlier, indent=1) + "\n")
 
 
 def _lock(directory: Path) -> int:
@@ -217,14 +219,14 @@ def _lock(directory: Path) -> int:
     return handle
 
 
-def show(run: AnyRun, directory: Path) -> int:
+def show_result(run: AnyRun, directory: Path) -> int:
     """Print the result of a finished run; return its exit code."""
     from suite import published
 
     result = json.loads((directory / "result.json").read_text())
     console = Console(run, None)
     console.reused(directory)
-    console.closing(result, directory / "result.json", published.rows_for(run.task.name))
+    console.closing(result, directory / "result.json", published.find_rows(run.task.name))
     return execution.exit_code(run, result)
 
 
@@ -238,7 +240,7 @@ def _children(run: AnyRun, directory: Path, ranks: int, lock: int) -> int:
         UserError: with the errors that the ranks reported, each message once.
     """
     address = f"127.0.0.1:{_free_port()}"
-    threads = str(execution.threads_for(run))
+    threads = str(execution.count_threads(run))
     variables = os.environ | {"OMP_NUM_THREADS": threads, "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", "suite.launch.worker", str(directory), str(ranks), address]
     errors, reports = os.pipe()  # ranks write their errors into `reports`

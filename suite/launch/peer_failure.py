@@ -17,7 +17,7 @@ TASK = re.compile(r"/task:(\d+)")  # a process, in the errors of jax's coordinat
 SILENCE = re.compile(r"timed? ?out|deadline", re.IGNORECASE)
 
 
-def address(first: str) -> str:
+def find_address(first: str) -> str:
     """This host's IP address on the route to rank 0; nothing is sent.
 
     Args:
@@ -30,7 +30,7 @@ def address(first: str) -> str:
         return probe.getsockname()[0]
 
 
-def reason(error: Exception, rank: int, addresses: Sequence[str]) -> str:
+def explain_failure(error: Exception, rank: int, addresses: Sequence[str]) -> str:
     """Why a rank could not continue, as far as its error tells: usually which rank was lost.
 
     Args:
@@ -55,7 +55,7 @@ def _listed(ranks: Iterable[int]) -> str:
 
 
 @contextlib.contextmanager
-def watched(rank: int, directory: Path) -> Iterator[None]:
+def watch_peers(rank: int, directory: Path) -> Iterator[None]:
     """Around a run: if this process is ended inside the context, a watcher process prints how to continue."""
     command = [sys.executable, "-m", "suite.launch.peer_failure", str(rank), str(directory)]
     watcher = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # so that Ctrl-C does not end it
@@ -70,7 +70,7 @@ def main(rank: str, directory: str) -> None:
     if not sys.stdin.buffer.read():
         from suite.launch import local  # imported here, because it is rarely needed
 
-        local.failed(Path(directory), f"rank {rank}: was terminated, possibly because another rank failed; ")
+        local.print_failure(Path(directory), f"rank {rank}: was terminated, possibly because another rank failed; ")
 
 
 if __name__ == "__main__":

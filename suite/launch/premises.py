@@ -12,7 +12,7 @@ from suite.settings.run import AnyRun, BaselineRun
 RANKS_PER_CORE = 4  # ranks that may share a core; such a run is slow but correct
 
 
-def describe(run: AnyRun) -> tuple[Task, list[str]]:
+def describe_task(run: AnyRun) -> tuple[Task, list[str]]:
     """Make the task, with or without its data; a task that reads a directory has shapes without it.
 
     Returns:
@@ -31,25 +31,25 @@ def describe(run: AnyRun) -> tuple[Task, list[str]]:
         return execution.make_task(run, absent=True), [f"data: {reason}{advice}"]
 
 
-def missing(run: AnyRun) -> list[str]:
+def list_missing(run: AnyRun) -> list[str]:
     """One line for each thing that this machine lacks: the framework, devices."""
     if isinstance(run, BaselineRun):
         return []
     reasons = []
     try:
-        load.framework(run.backend)
+        load.check_framework(run.backend)
     except UserError as error:
         reasons.append(f"framework: {error}")
-    world, cores, visible = run.world, len(os.sched_getaffinity(0)), gpus()
+    world, cores, visible = run.world, len(os.sched_getaffinity(0)), count_gpus()
     if run.device == "cuda" or (run.device == "auto" and visible):
         if visible < world:
-            reasons.append(f"{count(world, 'GPU')}; this machine has {visible or 'none'}")
+            reasons.append(f"{format_count(world, 'GPU')}; this machine has {visible or 'none'}")
     elif world > cores * RANKS_PER_CORE:
-        reasons.append(f"{count(world, 'device')}; this machine has {count(cores, 'CPU core')}")
+        reasons.append(f"{format_count(world, 'device')}; this machine has {format_count(cores, 'CPU core')}")
     return reasons
 
 
-def gpus() -> int:
+def count_gpus() -> int:
     """The number of NVIDIA GPUs that a run could use here, from the driver and CUDA_VISIBLE_DEVICES."""
     if shutil.which("nvidia-smi") is None:
         return 0
@@ -59,6 +59,6 @@ def gpus() -> int:
     return present if named is None else min(present, len([name for name in named.split(",") if name.strip()]))
 
 
-def count(number: int, name: str) -> str:
+def format_count(number: int, name: str) -> str:
     """A number of things in words, as in "2 GPUs"."""
     return f"{number:,} {name}{'s' if number != 1 else ''}"

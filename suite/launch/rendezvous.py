@@ -20,7 +20,7 @@ GRACE = 5.0  # seconds that other ranks wait longer than rank 0, so that they re
 LINE = 4096  # largest size of a message in bytes
 
 
-def meet(rank: int, ranks: int, address: str, deadline: float) -> None:
+def meet_ranks(rank: int, ranks: int, address: str, deadline: float) -> None:
     """Return when all processes of a run have joined.
 
     Args:
@@ -32,12 +32,12 @@ def meet(rank: int, ranks: int, address: str, deadline: float) -> None:
     Raises:
         UserError: if ranks are missing, which are named, or the address is wrong.
     """
-    host, port = parse(address)
+    host, port = parse_address(address)
     if ranks > 1:
         (_receive(ranks, address, port, deadline) if rank == 0 else _report(rank, ranks, address, host, port, deadline))
 
 
-def parse(address: str) -> tuple[str, int]:
+def parse_address(address: str) -> tuple[str, int]:
     """Split `launch.address` into host and port.
 
     Raises:

@@ -17,10 +17,10 @@ from typing import Any
 
 from suite import load
 from suite.contract import Target, UserError
-from suite.entries.recompute import differences
+from suite.entries.recompute import list_differences
 from suite.launch import execution
 from suite.launch.local import launch
-from suite.launch.premises import describe, missing
+from suite.launch.premises import describe_task, list_missing
 from suite.record import environment, record
 from suite.settings.run import AnyRun, BaselineRun, TrackSettings, read_run
 
@@ -36,14 +36,14 @@ SAME = (*environment.COVERED, *environment.OPTIONAL, "threads")  # what the fing
 Events = list[dict[str, Any]]
 
 
-def modules(node: Any, key: str = "") -> list[str]:
+def list_modules(node: Any, key: str = "") -> list[str]:
     """The modules that a configuration names: `module`, and an external optimizer's `torch` and `jax`."""
     if isinstance(node, dict):
-        return sorted({name for key, value in node.items() for name in modules(value, key)})
+        return sorted({name for key, value in node.items() for name in list_modules(value, key)})
     return [node] if isinstance(node, str) and key in ("module", "torch", "jax") else []
 
 
-def rerun(result: Mapping[str, Any], events: Events | None, run: AnyRun, *, steps: int) -> tuple[list[str], str]:
+def repeat_run(result: Mapping[str, Any], events: Events | None, run: AnyRun, *, steps: int) -> tuple[list[str], str]:
     """Repeat the first steps of a result and compare losses and evaluations.
 
     Args:
@@ -79,18 +79,20 @@ def rerun(result: Mapping[str, Any], events: Events | None, run: AnyRun, *, step
     reached = {event["step"] for event in repeated if event["event"] == "step"}
     scores = _paired(recorded, repeated, "evaluated", "metrics", steps) if exact else {}
     for step, (expected, actual) in losses.items():
-        allowed = 0.0 if exact else tolerance(step, run.precision)
+        allowed = 0.0 if exact else allow_difference(step, run.precision)
         if step not in reached:
             faults.append(f"step {step}: the result has it, but the run here ended before it")
-        elif not agree(expected, actual, allowed):
+        elif not losses_agree(expected, actual, allowed):
             limit = f"the tolerance is {allowed:.0e} of it" if allowed else "they must be equal bit for bit"
             faults.append(f"loss of step {step}: the result has {expected!r}, this machine gives {actual!r}; {limit}")
     for step, (expected, actual) in scores.items():
-        faults += differences(expected, actual, f"metrics of step {step}")
+        faults += list_differences(expected, actual, f"metrics of step {step}")
     compared = f"to step {steps}: losses ({len(losses)}) and evaluations ({len(scores)}) agree"
     if exact:
         return faults, f"{compared} bit for bit: same source, packages, processor, device and threads"
-    limits = f"{tolerance(1, run.precision):.0e} at step 1, {tolerance(steps, run.precision):.0e} at the last"
+    limits = (
+        f"{allow_difference(1, run.precision):.0e} at step 1, {allow_difference(steps, run.precision):.0e} at the last"
+    )
     return faults, f"{compared} within {limits}; {other}"
 
 
@@ -112,19 +114,19 @@ def _fitted_again(result: Mapping[str, Any], run: AnyRun) -> tuple[list[str], st
         reason = other if result["curve"] else "the result has no metrics"
         return [], f"skipped: {reason}"
     metrics = [event["metrics"] for event in first_steps(run, 0) if event["event"] == "evaluated"]
-    faults = differences(result["curve"][0]["metrics"], metrics[0], "metrics")
+    faults = list_differences(result["curve"][0]["metrics"], metrics[0], "metrics")
     return list(faults), "fitted again: metrics agree bit for bit; same source, packages, processor and threads"
 
 
-def agree(expected: float | None, actual: float | None, allowed: float) -> bool:
+def losses_agree(expected: float | None, actual: float | None, allowed: float) -> bool:
     """Whether two losses differ at most by the share `allowed`; a loss that is not finite is None (old logs: NaN)."""
-    expected, actual = record.finite(expected), record.finite(actual)
+    expected, actual = record.drop_infinities(expected), record.drop_infinities(actual)
     if expected is None or actual is None:
         return expected is actual
     return abs(expected - actual) <= allowed * max(abs(expected), abs(actual))
 
 
-def tolerance(step: int, precision: str) -> float:
+def allow_difference(step: int, precision: str) -> float:
     """The largest allowed relative difference between two losses at a step (from 1), for different rounding."""
     return min(MOST, FIRST * EPSILON[precision] * float(GROWTH) ** min(step - 1, 20))
 
@@ -135,17 +137,17 @@ def _premises(result: Mapping[str, Any], run: AnyRun) -> Iterator[str]:
     Raises:
         UserError: if the run cannot work here.
     """
-    if reasons := missing(run):
+    if reasons := list_missing(run):
         raise UserError(
-            f"cannot repeat the steps here; missing {'; '.join(reasons)}. To check only the numbers, type --steps 0"
+            f"cannot repeat the steps here; missing {'; '.join(reasons)}. To check only the numbers, use --steps 0"
         )
-    version = load.common(run.task.module).VERSION
+    version = load.load_member(run.task.module).VERSION
     if version != result["task_version"]:
         raise UserError(
             f"cannot repeat the steps: the result is of version {result['task_version']} of the task, this suite has "
-            f"version {version}; to check only the numbers, type --steps 0"
+            f"version {version}; to check only the numbers, use --steps 0"
         )
-    task, absent = describe(run)
+    task, absent = describe_task(run)
     if absent:
         raise UserError(
             f"cannot repeat the steps here; missing {absent[0]}. Type --data-dir DIR; to check only the numbers, type "
@@ -153,10 +155,10 @@ def _premises(result: Mapping[str, Any], run: AnyRun) -> Iterator[str]:
         )
     targets = [Target(entry["metric"], entry["value"], entry["higher_is_better"]) for entry in result["targets"]]
     count = sum(math.prod(spec.shape) for spec in task.shapes().values() if spec.kind == "parameter")
-    yield from differences(list(map(str, targets)), list(map(str, task.targets)), "targets")
-    yield from differences(result["parameters"], None if isinstance(run, BaselineRun) else count, "parameters")
-    if record.identity(result["data"]) != record.identity(vars(task.data)):
-        yield from differences(result["data"]["identity"], task.data.identity, "data.identity")
+    yield from list_differences(list(map(str, targets)), list(map(str, task.targets)), "targets")
+    yield from list_differences(result["parameters"], None if isinstance(run, BaselineRun) else count, "parameters")
+    if record.identify_data(result["data"]) != record.identify_data(vars(task.data)):
+        yield from list_differences(result["data"]["identity"], task.data.identity, "data.identity")
 
 
 def _paired(recorded: Events, repeated: Events, kind: str, name: str, steps: int) -> dict[int, tuple[Any, Any]]:

@@ -63,7 +63,7 @@ class Segment:
         """Train, or fit a baseline, and pass every event on; return the last one.
 
         Args:
-            restored: the checkpoint to continue from, as `checkpoint.load` returns it.
+            restored: the checkpoint to continue from, as `checkpoint.load_checkpoint` returns it.
             received: names of the signals received so far; the first one ends the training.
         """
         finished: Finished | None = None
@@ -87,7 +87,7 @@ class Segment:
                 remains.
         """
         if isinstance(error, OSError) and error.errno in disk.PASSING:
-            raise disk.WriteError(f"{error.filename or self.directory}: {disk.cause(error)}") from error
+            raise disk.WriteError(f"{error.filename or self.directory}: {disk.explain_error(error)}") from error
         if self.engine and not self.single_process:
             raise error
         traceback.print_exception(error)
@@ -100,7 +100,7 @@ class Segment:
 
     def _events(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Iterator[Event]:
         if isinstance(self.run, BaselineRun):
-            return baseline.measure(self.task, self.run)
+            return baseline.measure_baseline(self.task, self.run)
         start = None
         if restored:
             arrays, meta = restored
@@ -133,7 +133,7 @@ class Segment:
             return {"config_hash": config_hash, "world": world, **state, "log": self.log.state()}
 
         ranks, gather = self.engine.local_ranks, self.engine.ranks.gather
-        return str(checkpoint.save(self.directory, snapshot, meta, step=step, ranks=ranks, gather=gather))
+        return str(checkpoint.save_checkpoint(self.directory, snapshot, meta, step=step, ranks=ranks, gather=gather))
 
     def _keep(self, step: int, values: Mapping[str, Any]) -> Event | None:
         """Write the weights on rank 0; return the event to log."""
@@ -141,7 +141,7 @@ class Segment:
             return None
         task = self.run.task
         about = {"task": task.name, "variant": task.variant, "hash": hash_run(self.run)}
-        return weights.save(self.directory, step, values, about)
+        return weights.save_weights(self.directory, step, values, about)
 
 
 def _kernel_bytes(world: int) -> Callable[[], Mapping[str, int]] | None:
@@ -149,5 +149,5 @@ def _kernel_bytes(world: int) -> Callable[[], Mapping[str, int]] | None:
     counter = Counter.here()
     if counter is None:
         return None
-    ranks = setup.ranks_per_host("auto", world)
+    ranks = setup.count_ranks_per_host("auto", world)
     return lambda: {"sent": counter.total(), "ranks": ranks}

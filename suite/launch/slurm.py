@@ -22,7 +22,7 @@ from suite.contract import UserError
 from suite.launch import checks, directories, execution
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.run import Run
-from suite.track.console import patience
+from suite.track.console import show_patience
 
 ENDED = (0, execution.MISSED, *execution.SIGNALS.values())  # exit codes of a rank that did not fail
 MEANT_FOR_TASKS = (signal.SIGTERM, signal.SIGUSR2)  # some sites send these to every process that a task has started
@@ -49,14 +49,14 @@ def launch(
         UserError: if the settings do not fit, submitit is not installed, or Slurm rejects the job.
     """
     node = settings_of(run)
-    submitit()
-    load.framework(run.backend)
-    resources = parameters(run)
+    import_submitit()
+    load.check_framework(run.backend)
+    resources = request_resources(run)
     if run.repeat > 1 and not node.wait:
-        raise UserError(f"repeat={run.repeat}: replicates run one after another; type launch.wait=true")
-    with patience(f"reading the data of {run.task.name}"):
-        checks.check(run, execution.make_task(run))  # report errors now, and not when the job starts
-    directory = directories.directory(run)
+        raise UserError(f"repeat={run.repeat}: replicates run one after another; set launch.wait=true")
+    with show_patience(f"reading the data of {run.task.name}"):
+        checks.check_run(run, execution.make_task(run))  # report errors now, and not when the job starts
+    directory = directories.locate_run(run)
     report_directory(directory)
     job = _submit(Job(run, list(command), parent), directory / "slurm", node, resources)
     print(f"job     {job.job_id}: {resources['nodes']} × {resources['tasks_per_node']} tasks")
@@ -65,7 +65,7 @@ def launch(
     return _wait(job) if node.wait else 0
 
 
-def submitit() -> Any:
+def import_submitit() -> Any:
     """Import submitit.
 
     Raises:
@@ -74,10 +74,10 @@ def submitit() -> Any:
     try:
         return importlib.import_module("submitit")
     except ModuleNotFoundError as error:
-        raise UserError("launch=slurm: submitit is not installed; type: pip install -e '.[slurm]'") from error
+        raise UserError("launch=slurm: submitit is not installed; run: pip install -e '.[slurm]'") from error
 
 
-def parameters(run: Run) -> dict[str, Any]:
+def request_resources(run: Run) -> dict[str, Any]:
     """The resources to request, as parameters of submitit.
 
     Raises:
@@ -88,7 +88,7 @@ def parameters(run: Run) -> dict[str, Any]:
     tasks_per_node = node.per_host or (1 if alone else max(1, world // nodes))
     if world % (nodes * tasks_per_node) or (not alone and world != nodes * tasks_per_node):
         places = f"{nodes} nodes of {tasks_per_node} tasks" if node.per_host else f"{nodes} nodes"
-        raise UserError(f"world={world}: cannot be divided among {places}; type world={nodes * tasks_per_node}")
+        raise UserError(f"world={world}: cannot be divided among {places}; set world={nodes * tasks_per_node}")
     return {
         "name": run.task.name,
         "nodes": nodes,
@@ -111,11 +111,11 @@ def _submit(job: "Job", folder: Path, node: SlurmLaunch, resources: Mapping[str,
         UserError: with Slurm's error if it rejects the job.
     """
     try:
-        executor = submitit().AutoExecutor(folder, node.cluster, slurm_max_num_timeout=node.restarts)
+        executor = import_submitit().AutoExecutor(folder, node.cluster, slurm_max_num_timeout=node.restarts)
         executor.update_parameters(**resources)
         return executor.submit(job)
     except (RuntimeError, ValueError) as error:  # the types that submitit raises
-        hint = "; type launch.cluster=local to try the job on this machine" if node.cluster == "slurm" else ""
+        hint = "; set launch.cluster=local to try the job on this machine" if node.cluster == "slurm" else ""
         raise UserError(f"launch=slurm: {' '.join(str(error).split())}{hint}") from error
 
 
@@ -123,12 +123,12 @@ def _wait(job: Any) -> int:
     """Wait for a job; return the run's exit code."""
     try:
         return job.results()[0]
-    except submitit().core.utils.UncompletedJobError:  # raised for failed jobs, too
+    except import_submitit().core.utils.UncompletedJobError:  # raised for failed jobs, too
         logs = job.paths.folder / f"{job.job_id}_*_log.err"
         print(f"suite: job {job.job_id} failed or was cancelled; see {logs}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"suite: job {job.job_id} continues; to cancel it, type scancel {job.job_id}", file=sys.stderr)
+        print(f"suite: job {job.job_id} continues; to cancel it, run scancel {job.job_id}", file=sys.stderr)
         return execution.SIGNALS["SIGINT"]
 
 
@@ -138,7 +138,7 @@ def settings_of(run: Run) -> SlurmLaunch:
     return run.launch
 
 
-def rendezvous(job: Any, settings: SlurmLaunch) -> ExternalLaunch:
+def describe_rank(job: Any, settings: SlurmLaunch) -> ExternalLaunch:
     """The rank of a task, and rank 0's address, as `suite.launch.external` reads them.
 
     Args:
@@ -181,7 +181,7 @@ class Job:
         Raises:
             RuntimeError: if the rank failed, so that Slurm ends the others.
         """
-        launch = rendezvous(submitit().JobEnvironment(), settings_of(self.run))
+        launch = describe_rank(import_submitit().JobEnvironment(), settings_of(self.run))
         run = self.run.model_copy(update={"launch": launch})
         job = {"run": run.plain(), "command": self.command, "parent": self.parent}
         self.rank = subprocess.Popen(
@@ -206,4 +206,4 @@ class Job:
         if self.rank and self.rank.returncode is None:
             os.kill(self.rank.pid, signal.SIGINT)
             os.waitid(os.P_PID, self.rank.pid, os.WEXITED | os.WNOWAIT)
-        return submitit().helpers.DelayedSubmission(Job(self.run, self.command, self.parent))
+        return import_submitit().helpers.DelayedSubmission(Job(self.run, self.command, self.parent))

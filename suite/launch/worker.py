@@ -28,11 +28,11 @@ def main(arguments: list[str]) -> int:
         execution.prepare_backend(run)
         backend = None
         if int(ranks) > 1 and isinstance(run, Run):  # one rank: a run of a sweep
-            backend = load.half("suite.engine.ranks", run.backend)
-            external.connect(backend, int(rank), int(ranks), address, run.launch.deadline)
+            backend = load.load_half("suite.engine.ranks", run.backend)
+            external.connect_ranks(backend, int(rank), int(ranks), address, run.launch.deadline)
         task = execution.make_task(run)
         console = Console(run, task) if int(rank) == 0 else None
-        code = execution.execute(run, task, Path(directory), header, console, rank=int(rank))
+        code = execution.execute_run(run, task, Path(directory), header, console, rank=int(rank))
         if backend and code != 1:
             backend.disconnect()
         return code

@@ -11,7 +11,7 @@ from suite.settings.effects import hash_run
 from suite.settings.run import BaselineRun
 
 
-def plan(run: BaselineRun, task: Task, absent: Sequence[str]) -> dict[str, Any]:
+def plan_baseline(run: BaselineRun, task: Task, absent: Sequence[str]) -> dict[str, Any]:
     """Describe the fit of a baseline; `absent` lists the data that is missing."""
     return {
         "task": task.name,
@@ -21,14 +21,14 @@ def plan(run: BaselineRun, task: Task, absent: Sequence[str]) -> dict[str, Any]:
         "parameters": None,
         "steps": None,
         "targets": [str(target) for target in task.targets],
-        "measured": measured(run),
+        "measured": find_measured(run),
         "missing": list(absent),
         "hash": hash_run(run),
         "config": run.plain(),
     }
 
 
-def measured(run: BaselineRun, folder: Path = Path("runs")) -> dict[str, Any] | None:
+def find_measured(run: BaselineRun, folder: Path = Path("runs")) -> dict[str, Any] | None:
     """A result of the same baseline and task in `folder`, with its training seconds; None if there is none."""
     work = run.task, run.baseline, run.scale
     for path in sorted(folder.glob("*/*/result.json")):
@@ -40,7 +40,7 @@ def measured(run: BaselineRun, folder: Path = Path("runs")) -> dict[str, Any] | 
     return None
 
 
-def lines(planned: Mapping[str, Any], run: BaselineRun) -> list[str]:
+def format_plan(planned: Mapping[str, Any], run: BaselineRun) -> list[str]:
     """The plan as lines of text."""
     near = planned["measured"]
     time = "unknown: runs/ has no result of this baseline on the same task and data"

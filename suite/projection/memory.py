@@ -28,7 +28,7 @@ MATRICES = 2  # for each of the two: statistics, and their inverse, root or basi
 USUAL = 80 * 2**30  # bytes of the accelerator that is assumed if there is none: A100 and H100 (NVIDIA's data sheets)
 
 
-def estimate(run: Run, task: Task) -> dict[str, int]:
+def estimate_memory(run: Run, task: Task) -> dict[str, int]:
     """Bytes on each device: `parameters` (with gradients), `optimizer` and `activations` of one micro-batch.
 
     Of tables split by rows, only the device's share is counted. `activations` is 0 if the task does not estimate them.
@@ -73,7 +73,7 @@ def _squares(shape: tuple[int, ...], optimizer: Mapping[str, Any]) -> int:
     return sum(side * min(side, block or side) for side in sides)
 
 
-def device(run: Run) -> tuple[int, str]:
+def describe_device(run: Run) -> tuple[int, str]:
     """The memory of one device in bytes, and the device in words.
 
     A GPU's memory is read from the driver. Without a GPU, `USUAL` is assumed. Ranks on the CPU share the host's memory.

@@ -16,7 +16,7 @@ from suite.settings.effects import hash_run
 from suite.settings.run import Run
 
 
-def plan(
+def plan_partition(
     run: Run,
     task: Task,
     absent: Sequence[str],
@@ -38,10 +38,10 @@ def plan(
     """
     if absent:
         raise UserError(f"partition={run.partition.name if run.partition else ''}: a plan needs one batch; {absent[0]}")
-    links = network.make(run.network) if run.network else ONE_HOST
-    planned = load.half("suite.engine.pipeline", f"{run.backend}_plan").plan(task, run, links)
+    links = network.make_network(run.network) if run.network else ONE_HOST
+    planned = load.load_half("suite.engine.pipeline", f"{run.backend}_plan").plan(task, run, links)
     if picture:
-        disk.replace(picture, draw_plan(planned))
+        disk.replace_file(picture, draw_plan(planned))
     specs = task.shapes().values()
     return {
         "task": task.name,
@@ -66,7 +66,7 @@ def plan(
     }
 
 
-def lines(planned: Mapping[str, Any], run: Run) -> list[str]:
+def format_plan(planned: Mapping[str, Any], run: Run) -> list[str]:
     """The plan as lines of text."""
     head = [planned["task"], run.scale, planned["data"], run.optimizer.name, run.backend]
     return [

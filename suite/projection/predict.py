@@ -49,15 +49,15 @@ class Model:
         paused: Callable[[], Any],
         settle: Callable[[], float],
     ):
-        self.run, self.task, self.engine = project.placed(run), task, engine
+        self.run, self.task, self.engine = project.place_ranks(run), task, engine
         self.measure, self.paused, self.settle = measure, paused, settle
         comm = self.run.comm
         self.modes = comm.candidates
-        locals, groups = setup.ranks_per_host(comm.ranks_per_host, run.world), engine.groups
+        locals, groups = setup.count_ranks_per_host(comm.ranks_per_host, run.world), engine.groups
         counts = ranks_per_host([group.ranks for group in groups], locals)
         self.places = [(group, Place(len(group.ranks), count)) for group, count in zip(groups, counts, strict=True)]
         self.itemsize = project.ITEMSIZE.get(run.precision, 4)
-        self.network = networks.make(run.network) if run.network else None
+        self.network = networks.make_network(run.network) if run.network else None
         self.drawn: list[Network] = []  # one fit for each round of measurements, if the link was measured
 
     def answer(self, request: Predict) -> Predicted:
@@ -66,10 +66,10 @@ class Model:
             self.network, self.drawn = self._link(request.repeats)
         group, place = self._largest(request.kind)
         run = self._with_mode(str(request.mode), place)
-        sent = project.gradients(run, self.task, request.kind, group.names)
+        sent = project.list_gradients(run, self.task, request.kind, group.names)
         codec = self._codec(run, request.kind)
         payload = sum(bucket.channel.codec.nbytes(bucket.count, self.itemsize) for bucket in sent)
-        coded = [] if project.copies(codec, self.itemsize) else self._coding(request)
+        coded = [] if project.only_copies(codec, self.itemsize) else self._coding(request)
 
         def seconds(network: Network, coding: float) -> float:
             speed = 2 * payload / coding if coding else float("inf")  # bytes encoded and bytes decoded, in a second
@@ -85,14 +85,14 @@ class Model:
             transfer=transfer,
             sent=sum(item.sent for bucket in sent for item in bucket.entries),
             bits=8 * codec.nbytes(2**20, self.itemsize) / 2**20,
-            error=error(codec),
+            error=declare_error(codec),
             network=self.network.name,
             spread=math.hypot(_deviation(by_network), _deviation(by_coding)),
         )
 
     def _largest(self, kind: str) -> tuple[Group, Place]:
         """The ranks that average the most gradients of one kind: those of a stage of a pipeline, otherwise all."""
-        shapes, kinds = self.task.shapes(), setup.kind_of(self.task)
+        shapes, kinds = self.task.shapes(), setup.find_kinds(self.task)
 
         def values(item: tuple[Group, Place]) -> tuple[bool, int]:
             group, place = item
@@ -107,7 +107,7 @@ class Model:
         return self.run.model_copy(update={"world": place.world, "comm": comm})
 
     def _codec(self, run: Run, kind: str) -> Codec:
-        channels = setup.channels(run.comm, self.task, run.world)
+        channels = setup.make_channels(run.comm, self.task, run.world)
         return channels.kinds.get(kind, channels.default).codec
 
     def _coding(self, request: Predict) -> list[float]:
@@ -141,7 +141,7 @@ class Model:
         rows = []
         for kind in kinds:
             group, place = self._largest(kind)
-            sent = project.gradients(self._with_mode(plain, place), self.task, kind, group.names)
+            sent = project.list_gradients(self._with_mode(plain, place), self.task, kind, group.names)
             costs = [cost.cost(entry, place, bare) for bucket in sent for entry in bucket.entries]
             rows.append([sum(sum(item.messages) for item in costs), sum(max(item.bytes) for item in costs)])
         rounds = np.array([[self.measure(Measure(plain, kind, 1)) for kind in kinds] for _ in range(repeats)])
@@ -150,11 +150,11 @@ class Model:
 
     def _copied(self, mode: str, kind: str) -> bool:
         _, place = self.places[0]
-        return project.copies(self._codec(self._with_mode(mode, place), kind), self.itemsize)
+        return project.only_copies(self._codec(self._with_mode(mode, place), kind), self.itemsize)
 
 
 @functools.cache
-def error(codec: Codec) -> float:
+def declare_error(codec: Codec) -> float:
     """The relative error that a codec declares for normal numbers: RMS of its bound divided by RMS of the numbers."""
     values = np.random.default_rng(0).normal(size=SAMPLE).astype(np.float32)
     bound = codec.bound(values).astype(np.float64)

@@ -48,7 +48,7 @@ def without_projection(run: Run) -> Run:
     return run.model_copy(update={"network": None, "compute_seconds": None, "inverse_seconds": 0.0})
 
 
-def placed(run: Run) -> Run:
+def place_ranks(run: Run) -> Run:
     """The run with the ranks per host of its network, if it has one and comm.ranks_per_host is auto."""
     if not run.network or run.comm.ranks_per_host != "auto":
         return run
@@ -69,7 +69,7 @@ def _map(function: Callable[[Item], Value], items: Iterable[Item]) -> list[Value
     return [value for item, group in itertools.groupby(items) for value in [function(item)] * len(list(group))]
 
 
-def gradients(run: Run, task: Task, kind: str | None = None, names: Collection[str] | None = None) -> list[Sent]:
+def list_gradients(run: Run, task: Task, kind: str | None = None, names: Collection[str] | None = None) -> list[Sent]:
     """What one reduction of the gradients sends, by the ledger's formulas.
 
     With a leader topology, rank 0 is a leader. Tables split by rows are not included.
@@ -83,13 +83,13 @@ def gradients(run: Run, task: Task, kind: str | None = None, names: Collection[s
     Returns:
         One entry for each bucket.
     """
-    itemsize, kind_of = ITEMSIZE.get(run.precision, 4), setup.kind_of(task)
+    itemsize, kind_of = ITEMSIZE.get(run.precision, 4), setup.find_kinds(task)
     counts = {
         name: count
         for name, count in _parameters(task).items()
         if kind in (None, kind_of[name]) and (names is None or name in names)
     }
-    channels = setup.channels(run.comm, task, run.world)
+    channels = setup.make_channels(run.comm, task, run.world)
     buckets = []
     for _, channel, members in channels.buckets({name: count * itemsize for name, count in counts.items()}):
         total = sum(counts[name] for name in members)
@@ -97,7 +97,7 @@ def gradients(run: Run, task: Task, kind: str | None = None, names: Collection[s
     return buckets
 
 
-def refreshes(run: Run, task: Task) -> list[list[tuple[Exchange, Sent, Sent]]] | None:
+def list_refreshes(run: Run, task: Task) -> list[list[tuple[Exchange, Sent, Sent]]] | None:
     """What the optimizer exchanges with the owners of its factors.
 
     Returns:
@@ -106,9 +106,9 @@ def refreshes(run: Run, task: Task) -> list[list[tuple[Exchange, Sent, Sent]]] |
     """
     module = run.optimizer.module
     if importlib.util.find_spec(f"{module}.traffic") is None:
-        return None if {"reduce", "world"} & set(load.common(module).NEEDS) else [[]]
+        return None if {"reduce", "world"} & set(load.load_member(module).NEEDS) else [[]]
     shapes = {name: spec.shape for name, spec in task.shapes().items() if spec.kind == "parameter"}
-    channels = setup.channels(run.comm, task, run.world)
+    channels = setup.make_channels(run.comm, task, run.world)
     cycle = importlib.import_module(f"{module}.traffic").cycle(
         task.layers(), shapes, world=run.world, options=run.optimizer.options()
     )
@@ -156,13 +156,13 @@ def _sent(name: str, count: int, channel: Channel, traffic: Any, channels: Chann
     return Sent(count, channel, traffic(name, count, channel=channel, itemsize=itemsize, world=world, locals=locals))
 
 
-def project(run: Run, task: Task, measured: Mapping[str, Any] | None) -> dict[str, Any]:
+def project_step(run: Run, task: Task, measured: Mapping[str, Any] | None) -> dict[str, Any]:
     """Project the step time and the bytes on a network.
 
     Args:
         run: the run.
         task: what is trained.
-        measured: a run of one device's share, as `suite.verbs.plan.measured` returns it.
+        measured: a run of one device's share, as `suite.verbs.plan.find_measured` returns it.
 
     Returns:
         The entry `projected` of a plan; times in seconds, sizes in bytes for each step.
@@ -171,15 +171,15 @@ def project(run: Run, task: Task, measured: Mapping[str, Any] | None) -> dict[st
         UserError: for contradicting settings.
     """
     assert run.network
-    net, world = network.make(run.network), run.world
-    place = Place(world, setup.ranks_per_host(run.comm.ranks_per_host, world))
+    net, world = network.make_network(run.network), run.world
+    place = Place(world, setup.count_ranks_per_host(run.comm.ranks_per_host, world))
     compute = run.compute_seconds or (measured or {}).get("step_seconds")
     inverse = run.inverse_seconds
     if inverse and not run.compute_seconds:
         raise UserError(
-            "inverse_seconds: a measured step already includes the inverses; type compute_seconds= without them as well"
+            "inverse_seconds: a measured step already includes the inverses; set compute_seconds= without them as well"
         )
-    buckets, cycle = gradients(run, task), refreshes(run, task)
+    buckets, cycle = list_gradients(run, task), list_refreshes(run, task)
     seconds_of = functools.partial(travel_seconds, place=place, net=net, run=run)
     travel, reached = [seconds_of(bucket) for bucket in buckets], _reached(task)
     ledger = Ledger()
@@ -219,10 +219,10 @@ def _schedules(chosen: str) -> dict[str, Callable[[timeline.Step], float]]:
     Raises:
         UserError: for a schedule without a function `projected`.
     """
-    modules = [*(f"{load.GROUPS['schedules']}.{name}" for name in load.members("schedules")), chosen]
+    modules = [*(f"{load.GROUPS['schedules']}.{name}" for name in load.find_members("schedules")), chosen]
     for module in modules:
-        check(module, Schedule, load.common(module))
-    return {module.rpartition(".")[2]: load.common(module).projected for module in modules}
+        check(module, Schedule, load.load_member(module))
+    return {module.rpartition(".")[2]: load.load_member(module).projected for module in modules}
 
 
 def _shares(buckets: Sequence[Sent]) -> list[float]:
@@ -256,12 +256,12 @@ def travel_seconds(sent: Sent, place: Place, net: Network, run: Run) -> float:
 
     def coded(item: Entry) -> bool:
         codec = sent.channel.inner if item.level == "inner" else sent.channel.codec
-        return not copies(codec, itemsize)
+        return not only_copies(codec, itemsize)
 
     return cost.seconds(sent.entries, place, net, coded=coded)
 
 
-def copies(codec: Codec, itemsize: int) -> bool:
+def only_copies(codec: Codec, itemsize: int) -> bool:
     """Whether a codec only copies, judged by the length of its payload."""
     return codec.nbytes(1000, itemsize) == 1000 * itemsize
 
@@ -318,7 +318,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def lines(projected: Mapping[str, Any], one_device: str) -> list[str]:
+def format_projection(projected: Mapping[str, Any], one_device: str) -> list[str]:
     """A projection as lines of text.
 
     Args:
@@ -334,14 +334,14 @@ def lines(projected: Mapping[str, Any], one_device: str) -> list[str]:
         f"            bytes a step and device: {levels} for gradients{optimizer_text(projected['optimizer_bytes'])}"
     ]
     if projected["hosts"] > 1 and projected["host_bytes"] is not None:
-        advice = "to sum within hosts first, type comm.topology.module=suite.comm.topologies.two_level"
+        advice = "to sum within hosts first, set comm.topology.module=suite.comm.topologies.two_level"
         each_rank = f"; every rank sends its own values, by an all-to-all; {advice}"
         wire.append(
             f"            bytes a step from all {projected['ranks_per_host']:,} ranks of a host to other hosts: "
             f"{projected['host_bytes']:,.0f}{each_rank if projected['each_rank_crosses'] else ''}"
         )
     if projected["step_seconds"] is None:
-        unknown = f"            compute is unknown: type compute_seconds=SECONDS, or run this first: {one_device}"
+        unknown = f"            compute is unknown: set compute_seconds=SECONDS, or run this first: {one_device}"
         return [head, *wire, unknown]
     ways = [
         f"{name} {1000 * seconds:.4g} ms, {100 * projected['efficiency'][name]:.1f} %"

@@ -66,12 +66,12 @@ def _parse(name: str) -> tuple[Row, ...]:
     return tuple(complete(row) for row in document["rows"])
 
 
-def load() -> tuple[Row, ...]:
+def load_rows() -> tuple[Row, ...]:
     """Every published row, sorted by id."""
     return tuple(sorted((row for name in _texts() for row in _parse(name)), key=lambda row: row.id))
 
 
-def rows_for(task: str, *, model: str | None = None) -> tuple[Row, ...]:
+def find_rows(task: str, *, model: str | None = None) -> tuple[Row, ...]:
     """The rows that runs of a task can be compared with, sorted by id.
 
     Only files that mention the task are parsed.
@@ -85,7 +85,7 @@ def rows_for(task: str, *, model: str | None = None) -> tuple[Row, ...]:
     return tuple(sorted(selected, key=lambda row: row.id))
 
 
-def row(id: str) -> Row:
+def find_row(id: str) -> Row:
     """The row with an id.
 
     Raises:
@@ -96,7 +96,7 @@ def row(id: str) -> Row:
             for candidate in _parse(name):
                 if candidate.id == id:
                     return candidate
-    near = difflib.get_close_matches(id.upper(), [candidate.id for candidate in load()], n=3, cutoff=0.5)
+    near = difflib.get_close_matches(id.upper(), [candidate.id for candidate in load_rows()], n=3, cutoff=0.5)
     hint = f"nearest: {', '.join(near)}" if near else "ids look like A1-12, table and row"
     raise UserError(f"no published row has the id {id!r}; {hint}. All rows are in results/published/")
 

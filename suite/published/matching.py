@@ -23,7 +23,7 @@ def _table() -> dict[str, Any]:
     return from_yaml((resources.files("suite.results") / "matching.yaml").read_text(encoding="utf-8"))
 
 
-def comparable(rows: Iterable[Row], task: str) -> list[Row]:
+def select_comparable(rows: Iterable[Row], task: str) -> list[Row]:
     """The rows that report the task's metric for one of its models, in their order."""
     protocol = _table()["tasks"].get(task)
     if protocol is None:
@@ -40,12 +40,12 @@ def comparable(rows: Iterable[Row], task: str) -> list[Row]:
     ]
 
 
-def methods(name: str) -> frozenset[str]:
+def list_methods(name: str) -> frozenset[str]:
     """The papers' names of an optimizer or baseline of this suite."""
     return frozenset(_table()["methods"].get(name, ()))
 
 
-def choose(rows: Sequence[Row], run: AnyRun, *, samples: int) -> list[Row]:
+def choose_rows(rows: Sequence[Row], run: AnyRun, *, samples: int) -> list[Row]:
     """Choose the published rows that are most similar to a run: one for each paper and method, at most `MOST_ROWS`.
 
     Args:
@@ -57,13 +57,13 @@ def choose(rows: Sequence[Row], run: AnyRun, *, samples: int) -> list[Row]:
         The rows, in the order that `ORDER` describes.
     """
     task = run.task
-    candidates = comparable(rows, task.name)
+    candidates = select_comparable(rows, task.name)
     if not candidates:
         return []
     protocol = _table()["tasks"][task.name]
     variant = protocol["models"].get(task.variant, ())
     trained = isinstance(run, Run)
-    own_names = methods(run.optimizer.name if trained else run.baseline.name)
+    own_names = list_methods(run.optimizer.name if trained else run.baseline.name)
     batch_size = task.batch_size if trained else None
     epochs = task.batch_size * run.max_steps / samples if trained and samples else None
 

@@ -6,21 +6,21 @@ from typing import Any
 from suite import published
 from suite.contract import UserError
 from suite.published import Row
-from suite.settings.overrides import clean
+from suite.settings.overrides import clean_overrides
 
 FEW = 3  # row ids that a line lists
 
 
-def repeated(overrides: Iterable[str]) -> Row | None:
+def find_repeated(overrides: Iterable[str]) -> Row | None:
     """The published row that `experiment=` names; None without `experiment=`, or if the user wrote the experiment."""
-    chosen = dict(override.split("=", 1) for override in clean(overrides) if "=" in override)
+    chosen = dict(override.split("=", 1) for override in clean_overrides(overrides) if "=" in override)
     try:
-        return published.row(chosen["experiment"]) if "experiment" in chosen else None
+        return published.find_row(chosen["experiment"]) if "experiment" in chosen else None
     except UserError:
         return None
 
 
-def devices(rows: Iterable[Row], *, batch_size: int) -> list[dict[str, Any]]:
+def list_devices(rows: Iterable[Row], *, batch_size: int) -> list[dict[str, Any]]:
     """The numbers of devices that published rows used.
 
     Args:
@@ -40,7 +40,7 @@ def devices(rows: Iterable[Row], *, batch_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def report(row: Row) -> tuple[str, str]:
+def format_row(row: Row) -> tuple[str, str]:
     """A published row in two lines: its contents in the paper's words and units, and its source."""
     number = lambda value: f"{value:,}" if isinstance(value, int) else value  # noqa: E731
     parts = [
@@ -55,7 +55,7 @@ def report(row: Row) -> tuple[str, str]:
     return f"{row.id}: {' · '.join(filter(None, parts))}", f"{row.citation}, {row.where_seen}"
 
 
-def used(published: Sequence[dict[str, Any]], *, batch_size: int, world: int) -> str:
+def format_devices(published: Sequence[dict[str, Any]], *, batch_size: int, world: int) -> str:
     """Compare the papers' numbers of devices with the planned one.
 
     Args:
@@ -66,7 +66,7 @@ def used(published: Sequence[dict[str, Any]], *, batch_size: int, world: int) ->
     Returns:
         The numbers for the same batch size if there are any, otherwise the range over all batch sizes.
     """
-    planned = f"this plan has {world:,}; type world=N for another number"
+    planned = f"this plan has {world:,}; set world=N for another number"
     if same := [count for count in published if count["same_batch"]]:
         counts = ", ".join(f"{count['devices']:,} ({_listed(count['rows'])})" for count in same)
         return f"{counts} devices for batch {batch_size:,}; {planned}"

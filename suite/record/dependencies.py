@@ -20,7 +20,7 @@ VERSIONED = {"site-packages", "dist-packages"}  # folders of installed packages,
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def outside_code(config: Mapping[str, Any]) -> dict[str, str]:
+def hash_outside_code(config: Mapping[str, Any]) -> dict[str, str]:
     """Hash the code outside the suite that a configuration names.
 
     This covers the packages of every `module:` and of every other dotted path (`optimizer.torch=mylab.opt.Adam`), the
@@ -43,7 +43,7 @@ def outside_code(config: Mapping[str, Any]) -> dict[str, str]:
     return dict(sorted(hashes.items()))
 
 
-def data_version(data: Data) -> str:
+def hash_data(data: Data) -> str:
     """A hash of a task's data on this machine: its identity, and the stamp of its files."""
     return hashlib.sha256(f"{data.identity}\n{data.stamp}".encode()).hexdigest()[:16]
 

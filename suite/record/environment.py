@@ -21,11 +21,11 @@ OPTIONAL = ("gpus", "data", "members", "initial_weights")
 FRAMEWORKS = ("torch", "jax", "jaxlib", "optax", "numpy", "hydra-core", "mlflow")
 
 
-def capture() -> dict[str, Any]:
+def capture_environment() -> dict[str, Any]:
     """Collect facts about this machine and this checkout; no framework is imported."""
     import psutil
 
-    commit, dirty = revision()
+    commit, dirty = read_revision()
     return {
         "suite": suite.__version__,
         "python": platform.python_version(),
@@ -34,9 +34,9 @@ def capture() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "gpus": _gpus(),
         "memory_bytes": psutil.virtual_memory().total,
-        "frameworks": versions(),
-        "packages": packages(),
-        "source": source(),
+        "frameworks": read_versions(),
+        "packages": hash_packages(),
+        "source": hash_source(),
         "commit": commit,
         "dirty": dirty,
         "environment_variables": {
@@ -47,18 +47,18 @@ def capture() -> dict[str, Any]:
     }
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """This machine's processor, number of cores and GPUs, in words; times are compared only where these are equal."""
-    return described({"cpu": _cpu(), "cores": os.cpu_count(), "gpus": _gpus()})
+    return describe_environment({"cpu": _cpu(), "cores": os.cpu_count(), "gpus": _gpus()})
 
 
-def described(environment: Mapping[str, Any]) -> str:
+def describe_environment(environment: Mapping[str, Any]) -> str:
     """The same of the machine of a result, from its environment."""
     gpus = environment.get("gpus") or ()
     return ", ".join([environment["cpu"], f"{environment['cores']} cores", *map(str, gpus)])
 
 
-def fingerprint(environment: dict[str, Any], *, device: str, threads: int) -> str:
+def compute_fingerprint(environment: dict[str, Any], *, device: str, threads: int) -> str:
     """A hash that is equal for two runs if one result can replace the other.
 
     It covers source, packages, Python, processor, GPUs, device, threads, data, initial weights and members outside the
@@ -78,7 +78,7 @@ def fingerprint(environment: dict[str, Any], *, device: str, threads: int) -> st
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def changes(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+def list_changes(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """The differences between two environments that change the fingerprint, one entry in words for each fact.
 
     Args:
@@ -109,7 +109,7 @@ def _described(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
     return f"{name} ({before} to {after})"
 
 
-def source() -> str:
+def hash_source() -> str:
     """The sha256 (16 digits) of all files of the installed suite that can change a number, with its members."""
     digest = hashlib.sha256()
     for name in ("suite", "suite.tasks", "suite.optimizers", "suite.comm", "suite.conf"):
@@ -121,13 +121,13 @@ def source() -> str:
 
 
 @functools.cache
-def packages() -> str:
+def hash_packages() -> str:
     """The sha256 (16 digits) of the names and versions of all installed packages."""
     versions = sorted({f"{d.metadata['Name']}=={d.version}".lower() for d in importlib.metadata.distributions()})
     return hashlib.sha256("\n".join(versions).encode()).hexdigest()[:16]
 
 
-def revision() -> tuple[str | None, bool | None]:
+def read_revision() -> tuple[str | None, bool | None]:
     """The checkout's commit, and whether it has uncommitted changes apart from results; None outside a checkout."""
     root = Path(suite.__file__).parent.parent
 
@@ -142,7 +142,7 @@ def revision() -> tuple[str | None, bool | None]:
         return None, None
 
 
-def versions(names: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
+def read_versions(names: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
     """The versions of the packages that are installed, by name."""
     found = {}
     for name in names:

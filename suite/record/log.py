@@ -8,7 +8,7 @@ from pathlib import Path
 
 from suite import disk
 from suite.contract import Event, UserError
-from suite.record.record import as_line
+from suite.record.record import format_event
 
 
 class Log:
@@ -25,7 +25,7 @@ class Log:
 
     def __init__(self, path: Path, keep: Mapping[str, int] | None = None):
         self.path, self._size, self._sum = path, 0, 0
-        with disk.writing(path):
+        with disk.report_errors(path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             if keep:
                 self._size, self._sum = self._verified(keep)
@@ -48,8 +48,8 @@ class Log:
 
     def __call__(self, event: Event) -> None:
         """Append one event."""
-        line = as_line(event).encode() + b"\n"
-        with disk.writing(self.path):
+        line = format_event(event).encode() + b"\n"
+        with disk.report_errors(self.path):
             disk.write_all(self._descriptor, line)
         self._size, self._sum = self._size + len(line), zlib.crc32(line, self._sum)
 
@@ -59,7 +59,7 @@ class Log:
         Raises:
             WriteError: also if the file has been removed, for example with the run's directory.
         """
-        with disk.writing(self.path):
+        with disk.report_errors(self.path):
             os.fsync(self._descriptor)
             if not self._is_there():
                 raise FileNotFoundError(errno.ENOENT, "gone", str(self.path))

@@ -27,25 +27,25 @@ class LogError(UserError):
     """An event log is not the log of one run."""
 
 
-def as_line(event: Event) -> str:
+def format_event(event: Event) -> str:
     """An event as a line of the log."""
-    return as_json({"event": type(event).__name__.lower(), **asdict(event)})
+    return format_json({"event": type(event).__name__.lower(), **asdict(event)})
 
 
-def finite(value: Any) -> Any:
+def drop_infinities(value: Any) -> Any:
     """Replace each number that is not finite by None, because JSON cannot express it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: finite(entry) for name, entry in value.items()}
+        return {name: drop_infinities(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(entry) for entry in value]
+        return [drop_infinities(entry) for entry in value]
     return value
 
 
-def as_json(value: Any, *, indent: int | None = None) -> str:
+def format_json(value: Any, *, indent: int | None = None) -> str:
     """A value as standard JSON, with null for each number that is not finite."""
-    return json.dumps(finite(value), indent=indent, allow_nan=False)
+    return json.dumps(drop_infinities(value), indent=indent, allow_nan=False)
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1]]
 
 
-def crossings(curve: list[dict[str, Any]], targets: Iterable[Target]) -> list[dict[str, Any]]:
+def find_crossings(curve: list[dict[str, Any]], targets: Iterable[Target]) -> list[dict[str, Any]]:
     """Find when each target was reached.
 
     Args:
@@ -72,12 +72,12 @@ def crossings(curve: list[dict[str, Any]], targets: Iterable[Target]) -> list[di
         place = {name: hit[name] if hit else None for name in ("step", "samples", "train_seconds", "wall_seconds")}
         bracket = [misses[-1]["step"] if misses else None, place["step"]]
         entries.append(
-            {**asdict(target), "label": label(target), "reached": hit is not None, **place, "bracket": bracket}
+            {**asdict(target), "label": name_target(target), "reached": hit is not None, **place, "bracket": bracket}
         )
     return entries
 
 
-def label(target: Target) -> str:
+def name_target(target: Target) -> str:
     """A target's name without `>=`, which MLflow's metrics do not allow: top1_97."""
     return f"{target.metric}_{target.value:g}"
 
@@ -100,7 +100,7 @@ def check_order(events: Iterable[Mapping[str, Any]]) -> None:
         last[kind] = step
 
 
-def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, Any]:
+def fold_events(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, Any]:
     """Compute the part of a result that follows from the events.
 
     Args:
@@ -135,7 +135,7 @@ def fold(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict[str, A
         "parameters": facts["parameters"],
         **_cost(facts, steps[-1]["samples"] if steps else 0),
         "curve": curve,
-        "targets": crossings(curve, targets),
+        "targets": find_crossings(curve, targets),
         "outcome": last["outcome"] if last else {"kind": "failed"},
         "steps": steps[-1]["step"] if steps else 0,
         "samples": steps[-1]["samples"] if steps else 0,
@@ -210,25 +210,25 @@ def _quantiles(seconds: list[float]) -> dict[str, float | None]:
     return {"p50": pick(0.50), "p99": pick(0.99)}
 
 
-def data_record(data: Data) -> dict[str, Any]:
+def describe_data(data: Data) -> dict[str, Any]:
     """The entry `data` of a result."""
     optional = ("dropped", "dropped_unit", "dropped_of")  # left out if empty, as in older results
     entry = {name: value for name, value in asdict(data).items() if name != "stamp" and (name not in optional or value)}
     return {**entry, "samples": dict(data.samples), "skipped": list(data.skipped), "label": str(data)}
 
 
-def identity(entry: Mapping[str, Any]) -> str:
+def identify_data(entry: Mapping[str, Any]) -> str:
     """The identity of a result's data. For generated data it includes the sizes, which older results lack."""
     return sized(entry["identity"], entry["samples"]) if entry["kind"] == "generated" else entry["identity"]
 
 
-def data_of(entry: Mapping[str, Any]) -> Data:
+def read_data(entry: Mapping[str, Any]) -> Data:
     """The data that a result's entry `data` describes; older results lack some fields."""
     known = {field.name for field in fields(Data)}
     return Data(**{name: value for name, value in entry.items() if name in known})
 
 
-def result(
+def compute_result(
     events: list[dict[str, Any]],
     *,
     run: AnyRun,
@@ -269,7 +269,7 @@ def result(
         "tuning": run.tuning.plain(),
         "precision": run.precision if trained else None,
         "deterministic": run.deterministic if trained else None,
-        **fold(events, targets),
+        **fold_events(events, targets),
         "published": sorted(published),
     }
 
@@ -320,10 +320,10 @@ def method_of(spec: Mapping[str, Any]) -> str:
     return f"{spec['baseline']} (baseline)" if is_baseline(spec) else spec["optimizer"]
 
 
-def write(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file; readers see the whole file or none.
 
     Raises:
         WriteError: if writing fails; an earlier file remains.
     """
-    disk.replace(path, as_json(value, indent=1) + "\n")
+    disk.replace_file(path, format_json(value, indent=1) + "\n")

@@ -105,7 +105,7 @@ class Benchmark:
         return float(value)
 
 
-def read(path: Path | None = None) -> list[Benchmark]:
+def read_benchmarks(path: Path | None = None) -> list[Benchmark]:
     """The benchmarks of a YAML file; by default the suite's own.
 
     Raises:
@@ -142,7 +142,7 @@ def _benchmark(entry: Any, place: str) -> Benchmark:
         raise UserError(f"{place}: expected name, run and perhaps metric")
     name, run, metric = str(entry["name"]), shlex.split(str(entry["run"])), str(entry.get("metric", "step"))
     if metric not in METRICS:
-        raise UserError(f"{place}: metric {metric}: type one of {', '.join(METRICS)}")
+        raise UserError(f"{place}: metric {metric}: choose one of {', '.join(METRICS)}")
     if not any(word.lstrip("+").startswith("task=") or word.startswith("experiment=") for word in run):
         raise UserError(f"{place}: run: {' '.join(run)}: names no task; begin with +task=…")
     return Benchmark(name, tuple(run), metric)

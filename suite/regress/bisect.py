@@ -9,10 +9,10 @@ from suite.contract import UserError
 from suite.regress.benchmarks import Benchmark
 from suite.regress.session import Limits, Outcome, Session
 from suite.regress.show import answer
-from suite.regress.sides import Side, at, built, repository
+from suite.regress.sides import Side, at, build_side, find_repository
 
 
-def commits(folder: Path, first: str, last: str) -> list[str]:
+def list_commits(folder: Path, first: str, last: str) -> list[str]:
     """The commits after `first` up to `last` along the first parents, oldest first.
 
     Raises:
@@ -26,7 +26,7 @@ def commits(folder: Path, first: str, last: str) -> list[str]:
     return line
 
 
-def bisect(
+def bisect_commits(
     sides: tuple[Side, Side],
     benchmarks: Sequence[Benchmark],
     limits: Limits,
@@ -52,10 +52,10 @@ def bisect(
         UserError: if a side is not a commit.
     """
     a, b = sides
-    root = repository(Path.cwd())
+    root = find_repository(Path.cwd())
     if root is None or a.commit is None or b.commit is None:
         raise UserError("--bisect needs two commits: suite regress --bisect HEAD~8 HEAD")
-    line = [a.commit, *commits(root, a.commit, b.commit)]
+    line = [a.commit, *list_commits(root, a.commit, b.commit)]
     state = _compare(a, b, benchmarks, limits, say, report)
     if state != "slower":
         print(f"the alarm cannot be repeated: {b.commit[:12]} is {state} against {a.commit[:12]}")
@@ -64,7 +64,7 @@ def bisect(
     while slow - fast > 1:
         middle = (fast + slow) // 2
         with ExitStack() as stack:
-            side = stack.enter_context(built(at(b, line[middle]), say))
+            side = stack.enter_context(build_side(at(b, line[middle]), say))
             state = _compare(a, side, benchmarks, limits, say, report)
         if state in ("undecided", "failed"):
             print(

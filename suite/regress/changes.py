@@ -38,7 +38,7 @@ class Change:
     p: float
 
 
-def changes(values: Sequence[float], *, level: float = LEVEL, seed: int = 0) -> list[Change]:
+def find_changes(values: Sequence[float], *, level: float = LEVEL, seed: int = 0) -> list[Change]:
     """The changes of a series of positive values, in order.
 
     Args:

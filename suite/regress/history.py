@@ -9,7 +9,7 @@ from typing import Any
 from suite.contract import UserError
 from suite.regress import saved
 from suite.regress.benchmarks import Benchmark
-from suite.regress.changes import Change, changes
+from suite.regress.changes import Change, find_changes
 from suite.regress.show import amount
 
 
@@ -45,10 +45,10 @@ class Series:
     @property
     def changes(self) -> list[Change]:
         """The places where the level changes."""
-        return changes([point.value for point in self.points])
+        return find_changes([point.value for point in self.points])
 
 
-def read(paths: Sequence[Path]) -> list[Series]:
+def read_history(paths: Sequence[Path]) -> list[Series]:
     """The series in some reports.
 
     Args:
@@ -57,7 +57,7 @@ def read(paths: Sequence[Path]) -> list[Series]:
     Raises:
         UserError: if there is no report, or a file is not one.
     """
-    reports = [saved.report(file) for path in paths for file in saved.files(path)]
+    reports = [saved.read_report(file) for path in paths for file in saved.list_files(path)]
     if not reports:
         raise UserError(f"--history {' '.join(map(str, paths))}: no report there; suite regress --json FILE writes one")
     points: dict[tuple[Benchmark, str], list[Point]] = {}
@@ -69,7 +69,7 @@ def read(paths: Sequence[Path]) -> list[Series]:
     return [Series(benchmark, machine, tuple(line)) for (benchmark, machine), line in ordered]
 
 
-def lines(series: Iterable[Series]) -> Iterator[str]:
+def format_history(series: Iterable[Series]) -> Iterator[str]:
     """A line for each series, and one for each of its changes."""
     for one in series:
         first, last = one.points[0], one.points[-1]

@@ -17,7 +17,7 @@ STYLE = """<style>text { font: 12px system-ui, sans-serif; fill: #1b1f24; } .tic
 .label { fill: #f0894a; } }</style>"""
 
 
-def picture(series: Sequence[Series]) -> str:
+def draw_history(series: Sequence[Series]) -> str:
     """All series below each other, as an SVG file."""
     parts = [STYLE]
     for number, one in enumerate(series):

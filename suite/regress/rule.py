@@ -50,7 +50,7 @@ class Look:
     rounds_needed: int | None
 
 
-def look(ratios: Sequence[float], margin: float = MARGIN, alpha: float = ALPHA) -> Look:
+def look_at(ratios: Sequence[float], margin: float = MARGIN, alpha: float = ALPHA) -> Look:
     """What the ratios of some rounds show.
 
     Args:
@@ -100,7 +100,7 @@ class Verdict:
     reason: str
 
 
-def verdict(first: Look, second: Look | None) -> Verdict:
+def judge_ratios(first: Look, second: Look | None) -> Verdict:
     """The answer from the first look and, after an alarm, from the confirming one.
 
     Args:

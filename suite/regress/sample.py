@@ -155,7 +155,7 @@ class Sampler:
             RunFailedError: if a run failed or took too long.
         """
         by_step = METRICS[benchmark.metric].by_step
-        if not sides or not by_step or ranks(sides, benchmark) > 1 or not hasattr(signal, "SIGSTOP"):
+        if not sides or not by_step or count_ranks(sides, benchmark) > 1 or not hasattr(signal, "SIGSTOP"):
             return [value for side in sides for value in in_turns([side], benchmark, core, LIMIT)]
         if benchmark not in self._seconds:
             [self._seconds[benchmark]] = in_turns(sides[:1], benchmark, core, LIMIT)
@@ -165,7 +165,7 @@ class Sampler:
         return in_turns(sides, benchmark, core, turn)
 
 
-def ranks(sides: Sequence[Side], benchmark: Benchmark) -> int:
+def count_ranks(sides: Sequence[Side], benchmark: Benchmark) -> int:
     """The most devices of a run."""
     words = [*benchmark.run, *(word for side in sides for word in side.overrides)]
     counts = [word.partition("=")[2] for word in words if word.lstrip("+").startswith("world=")]
@@ -210,7 +210,7 @@ def _prepare(core: int | None) -> None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def cores(ranks: int) -> list[int | None]:
+def list_cores(ranks: int) -> list[int | None]:
     """The cores that rounds use, one after the other; only None for a run of several ranks, which need several.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.record.environment import described, machine
+from suite.record.environment import describe_environment, describe_machine
 from suite.regress.benchmarks import Benchmark
 
 
@@ -42,12 +42,12 @@ class Saved:
     values: Mapping[Benchmark, tuple[float, ...]]
 
 
-def files(path: Path) -> list[Path]:
+def list_files(path: Path) -> list[Path]:
     """The JSON files in a folder and below it, or the file itself."""
     return sorted(path.rglob("*.json")) if path.is_dir() else [path]
 
 
-def report(file: Path) -> Report:
+def read_report(file: Path) -> Report:
     """Read a report.
 
     Raises:
@@ -56,7 +56,7 @@ def report(file: Path) -> Report:
     return _parsed(file, _report, "a report of suite regress --json")
 
 
-def saved(path: Path, metric: str) -> Saved:
+def find_saved(path: Path, metric: str) -> Saved:
     """The measurements in a file or folder, of reports and of results.
 
     A benchmark of results is named after task, data, optimizer, communication mode, number of ranks and backend.
@@ -70,7 +70,7 @@ def saved(path: Path, metric: str) -> Saved:
     """
     machines: set[str] = set()
     values: dict[Benchmark, list[float]] = {}
-    for one in sorted((_either(file, metric) for file in files(path)), key=lambda one: one.date):
+    for one in sorted((_either(file, metric) for file in list_files(path)), key=lambda one: one.date):
         machines.add(one.machine)
         for benchmark, numbers in one.values.items():
             values.setdefault(benchmark, []).extend(numbers)
@@ -81,7 +81,7 @@ def saved(path: Path, metric: str) -> Saved:
     return Saved(machines.pop(), {benchmark: tuple(numbers) for benchmark, numbers in values.items()})
 
 
-def shared(sides: Sequence[Saved], alone: bool) -> list[Benchmark]:
+def list_shared(sides: Sequence[Saved], alone: bool) -> list[Benchmark]:
     """The benchmarks that saved sides have in common.
 
     Args:
@@ -91,7 +91,7 @@ def shared(sides: Sequence[Saved], alone: bool) -> list[Benchmark]:
     Raises:
         UserError: if the sides come from different machines, or cannot be compared.
     """
-    machines = dict.fromkeys([side.machine for side in sides] + ([] if alone else [machine()]))
+    machines = dict.fromkeys([side.machine for side in sides] + ([] if alone else [describe_machine()]))
     if len(machines) > 1:
         raise UserError(f"times of different machines are never compared: {'; '.join(machines)}")
     both = [benchmark for benchmark in sides[0].values if benchmark in sides[-1].values]
@@ -140,4 +140,6 @@ def _result(content: dict[str, Any], metric: str) -> Report:
     benchmark = Benchmark(" ".join(filter(None, words)), (), metric)
     value = benchmark.value(content, math.nan)
     # results have no date; the order of the seeds pairs runs of one seed
-    return Report(f"{spec['seed']:09}", content["hash"], described(content["environment"]), {benchmark: (value,)})
+    return Report(
+        f"{spec['seed']:09}", content["hash"], describe_environment(content["environment"]), {benchmark: (value,)}
+    )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from suite.contract import UserError
 from suite.regress.benchmarks import Benchmark
-from suite.regress.rule import ALPHA, MARGIN, ROUNDS, Look, Verdict, look, verdict
-from suite.regress.sample import Sampler, cores, ranks
+from suite.regress.rule import ALPHA, MARGIN, ROUNDS, Look, Verdict, judge_ratios, look_at
+from suite.regress.sample import Sampler, count_ranks, list_cores
 from suite.regress.sides import Side
 
 Measure = Callable[[Sequence[Side], Benchmark, int | None], list[float]]  # as `sample.Sampler`
@@ -57,7 +57,7 @@ class Outcome:
         if not self.first:
             return None
         both = [
-            look([b / a for a, b in rounds], limits.margin, limits.alpha / family) if rounds else None
+            look_at([b / a for a, b in rounds], limits.margin, limits.alpha / family) if rounds else None
             for rounds in (self.first, self.second)
         ]
         assert both[0] is not None
@@ -66,7 +66,7 @@ class Outcome:
     def verdict(self, limits: Limits, family: int) -> Verdict | None:
         """The answer so far; None before the first round."""
         looks = self.looks(limits, family)
-        return verdict(*looks) if looks else None
+        return judge_ratios(*looks) if looks else None
 
 
 class Session:
@@ -135,7 +135,7 @@ class Session:
         looks = outcome.looks(self.limits, len(self.outcomes))
         rounds = outcome.second if looks and looks[0].state == "slower" else outcome.first
         number = len(outcome.first) + len(outcome.second)
-        choice = cores(ranks(self.sides, outcome.benchmark))
+        choice = list_cores(count_ranks(self.sides, outcome.benchmark))
         values = {i: side.saved.values[outcome.benchmark][number] for i, side in enumerate(self.sides) if side.saved}
         order = [i for i in self._order(outcome.benchmark, number) if i not in values]
         run = [self.sides[i] for i in order]

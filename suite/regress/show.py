@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
-from suite.record.environment import machine
+from suite.record.environment import describe_machine
 from suite.regress.rule import Verdict
 from suite.regress.session import Limits, Outcome
 from suite.regress.sides import Side
@@ -106,7 +106,7 @@ def as_dict(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limit
     return {
         "schema": SCHEMA,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
+        "machine": describe_machine(),
         "sides": {name: {"typed": side.name, "commit": side.commit} for name, side in zip("AB", sides, strict=True)},
         "limits": asdict(limits),
         "benchmarks": [

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from suite.contract import UserError
-from suite.regress.saved import Saved, saved
+from suite.regress.saved import Saved, find_saved
 
 REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?(===?|~=|!=|<=|>=|<|>)[\w.*+!-]+")
 OVERRIDE = re.compile(r"[+~]*[\w./@]+=.*", re.DOTALL)
@@ -56,7 +56,7 @@ class Side:
 
 
 @contextmanager
-def built(typed: str, report: Callable[[str], None], metric: str = "step") -> Iterator[Side]:
+def build_side(typed: str, report: Callable[[str], None], metric: str = "step") -> Iterator[Side]:
     """A side, ready to run. Its working tree is removed afterwards; environments are kept for the next time.
 
     Args:
@@ -69,9 +69,9 @@ def built(typed: str, report: Callable[[str], None], metric: str = "step") -> It
     """
     here = Path.cwd()
     if is_saved(typed):
-        yield Side(typed, Path(sys.executable), here, saved=saved(Path(typed), metric))
+        yield Side(typed, Path(sys.executable), here, saved=find_saved(Path(typed), metric))
         return
-    side = Side(typed, Path(sys.executable), repository(here) or here)
+    side = Side(typed, Path(sys.executable), find_repository(here) or here)
     with ExitStack() as stack:
         requirements = []
         for word in shlex.split(typed) or ["."]:
@@ -84,8 +84,8 @@ def built(typed: str, report: Callable[[str], None], metric: str = "step") -> It
             elif Path(word).is_file() and os.access(word, os.X_OK):
                 side = replace(side, python=Path(word).absolute())
             else:
-                commit = resolve(side.folder, word)
-                folder = stack.enter_context(checkout(side.folder, commit))
+                commit = resolve_commit(side.folder, word)
+                folder = stack.enter_context(check_out(side.folder, commit))
                 side = replace(side, folder=folder, commit=commit)
         if requirements:
             side = replace(side, python=environment(side.python, requirements, report))
@@ -109,13 +109,13 @@ def is_saved(typed: str) -> bool:
     return typed.endswith(".json") or (Path(typed).is_dir() and Path(typed).resolve() != Path.cwd())
 
 
-def repository(folder: Path) -> Path | None:
+def find_repository(folder: Path) -> Path | None:
     """The root of the git checkout around a folder; None outside of one."""
     done = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=folder, capture_output=True, text=True)
     return Path(done.stdout.strip()) if done.returncode == 0 else None
 
 
-def resolve(folder: Path, word: str) -> str:
+def resolve_commit(folder: Path, word: str) -> str:
     """The commit that a word names.
 
     Raises:
@@ -132,7 +132,7 @@ def resolve(folder: Path, word: str) -> str:
 
 
 @contextmanager
-def checkout(folder: Path, commit: str) -> Iterator[Path]:
+def check_out(folder: Path, commit: str) -> Iterator[Path]:
     """A second working tree of the repository at a commit.
 
     Raises:

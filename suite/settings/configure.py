@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.load import common, declared, members, nearest, options, preset
+from suite.load import find_members, list_options, load_member, load_settings, read_preset, suggest_names
 from suite.settings import recipes
-from suite.settings.overrides import CHOICES, OPTIONAL, TUNED, clean, key_of
+from suite.settings.overrides import CHOICES, OPTIONAL, TUNED, clean_overrides, key_of
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 # Parts of `comm` and their groups. Each is a member's name, or {module: …} with its options.
@@ -38,7 +38,7 @@ def resolve(overrides: Sequence[str], directory: Path | None = None) -> AnyRun:
         UserError: a choice or key is unknown, a value has a wrong type or is out of range, the task is missing, or a
             baseline does not read a setting.
     """
-    cleaned = clean(overrides)
+    cleaned = clean_overrides(overrides)
     config = compose_nodes(overrides, directory)
     for group, names in ALTERNATIVES.items():
         config[group] = {name: value for name, value in config[group].items() if name not in names}
@@ -72,7 +72,7 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    completed = complete(overrides, directory)
+    completed = complete_overrides(overrides, directory)
     _check_choices(completed, directory)
     path = [f"hydra.searchpath=[file://{directory.resolve()}]"] if directory else []
     words = [word for override in completed for word in _added(override)]
@@ -84,11 +84,13 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
     assert isinstance(config, dict)
     nodes: dict[str, Any] = {str(name): value for name, value in config.items()}
     if not isinstance(nodes.get("task"), dict):
-        raise UserError(f"no task; set task=NAME: {', '.join(options('task', directory))}")
+        raise UserError(f"no task; set task=NAME: {', '.join(list_options('task', directory))}")
     for group in ("optimizer", "comm"):
         if not isinstance(nodes.get(group), dict):
-            raise UserError(f"{group}={nodes.get(group)}: choose {group}=NAME: {', '.join(options(group, directory))}")
-    nodes["comm"] = named_parts(nodes["comm"], "comm")
+            raise UserError(
+                f"{group}={nodes.get(group)}: choose {group}=NAME: {', '.join(list_options(group, directory))}"
+            )
+    nodes["comm"] = name_parts(nodes["comm"], "comm")
     if isinstance(nodes.get("partition"), dict):
         nodes["partition"]["activations"] = _codec(nodes["partition"].get("activations"), directory)
     changed = [override for override in completed if override.lstrip("+").startswith(TUNED)]
@@ -98,18 +100,18 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
     return {name: value for name, value in nodes.items() if value is not None or name not in OPTIONAL}
 
 
-def complete(overrides: Iterable[str], directory: Path | None = None) -> list[str]:
+def complete_overrides(overrides: Iterable[str], directory: Path | None = None) -> list[str]:
     """Return cleaned overrides, with an optimizer and a recipe if the user names none.
 
     The optimizer is the first that has a published recipe for the task and the scale, else the task's
-    `default_optimizer`; the recipe is that of `recipes.default`. An experiment names both, most published recipes name
+    `default_optimizer`; the recipe is that of `recipes.choose_recipe`. An experiment names both, most published recipes name
     an optimizer, and a baseline uses no recipe.
 
     Args:
         overrides: `key=value`, as typed.
         directory: the user's own configuration groups.
     """
-    cleaned = clean(overrides)
+    cleaned = clean_overrides(overrides)
     chosen = {key: value for key, _, value in (override.partition("=") for override in cleaned)}
     if "baseline" in chosen:
         return cleaned if {"recipe", "~recipe"} & chosen.keys() else ["~recipe", *cleaned]
@@ -118,18 +120,18 @@ def complete(overrides: Iterable[str], directory: Path | None = None) -> list[st
     task, scale = chosen.get("task"), chosen.get("scale", recipes.LAPTOP)
     added = []
     if "optimizer" not in chosen and not _brings_optimizer(chosen.get("recipe"), directory):
-        usual = preset("task", task, directory).get("default_optimizer")
-        if name := next(iter(recipes.published(task, scale, directory)), usual):
+        usual = read_preset("task", task, directory).get("default_optimizer")
+        if name := next(iter(recipes.list_published(task, scale, directory)), usual):
             added.append(f"optimizer={name}")
             chosen["optimizer"] = name
     if not {"recipe", "~recipe"} & chosen.keys():
         optimizer = chosen.get("optimizer", "sgd")  # as in conf/config.yaml
-        if name := recipes.default(task, optimizer, scale, directory):
+        if name := recipes.choose_recipe(task, optimizer, scale, directory):
             added.append(f"recipe={name}")
     return [*added, *cleaned]
 
 
-def named_parts(node: Any, place: str) -> Any:
+def name_parts(node: Any, place: str) -> Any:
     """Return a node of `comm` with the modules of parts given by name, as in `comm.codec=int8`.
 
     Args:
@@ -144,12 +146,14 @@ def named_parts(node: Any, place: str) -> Any:
     resolved = {}
     for key, value in node.items():
         if key in PARTS and isinstance(value, str):
-            if value not in (names := members(PARTS[key])):
-                raise UserError(f"{place}.{key}={value}: no such {key}; {nearest(value, names)} (presets: comm=NAME)")
+            if value not in (names := find_members(PARTS[key])):
+                raise UserError(
+                    f"{place}.{key}={value}: no such {key}; {suggest_names(value, names)} (presets: comm=NAME)"
+                )
             value = {"module": f"suite.comm.{PARTS[key]}.{value}"}
         if key in PARTS and not (isinstance(value, dict) and isinstance(value.get("module"), str)):
             raise UserError(f"{place}.{key}={value}: must be the name of a member, or {{module: …}} with its options")
-        resolved[key] = named_parts(value, f"{place}.{key}")
+        resolved[key] = name_parts(value, f"{place}.{key}")
     return resolved
 
 
@@ -167,7 +171,7 @@ def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
     if isinstance(run, BaselineRun):
         return
     policy = run.comm.policy
-    chooses = policy and "network" in common(policy.module).READS
+    chooses = policy and "network" in load_member(policy.module).READS
     if run.network and not (chooses or run.partition):
         raise UserError(
             f"network={run.network.name}: a run uses the real network; only `suite plan` projects to another one, and "
@@ -211,15 +215,15 @@ def _check_choices(overrides: Iterable[str], directory: Path | None) -> None:
             raise UserError(f"{override}: not understood; write key=value, or suite --help")
         elif group in ("task.name", "optimizer.name"):
             raise UserError(f"{override}: the name follows from the choice; set {group.partition('.')[0]}=NAME")
-        elif group in CHOICES and value not in (names := options(group, directory)):
-            raise UserError(f"{group}={value}: unknown; {nearest(value, names)}")
+        elif group in CHOICES and value not in (names := list_options(group, directory)):
+            raise UserError(f"{group}={value}: unknown; {suggest_names(value, names)}")
         else:
             typed[group] = value
-    task = preset("task", typed.get("task"), directory)
+    task = read_preset("task", typed.get("task"), directory)
     for key, alternatives in (("scale", "scales"), ("task.variant", "variants"), ("task.data", "sources")):
         names = [str(name) for name in task.get(alternatives) or ()]
         if names and key in typed and typed[key] not in names:
-            hint = nearest(typed[key], names)
+            hint = suggest_names(typed[key], names)
             raise UserError(f"{key}={typed[key]}: task={typed['task']} has none of that name; {hint}")
 
 
@@ -231,8 +235,10 @@ def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], direct
     """
     for group in ("task", "optimizer"):
         node = config[group]
-        settings = declared(node["module"])
-        listed = preset(group, next((o.partition("=")[2] for o in overrides if key_of(o) == group), None), directory)
+        settings = load_settings(node["module"])
+        listed = read_preset(
+            group, next((o.partition("=")[2] for o in overrides if key_of(o) == group), None), directory
+        )
         known = {"name", "module", *(settings.model_fields if settings else listed)}
         typed = [key_of(override).split(".")[1] for override in overrides if key_of(override).startswith(f"{group}.")]
         unknown = sorted(node.keys() - known)
@@ -241,7 +247,7 @@ def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], direct
             cause = f"{' or '.join(presets) or 'a preset'} is for another {group}"
             raise UserError(f"{group}.{unknown[0]}: {node['name']} has no such option; {cause}")
         if unknown:
-            raise UserError(f"{group}.{unknown[0]}: unknown; {nearest(unknown[0], known - {'name', 'module'})}")
+            raise UserError(f"{group}.{unknown[0]}: unknown; {suggest_names(unknown[0], known - {'name', 'module'})}")
         if settings is None:
             _check_types(node, listed, group)
 
@@ -284,7 +290,7 @@ def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
 
 def _brings_optimizer(recipe: str | None, directory: Path | None) -> bool:
     """Whether a recipe overrides the optimizer. Published ones do; tuned ones are chosen by the optimizer's name."""
-    return any("override /optimizer" in entry for entry in preset("recipe", recipe, directory).get("defaults", []))
+    return any("override /optimizer" in entry for entry in read_preset("recipe", recipe, directory).get("defaults", []))
 
 
 def _codec(value: Any, directory: Path | None = None) -> Any:
@@ -295,10 +301,10 @@ def _codec(value: Any, directory: Path | None = None) -> Any:
     """
     if not isinstance(value, str):
         return value
-    nodes = {name: preset("comm", name, directory) for name in options("comm", directory)}
+    nodes = {name: read_preset("comm", name, directory) for name in list_options("comm", directory)}
     codecs = {name: node["codec"] for name, node in nodes.items() if "codec" in node}
     if value not in codecs:
-        raise UserError(f"partition.activations={value}: no such codec; {nearest(value, codecs)}")
+        raise UserError(f"partition.activations={value}: no such codec; {suggest_names(value, codecs)}")
     return codecs[value]
 
 

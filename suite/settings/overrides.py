@@ -16,7 +16,7 @@ TUNED = ("optimizer.", "schedule.", "task.batch_size", "accumulate", "max_steps"
 DIRECTORIES = ("data_dir", "run_dir")
 
 
-def clean(overrides: Iterable[str]) -> list[str]:
+def clean_overrides(overrides: Iterable[str]) -> list[str]:
     """Return overrides in Hydra's syntax.
 
     The leading + of a choice is removed, `recipe=null` becomes `~recipe`, and the names of directories are quoted
@@ -32,7 +32,7 @@ def key_of(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-def expand(overrides: Sequence[str]) -> list[list[str]]:
+def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     """Return the overrides of each run of a sweep.
 
     Args:
@@ -49,7 +49,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     from hydra.errors import HydraException
 
     try:
-        parsed = OverridesParser.create().parse_overrides(clean(overrides))
+        parsed = OverridesParser.create().parse_overrides(clean_overrides(overrides))
     except HydraException as error:
         raise UserError(
             f"{' '.join(overrides)}: not understood; write key=value, with quotes around special characters"
@@ -65,11 +65,11 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     return [list(run) for run in itertools.product(*axes)]
 
 
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return nested dictionaries as one dictionary with dotted keys."""
     if not isinstance(value, dict) or not value:
         return {prefix.rstrip("."): value}
-    return {k: v for name, item in value.items() for k, v in flat(item, f"{prefix}{name}.").items()}
+    return {k: v for name, item in value.items() for k, v in flatten(item, f"{prefix}{name}.").items()}
 
 
 def split_directory(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:

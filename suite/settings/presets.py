@@ -7,19 +7,21 @@ import textwrap
 from pathlib import Path
 
 from suite.comm.settings import CommSettings, FactorSettings
-from suite.declared import Declared, effects_of, explained, has_groups
-from suite.load import declared, members
+from suite.declared import Declared, effects_of, explain_field, has_groups
+from suite.load import find_members, load_settings
 from suite.settings.run import PartitionSettings, Run
 from suite.settings.schedule import ScheduleSettings
 
 
-def text(name: str, settings: type[Declared]) -> str:
+def render_yaml(name: str, settings: type[Declared]) -> str:
     """Return the YAML file of one optimizer: sources, module, settings with their meaning, and search ranges."""
     sources = textwrap.wrap(
         " ".join(f"{settings.__doc__}".split()), 118, break_long_words=False, break_on_hyphens=False
     )
     lines = [*(f"# {line}" for line in sources), f"name: {name}", f"module: suite.optimizers.{name}"]
-    lines += [f"{key}: {_value(field.default)}  # {explained(field)}" for key, field in settings.model_fields.items()]
+    lines += [
+        f"{key}: {_value(field.default)}  # {explain_field(field)}" for key, field in settings.model_fields.items()
+    ]
     ranges = ", ".join(
         f"{key}: [{_value(least)}, {_value(largest)}, {scale}]"
         for key, (least, largest, scale) in settings.searched().items()
@@ -37,7 +39,7 @@ def _value(value: object) -> str:
     return f"{value}"
 
 
-def page() -> str:
+def render_page() -> str:
     """Return the page `docs/settings.md`: a table for the run, each of its groups, each task and each optimizer."""
     lines = [
         "# Settings",
@@ -56,11 +58,11 @@ def page() -> str:
     lines += _table("Run", Run, effects=True)
     for prefix, group in groups.items():
         lines += _table(f"`{prefix}`", group, effects=True)
-    for name in members("tasks"):
-        if settings := declared(f"suite.tasks.{name}"):
+    for name in find_members("tasks"):
+        if settings := load_settings(f"suite.tasks.{name}"):
             lines += _table(f"task={name}", settings, effects=True)
-    for name in members("optimizers"):
-        if settings := declared(f"suite.optimizers.{name}"):
+    for name in find_members("optimizers"):
+        if settings := load_settings(f"suite.optimizers.{name}"):
             lines += _table(name, settings, effects=False)
     return "\n".join([*lines, ""])
 
@@ -69,21 +71,21 @@ def _table(title: str, settings: type[Declared], *, effects: bool) -> list[str]:
     """The lines of one table."""
     head = ["| setting | default | meaning | affects |", "|---|---|---|---|"]
     lines = ["", f"## {title}", "", *(head if effects else ["| setting | default | meaning |", "|---|---|---|"])]
-    for key, default, meaning in rows(settings):
+    for key, default, meaning in list_rows(settings):
         affects = effects_of(settings)[key]
         words = ", ".join([*affects.affects, *([affects.role] if affects.role != "setting" else [])])
         lines.append(f"| `{key}` | {default} | {meaning} |" + (f" {words} |" if effects else ""))
     return lines
 
 
-def rows(settings: type[Declared]) -> list[tuple[str, str, str]]:
+def list_rows(settings: type[Declared]) -> list[tuple[str, str, str]]:
     """Return (name, default, meaning) of each setting that is a value, not a group of settings."""
     scheduled = settings.names(scheduled=True)
     return [
         (
             key,
             "—" if field.is_required() else _value(field.default),
-            explained(field).replace("|", "/") + ("; scheduled" if key in scheduled else ""),
+            explain_field(field).replace("|", "/") + ("; scheduled" if key in scheduled else ""),
         )
         for key, field in settings.model_fields.items()
         if not has_groups(settings, key) and key not in ("name", "module")
@@ -98,11 +100,11 @@ def written_by_hand(path: Path) -> bool:
 def main() -> None:
     """Write the files of a checkout, except those written by hand."""
     root = Path(__file__).parents[2]
-    for name in members("optimizers"):
+    for name in find_members("optimizers"):
         path = root / "conf" / "optimizer" / f"{name}.yaml"
-        if (settings := declared(f"suite.optimizers.{name}")) and not written_by_hand(path):
-            path.write_text(text(name, settings))
-    (root / "docs" / "settings.md").write_text(page())
+        if (settings := load_settings(f"suite.optimizers.{name}")) and not written_by_hand(path):
+            path.write_text(render_yaml(name, settings))
+    (root / "docs" / "settings.md").write_text(render_page())
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Separation:
     seeds_needed: int | None
 
 
-def separation(a: Row, b: Row, alpha: float = 0.05, *, resolution: float = 0.0) -> Separation:
+def find_separation(a: Row, b: Row, alpha: float = 0.05, *, resolution: float = 0.0) -> Separation:
     """Compare two rows.
 
     With probability 1 − alpha, the interval contains the true ratio at every number of seeds. Its method follows from
@@ -67,7 +67,7 @@ def separation(a: Row, b: Row, alpha: float = 0.05, *, resolution: float = 0.0) 
             crossing lies up to this much earlier than the evaluation that saw it. If all pairs have the same ratio,
             nothing is separable without one of the two.
     """
-    paired = list(pairs(a, b))
+    paired = list(compare_pairs(a, b))
     bounds = [_log_ratio(first, second, resolution) for first, second in paired]
     if all(math.isfinite(bound.low) and math.isfinite(bound.high) for bound in bounds):
         seen = [_log_quotient(first.spent, second.spent) for first, second in paired]
@@ -75,7 +75,7 @@ def separation(a: Row, b: Row, alpha: float = 0.05, *, resolution: float = 0.0) 
     return _by_median(bounds, alpha)
 
 
-def pairs(a: Row, b: Row) -> Iterator[tuple[Observation, Observation]]:
+def compare_pairs(a: Row, b: Row) -> Iterator[tuple[Observation, Observation]]:
     """The observations that are compared: of equal seeds, or in the order of seeds if the rows share none."""
     shared = sorted(a.keys() & b.keys())
     if shared:
@@ -83,7 +83,7 @@ def pairs(a: Row, b: Row) -> Iterator[tuple[Observation, Observation]]:
     return zip((a[seed] for seed in sorted(a)), (b[seed] for seed in sorted(b)), strict=False)
 
 
-def leader(rows: Sequence[Row], alpha: float = 0.05) -> int | None:
+def find_leader(rows: Sequence[Row], alpha: float = 0.05) -> int | None:
     """The row that is separable from every other one; None if there is no such row, or only one.
 
     The probability that a row is ever named that is not truly best is at most alpha, although the data choose the row,
@@ -103,7 +103,7 @@ def leader(rows: Sequence[Row], alpha: float = 0.05) -> int | None:
         return None
     level = _level(rows, alpha)
     others = (row for index, row in enumerate(rows) if index != best[0])
-    return best[0] if all(separation(rows[best[0]], row, level).high < 1 for row in others) else None
+    return best[0] if all(find_separation(rows[best[0]], row, level).high < 1 for row in others) else None
 
 
 def tied_with_leader(rows: Sequence[Row], alpha: float = 0.05) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ def tied_with_leader(rows: Sequence[Row], alpha: float = 0.05) -> tuple[int, ...
     beaten: set[int] = set()
     for first in range(len(rows)):
         for second in range(first + 1, len(rows)):
-            compared = separation(rows[first], rows[second], level)
+            compared = find_separation(rows[first], rows[second], level)
             if compared.separable:
                 beaten.add(first if compared.low > 1 else second)
     return tuple(index for index in range(len(rows)) if index not in beaten)

@@ -44,7 +44,7 @@ class Profile:
         return [(tau, self.share(tau)) for tau in taus]
 
 
-def profiles(times: Mapping[str, Mapping[str, float | None]], tau_max: float = TAU_MAX) -> dict[str, Profile]:
+def compute_profiles(times: Mapping[str, Mapping[str, float | None]], tau_max: float = TAU_MAX) -> dict[str, Profile]:
     """The profile of every method.
 
     Args:

@@ -44,7 +44,7 @@ class Summary:
     coverage: float  # least probability that the interval contains the median
 
 
-def wilson(hits: int, n: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def wilson_interval(hits: int, n: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Score interval of a hit rate (Wilson 1927), which is valid for few seeds and for 0 and n hits.
 
     Returns:
@@ -80,7 +80,7 @@ def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) 
     return ordered[k - 1], ordered[n - k], 1 - 2 * sum(below[:k])
 
 
-def summarize(observations: Iterable[Observation], *, confidence: float = CONFIDENCE) -> Summary:
+def summarize_seeds(observations: Iterable[Observation], *, confidence: float = CONFIDENCE) -> Summary:
     """Hit rate and median over seeds; misses are censored at what they spent.
 
     Every miss ranks after every hit. This is exact if all seeds had the same budget; if a miss had a smaller budget,
@@ -94,7 +94,7 @@ def summarize(observations: Iterable[Observation], *, confidence: float = CONFID
     misses = [seed.spent for seed in seeds if not seed.reached]
     values = [seed.spent if seed.reached else math.inf for seed in seeds]
     n, hits = len(seeds), len(seeds) - len(misses)
-    hit_low, hit_high = wilson(hits, n, confidence=confidence)
+    hit_low, hit_high = wilson_interval(hits, n, confidence=confidence)
     low, high, coverage = median_interval(values, confidence=confidence)
     censored = 2 * len(misses) >= n
     return Summary(

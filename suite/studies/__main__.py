@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from suite.contract import UserError
-from suite.load import nearest
+from suite.load import suggest_names
 
 FOLDER = Path(__file__).parent
 USAGE = "usage: python -m suite.studies NAME SEED key=value..."
@@ -38,7 +38,7 @@ def load(name: str) -> Callable[..., float]:
     """
     known = names()
     if name not in known:
-        raise UserError(f"{name}: no such study; {nearest(name, known)}")
+        raise UserError(f"{name}: no such study; {suggest_names(name, known)}")
     return importlib.import_module(f"suite.studies.{name.replace('-', '_')}").measure
 
 
@@ -58,7 +58,7 @@ def call(name: str, seed: int, arguments: Mapping[str, Any]) -> float:
     parameters = dict(list(inspect.signature(measure, eval_str=True).parameters.items())[1:])
     for key in arguments:
         if key not in parameters:
-            raise UserError(f"{name}: no argument {key}; {nearest(key, set(parameters))}")
+            raise UserError(f"{name}: no argument {key}; {suggest_names(key, set(parameters))}")
     for key, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and key not in arguments:
             raise UserError(f"{name}: {key} is missing; add {key}=VALUE")

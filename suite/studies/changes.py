@@ -5,7 +5,7 @@ Series are autoregressive (first order), with a spread of 2 %, with and without 
 
 import numpy as np
 
-from suite.regress.changes import changes
+from suite.regress.changes import find_changes
 
 SERIES = 200  # of each kind
 SPREAD = 0.02
@@ -27,7 +27,7 @@ def rate(length: int, correlation: float, change: float, *, series: int = SERIES
         for index in range(1, len(noise)):
             noise[index] = correlation * noise[index - 1] + noise[index] * (1 - correlation**2) ** 0.5
         values = np.exp(SPREAD * noise[50:] + change * (np.arange(length) >= length // 2))
-        found += bool(changes(list(values)))
+        found += bool(find_changes(list(values)))
     return found / series
 
 

@@ -20,7 +20,7 @@ from suite.comm.projection import network
 from suite.comm.projection.fit import least_squares
 from suite.comm.projection.network import Network, Place
 from suite.contract import Layer
-from suite.launch.premises import describe
+from suite.launch.premises import describe_task
 from suite.projection import project
 from suite.published import Row
 from suite.settings import configure
@@ -77,8 +77,8 @@ def resnet50() -> tuple[dict[str, Layer], dict[str, tuple[int, ...]], Network]:
     """The layers and shapes of the published network, and ABCI."""
     run = configure.resolve_training(["experiment=A1-12", "network=abci"])
     assert run.network
-    task = describe(run)[0]
-    return task.layers(), {name: spec.shape for name, spec in task.shapes().items()}, network.make(run.network)
+    task = describe_task(run)[0]
+    return task.layers(), {name: spec.shape for name, spec in task.shapes().items()}, network.make_network(run.network)
 
 
 @cache
@@ -119,7 +119,7 @@ def ring() -> tuple[Run, Channel]:
     """A run whose all-reduce is a ring in float32, and the channel of its gradients."""
     words = ["experiment=A1-12", "comm.algorithm.module=suite.comm.algorithms.ring", "comm.piece_kib=0"]
     run = configure.resolve_training(words)
-    return run, setup.channels(run.comm, describe(run)[0], run.world).default
+    return run, setup.make_channels(run.comm, describe_task(run)[0], run.world).default
 
 
 def sent(full: bool, world: int) -> list[project.Sent]:
@@ -176,7 +176,7 @@ def device(most: int = FITTED) -> Device:
 
 def figure5() -> list[Row]:
     """Figure 5 without the stale series."""
-    return [row for row in published.load() if row.table == "A3" and "stale" not in str(row.details["series"])]
+    return [row for row in published.load_rows() if row.table == "A3" and "stale" not in str(row.details["series"])]
 
 
 def _series(row: Row) -> tuple[bool, int]:
@@ -207,9 +207,9 @@ def stale() -> list[Point]:
     The cost of statistics is fitted to the row with 128 devices.
     """
     fitted = device()
-    rows = {row.devices: row for row in published.load() if row.id in ("A1-09", "A1-10", "A1-11", "A1-12")}
+    rows = {row.devices: row for row in published.load_rows() if row.id in ("A1-09", "A1-10", "A1-11", "A1-12")}
     fresh = {row.devices: fitted.seconds(row) for row in figure5() if row.details["series"] == "emp + unit BN"}
-    kept = {world: float(published.row(row).details["comm_reduction_pct"]) / 100 for world, row in STALE.items()}
+    kept = {world: float(published.find_row(row).details["comm_reduction_pct"]) / 100 for world, row in STALE.items()}
     savable = {world: fitted.inverses(False, world) + exchange(False, world) for world in STALE}
     times = {world: float(row.details["time_per_step_s"]) for world, row in rows.items() if world}
     least = min(STALE)
@@ -240,8 +240,8 @@ def planned(preset: str, compute: float, inverses: float, contention: float) -> 
     assert run.network
     changed = run.network.model_copy(update={"contention": contention})
     seconds = {"compute_seconds": compute, "inverse_seconds": inverses}
-    run = project.placed(run.model_copy(update={**seconds, "network": changed}))
-    projected = project.project(run, describe(run)[0], None)
+    run = project.place_ranks(run.model_copy(update={**seconds, "network": changed}))
+    projected = project.project_step(run, describe_task(run)[0], None)
     return projected["step_seconds"][projected["schedule"]]
 
 
@@ -285,7 +285,7 @@ def ablation() -> list[Point]:
 
 def _ablation() -> tuple[float, dict[str, float]]:
     """Published seconds of SGD's step, and of each preset's step."""
-    rows = {preset: published.row(row) for preset, row in ROWS.items()}
+    rows = {preset: published.find_row(row) for preset, row in ROWS.items()}
     return float(rows[FIRST].details["sgd_ms"]) / 1000, {name: _value(row) / 1000 for name, row in rows.items()}
 
 
@@ -293,14 +293,14 @@ def frnn(world: int = 4096) -> list[tuple[str, float, float]]:
     """FRNN on ABCI: for each kind of all-reduce its name, its seconds, and the compute for 90 % without overlap."""
     run = configure.resolve_training(["task=frnn", "scale=paper", "network=abci"])
     assert run.network
-    task, net = describe(run)[0], network.make(run.network)
-    placed = project.placed(run.model_copy(update={"world": world}))
-    place = Place(world, setup.ranks_per_host(placed.comm.ranks_per_host, world))
+    task, net = describe_task(run)[0], network.make_network(run.network)
+    placed = project.place_ranks(run.model_copy(update={"world": world}))
+    place = Place(world, setup.count_ranks_per_host(placed.comm.ranks_per_host, world))
     rows = []
     for kind in ("ring", "tree"):
         seconds = sum(
             project.travel_seconds(sent, place, replace(net, all_reduce=kind), placed)
-            for sent in project.gradients(placed, task)
+            for sent in project.list_gradients(placed, task)
         )
         rows.append((kind, seconds, 9 * seconds))
     return rows

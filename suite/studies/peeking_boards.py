@@ -78,7 +78,7 @@ def boards(scenario: str, simulations: int = BOARDS) -> Iterator[Share]:
 
 
 def wins(logs: Floats, alpha: float) -> Flags:
-    """Whether one row is separable as the earlier one, as `leaders.separation` decides.
+    """Whether one row is separable as the earlier one, as `leaders.find_separation` decides.
 
     Args:
         logs: logarithm of steps, of shape (boards, rows, seeds); infinite if the target was missed.

@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite.regress.benchmarks import Benchmark, read
+from suite.regress.benchmarks import Benchmark, read_benchmarks
 from suite.regress.rule import Verdict
-from suite.regress.sample import LIMIT, Sampler, cores, in_turns
+from suite.regress.sample import LIMIT, Sampler, in_turns, list_cores
 from suite.regress.session import Limits, Session
 from suite.regress.sides import Side
 from suite.studies.regressions import PAGE, update
@@ -72,8 +72,8 @@ def record(load: str, design: str, count: int, running: bool = False, path: Path
         running: whether the second process of the load runs already.
         path: of the records.
     """
-    benchmark = next(one for one in read() if one.name == BENCHMARK)
-    side, choice = Side(".", Path(sys.executable), ROOT), cores(1)
+    benchmark = next(one for one in read_benchmarks() if one.name == BENCHMARK)
+    side, choice = Side(".", Path(sys.executable), ROOT), list_cores(1)
     sampler = Sampler()
     with contextlib.nullcontext() if running or load == "idle" else _second():
         for number in range(len(records(load, design, path)) if path.exists() else 0, count):

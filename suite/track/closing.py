@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suite import published
-from suite.claims.standings import sentences
+from suite.claims.standings import describe_bearing
 from suite.published import Row
-from suite.published.matching import ORDER, choose, comparable
+from suite.published.matching import ORDER, choose_rows, select_comparable
 from suite.record import record
 from suite.track import server, words
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COLOURS = {"reached": "green", "exhausted": "yellow", "diverged": "red", "failed": "red"}
 
 
-def show(console: "Console", result: Mapping[str, Any], path: Path, rows: Sequence[Row]) -> None:
+def show_result(console: "Console", result: Mapping[str, Any], path: Path, rows: Sequence[Row]) -> None:
     """Print a result.
 
     Args:
@@ -32,28 +32,28 @@ def show(console: "Console", result: Mapping[str, Any], path: Path, rows: Sequen
     track = record.load_run(result).track.name
     console.print()
     if result["targets"]:
-        console.print(table(words.LADDER, words.ladder(result)))
+        console.print(make_table(words.LADDER, words.list_ladder(result)))
     kind = result["outcome"]["kind"]
-    missed = f". Not reached: {', '.join(names)}" if (names := words.missed(result)) else ""
-    console.print(Text.assemble((words.outcome(result), COLOURS[kind]), missed))
-    console.print(words.speed(result))
+    missed = f". Not reached: {', '.join(names)}" if (names := words.list_missed(result)) else ""
+    console.print(Text.assemble((words.describe_outcome(result), COLOURS[kind]), missed))
+    console.print(words.describe_speed(result))
     if result.get("busy_pauses"):
-        console.print(words.unbilled(result))
+        console.print(words.warn_unbilled(result))
     if "kernel" in result["bytes"]:
-        console.print(words.wire(result["bytes"]))
+        console.print(words.describe_wire(result["bytes"]))
     if result["curve"]:
         _compare(console, result, rows)
-        for line in sentences(result):
+        for line in describe_bearing(result):
             console.print(line)
     data = result["data"]
     if data["note"]:
         console.print(f"Data: {data['note']}")
-    if losses := record.data_of(data).losses():
+    if losses := record.read_data(data).losses():
         files = "; the result lists each file" if data["skipped"] else ""
         console.print(f"Data: {losses}{files}")
     console.print()
     console.print(f"result  {path}", soft_wrap=True)
-    unsent = f"not sent (track=none); to send it, type suite sync {path.parent}"
+    unsent = f"not sent (track=none); to send it, run suite sync {path.parent}"
     console.print(f"MLflow  {unsent if track == 'none' else server.how_to_open()}", soft_wrap=True)
 
 
@@ -61,29 +61,29 @@ def _compare(console: "Console", result: Mapping[str, Any], rows: Sequence[Row])
     """Print published rows, and a sentence on what may be compared with them."""
     spec = result["spec"]
     task, stand_in, batch_size = spec["task"], spec["scale"] != "paper", spec["batch_size"]
-    nearest = choose(rows, record.load_run(result), samples=result["data"]["samples"].get("train", 0))
+    nearest = choose_rows(rows, record.load_run(result), samples=result["data"]["samples"].get("train", 0))
     console.print()
     if rows and not nearest:
         console.print(
-            f"{len(rows)} published rows of {task}, none with this metric and model; to see them, type suite board"
+            f"{len(rows)} published rows of {task}, none with this metric and model; to see them, run suite board"
         )
         return
     if nearest:
-        console.print(f"{len(nearest)} of {len(rows)} published rows, {ORDER}. To see all, type suite board")
-        console.print(table(words.PUBLISHED, words.published_cells(nearest), expand=True))
-    console.print(published.compare_rows(task, comparable(rows, task), stand_in=stand_in, batch_size=batch_size))
+        console.print(f"{len(nearest)} of {len(rows)} published rows, {ORDER}. To see all, run suite board")
+        console.print(make_table(words.PUBLISHED, words.published_cells(nearest), expand=True))
+    console.print(published.compare_rows(task, select_comparable(rows, task), stand_in=stand_in, batch_size=batch_size))
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, expand: bool = False) -> "Table":
+def make_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, expand: bool = False) -> "Table":
     """A table for the console; in one that expands, text columns share the width left by the numbers, and wrap."""
-    filled = columns(*heads)
+    filled = make_columns(*heads)
     filled.expand = expand
     for row in rows:
         filled.add_row(*row)
     return filled
 
 
-def columns(*heads: str) -> "Table":
+def make_columns(*heads: str) -> "Table":
     """An empty table with a rule below its header.
 
     Args:

@@ -26,7 +26,7 @@ SILENCE = 20.0  # most seconds without a line of plain text while steps are made
 PLAIN_WIDTH, LEAST_WIDTH, MOST_WIDTH = 120, 80, 120  # columns
 
 
-def printer() -> "rich.console.Console":
+def make_printer() -> "rich.console.Console":
     """The console that prints tables, as wide as the terminal, within `LEAST_WIDTH` and `MOST_WIDTH`."""
     import rich.console
 
@@ -37,7 +37,7 @@ def printer() -> "rich.console.Console":
 
 
 @contextmanager
-def patience(activity: str, seconds: float = 1.0) -> Iterator[None]:
+def show_patience(activity: str, seconds: float = 1.0) -> Iterator[None]:
     """Print the activity on standard error if the code inside takes longer than some seconds."""
     timer = threading.Timer(seconds, lambda: print(f"{activity} …", file=sys.stderr, flush=True))
     timer.daemon = True
@@ -68,10 +68,10 @@ class Console:
     def opening(self) -> None:
         """Print what runs, and what is done before the first step."""
         assert self.task is not None
-        print(headline(self.run, self.task), flush=True)
-        if caution := recipes.caution(self.run):
+        print(describe_run(self.run, self.task), flush=True)
+        if caution := recipes.warn_untuned(self.run):
             print(f"note: {caution}", flush=True)
-        print(preparation(self.run), flush=True)
+        print(describe_preparation(self.run), flush=True)
 
     def __call__(self, event: Event) -> None:
         """Print the progress that an event reports."""
@@ -101,13 +101,13 @@ class Console:
 
     def reused(self, directory: Path) -> None:
         """Print that the run has a result already."""
-        print(f"this run has a result already: {directory / 'result.json'}; to run it again, type force=true")
+        print(f"this run has a result already: {directory / 'result.json'}; to run it again, set force=true")
 
     def closing(self, result: Mapping[str, Any], path: Path, rows: Sequence[Row]) -> None:
         """Print the result: the ladder, and the published rows to compare it with."""
-        from suite.track.closing import show
+        from suite.track.closing import show_result
 
-        show(printer(), result, path, rows)
+        show_result(make_printer(), result, path, rows)
 
     def _show(self, event: Step | Evaluated) -> None:
         """Redraw the line on a terminal, or print a line, unless the last one is too recent."""
@@ -140,43 +140,43 @@ class Console:
 
         from rich.live import Live
 
-        live = Live(console=printer(), auto_refresh=False, transient=True)
+        live = Live(console=make_printer(), auto_refresh=False, transient=True)
         live.start()
         atexit.register(live.stop)  # shows the cursor again, however the run ends
         return live
 
     def _line(self, event: Step | Evaluated) -> str:
         """One line of progress: step, loss, metric, distance to the next and the last target, and time."""
-        from suite.track.words import duration
+        from suite.track.words import format_duration
 
         assert self.task is not None
         targets = self.task.targets
         name = targets[-1].metric if targets else next(iter(self._metrics), None)
         open_rungs = [target for rung, target in enumerate(targets) if rung not in self._met]
         ahead = dict.fromkeys([*open_rungs[:1], *open_rungs[-1:]])  # the next and the last
-        parts, spent = ["fitted"], duration(event.train_seconds)
+        parts, spent = ["fitted"], format_duration(event.train_seconds)
         if event.step is not None:  # a baseline makes no steps
             assert isinstance(self.run, Run)
             total = self.run.max_steps
             left = (total - event.step) * event.train_seconds / event.step
-            parts, spent = [f"step {event.step:,}/{total:,}"], f"{spent}, at most {duration(left)} left"
+            parts, spent = [f"step {event.step:,}/{total:,}"], f"{spent}, at most {format_duration(left)} left"
         if self._loss is not None:
             parts.append(f"train loss {self._loss:.4g}")
         if name and self._metrics:
-            parts.append(f"valid {measured(name, self._metrics)}")
-            away = [f"{target.value:g} ({missing(target, self._metrics)})" for target in ahead]
+            parts.append(f"valid {format_metric(name, self._metrics)}")
+            away = [f"{target.value:g} ({format_distance(target, self._metrics)})" for target in ahead]
             parts.append(f"target {', last '.join(away)}" if away else "every target met")
         parts.append(spent)
         return " · ".join(parts)
 
 
-def measured(name: str, metrics: Mapping[str, float | None]) -> str:
+def format_metric(name: str, metrics: Mapping[str, float | None]) -> str:
     """A metric's name and value, in words."""
     value = metrics[name]
     return f"{name} undefined" if value is None else f"{name} {value:.4g}"
 
 
-def missing(target: Target, metrics: Mapping[str, float | None]) -> str:
+def format_distance(target: Target, metrics: Mapping[str, float | None]) -> str:
     """The distance of the metrics to a target in words: `9.5 short`, or `0.2 over` if lower is better."""
     value = metrics[target.metric]
     if value is None:
@@ -185,7 +185,7 @@ def missing(target: Target, metrics: Mapping[str, float | None]) -> str:
     return f"{gap:.3g} {'short' if target.higher_is_better else 'over'}"
 
 
-def preparation(run: AnyRun) -> str:
+def describe_preparation(run: AnyRun) -> str:
     """A line that says what is done before the first step, which may take a while."""
     if isinstance(run, BaselineRun):
         return "making the data, then fitting the baseline; the next line follows when both are done"
@@ -197,7 +197,7 @@ def preparation(run: AnyRun) -> str:
 MUCH = 0.01  # share of dropped samples above which the first line mentions them
 
 
-def headline(run: AnyRun, task: Task) -> str:
+def describe_run(run: AnyRun, task: Task) -> str:
     """The first line of a run: task, scale, data, optimizer, backend and devices, or a baseline."""
     scale, data = run.scale, task.data
     size = f"{sum(data.samples.values()):,} {data.unit}"

@@ -8,13 +8,13 @@ from typing import Any
 
 from suite import published
 from suite.published import Row
-from suite.published.matching import choose
+from suite.published.matching import choose_rows
 from suite.settings.run import AnyRun
 from suite.track import picture, server
-from suite.track.points import Point, points
-from suite.track.run_report import page, report
+from suite.track.points import Point, list_points
+from suite.track.run_report import make_report, render_page
 from suite.track.server import Client, Run
-from suite.track.view import CURVE, REPORT, View, experiment_name, snapshot, task_of
+from suite.track.view import CURVE, REPORT, View, experiment_name, task_of, view_run
 
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"  # the description that MLflow's page of a run shows
@@ -24,7 +24,7 @@ MOST_DIGEST = 36  # characters of a data set's digest (mlflow.utils.validation)
 MOST_TAG = 8000  # characters of a tag's value (the same)
 
 
-def send(directory: Path, *, uri: str | None = None, parent: str | None = None) -> str:
+def send_run(directory: Path, *, uri: str | None = None, parent: str | None = None) -> str:
     """Create or complete the MLflow run of a run directory; a second call changes nothing.
 
     Args:
@@ -38,11 +38,11 @@ def send(directory: Path, *, uri: str | None = None, parent: str | None = None) 
     Raises:
         UserError: if MLflow does not answer, or the directory is no run directory.
     """
-    with server.connected(uri) as client:
+    with server.connect_client(uri) as client:
         return replay(client, directory, parent=parent)[0]
 
 
-def finish(run: AnyRun, directory: Path, *, parent: str | None = None) -> str | None:
+def finish_run(run: AnyRun, directory: Path, *, parent: str | None = None) -> str | None:
     """Send a run that has just ended, and the published rows to compare it with; do nothing under track=none.
 
     `suite sync` sends the other rows of the task, because each one costs three requests.
@@ -60,20 +60,20 @@ def finish(run: AnyRun, directory: Path, *, parent: str | None = None) -> str | 
     """
     if run.track.name == "none":
         return None
-    with server.connected() as client:
+    with server.connect_client() as client:
         run_id, _ = replay(client, directory, parent=parent)
         result = directory / "result.json"
         if result.exists():  # an interrupted run has none yet
             samples = json.loads(result.read_text())["data"]["samples"].get("train", 0)
-            nearest = choose(published.rows_for(run.task.name), run, samples=samples)
-            publish(client, client.get_run(run_id).info.experiment_id, nearest)
+            nearest = choose_rows(published.find_rows(run.task.name), run, samples=samples)
+            publish_rows(client, client.get_run(run_id).info.experiment_id, nearest)
         return run_id
 
 
 def parent_run(name: str, *, like: AnyRun, uri: str | None = None) -> str:
     """Create the MLflow run below which a sweep's runs are shown; return its id."""
-    with server.connected(uri) as client:
-        experiment = server.experiment(client, experiment_name(like, task_of(like).data.name))
+    with server.connect_client(uri) as client:
+        experiment = server.find_experiment(client, experiment_name(like, task_of(like).data.name))
         run = client.create_run(experiment, run_name=name, tags={"published": "false", "sweep": "true"})
         client.set_terminated(run.info.run_id)
         return run.info.run_id
@@ -85,13 +85,15 @@ def replay(client: Client, directory: Path, *, parent: str | None = None) -> tup
     Returns:
         The id of the MLflow run, and whether anything was missing in it.
     """
-    with snapshot(directory) as view:
-        experiment = server.experiment(client, view.experiment)
-        run = next(server.search(client, [experiment], f"tags.execution_id = '{view.result['execution_id']}'"), None)
+    with view_run(directory) as view:
+        experiment = server.find_experiment(client, view.experiment)
+        run = next(
+            server.search_runs(client, [experiment], f"tags.execution_id = '{view.result['execution_id']}'"), None
+        )
         if run and _complete(run, view, parent):
             return run.info.run_id, False
         parent = parent or (run.data.tags.get(PARENT) if run else None)
-        complete = points(view.result, view.events, finished=view.finished)
+        complete = list_points(view.result, view.events, finished=view.finished)
         sent = _sent(client, run) if run else set()
         if run and not sent <= complete.keys():
             # The run was resumed from a checkpoint older than some points sent; MLflow cannot delete points.
@@ -128,10 +130,12 @@ def _log(client: Client, run_id: str, view: View, missing: Sequence[Point]) -> N
     metrics = [Metric(point.key, point.value, view.began + point.time, point.step) for point in missing]
     for part in _parts(metrics, MOST_METRICS):
         client.log_batch(run_id, metrics=part)
-    curve = picture.curve(view.result, view.events, title=view.name)
+    curve = picture.draw_curve(view.result, view.events, title=view.name)
     (view.folder / CURVE).write_bytes(curve)
     if view.finished:
-        (view.folder / REPORT).write_text(page([report(view.result, curve=curve)], "html"), encoding="utf-8")
+        (view.folder / REPORT).write_text(
+            render_page([make_report(view.result, curve=curve)], "html"), encoding="utf-8"
+        )
     client.log_artifacts(run_id, str(view.folder))
 
 
@@ -159,12 +163,12 @@ def _close(client: Client, run_id: str, view: View, extra_tags: Mapping[str, str
         client.update_run(run_id, status="RUNNING")
     else:
         client.set_terminated(run_id, view.status, view.ended)
-    described = {NOTE: page([report(view.result)], "md")[:MOST_TAG]} if view.finished else {}
+    described = {NOTE: render_page([make_report(view.result)], "md")[:MOST_TAG]} if view.finished else {}
     for tags in ({**view.tags(), **extra_tags, **described}, view.digests()):
         client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
 
 
-def publish(client: Client, experiment: str, rows: Iterable[Row]) -> int:
+def publish_rows(client: Client, experiment: str, rows: Iterable[Row]) -> int:
     """Add the published rows that an experiment lacks, as runs.
 
     Only rows whose value is a number are added. Their start time is 1970, so that lists sorted by date show the user's
@@ -183,7 +187,9 @@ def publish(client: Client, experiment: str, rows: Iterable[Row]) -> int:
     if numeric.keys() <= published_ids:
         return 0
     # The tag only saves this search. It is set last, so it may lack rows, but it never names a row that is missing.
-    published_ids |= {run.data.tags["row"] for run in server.search(client, [experiment], "tags.published = 'true'")}
+    published_ids |= {
+        run.data.tags["row"] for run in server.search_runs(client, [experiment], "tags.published = 'true'")
+    }
     missing = [row for id, row in numeric.items() if id not in published_ids]
     for row in missing:
         _publish(client, experiment, row)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
+def draw_curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
     """Plot training loss and validation metric over steps and training seconds; mark targets and decisions by lines.
 
     Args:

@@ -16,7 +16,7 @@ class Point(NamedTuple):
 Points = dict[tuple[str, int], Point]
 
 
-def points(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, finished: bool) -> Points:
+def list_points(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, finished: bool) -> Points:
     """All metric points of a run, by (key, step).
 
     The step of `train/…`, `valid/…` and `hyper/…` is the number of updates; of `by_millisecond/…` the training

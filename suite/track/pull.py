@@ -12,10 +12,10 @@ from suite.contract import UserError
 from suite.record import record
 from suite.track import server
 from suite.track.server import Client, Run
-from suite.track.view import CURVE, DIGEST, REPORT, digests
+from suite.track.view import CURVE, DIGEST, REPORT, hash_files
 
 
-def pull(out: Path, *, uri: str | None = None) -> Iterator[tuple[Path, str]]:
+def pull_runs(out: Path, *, uri: str | None = None) -> Iterator[tuple[Path, str]]:
     """Write every finished run in MLflow to `<out>/<task>/<hash>`, unless it is there already.
 
     Yields:
@@ -26,9 +26,9 @@ def pull(out: Path, *, uri: str | None = None) -> Iterator[tuple[Path, str]]:
         UserError: if MLflow does not answer.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with server.connected(uri) as client:
+    with server.connect_client(uri) as client:
         experiments = [experiment.experiment_id for experiment in _experiments(client)]
-        for run in server.search(client, experiments, "tags.published = 'false'"):
+        for run in server.search_runs(client, experiments, "tags.published = 'false'"):
             if DIGEST + "result.json" in run.data.tags:
                 yield _pull(client, run, out)
 
@@ -65,7 +65,7 @@ def _check(folder: Path, tags: dict[str, str]) -> None:
         UserError: if they are not.
     """
     expected = {name: value for name, value in tags.items() if name.startswith(DIGEST)}
-    changed = sorted(name.removeprefix(DIGEST) for name, _ in expected.items() ^ digests(folder).items())
+    changed = sorted(name.removeprefix(DIGEST) for name, _ in expected.items() ^ hash_files(folder).items())
     if changed:
         raise UserError(f"{', '.join(dict.fromkeys(changed))}: not the file that was sent (sha256)")
     result = json.loads((folder / "result.json").read_text())

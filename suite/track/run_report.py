@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite import published
-from suite.published.matching import choose, comparable
+from suite.published.matching import choose_rows, select_comparable
 from suite.record import record
 from suite.track import words
 
@@ -34,7 +34,7 @@ class Report:
     curve: str | None = None
 
 
-def report(result: Result, *, claims: Sequence[str] = (), curve: bytes | None = None) -> Report:
+def make_report(result: Result, *, claims: Sequence[str] = (), curve: bytes | None = None) -> Report:
     """What there is to say about a run.
 
     Args:
@@ -44,14 +44,17 @@ def report(result: Result, *, claims: Sequence[str] = (), curve: bytes | None = 
     """
     spec = result["spec"]
     parts = [spec["task"], record.method_of(spec), spec.get("comm"), spec.get("backend"), f"seed {spec['seed']}"]
-    rows = published.rows_for(spec["task"])
-    nearest = choose(rows, record.load_run(result), samples=result["data"]["samples"].get("train", 0))
-    tables: list[tuple[str, list[str], list[list[str]]]] = [("Targets", list(words.LADDER), words.ladder(result))]
+    rows = published.find_rows(spec["task"])
+    nearest = choose_rows(rows, record.load_run(result), samples=result["data"]["samples"].get("train", 0))
+    tables: list[tuple[str, list[str], list[list[str]]]] = [("Targets", list(words.LADDER), words.list_ladder(result))]
     if nearest:
         tables.append(("Published rows", list(words.PUBLISHED), words.published_cells(nearest)))
     tables.append(("Environment", ["", ""], environment(result)))
     comparison = published.compare_rows(
-        spec["task"], comparable(rows, spec["task"]), stand_in=spec["scale"] != "paper", batch_size=spec["batch_size"]
+        spec["task"],
+        select_comparable(rows, spec["task"]),
+        stand_in=spec["scale"] != "paper",
+        batch_size=spec["batch_size"],
     )
     svg = None if curve is None else curve.decode()[curve.decode().index("<svg") :]
     plain = [(caption, [_plain(head) for head in heads], cells) for caption, heads, cells in tables if cells]
@@ -65,16 +68,19 @@ def _plain(head: str) -> str:
 
 def facts(result: Result) -> list[str]:
     """Sentences on how the run ended, its times and its data."""
-    missed = words.missed(result)
-    lines = [words.outcome(result) + (f". Not reached: {', '.join(missed)}" if missed else ""), words.speed(result)]
+    missed = words.list_missed(result)
+    lines = [
+        words.describe_outcome(result) + (f". Not reached: {', '.join(missed)}" if missed else ""),
+        words.describe_speed(result),
+    ]
     if result.get("busy_pauses"):
-        lines.append(words.unbilled(result))
+        lines.append(words.warn_unbilled(result))
     if "kernel" in result["bytes"]:
-        lines.append(words.wire(result["bytes"]))
+        lines.append(words.describe_wire(result["bytes"]))
     data = result["data"]
     note = f"; {data['note']}" if data["note"] else ""
     lines.append(f"data: {data['label']}, {data['samples'].get('train', 0):,} training {data['unit']}{note}")
-    if losses := record.data_of(data).losses():
+    if losses := record.read_data(data).losses():
         lines.append(f"data: {losses}")
     return [line[:1].upper() + line[1:] for line in lines]
 
@@ -96,7 +102,7 @@ def environment(result: Result) -> list[list[str]]:
     ]
 
 
-def page(reports: Sequence[Report], kind: str) -> str:
+def render_page(reports: Sequence[Report], kind: str) -> str:
     """The page as text.
 
     Args:

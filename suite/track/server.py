@@ -32,14 +32,14 @@ TRAINING = (
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 
 
-def address(uri: str | None = None) -> str:
+def find_address(uri: str | None = None) -> str:
     """The tracking URI: `uri`, else MLFLOW_TRACKING_URI, else a database in the current directory."""
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT
 
 
 def how_to_open(uri: str | None = None) -> str:
     """The command to type, or the address to open in a browser, to see the runs."""
-    where = _public(address(uri))
+    where = _public(find_address(uri))
     if where.startswith("http"):
         return f"{where}{TRAINING}"
     return f"mlflow ui --backend-store-uri {shlex.quote(where)}, then http://127.0.0.1:5000{TRAINING}"
@@ -51,7 +51,7 @@ def _public(where: str) -> str:
 
 
 @contextmanager
-def connected(uri: str | None = None) -> Iterator[Client]:
+def connect_client(uri: str | None = None) -> Iterator[Client]:
     """Connect to MLflow and send a first request; restore the environment variables afterwards.
 
     Args:
@@ -63,7 +63,7 @@ def connected(uri: str | None = None) -> Iterator[Client]:
     Raises:
         UserError: if MLflow does not answer, or rejects a request inside the `with` block.
     """
-    where = address(uri)
+    where = find_address(uri)
     with _environment(QUIET):
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
@@ -84,7 +84,7 @@ def connected(uri: str | None = None) -> Iterator[Client]:
             ) from error
 
 
-def search(client: Client, experiments: list[str], condition: str) -> Iterator[Run]:
+def search_runs(client: Client, experiments: list[str], condition: str) -> Iterator[Run]:
     """Every run in these experiments (by id) that satisfies the condition."""
     token = None
     while experiments:
@@ -95,7 +95,7 @@ def search(client: Client, experiments: list[str], condition: str) -> Iterator[R
             return
 
 
-def experiment(client: Client, name: str) -> str:
+def find_experiment(client: Client, name: str) -> str:
     """The id of the experiment called `name`, which is created if it does not exist."""
     from mlflow.exceptions import MlflowException
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suite.track.closing import columns
-from suite.track.console import measured, printer
+from suite.track.closing import make_columns
+from suite.track.console import format_metric, make_printer
 from suite.track.words import target_of
 
 if TYPE_CHECKING:
@@ -16,20 +16,20 @@ TOO_LOW = "‡"  # as on the board
 Run = tuple[Sequence[str], Path | None]  # overrides and directory; None for a run that was rejected
 
 
-def show(runs: Sequence[Run]) -> None:
+def show_sweep(runs: Sequence[Run]) -> None:
     """Print the runs of a sweep side by side."""
-    console = printer()
+    console = make_printer()
     started = sum(directory is not None for _, directory in runs)
-    hint = "; to rank them, type suite board" if started else ""
+    hint = "; to rank them, run suite board" if started else ""
     console.print(
         f"\n{started} of {len(runs)} runs were started{hint}" if started < len(runs) else f"\n{started} runs{hint}"
     )
-    console.print(comparison(runs))
+    console.print(make_table(runs))
 
 
-def comparison(runs: Sequence[Run]) -> "Table":
+def make_table(runs: Sequence[Run]) -> "Table":
     """A table of the runs in their order; each is named by the overrides that not all runs share."""
-    table = columns("run*6", "target reached*3", ">at step", ">train s", "at the end*3", "result*8")
+    table = make_columns("run*6", "target reached*3", ">at step", ">train s", "at the end*3", "result*8")
     table.expand = True
     common = set.intersection(*(set(overrides) for overrides, _ in runs))
     for overrides, directory in runs:
@@ -60,4 +60,4 @@ def _numbers(result: Mapping[str, Any]) -> list[str]:
     seconds = [f"{prefix}{point['train_seconds']:.2f}{mark}" for point in spent]
     metrics = curve[-1]["metrics"] if curve else {}
     name = ladder[-1]["metric"] if ladder else next(iter(metrics), "")
-    return [words, *(step or [""]), *(seconds or [""]), measured(name, metrics) if name in metrics else ""]
+    return [words, *(step or [""]), *(seconds or [""]), format_metric(name, metrics) if name in metrics else ""]

@@ -87,7 +87,7 @@ class View:
 
     def digests(self) -> dict[str, str]:
         """The sha256 of every file, by tag."""
-        return digests(self.folder)
+        return hash_files(self.folder)
 
     def tags(self) -> dict[str, str]:
         """The tags by which runs can be searched and compared."""
@@ -118,21 +118,21 @@ def experiment_name(run: AnyRun, data: str) -> str:
 
 def task_of(run: AnyRun) -> Task:
     """Make the task of a run; an unfinished run needs its data and targets."""
-    return load.made(load.common(run.task.module).make, run.task, "task")
+    return load.make_member(load.load_member(run.task.module).make, run.task, "task")
 
 
-def digests(folder: Path) -> dict[str, str]:
+def hash_files(folder: Path) -> dict[str, str]:
     """The sha256 of every file of a run, by tag."""
-    return {DIGEST + file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files(folder)}
+    return {DIGEST + file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in list_files(folder)}
 
 
-def files(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """The files of a run that are sent."""
     return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
 
 
 @contextmanager
-def snapshot(directory: Path) -> Iterator[View]:
+def view_run(directory: Path) -> Iterator[View]:
     """Copy the files of a run directory, which a running process may change, and view the copies.
 
     Raises:
@@ -142,7 +142,7 @@ def snapshot(directory: Path) -> Iterator[View]:
         raise UserError(f"{directory}: not a run directory: header.json is missing")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for file in files(directory):
+        for file in list_files(directory):
             shutil.copy2(file, folder)
         yield _read(folder, directory)
 
@@ -164,8 +164,8 @@ def _read(folder: Path, directory: Path) -> View:
         task = task_of(run)
     except (UserError, TypeError) as error:  # the data is gone, or the configuration is of an older version
         raise UserError(f"{directory}: the run is unfinished, and its task cannot be made here: {error}") from error
-    header = json.loads((folder / "header.json").read_text()) | {"data": record.data_record(task.data)}
-    partial = record.result(events, run=run, targets=task.targets, header=header, published=())
+    header = json.loads((folder / "header.json").read_text()) | {"data": record.describe_data(task.data)}
+    partial = record.compute_result(events, run=run, targets=task.targets, header=header, published=())
     return View(folder, run, partial, events, _alive(directory))
 
 

@@ -20,13 +20,13 @@ LADDER = ("target", "reached", ">step", ">samples", ">train s", ">all-in s", ">l
 PUBLISHED = ("row", "optimizer, paper*5", "model*4", "devices*4", ">batch", ">epochs", "value*4", ">time")
 
 
-def outcome(result: Mapping[str, Any]) -> str:
+def describe_outcome(result: Mapping[str, Any]) -> str:
     """How the run ended."""
     sentences = OUTCOMES | FITTED if is_baseline(result["spec"]) else OUTCOMES
     return sentences[result["outcome"]["kind"]].format_map(result["outcome"])
 
 
-def missed(result: Mapping[str, Any]) -> list[str]:
+def list_missed(result: Mapping[str, Any]) -> list[str]:
     """The targets that the run did not reach."""
     return [str(target_of(entry)) for entry in result["targets"] if not entry["reached"]]
 
@@ -36,7 +36,7 @@ def target_of(entry: Mapping[str, Any]) -> Target:
     return Target(entry["metric"], entry["value"], entry["higher_is_better"])
 
 
-def ladder(result: Mapping[str, Any]) -> list[list[str]]:
+def list_ladder(result: Mapping[str, Any]) -> list[list[str]]:
     """The cells of each target (`LADDER`): when it was reached, and the last evaluation that missed it.
 
     For a missed target, `>` marks what the run had spent at its last evaluation.
@@ -46,7 +46,7 @@ def ladder(result: Mapping[str, Any]) -> list[list[str]]:
     for entry in result["targets"]:
         name, miss = str(target_of(entry)), entry["bracket"][0]
         before = ("none" if entry["reached"] else "") if miss is None else f"{seconds[miss]:.2f} (step {miss:,})"
-        reached = "yes" if entry["reached"] else f"no, {best(result, entry)}"
+        reached = "yes" if entry["reached"] else f"no, {find_best(result, entry)}"
         rows.append([name, reached, *_spent(result, entry), before])
     return rows
 
@@ -63,7 +63,7 @@ def _spent(result: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
     return counts + [f"{mark}{point[name]:.2f}" for name in ("train_seconds", "wall_seconds")]
 
 
-def best(result: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+def find_best(result: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     """The best value that the run reached of a target's metric, in words."""
     values = [point["metrics"][entry["metric"]] for point in result["curve"]]
     defined = [value for value in values if value is not None]
@@ -73,10 +73,10 @@ def best(result: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     return f"best {better(defined):.4g}"
 
 
-def speed(result: Mapping[str, Any]) -> str:
+def describe_speed(result: Mapping[str, Any]) -> str:
     """One line with training time, all-in time, compile time, step times and device."""
     train, wall = result["train_seconds"], result["wall_seconds"]
-    spent = "" if wall is None else f"{duration(train)} of training, {duration(wall)} all in · "
+    spent = "" if wall is None else f"{format_duration(train)} of training, {format_duration(wall)} all in · "
     device = result["segments"][-1]["device"] if result["segments"] else "no device"
     if is_baseline(result["spec"]):
         return f"{spent}{device}"
@@ -89,7 +89,7 @@ def speed(result: Mapping[str, Any]) -> str:
     return f"{spent}compile {result['compile_seconds']:.1f} s{cache} · {times}{counted} · {device}"
 
 
-def unbilled(result: Mapping[str, Any]) -> str:
+def warn_unbilled(result: Mapping[str, Any]) -> str:
     """A warning about work that was not billed."""
     return (
         f"training seconds are too low: the clock stopped {result['busy_pauses']} times while threads of this process "
@@ -97,7 +97,7 @@ def unbilled(result: Mapping[str, Any]) -> str:
     )
 
 
-def wire(sent: Mapping[str, Any]) -> str:
+def describe_wire(sent: Mapping[str, Any]) -> str:
     """On the test bed: the bytes sent, by the ledger and by the host's kernel."""
     kernel = sent["kernel"]
     comparison = f"{kernel['ranks']} ranks" if kernel["ratio"] is None else f"{kernel['ratio']:.4f} times as much"
@@ -112,13 +112,13 @@ def published_cells(rows: Sequence[Row]) -> list[list[str]]:
         devices = " × ".join(str(part) for part in (row.devices, row.hardware) if part is not None)
         batch = f"{row.batch_size:,}" if isinstance(row.batch_size, int) else row.batch_size or ""
         epochs = "" if row.epochs is None else f"{row.epochs:g}"
-        time = "" if row.time_seconds is None else duration(row.time_seconds)
+        time = "" if row.time_seconds is None else format_duration(row.time_seconds)
         method, value = ", ".join(filter(None, (row.optimizer, paper))), f"{row.value:g} {row.metric}"
         cells.append([row.id, method, row.model or "", devices, batch, epochs, value, time])
     return cells
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration in seconds, minutes or hours, with three digits."""
     for limit, unit, name in ((100, 1, "s"), (6000, 60, "min"), (float("inf"), 3600, "h")):
         if seconds < limit:

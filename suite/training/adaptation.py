@@ -22,7 +22,7 @@ from suite.settings.run import Run
 from suite.training.clock import Clock
 
 
-def recorded(path: str) -> list[dict[str, Any]]:
+def read_decisions(path: str) -> list[dict[str, Any]]:
     """Read the decisions of a `result.json` or an `events.jsonl`.
 
     Args:
@@ -67,7 +67,7 @@ class Adaptation:
         self.node, self.total = run.comm, run.max_steps
         self.run, self.task, self.engine, self.clock = run, task, engine, clock
         self.batch, self.hyper, self.evaluate = batch, hyper, evaluate
-        decisions = recorded(run.decisions) if run.decisions else None
+        decisions = read_decisions(run.decisions) if run.decisions else None
         self.replay = None if decisions is None else {decision["step"]: decision for decision in decisions}
         self.past: list[dict[str, Any]] = []
         self.points: list[Point] = []
@@ -114,7 +114,7 @@ class Adaptation:
     def _ask(self, step: int) -> Commit:
         """Execute the policy's requests until it decides."""
         assert self.node.policy
-        policy, options = load.common(self.node.policy.module), self.node.policy.options()
+        policy, options = load.load_member(self.node.policy.module), self.node.policy.options()
         arrays, skeleton = self.engine.snapshot()
         before = {name: value.copy() for name, value in arrays.items()}, skeleton
         self.points.append(self._point(step))

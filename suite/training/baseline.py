@@ -16,7 +16,7 @@ from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
 
 
-def measure(task: Task, run: BaselineRun) -> Iterator[Event]:
+def measure_baseline(task: Task, run: BaselineRun) -> Iterator[Event]:
     """Fit and score a baseline.
 
     Fitting is billed as training, scoring as evaluation. The data is made before the clock starts, as for a run.
@@ -28,7 +28,7 @@ def measure(task: Task, run: BaselineRun) -> Iterator[Event]:
     Yields:
         `Started`, one `Evaluated`, whose step and samples are None, and `Finished`.
     """
-    member = load.common(run.baseline.module)
+    member = load.load_member(run.baseline.module)
     clock = Clock(lambda: None, wait_until_idle=wait_until_idle)
     task.batch("train", run.seed, 0)
     yield Started(0, facts=facts())

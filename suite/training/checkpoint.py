@@ -36,7 +36,7 @@ class RanksFailed(disk.WriteError):
     """Some rank could not write its part of a checkpoint. Every rank raises it, and only one has to print it."""
 
 
-def save(
+def save_checkpoint(
     directory: Path,
     snapshot: tuple[Mapping[str, np.ndarray], Mapping[str, Any]],
     meta: Callable[[], Mapping[str, Any]],
@@ -69,13 +69,13 @@ def save(
     arrays, skeleton = snapshot
     folder, written, first = directory / NAME / str(step), {}, ranks[0] == 0
     try:
-        with disk.writing(folder):
+        with disk.report_errors(folder):
             folder.parent.mkdir(exist_ok=True)
             folder.mkdir(exist_ok=True)
         for name, part in _parts(arrays, skeleton, ranks).items():
             written[name] = _write(folder / name, part, step)
-        with disk.writing(folder):
-            disk.sync(folder)
+        with disk.report_errors(folder):
+            disk.sync_folder(folder)
         fault = ""
     except disk.WriteError as error:
         fault = str(error)
@@ -86,16 +86,16 @@ def save(
         files = {name: size for files, _ in gathered for name, size in files.items()}
         try:
             _present(folder, files)
-            index = {"schema": SCHEMA, "step": step, **record.finite(meta()), "files": files}
+            index = {"schema": SCHEMA, "step": step, **record.drop_infinities(meta()), "files": files}
             kinds = sorted(set(skeleton["own"].values()))
             whole = {**index, "own": kinds, "skeleton": {"tree": skeleton["tree"]}}
             # numbers of the state must be read back exactly; `tree.pack` has written infinities and NaN as text
-            disk.replace(folder.parent / "index.json", json.dumps(whole, allow_nan=False) + "\n")
+            disk.replace_file(folder.parent / "index.json", json.dumps(whole, allow_nan=False) + "\n")
         except UserError as error:
             fault = str(error)
     fault = gather(fault)[0]
     if fault:
-        if latest(directory) != step:  # if only the fsync of its directory failed, the new index is in place
+        if find_latest(directory) != step:  # if only the fsync of its directory failed, the new index is in place
             _discard(
                 folder, list(folder.iterdir()) if first and folder.exists() else [folder / name for name in written]
             )
@@ -133,9 +133,9 @@ def _write(path: Path, arrays: Arrays, step: int) -> int:
 
     # ascontiguousarray alone would make scalars one-dimensional
     rows = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in arrays.items()}
-    with disk.writing(path, SafetensorError):
+    with disk.report_errors(path, SafetensorError):
         save_file(rows, path, metadata={"step": str(step)})
-        disk.sync(path)
+        disk.sync_folder(path)
         return path.stat().st_size
 
 
@@ -149,7 +149,7 @@ def _discard(folder: Path, files: Sequence[Path]) -> None:
         return
 
 
-def remove(directory: Path) -> None:
+def remove_checkpoint(directory: Path) -> None:
     """Delete the checkpoint of a run that has a result; print its path if that fails, which is harmless."""
     folder = directory / NAME
     try:
@@ -157,18 +157,18 @@ def remove(directory: Path) -> None:
         if folder.exists():
             shutil.rmtree(folder)
     except OSError as error:
-        print(f"suite: {folder}: {disk.cause(error)}; not needed any more, delete it", file=sys.stderr)
+        print(f"suite: {folder}: {disk.explain_error(error)}; not needed any more, delete it", file=sys.stderr)
 
 
-def resumption(directory: Path) -> str:
+def advise_resumption(directory: Path) -> str:
     """Return the end of an error message: from where the run in a directory will continue."""
-    step = latest(directory)
+    step = find_latest(directory)
     if step is None:
         return "no checkpoint was written yet, so the same command starts again; checkpoint_every=N writes them"
     return f"the same command continues from step {step:,}"
 
 
-def latest(directory: Path) -> int | None:
+def find_latest(directory: Path) -> int | None:
     """Return the step of a directory's checkpoint; None if there is no readable one."""
     try:
         return json.loads((directory / NAME / "index.json").read_text())["step"]
@@ -176,7 +176,7 @@ def latest(directory: Path) -> int | None:
         return None
 
 
-def own(directory: Path) -> list[str]:
+def list_own_arrays(directory: Path) -> list[str]:
     """Return the kinds of arrays that differ between ranks in a directory's checkpoint, in words."""
     try:
         return json.loads((directory / NAME / "index.json").read_text())["own"]
@@ -184,7 +184,7 @@ def own(directory: Path) -> list[str]:
         return []
 
 
-def load(
+def load_checkpoint(
     directory: Path, config_hash: str, *, ranks: Sequence[int] = (0,), world: int = 1
 ) -> tuple[Arrays, dict[str, Any]] | None:
     """Read a directory's checkpoint.
@@ -243,10 +243,10 @@ def _other_schema(schema: int) -> str:
 
 def another_world(directory: Path, there: int, here: int) -> str:
     """Return why a run with `here` ranks cannot continue from a checkpoint of `there` ranks."""
-    kinds = own(directory)
+    kinds = list_own_arrays(directory)
     lost = f"{', '.join(kinds)} of each rank cannot be mapped to {here}" if kinds else "a result is of one world"
     both = f"checkpoint of world={there}, this run has world={here}"
-    return f"{both}: {lost}; type world={there}, or choose another run_dir="
+    return f"{both}: {lost}; set world={there}, or choose another run_dir="
 
 
 def _present(folder: Path, files: Mapping[str, int], again: str = "") -> None:

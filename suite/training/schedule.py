@@ -60,7 +60,7 @@ SHAPES: Mapping[str, Callable[..., float]] = {
 }
 
 
-def factor(step: int, total: int, schedule: ScheduleSettings) -> float:
+def compute_factor(step: int, total: int, schedule: ScheduleSettings) -> float:
     """Return the factor of the learning rate at update `step` (from 0) of `total`.
 
     Args:
@@ -85,7 +85,7 @@ def factor(step: int, total: int, schedule: ScheduleSettings) -> float:
     return max(shape(progress, **options), schedule.floor)
 
 
-def hyper(
+def schedule_values(
     step: int, total: int, schedule: ScheduleSettings, optimizer: OptimizerSettings, rate: float = 1.0
 ) -> dict[str, float]:
     """Return the scheduled hyper-parameters of update `step`: `lr`, and `momentum` with `momentum_follows`.
@@ -106,7 +106,7 @@ def hyper(
             f"schedule.momentum_follows=true: optimizer={optimizer.name} has no momentum; "
             "set schedule.momentum_follows=false"
         )
-    scale = factor(step, total, schedule)
+    scale = compute_factor(step, total, schedule)
     scheduled = {"lr": float(values["lr"]) * scale * rate}
     follows = schedule.momentum_follows and values["momentum"]  # with 0, an optimizer may have no velocity
     return scheduled | ({"momentum": float(values["momentum"]) * scale} if follows else {})
@@ -135,4 +135,4 @@ class Scheduled(Sequence[dict[str, float]]):
     def __getitem__(self, step: int | slice) -> dict[str, float] | list[dict[str, float]]:
         if isinstance(step, slice):
             return [self[number] for number in range(self._total)[step]]
-        return hyper(range(self._total)[step], self._total, self._schedule, self._optimizer, self._rate)
+        return schedule_values(range(self._total)[step], self._total, self._schedule, self._optimizer, self._rate)

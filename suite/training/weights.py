@@ -19,7 +19,7 @@ from suite.record import record
 NAME = "weights.safetensors"
 
 
-def save(directory: Path, step: int, weights: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Saved:
+def save_weights(directory: Path, step: int, weights: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Saved:
     """Write a run's weights. They replace earlier ones only when the new file is complete.
 
     Args:
@@ -38,27 +38,27 @@ def save(directory: Path, step: int, weights: Mapping[str, np.ndarray], about: M
     from safetensors.numpy import save_file
 
     path, partial = directory / NAME, directory / f"{NAME}.partial"
-    with disk.writing(path, SafetensorError):
+    with disk.report_errors(path, SafetensorError):
         try:
             rows = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in weights.items()}
-            save_file(rows, partial, metadata={"suite": record.as_json({"step": step, **about})})
+            save_file(rows, partial, metadata={"suite": record.format_json({"step": step, **about})})
             partial.chmod(0o644)  # safetensors writes 0600, and weights are meant to be shared
-            disk.sync(partial)
-            digest = sha256(partial)
+            disk.sync_folder(partial)
+            digest = hash_weights(partial)
             partial.replace(path)
-            disk.sync(directory)
+            disk.sync_folder(directory)
         finally:
             partial.unlink(missing_ok=True)
     return Saved(step, NAME, digest)
 
 
-def sha256(path: Path) -> str:
+def hash_weights(path: Path) -> str:
     """Return a file's checksum, reading it in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def located(source: str) -> Path:
+def locate_weights(source: str) -> Path:
     """Return the weights file that `init_from=` names.
 
     Args:
@@ -76,7 +76,7 @@ def located(source: str) -> Path:
     return path
 
 
-def initialized(task: Task, source: str) -> Task:
+def initialize_from(task: Task, source: str) -> Task:
     """Return a copy of a task whose initial values are those of a file.
 
     Args:
@@ -88,7 +88,7 @@ def initialized(task: Task, source: str) -> Task:
     """
     from safetensors import SafetensorError, safe_open
 
-    path, expected = located(source), task.shapes()
+    path, expected = locate_weights(source), task.shapes()
     try:
         with safe_open(path, framework="numpy") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -154,7 +154,7 @@ class Keeper:
 
     def __init__(self, rule: str, target: Target | None, best: float | None = None):
         if rule == "best" and target is None:
-            raise UserError("save=best: this task has no target to judge by; type save=final")
+            raise UserError("save=best: this task has no target to judge by; set save=final")
         self.rule, self.target, self.best = rule, target, best
 
     def wants(self, metrics: Mapping[str, float | None], *, final: bool) -> bool:

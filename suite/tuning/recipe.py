@@ -16,15 +16,17 @@ from typing import Any
 
 from suite.contract import UserError
 from suite.record import record
-from suite.settings.overrides import flat
+from suite.settings.overrides import flatten
 from suite.settings.run import AnyRun, Run
-from suite.tuning.trials import Result, Trial, last, shortfall, steps
+from suite.tuning.trials import Result, Trial, count_steps, measure_shortfall, name_last
 
 WIDTH = 160  # columns; each trial stands on one line
 ANY = "all"  # the source's name for a task with only one source
 
 
-def evidence(ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[str], name: str) -> dict[str, Any]:
+def collect_evidence(
+    ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[str], name: str
+) -> dict[str, Any]:
     """The recipe's entry for one data source: the best trial's values, and how they were found.
 
     Args:
@@ -56,8 +58,8 @@ def _line(trial: Trial) -> dict[str, Any]:
 
 def _ending(result: Result | None) -> dict[str, Any]:
     """The last target that a run reached and its steps; `short` ranks runs that reached none."""
-    ending: dict[str, Any] = {"reached": last(result), "steps": steps(result)}
-    distance = shortfall(result)
+    ending: dict[str, Any] = {"reached": name_last(result), "steps": count_steps(result)}
+    distance = measure_shortfall(result)
     return ending if ending["reached"] or math.isinf(distance) else {**ending, "short": float(f"{distance:.4g}")}
 
 
@@ -73,11 +75,11 @@ def tuned_in(path: Path) -> dict[str, Any]:
         return {}
     node = yaml.safe_load(path.read_text())
     if not isinstance(node, dict) or "tuned" not in node:
-        raise UserError(f"{path}: suite tune did not write this recipe and will not replace it; type --out FILE")
+        raise UserError(f"{path}: suite tune did not write this recipe and will not replace it; use --out FILE")
     return node["tuned"]
 
 
-def text(run: Run, tuned: Mapping[str, Any]) -> str:
+def render_recipe(run: Run, tuned: Mapping[str, Any]) -> str:
     """The contents of the recipe file.
 
     Args:
@@ -87,7 +89,7 @@ def text(run: Run, tuned: Mapping[str, Any]) -> str:
     import yaml
 
     place = "${task.data}" if "data" in run.task.options() else ANY
-    keys = sorted({key for entry in tuned.values() for key in flat(entry["values"])})
+    keys = sorted({key for entry in tuned.values() for key in flatten(entry["values"])})
     nodes = {key: f"${{oc.select:tuned.{place}.values.{key},{json.dumps(value_at(run, key))}}}" for key in keys}
     nodes |= {
         f"tuning.{key}": f"${{oc.select:tuned.{place}.{key},{value}}}" for key, value in run.tuning.plain().items()

@@ -18,22 +18,22 @@ PREFIX = "optimizer."
 Result = dict[str, Any]
 
 
-def rungs(result: Result | None) -> list[dict[str, Any]]:
+def list_rungs(result: Result | None) -> list[dict[str, Any]]:
     """The targets that a run reached; none if it failed."""
     return [target for target in result["targets"] if target["reached"]] if result else []
 
 
-def steps(result: Result | None) -> int | None:
+def count_steps(result: Result | None) -> int | None:
     """Updates to the last target that a run reached; None if it reached none."""
-    return max((rung["step"] for rung in rungs(result)), default=None)
+    return max((rung["step"] for rung in list_rungs(result)), default=None)
 
 
-def last(result: Result | None) -> str | None:
+def name_last(result: Result | None) -> str | None:
     """The label of the last target that a run reached; None if it reached none."""
-    return rungs(result)[-1]["label"] if rungs(result) else None
+    return list_rungs(result)[-1]["label"] if list_rungs(result) else None
 
 
-def shortfall(result: Result | None) -> float:
+def measure_shortfall(result: Result | None) -> float:
     """Distance of a run's best evaluation from its first target; infinite if the run failed or gave no number."""
     if result is None:
         return math.inf
@@ -67,11 +67,11 @@ class Trial:
 
 
 def _score(result: Result | None) -> tuple[int, float, float]:
-    reached = steps(result)
-    return (-len(rungs(result)), reached, 0.0) if reached else (0, math.inf, shortfall(result))
+    reached = count_steps(result)
+    return (-len(list_rungs(result)), reached, 0.0) if reached else (0, math.inf, measure_shortfall(result))
 
 
-def propose(optimizer: Mapping[str, Any], *, fixed: Collection[str], trials: int) -> list[dict[str, float]]:
+def propose_trials(optimizer: Mapping[str, Any], *, fixed: Collection[str], trials: int) -> list[dict[str, float]]:
     """The values of each trial, by dotted key.
 
     Args:
@@ -116,13 +116,15 @@ def _scaled(u: float, low: float, high: float, scale: str, *, like: float) -> fl
     return round(value) if isinstance(like, int) else float(f"{value:.{DIGITS}g}")
 
 
-def table(ranked: Sequence[Trial]) -> str:
+def make_table(ranked: Sequence[Trial]) -> str:
     """The trials as a table of text, in the order given."""
     rows = [["trial", *(key.removeprefix(PREFIX) for key in ranked[0].values), "reached", "steps", "outcome", "again"]]
     for trial in ranked:
         values = [f"{value:g}" for value in trial.values.values()]
-        again = ", ".join(f"{last(result) or 'none'} {steps(result) or ''}".strip() for result in trial.again)
-        cells = last(trial.result) or "none", str(steps(trial.result) or ""), trial.outcome, again
+        again = ", ".join(
+            f"{name_last(result) or 'none'} {count_steps(result) or ''}".strip() for result in trial.again
+        )
+        cells = name_last(trial.result) or "none", str(count_steps(trial.result) or ""), trial.outcome, again
         rows.append([str(trial.number), *values, *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -8,12 +8,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 
-from suite.board.groups import rank
-from suite.board.site.pages import render
-from suite.claims.standings import standings
+from suite.board.groups import rank_results
+from suite.board.site.pages import render_pages
+from suite.claims.standings import list_standings
 from suite.contract import UserError
 from suite.entries import intake
-from suite.entries.doubts import doubts
+from suite.entries.doubts import list_doubts
 from suite.training import checkpoint
 
 STUDIES = "studies"  # the folder of values that `suite reproduce` measured
@@ -63,11 +63,11 @@ def main(arguments: Sequence[str]) -> int:
     folders = chosen.results or _usual_folders()
     if absent := [str(folder) for folder in folders if not folder.is_dir()]:
         raise UserError(f"no such folder: {', '.join(absent)}; name folders with results: suite board --results DIR …")
-    results, left_out = intake.read(_files(folders))
+    results, left_out = intake.read_results(_files(folders))
     for line in left_out:
         print(f"left out {line}", file=sys.stderr)
-    leaderboard = rank(results, unreadable=left_out, doubts=doubts())
-    pages = render(leaderboard, [] if chosen.without_claims else standings(), chosen.out)
+    leaderboard = rank_results(results, unreadable=left_out, doubts=list_doubts())
+    pages = render_pages(leaderboard, [] if chosen.without_claims else list_standings(), chosen.out)
     named = f", {len(left_out)} files left out" if left_out else ""
     print(
         f"{chosen.out / 'index.html'}: {len(pages)} pages, {len(leaderboard.groups)} groups "
@@ -91,7 +91,7 @@ def _usual_folders() -> list[Path]:
         if committed.is_dir():
             print(f"no results/runs here; using the suite's own results: {committed}")
         else:
-            print("no results/runs here, and this installation has no results; to add some, type --results DIR")
+            print("no results/runs here, and this installation has no results; to add some, use --results DIR")
     return [folder for folder in (committed, own) if folder.is_dir()]
 
 

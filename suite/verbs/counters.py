@@ -33,9 +33,11 @@ def main(arguments: Sequence[str]) -> int:
     versions = golden.other_versions(path) if path.exists() else []
     if versions and chosen.accept and chosen.names:
         raise UserError(f"{path}: was made with other versions ({', '.join(versions)}); leave out the names")
-    accepted, changed = {entry["name"]: entry for entry in golden.read(path)}, False
-    for before, after in golden.compared(path, chosen.names, lambda line: print(line, file=sys.stderr, flush=True)):
-        name, kind, differing = before["name"], golden.verdict(before, after), golden.changes(before, after)
+    accepted, changed = {entry["name"]: entry for entry in golden.read_counters(path)}, False
+    for before, after in golden.compare_counters(
+        path, chosen.names, lambda line: print(line, file=sys.stderr, flush=True)
+    ):
+        name, kind, differing = before["name"], golden.judge_changes(before, after), golden.list_changes(before, after)
         for change in differing:
             print(f"{name}: {change}")
         if kind:
@@ -47,12 +49,12 @@ def main(arguments: Sequence[str]) -> int:
     if versions:
         print(f"The accepted counts were made with other versions: {', '.join(versions)}.")
     if chosen.accept:
-        golden.write(path, list(accepted.values()))
+        golden.write_counters(path, list(accepted.values()))
         print(f"written to {path}")
         return 0
     if changed:
         own = f" --file {path}" if chosen.file else ""
-        print(f"To accept the present counts, type suite counters{own} --accept {' '.join(chosen.names)}".rstrip())
+        print(f"To accept the present counts, run suite counters{own} --accept {' '.join(chosen.names)}".rstrip())
     return 3 if changed else 0
 
 

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         print(_json(sources))
     else:
         for name, source in sources.items():
-            _describe(name, source, load.common(runs[name].task.module).PARTS)
+            _describe(name, source, load.load_member(runs[name].task.module).PARTS)
     return 0 if all(source.usable for source in sources.values()) else 1
 
 
@@ -94,7 +94,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="task.key=value", help="settings of the task, as for a run")
     chosen = parser.parse_intermixed_args(arguments)
     if chosen.task is None:  # argparse's own message would also ask for overrides, which are optional
-        parser.error(f"TASK is missing; choose one of {', '.join(load.options('task', chosen.config_dir))}")
+        parser.error(f"TASK is missing; choose one of {', '.join(load.list_options('task', chosen.config_dir))}")
     return chosen
 
 
@@ -113,7 +113,7 @@ def _json(sources: Mapping[str, Source]) -> str:
     """The sources as JSON: each source's data as a result holds it, and the other fields of `Source`."""
     described = {
         name: {
-            "data": record.data_record(source.data) if source.data else None,
+            "data": record.describe_data(source.data) if source.data else None,
             "left_out": source.data.losses() if source.data else None,
             "dropped_share": source.data.dropped_share if source.data else None,
             "missing": source.missing or None,
@@ -123,7 +123,7 @@ def _json(sources: Mapping[str, Source]) -> str:
         }
         for name, source in sources.items()
     }
-    return record.as_json(described, indent=1)
+    return record.format_json(described, indent=1)
 
 
 def _with_files(runs: Mapping[str, AnyRun]) -> Mapping[str, AnyRun]:
@@ -151,10 +151,10 @@ def _prepare(task: str, folder: Path | None, target: Path, overrides: Sequence[s
     if options is None:
         raise UserError(f"{task}: its data needs no preparation; remove --to")
     if folder is None:
-        raise UserError(f"{task}: the directory of the raw data is missing; type --from DIR")
+        raise UserError(f"{task}: the directory of the raw data is missing; use --from DIR")
     if not folder.exists():
         raise UserError(f"{folder}: no such directory")
-    load.common(node["module"]).prepare(folder, target, **options)
+    load.load_member(node["module"]).prepare(folder, target, **options)
 
 
 def _configs(task: str, folder: Path | None, overrides: Sequence[str], directory: Path | None) -> dict[str, AnyRun]:
@@ -175,12 +175,12 @@ def _reads_directory(run: AnyRun) -> bool:
 
 def _open(run: AnyRun) -> Data:
     """Make the task, which opens its data; returns the description of the data."""
-    return load.made(load.common(run.task.module).make, run.task, "task").data
+    return load.make_member(load.load_member(run.task.module).make, run.task, "task").data
 
 
 def _source(run: AnyRun) -> Source:
     if _reads_directory(run) and run.data_dir is None:
-        return Source(None, "real, in a directory   not here: type --from DIR")
+        return Source(None, "real, in a directory   not here: use --from DIR")
     try:
         return Source(_open(run))
     except UserError as error:
@@ -210,8 +210,8 @@ def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, c
     """
     folder = run.data_dir
     if folder is None:
-        raise UserError(f"{task}: the directory of its {source} data is missing; type --from DIR")
-    module, data = load.common(run.task.module), _open(run)
+        raise UserError(f"{task}: the directory of its {source} data is missing; use --from DIR")
+    module, data = load.load_member(run.task.module), _open(run)
     options = {"data": source, **run.task.options()["source"]} | {"data_dir": folder}
     faults = module.check(**options) if check else None
     command = [f"suite +task={task} task.data={source} data_dir={shlex.quote(str(folder))}", *overrides]

@@ -11,7 +11,7 @@ from suite import disk
 from suite.contract import UserError
 from suite.entries import export_eval, export_mlperf, submission
 from suite.entries.condition import Result
-from suite.entries.strict import Unreadable, shown
+from suite.entries.strict import Unreadable, escape_text
 
 HELP = """Write results in another project's format. RUN is a result.json, a run directory or a folder with either.
 mlperf: lines of MLPerf's training log. every-eval-ever: a record of Every Eval Ever, schema 0.3.0. Fields that results
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     results = list(_results(chosen.runs))
     if chosen.out is None and len(results) > 1:
-        raise UserError(f"{len(results)} runs: type --out DIR to write one file for each")
+        raise UserError(f"{len(results)} runs: use --out DIR to write one file for each")
     if chosen.format == "mlperf":
         texts = [(path, result, _mlperf(path, result)) for path, result in results]
         missing, ending = [f"{keys}: {reason}" for keys, reason in export_mlperf.LACKING.items()], ".txt"
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         source = _source(chosen)
         texts = [(path, result, _eval(path, result, source)) for path, result in results]
         metrics = sorted({metric for _, result in results for metric in export_eval.left_out(result)})
-        missing = [f"{shown(metric)}: no target says whether lower is better" for metric in metrics]
+        missing = [f"{escape_text(metric)}: no target says whether lower is better" for metric in metrics]
         missing.append("generation_config, uncertainty: a result has neither prompts nor repetitions")
         ending = ".json"
     for _, result, text in texts:
@@ -65,9 +65,9 @@ def main(arguments: Sequence[str]) -> int:
             print(text, end="")
         else:
             target = chosen.out / submission.name_of(result).with_suffix(ending)
-            with disk.writing(target):
+            with disk.report_errors(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-            disk.replace(target, text)
+            disk.replace_file(target, text)
             print(target)
     for line in missing:
         print(f"left out {line}", file=sys.stderr)
@@ -78,7 +78,7 @@ def _results(paths: Sequence[Path]) -> Iterator[tuple[Path, Result]]:
     """The results that the paths name, checked as `suite submit` does."""
     for path in paths:
         try:
-            files = submission.files(path)
+            files = submission.list_files(path)
         except Unreadable as error:
             raise UserError(f"{path}: {error}") from error
         for file in files:
@@ -93,12 +93,12 @@ def _source(chosen: argparse.Namespace) -> export_eval.Source:
     if not chosen.organization:
         raise UserError(
             "source_organization_name is mandatory in the schema, and a result does not say who publishes it; "
-            "type --organization NAME"
+            "use --organization NAME"
         )
     if not chosen.relationship:
         raise UserError(
             "evaluator_relationship is mandatory in the schema, and a result does not say it; "
-            f"type --relationship {'|'.join(export_eval.RELATIONSHIPS)}"
+            f"use --relationship {'|'.join(export_eval.RELATIONSHIPS)}"
         )
     created = int(time.time()) if chosen.created is None else chosen.created
     return export_eval.Source(chosen.organization, chosen.relationship, created)
@@ -106,7 +106,7 @@ def _source(chosen: argparse.Namespace) -> export_eval.Source:
 
 def _mlperf(path: Path, result: Result) -> str:
     try:
-        return "".join(f"{line}\n" for line in export_mlperf.lines(result))
+        return "".join(f"{line}\n" for line in export_mlperf.format_log(result))
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 

@@ -45,14 +45,14 @@ def main(arguments: Sequence[str]) -> int:
     if f"{chosen.group}s" in GROUPS:
         chosen.group += "s"  # `suite list optimizer` means optimizers
     if chosen.group and chosen.group not in GROUPS:
-        raise UserError(f"{chosen.group}: no such group; {load.nearest(chosen.group, GROUPS)}")
+        raise UserError(f"{chosen.group}: no such group; {load.suggest_names(chosen.group, GROUPS)}")
     groups = {group: entries(group) for group in ([chosen.group] if chosen.group else GROUPS)}
-    counted = committed.counts()
+    counted = committed.count_results()
     for group, members in groups.items():
         for name, entry in members.items():
             entry["results"] = counted[group][name] if counted and group in counted else None
     if chosen.json:
-        print(record.as_json({**groups, "here": here()}, indent=1))
+        print(record.format_json({**groups, "here": here()}, indent=1))
         return 0
     width = max((len(name) for members in groups.values() for name in members), default=0)
     for group, members in groups.items():
@@ -73,8 +73,8 @@ def _print_settings(module: str) -> None:
     """Print a member's settings, one in a line."""
     from suite.settings import presets
 
-    settings = load.declared(module) if importlib.util.find_spec(module) else None
-    for key, value, meaning in presets.rows(settings) if settings else ():
+    settings = load.load_settings(module) if importlib.util.find_spec(module) else None
+    for key, value, meaning in presets.list_rows(settings) if settings else ():
         print(f"      {f'{key}: {value}':34}  {meaning}")
 
 
@@ -86,22 +86,22 @@ def entries(group: str) -> dict[str, Entry]:
         described = {"comm": _comm, "baselines": _baseline}.get(group, _preset)
         return {path.stem: described(path) for path in sorted(files)}
     folders = {
-        name: _member(f"{load.GROUPS[group]}.{name}", load.backends(folder))
-        for name, folder in load.members(group).items()
+        name: _member(f"{load.GROUPS[group]}.{name}", load.find_backends(folder))
+        for name, folder in load.find_members(group).items()
     }
-    adapters = {path.stem: path for path in load.files(group.removesuffix("s")) if path.stem not in folders}
+    adapters = {path.stem: path for path in load.find_files(group.removesuffix("s")) if path.stem not in folders}
     return dict(sorted((folders | {name: _adapter(path) for name, path in adapters.items()}).items()))
 
 
 def _member(module: str, backends: list[str]) -> Entry:
-    constants = load.constants(module)
+    constants = load.read_constants(module)
     return {"backends": backends, "summary": constants["SUMMARY"], "citation": constants["CITATION"]}
 
 
 def _adapter(path: Path) -> Entry:
     """A member whose YAML file names a module inside another member's folder, such as an adapter."""
     module = load.from_yaml(path.read_text())["module"]
-    return _member(module, load.backends(load.source(module).parent))
+    return _member(module, load.find_backends(load.read_source(module).parent))
 
 
 def _preset(path: Path) -> Entry:
@@ -114,9 +114,9 @@ def _preset(path: Path) -> Entry:
 def _comm(path: Path) -> Entry:
     """A communication preset: the backends that all its parts support, and the citations of its parts."""
     parts = list(_modules(_inherited(path)))
-    supported = [names for module in parts if (names := load.backends(load.source(module).parent))]
+    supported = [names for module in parts if (names := load.find_backends(load.read_source(module).parent))]
     backends = [name for name in load.BACKENDS if all(name in names for names in supported)]
-    citations = dict.fromkeys(load.constants(module)["CITATION"] for module in parts)
+    citations = dict.fromkeys(load.read_constants(module)["CITATION"] for module in parts)
     return _preset(path) | {"backends": backends, "citation": "; ".join(filter(None, citations))}
 
 
@@ -131,7 +131,7 @@ def _inherited(path: Path) -> dict[str, Any]:
     for entry in preset.pop("defaults", []):
         name, _, place = entry.partition("@")
         if name != "_self_":
-            nearby = [path.with_stem(name), *(file for file in load.files("comm") if file.stem == name)]
+            nearby = [path.with_stem(name), *(file for file in load.find_files("comm") if file.stem == name)]
             inherited = _inherited(next(file for file in nearby if file.exists()))
             for key in reversed(place.split(".") if place else ()):
                 inherited = {key: inherited}
@@ -158,7 +158,7 @@ def here() -> dict[str, str | None]:
     versions: dict[str, str | None] = {}
     for backend in load.BACKENDS:
         try:
-            load.framework(backend)
+            load.check_framework(backend)
             versions[backend] = importlib.metadata.version(backend)
         except UserError:
             versions[backend] = None

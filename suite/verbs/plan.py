@@ -12,7 +12,7 @@ from typing import Any
 from suite import published
 from suite.contract import CountsEpochs, Task, UserError
 from suite.launch import checks
-from suite.launch.premises import count, describe, missing
+from suite.launch.premises import describe_task, format_count, list_missing
 from suite.projection import baseline as plan_baseline
 from suite.projection import memory, project
 from suite.projection import partition as plan_partition
@@ -53,15 +53,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="with partition=: draw the stages and a step")
     chosen = parser.parse_intermixed_args(arguments)
     run = resolve(chosen.overrides, chosen.config_dir)
-    planned = plan(run, papers.repeated(chosen.overrides), chosen.picture)
+    planned = describe_plan(run, papers.find_repeated(chosen.overrides), chosen.picture)
     if chosen.json:
-        print(record.as_json(planned, indent=1))
+        print(record.format_json(planned, indent=1))
     else:
-        print("\n".join(lines(planned, run)))
+        print("\n".join(format_plan(planned, run)))
     return 1 if planned["missing"] else 0
 
 
-def plan(run: AnyRun, row: Row | None = None, picture: Path | None = None) -> dict[str, Any]:
+def describe_plan(run: AnyRun, row: Row | None = None, picture: Path | None = None) -> dict[str, Any]:
     """Describe the run of a configuration.
 
     Args:
@@ -77,19 +77,19 @@ def plan(run: AnyRun, row: Row | None = None, picture: Path | None = None) -> di
             nothing to draw.
     """
     if picture and not (isinstance(run, Run) and run.partition):
-        raise UserError("--picture: without partition= there are no stages to draw; type partition=auto as well")
-    task, absent = describe(run)
+        raise UserError("--picture: without partition= there are no stages to draw; set partition=auto as well")
+    task, absent = describe_task(run)
     if isinstance(run, BaselineRun):
-        return plan_baseline.plan(run, task, absent)
-    checks.check(run, task)
+        return plan_baseline.plan_baseline(run, task, absent)
+    checks.check_run(run, task)
     if run.partition:
-        return plan_partition.plan(run, task, absent, missing(run), picture)
+        return plan_partition.plan_partition(run, task, absent, list_missing(run), picture)
     shapes, layers = task.shapes(), task.layers()
     counts = {name: math.prod(spec.shape) for name, spec in shapes.items()}
     trained = {name for name, spec in shapes.items() if spec.kind == "parameter"}
     parameters = sum(counts[name] for name in trained)
     steps, samples = run.max_steps, run.max_steps * task.batch_size
-    on_network = project.placed(run)
+    on_network = project.place_ranks(run)
     return {
         "task": task.name,
         "data": str(task.data) if not absent else task.data.name,
@@ -107,35 +107,35 @@ def plan(run: AnyRun, row: Row | None = None, picture: Path | None = None) -> di
         "batch_per_device": task.batch_size // run.world,
         "micro_batch": task.batch_size // run.world // run.accumulate,
         "gradient_bytes_per_step": gradient_bytes(on_network, task),
-        "optimizer_bytes_per_step": project.optimizer_bytes(project.refreshes(on_network, task)),
-        "measured": measured(run),
-        "projected": project.project(on_network, task, measured(_share(run))) if run.network else None,
+        "optimizer_bytes_per_step": project.optimizer_bytes(project.list_refreshes(on_network, task)),
+        "measured": find_measured(run),
+        "projected": project.project_step(on_network, task, find_measured(_share(run))) if run.network else None,
         "published": asdict(row) if row else None,
-        "published_devices": papers.devices(published.rows_for(task.name), batch_size=task.batch_size),
-        "memory": memory.estimate(run, task),
-        "warnings": warnings(run, task),
-        "missing": [*absent, *missing(run)],
+        "published_devices": papers.list_devices(published.find_rows(task.name), batch_size=task.batch_size),
+        "memory": memory.estimate_memory(run, task),
+        "warnings": list_warnings(run, task),
+        "missing": [*absent, *list_missing(run)],
         "hash": hash_run(project.without_projection(run)),
         "config": run.plain(),
     }
 
 
-def warnings(run: Run, task: Task) -> list[str]:
+def list_warnings(run: Run, task: Task) -> list[str]:
     """Warnings about a run: untuned settings, less than an epoch, too little memory."""
-    messages = [recipes.caution(run)] if recipes.caution(run) else []
+    messages = [recipes.warn_untuned(run)] if recipes.warn_untuned(run) else []
     steps, epoch = run.max_steps, epoch_steps(task)
     if epoch and steps < epoch:
         messages.append(
             f"{steps:,} steps of {task.batch_size:,} {task.data.unit} are {steps / epoch:.4g} of an epoch; for a whole "
-            f"epoch, type max_steps={math.ceil(epoch)}"
+            f"epoch, set max_steps={math.ceil(epoch)}"
         )
     recipe_epochs = run.tuning.epochs
     if epoch and recipe_epochs and not recipe_epochs / 2 <= steps / epoch <= 2 * recipe_epochs:
         messages.append(
             f"{steps:,} steps are {steps / epoch:.3g} epochs of this data, but the recipe trains {recipe_epochs:g} "
-            f"epochs; type max_steps={math.ceil(recipe_epochs * epoch)}"
+            f"epochs; set max_steps={math.ceil(recipe_epochs * epoch)}"
         )
-    needed, (capacity, known) = memory.estimate(run, task), memory.device(run)
+    needed, (capacity, known) = memory.estimate_memory(run, task), memory.describe_device(run)
     if sum(needed.values()) > capacity:
         messages.append(
             f"memory: the run needs about {_gib(sum(needed.values()))} GiB on each device, but {known} has "
@@ -157,7 +157,7 @@ def _smaller(run: Run, task: Task, needed: Mapping[str, int], capacity: int) -> 
     for accumulate in range(run.accumulate + 1, share + 1):
         activations = needed["activations"] * run.accumulate // accumulate
         if not share % accumulate and fixed + activations <= capacity:
-            return f"type accumulate={accumulate} for smaller micro-batches"
+            return f"set accumulate={accumulate} for smaller micro-batches"
     return (
         f"parameters and optimizer alone need {_gib(fixed)} GiB: choose a smaller model or, if tables are split by "
         "rows, a larger world="
@@ -175,11 +175,11 @@ def gradient_bytes(run: Run, task: Task) -> dict[str, int]:
         `each`: bytes sent by rank 0. `all`: this number times `world`. With a leader topology, rank 0 is a leader;
         `all` then counts every rank as a leader.
     """
-    rank_bytes = sum(item.sent for bucket in project.gradients(run, task) for item in bucket.entries)
+    rank_bytes = sum(item.sent for bucket in project.list_gradients(run, task) for item in bucket.entries)
     return {"each": rank_bytes, "all": rank_bytes * run.world}
 
 
-def measured(run: Run, folder: Path = Path("runs")) -> dict[str, Any] | None:
+def find_measured(run: Run, folder: Path = Path("runs")) -> dict[str, Any] | None:
     """The step time of the most similar result in `folder`.
 
     Only results with the same task (apart from its targets), optimizer, backend and number of devices are considered.
@@ -225,12 +225,12 @@ def _settings(run: Run) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if not key.startswith("task.")}
 
 
-def lines(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
+def format_plan(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
     """The plan as lines of text."""
     if isinstance(run, BaselineRun):
-        return plan_baseline.lines(planned, run)
+        return plan_baseline.format_plan(planned, run)
     if run.partition:
-        return plan_partition.lines(planned, run)
+        return plan_partition.format_plan(planned, run)
     sent, near = planned["gradient_bytes_per_step"], planned["measured"]
     head = [planned["task"], run.scale, planned["data"], run.optimizer.name, run.backend]
     layers = ", ".join(f"{count} {kind}" for kind, count in planned["layers"].items())
@@ -246,23 +246,23 @@ def lines(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
         time = f"{total:,.0f} s of training, at {step} as in {near['result']}{differs}"
     paper = []
     if planned["published"]:
-        contents, source = papers.report(Row(**planned["published"]))
+        contents, source = papers.format_row(Row(**planned["published"]))
         paper += [f"published   {contents}", f"            {source}"]
     if run.scale == "paper" and not (planned["published"] or {}).get("devices"):
-        used = papers.used(planned["published_devices"], batch_size=planned["batch_size"], world=run.world)
+        used = papers.format_devices(planned["published_devices"], batch_size=planned["batch_size"], world=run.world)
         paper.append(f"papers used {used}")
     return [
-        " · ".join([*head, count(run.world, "device"), f"comm {run.comm.name}"]),
+        " · ".join([*head, format_count(run.world, "device"), f"comm {run.comm.name}"]),
         f"parameters  {planned['parameters']:,}, and {planned['buffers']:,} numbers in buffers",
         _memory(planned["memory"]),
         f"layers      {layers}: {planned['covered_parameters']:,} parameters that a curvature method can cover",
         f"steps       {planned['steps']:,} at most, of {planned['batch_size']:,} samples: {_epochs(planned['epochs'])}",
         f"targets     {', '.join(planned['targets']) or 'none'}",
-        f"tuning      {run.tuning.source}, {count(run.tuning.trials, 'trial')}",
+        f"tuning      {run.tuning.source}, {format_count(run.tuning.trials, 'trial')}",
         f"device      {planned['batch_per_device']:,} samples a step, in micro-batches of {planned['micro_batch']:,}",
         f"sent        {wire if run.world > 1 else 'nothing: one device'}",
         f"time        {time}",
-        *(project.lines(planned["projected"], _one_device(run)) if planned["projected"] else []),
+        *(project.format_projection(planned["projected"], _one_device(run)) if planned["projected"] else []),
         *paper,
         *(f"warning: {message}" for message in planned["warnings"]),
         *(f"missing: {reason}" for reason in planned["missing"]),

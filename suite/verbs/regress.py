@@ -8,14 +8,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from suite.contract import UserError
-from suite.record.record import as_json
+from suite.record.record import format_json
 from suite.regress import history, history_picture, show
-from suite.regress.benchmarks import METRICS, Benchmark, read, typed
-from suite.regress.bisect import bisect
+from suite.regress.benchmarks import METRICS, Benchmark, read_benchmarks, typed
+from suite.regress.bisect import bisect_commits
 from suite.regress.rule import ALPHA, LEAST, MARGIN, ROUNDS
-from suite.regress.saved import saved, shared
+from suite.regress.saved import find_saved, list_shared
 from suite.regress.session import Limits, Outcome, Session
-from suite.regress.sides import built, is_saved
+from suite.regress.sides import build_side, is_saved
 
 HELP = """Compare the speed of two sides. A side is a commit (HEAD~1), a requirement (torch==2.14), an interpreter
 (/usr/bin/python3.12), overrides (optimizer.root=eigh32), or several of these in one string; `.` is the working tree. A
@@ -54,15 +54,15 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.rounds < LEAST:
         raise UserError(f"--rounds {chosen.rounds}: fewer rounds tell nothing about the spread; type {LEAST} or more")
     limits = Limits(chosen.margin / 100, ALPHA, chosen.rounds, 60 * chosen.minutes)
-    earlier = [saved(Path(side), chosen.metric) for side in (chosen.a, chosen.b) if is_saved(side)]
-    benchmarks = benchmarks_of(chosen, shared(earlier, alone=len(earlier) == 2) if earlier else None)
+    earlier = [find_saved(Path(side), chosen.metric) for side in (chosen.a, chosen.b) if is_saved(side)]
+    benchmarks = benchmarks_of(chosen, list_shared(earlier, alone=len(earlier) == 2) if earlier else None)
     try:
         with ExitStack() as stack:
             stack.enter_context(_terminable())
-            a, b = (stack.enter_context(built(side, _say, chosen.metric)) for side in (chosen.a, chosen.b))
+            a, b = (stack.enter_context(build_side(side, _say, chosen.metric)) for side in (chosen.a, chosen.b))
             sides = a, b
             if chosen.bisect:
-                return bisect(sides, benchmarks, limits, _say, lambda outcome: _say(_progress(outcome)))
+                return bisect_commits(sides, benchmarks, limits, _say, lambda outcome: _say(_progress(outcome)))
             session = Session(sides, benchmarks, limits, report=lambda outcome: _say(_progress(outcome)))
             outcomes = session.run()
     except KeyboardInterrupt as interruption:
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         return 143 if isinstance(interruption, _TerminatedError) else 130
     show.table(sides, outcomes, limits)
     for path, text in (
-        (chosen.json, as_json(show.as_dict(sides, outcomes, limits), indent=1)),
+        (chosen.json, format_json(show.as_dict(sides, outcomes, limits), indent=1)),
         (chosen.junit, show.junit(sides, outcomes, limits)),
         (chosen.markdown, show.markdown(sides, outcomes, limits)),
     ):
@@ -82,13 +82,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _history(chosen: argparse.Namespace) -> int:
     """Print, draw and write where the measurements of earlier reports change."""
-    series = history.read(chosen.history)
-    for line in history.lines(series):
+    series = history.read_history(chosen.history)
+    for line in history.format_history(series):
         print(line)
     if chosen.svg:
-        chosen.svg.write_text(history_picture.picture(series), encoding="utf-8")
+        chosen.svg.write_text(history_picture.draw_history(series), encoding="utf-8")
     if chosen.json:
-        chosen.json.write_text(as_json({"history": history.as_dict(series)}, indent=1), encoding="utf-8")
+        chosen.json.write_text(format_json({"history": history.as_dict(series)}, indent=1), encoding="utf-8")
     return 0
 
 
@@ -149,13 +149,13 @@ def benchmarks_of(chosen: argparse.Namespace, saved: Sequence[Benchmark] | None)
     if chosen.run:
         benchmarks = typed([" ".join(words) for words in chosen.run], chosen.metric)
     else:
-        benchmarks = list(saved) if saved and not chosen.benchmarks else read(chosen.benchmarks)
+        benchmarks = list(saved) if saved and not chosen.benchmarks else read_benchmarks(chosen.benchmarks)
     for benchmark in benchmarks:
         if saved and benchmark not in saved:
             raise UserError(f"{benchmark.name}: not among the saved measurements of {_names(saved)}")
     for name in chosen.only or ():
         if name not in (benchmark.name for benchmark in benchmarks):
-            raise UserError(f"--only {name}: no such benchmark; type one of {_names(benchmarks)}")
+            raise UserError(f"--only {name}: no such benchmark; choose one of {_names(benchmarks)}")
     return [benchmark for benchmark in benchmarks if not chosen.only or benchmark.name in chosen.only]
 
 

@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.claims.standings import sentences
+from suite.claims.standings import describe_bearing
 from suite.contract import UserError
 from suite.entries import submission
 from suite.entries.strict import Unreadable
 from suite.record import record
 from suite.track import picture
-from suite.track.run_report import TEMPLATES, Report, page, report
+from suite.track.run_report import TEMPLATES, Report, make_report, render_page
 
 HELP = """Write one page about runs: targets, curves, published rows, the claims that they bear on, and the environment.
 RUN is a run directory or a result.json; without its event log a page has no curves. Exit codes: 0 written, 2 bad
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     kind = chosen.out.suffix.removeprefix(".")
     if kind not in TEMPLATES:
         raise UserError(f"--out {chosen.out}: must end in .html or .md")
-    text = page([_report(path) for path in chosen.runs], kind)
+    text = render_page([_report(path) for path in chosen.runs], kind)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(text, encoding="utf-8", newline="\n")
     print(chosen.out)
@@ -47,14 +47,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _report(path: Path) -> Report:
     try:
-        files = submission.files(path)
+        files = submission.list_files(path)
     except Unreadable as error:
         raise UserError(f"{path}: {error}") from error
     file = files[0]
     if len(files) > 1:
         raise UserError(f"{path}: contains {len(files)} results; name one of them, such as {file}")
     try:
-        _, result = submission.read(file)
+        _, result = submission.read_submission(file)
     except Unreadable as error:
         raise UserError(f"{file}: {str(error).splitlines()[0]}") from error
     log = file.parent / submission.LOG
@@ -63,8 +63,8 @@ def _report(path: Path) -> Report:
     except ValueError as error:
         raise UserError(f"{log}: damaged: {error}; for a page without curves, move the log away") from error
     try:
-        curve = picture.curve(result, events, title=record.method_of(result["spec"])) if events else None
-        return report(result, claims=sentences(result), curve=curve)
+        curve = picture.draw_curve(result, events, title=record.method_of(result["spec"])) if events else None
+        return make_report(result, claims=describe_bearing(result), curve=curve)
     except KeyError as error:
         raise UserError(f"{file}: not a complete result: lacks {error.args[0]}; {submission.REMEDY}") from error
     except (ValueError, TypeError, AttributeError) as error:

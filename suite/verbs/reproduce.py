@@ -5,11 +5,11 @@ import re
 from collections.abc import Sequence
 
 from suite.claims import again, table
-from suite.claims.runs import Budget, reproduce
+from suite.claims.runs import Budget, reproduce_claims
 from suite.claims.standing import Standing
-from suite.claims.standings import standings
+from suite.claims.standings import list_standings
 from suite.contract import UserError
-from suite.record.record import as_json
+from suite.record.record import format_json
 
 SCHEMA = 1
 HELP = """Run what is missing to decide published claims, and print published value, measured value, interval and
@@ -51,23 +51,23 @@ def main(arguments: Sequence[str]) -> int:
     budget = Budget(_seconds(chosen.budget))
     if chosen.again:
         if chosen.list:
-            raise UserError("--again measures and --list does not; type one of them")
-        done = again.repeat(names, overrides, budget, scale=chosen.scale, keep=chosen.keep, quiet=chosen.json)
+            raise UserError("--again measures and --list does not; choose one of them")
+        done = again.repeat_claims(names, overrides, budget, scale=chosen.scale, keep=chosen.keep, quiet=chosen.json)
         if chosen.json:
-            print(as_json({"schema": SCHEMA, **again.as_dict(done)}, indent=1))
+            print(format_json({"schema": SCHEMA, **again.format_repetition(done)}, indent=1))
         else:
-            again.show(done)
+            again.show_repetition(done)
         return done.code or int(not all(one.agrees for one in done.checks))
     code = 0
     if not chosen.list:
-        code = reproduce(names, overrides, budget, scale=chosen.scale, keep=chosen.keep, quiet=chosen.json)
-    known = standings(names)
+        code = reproduce_claims(names, overrides, budget, scale=chosen.scale, keep=chosen.keep, quiet=chosen.json)
+    known = list_standings(names)
     if chosen.json:
-        print(as_json({"schema": SCHEMA, "claims": [table.as_dict(one) for one in known]}, indent=1))
+        print(format_json({"schema": SCHEMA, "claims": [table.as_dict(one) for one in known]}, indent=1))
     elif chosen.list:
         table.show_list(known)
     else:
-        table.show(known, everything=bool(names))
+        table.show_table(known, everything=bool(names))
     return code or _verdict_code(known if names else [])
 
 

@@ -9,7 +9,7 @@ from suite.contract import UserError
 from suite.entries import accept, checks, doubts, submission
 from suite.entries.accept import Copy
 from suite.entries.finding import Entry
-from suite.entries.strict import Unreadable, shown
+from suite.entries.strict import Unreadable, escape_text
 
 RESULTS, DOUBTS = Path("results/runs"), Path("results/doubts")
 HELP = """Check results and copy them to results/runs/<task>/ in a checkout. RESULT is a result.json, a run
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.doubt is not None:
         if chosen.results or chosen.check or chosen.partial:
-            raise UserError("a doubt is submitted alone: type suite submit --doubt FILE.yaml")
+            raise UserError("a doubt is submitted alone: run suite submit --doubt FILE.yaml")
         return _submit_doubt(chosen.doubt, chosen.to or _in_checkout(DOUBTS))
     if not chosen.results:
-        raise UserError("name a result.json, a run directory or a folder: type suite submit RESULT")
+        raise UserError("name a result.json, a run directory or a folder: run suite submit RESULT")
     if chosen.check:
         count, findings = checks.check_paths(chosen.results)
         return checks.print_findings(findings, count)
@@ -63,27 +63,27 @@ def _in_checkout(folder: Path) -> Path:
 def _submit(paths: Sequence[Path], folder: Path, *, partial: bool) -> int:
     """Check the results that the paths name, and copy them into the folder."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--to {folder}: is a file, not a folder; type --to DIR")
+        raise UserError(f"--to {folder}: is a file, not a folder; use --to DIR")
     checked = [submission.check(file) for file in _files(paths)]
     passed = [(item.entry, item.content) for item in checked if item.entry is not None and not item.faults]
-    existing = accept.present(folder)
-    planned, already, refused = accept.copies(passed, folder, existing)
+    existing = accept.find_accepted(folder)
+    planned, already, refused = accept.find_copies(passed, folder, existing)
     faults = [(item.path, fault) for item in checked for fault in item.faults] + refused
     faults += _wrong(planned, [entry for entry, _ in passed], existing)
     for path, fault in faults:
-        print(f"{shown(path)}: {fault}", file=sys.stderr)
+        print(f"{escape_text(path)}: {fault}", file=sys.stderr)
     bad = {path for path, _ in faults}
     if faults and not partial:
         if len(checked) > 1:
-            others = "; to copy the others, type --partial" if len(bad) < len(checked) else ""
+            others = "; to copy the others, use --partial" if len(bad) < len(checked) else ""
             print(f"nothing was copied: {len(bad)} of {len(checked)} results do not pass{others}", file=sys.stderr)
         return 1
     copies = [copy for copy in planned if copy.source not in bad]
-    accept.write(copies)
+    accept.write_accepted(copies)
     for copy in copies:
         print(copy.target)
     for source, target in already:
-        print(f"{shown(source)}: is already submitted, as {target}")
+        print(f"{escape_text(source)}: is already submitted, as {target}")
     return 1 if faults else 0
 
 
@@ -92,7 +92,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     files: dict[Path, Path] = {}
     for path in paths:
         try:
-            files |= {file.resolve(): file for file in submission.files(path)}
+            files |= {file.resolve(): file for file in submission.list_files(path)}
         except Unreadable as error:
             raise UserError(f"{path}: {error}") from error
     return list(files.values())
@@ -118,18 +118,20 @@ def _wrong(planned: Sequence[Copy], passed: Sequence[Entry], existing: Sequence[
 def _submit_doubt(path: Path, folder: Path) -> int:
     """Check a doubt, and add it to the folder of doubts."""
     try:
-        text, doubt = doubts.read(path)
+        text, doubt = doubts.read_doubts(path)
         doubts.check_subject(doubt, folder.parent / RESULTS.name)
     except Unreadable as error:
-        print(f"{shown(path)}: {error}", file=sys.stderr)
+        print(f"{escape_text(path)}: {error}", file=sys.stderr)
         return 1
     target = folder / f"{doubt.name}.yaml"
     if target.exists():
         if target.read_bytes() == text:
-            print(f"{shown(path)}: is already submitted, as {target}")
+            print(f"{escape_text(path)}: is already submitted, as {target}")
             return 0
-        print(f"{shown(path)}: {target} exists with other content; edit that file, or rename yours", file=sys.stderr)
+        print(
+            f"{escape_text(path)}: {target} exists with other content; edit that file, or rename yours", file=sys.stderr
+        )
         return 1
-    accept.write([Copy(path, target, text, None)])
+    accept.write_accepted([Copy(path, target, text, None)])
     print(target)
     return 0

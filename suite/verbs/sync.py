@@ -8,7 +8,7 @@ from pathlib import Path
 from suite import published
 from suite.contract import UserError
 from suite.track import mlflow, server
-from suite.track.pull import pull
+from suite.track.pull import pull_runs
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +48,7 @@ def _send(folders: list[Path], uri: str | None) -> int:
         where = ", ".join(map(str, folders))
         raise UserError(f"{where}: no run directories found; name the folder that contains them: suite sync DIR")
     sent, left_out, experiments = 0, 0, set()
-    with server.connected(uri) as client:
+    with server.connect_client(uri) as client:
         for directory in directories:
             try:
                 run_id, was_missing = mlflow.replay(client, directory)
@@ -60,7 +60,7 @@ def _send(folders: list[Path], uri: str | None) -> int:
             experiments.add((run.info.experiment_id, run.data.tags["task"]))
             sent += was_missing
             print(f"{directory}: {'sent' if was_missing else 'already there'}", flush=True)
-        rows = sum(mlflow.publish(client, id, published.rows_for(task)) for id, task in sorted(experiments))
+        rows = sum(mlflow.publish_rows(client, id, published.find_rows(task)) for id, task in sorted(experiments))
     present = len(directories) - sent - left_out
     print(f"{sent} sent, {present} already there, {left_out} left out, {rows} published rows added")
     print(f"to see them: {server.how_to_open(uri)}")
@@ -69,7 +69,7 @@ def _send(folders: list[Path], uri: str | None) -> int:
 
 def _pull(uri: str, out: Path) -> int:
     rejected = 0
-    for directory, outcome in pull(out, uri=uri):
+    for directory, outcome in pull_runs(out, uri=uri):
         is_rejected = outcome.startswith("rejected")
         rejected += is_rejected
         print(f"{directory}: {outcome}", file=sys.stderr if is_rejected else sys.stdout)

@@ -13,10 +13,10 @@ from suite.contract import UserError
 from suite.launch import directories, execution
 from suite.launch.local import launch
 from suite.settings import configure
-from suite.settings.overrides import TUNED, clean
+from suite.settings.overrides import TUNED, clean_overrides
 from suite.settings.run import Run
 from suite.tuning import recipe
-from suite.tuning.trials import PREFIX, Trial, propose, rungs, shortfall, table
+from suite.tuning.trials import PREFIX, Trial, list_rungs, make_table, measure_shortfall, propose_trials
 
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--misses", action="store_true", help="write a recipe even if no trial reached a target")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
-    overrides, trials, seeds = _split(clean(chosen.overrides))
+    overrides, trials, seeds = _split(clean_overrides(chosen.overrides))
     directory = chosen.config_dir
 
     run = configure.resolve_training(overrides, directory)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     fixed = [key for key in _keys(overrides) if key.startswith(TUNED) and not key.startswith(SEARCH)]
     path = chosen.out or _recipe_path(run, directory)
     tuned = recipe.tuned_in(path)
-    points = propose(optimizer, fixed=fixed, trials=trials)
+    points = propose_trials(optimizer, fixed=fixed, trials=trials)
     common = [override for override in overrides if not override.lstrip("+").startswith(SEARCH)]
     done = []
     try:
@@ -76,18 +76,18 @@ def main(arguments: Sequence[str]) -> int:
         ranked = _ranked(done, common, seed=run.seed, seeds=seeds, directory=directory)
     except _InterruptedError as interrupted:
         return interrupted.code
-    print(f"\n{table(ranked)}\n")
-    missed = not rungs(ranked[0].result)
-    if missed and not (chosen.misses and math.isfinite(shortfall(ranked[0].result))):
+    print(f"\n{make_table(ranked)}\n")
+    missed = not list_rungs(ranked[0].result)
+    if missed and not (chosen.misses and math.isfinite(measure_shortfall(ranked[0].result))):
         print("no trial reached a target, so no recipe is written; type a larger max_steps=, or other ranges")
         return 1
     keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
     source = run.task.options().get("data", recipe.ANY)
     typed = [*chosen.overrides, *(["--misses"] if missed else [])]
-    tuned |= {source: recipe.evidence(ranked, keys=list(keys), command=typed, name=path.stem)}
+    tuned |= {source: recipe.collect_evidence(ranked, keys=list(keys), command=typed, name=path.stem)}
     defaults = [override for override in common if not override.startswith(TUNED)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(recipe.text(configure.resolve_training(defaults, directory), tuned))
+    path.write_text(recipe.render_recipe(configure.resolve_training(defaults, directory), tuned))
     print(f"written: {path}" + (" (no trial reached a target)" if missed else ""))
     return int(missed)
 
@@ -109,7 +109,7 @@ def _ranked(done: list[Trial], common: Sequence[str], *, seed: int, seeds: int, 
     while True:
         done = sorted(done, key=lambda trial: trial.place)
         best = done[0]
-        if 1 + len(best.again) == seeds or not rungs(best.result):
+        if 1 + len(best.again) == seeds or not list_rungs(best.result):
             return done
         further = f"seed={seed + 1 + len(best.again)}"
         print(f"\ntrial {best.number}, the best so far, with {further}", flush=True)
@@ -133,7 +133,7 @@ def _split(typed: list[str]) -> tuple[list[str], int, int]:
         if key in ("recipe", "experiment"):
             raise UserError(f"{override}: tuning starts from the defaults; type the {key}'s values instead")
         if key == "baseline":
-            raise UserError(f"{override}: a baseline has no optimizer to tune; type suite +task=… {override}")
+            raise UserError(f"{override}: a baseline has no optimizer to tune; run suite +task=… {override}")
         adds = key.startswith(("+", "~")) and key.lstrip("+~").startswith(TUNED)
         if adds and not key.startswith(f"+{SEARCH}"):
             raise UserError(

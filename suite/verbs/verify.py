@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.entries.recompute import differences, inconsistent, recompute, schema_faults
-from suite.launch.replay import modules, rerun
+from suite.entries.recompute import list_contradictions, list_differences, recompute_result, schema_faults
+from suite.launch.replay import list_modules, repeat_run
 from suite.record import record
 from suite.settings.run import AnyRun, read_run
 
@@ -49,24 +49,24 @@ def main(arguments: Sequence[str]) -> int:
     log = chosen.result.parent / "events.jsonl"
     events = _events(log) if log.exists() else None
     try:
-        faults = [*differences(result, recompute(result, events)), *inconsistent(result)]
+        faults = [*list_differences(result, recompute_result(result, events)), *list_contradictions(result)]
     except (KeyError, IndexError, TypeError) as error:
         faults = [f"{log}: not the log of a complete run ({type(error).__name__}: {error})"]
     except record.LogError as error:
-        faults = [f"{log if events is not None else chosen.result}: {error}", *inconsistent(result)]
+        faults = [f"{log if events is not None else chosen.result}: {error}", *list_contradictions(result)]
     source = log if events is not None else "the result alone, because there is no events.jsonl beside it"
     code = _report("numbers", faults, f"agree, recomputed from {source}")
     if chosen.steps < 1:
         return code
     run = _located(record.load_run(result), chosen.data_dir)
-    foreign = [name for name in modules(run.plain()) if not name.startswith("suite.")]
+    foreign = [name for name in list_modules(run.plain()) if not name.startswith("suite.")]
     if foreign and not chosen.trust:
         names = ", ".join(foreign)
         raise UserError(
-            f"{chosen.result}: uses {names} from outside the suite; to import it, type --trust; to check only the "
-            "numbers, type --steps 0"
+            f"{chosen.result}: uses {names} from outside the suite; to import it, use --trust; to check only the "
+            "numbers, use --steps 0"
         )
-    faults, agreed = rerun(result, events, run, steps=chosen.steps)
+    faults, agreed = repeat_run(result, events, run, steps=chosen.steps)
     return max(code, _report("rerun", faults, agreed))
 
 

@@ -78,15 +78,15 @@ class Folder:
         if warp and warp < size:
             raise UserError(
                 f"warp={warp}: too small for a crop of size={size}; "
-                f"type +task.sources.folder.options.warp={size} or more"
+                f"set +task.sources.folder.options.warp={size} or more"
             )
         if resize < size:
             raise UserError(
                 f"resize={resize}: too small for a crop of size={size}; "
-                f"type +task.sources.folder.options.resize={size} or more"
+                f"set +task.sources.folder.options.resize={size} or more"
             )
         if on_error not in ("stop", "skip"):
-            raise UserError(f"on_error={on_error}: unknown; type task.on_error=stop or task.on_error=skip")
+            raise UserError(f"on_error={on_error}: unknown; set task.on_error=stop or task.on_error=skip")
         layout = scan(data_dir, classes=classes)
         self.names, self._root = layout.classes, layout.root
         self.classes, self.size = len(self.names), size

@@ -144,7 +144,7 @@ class AbsentImages:
 
     def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Raise `UserError`, because the data is absent."""
-        raise UserError(f"{self.data.name}'s images are not here; type data_dir=DIRECTORY")
+        raise UserError(f"{self.data.name}'s images are not here; set data_dir=DIRECTORY")
 
 
 # Russakovsky et al. 2015, table 2

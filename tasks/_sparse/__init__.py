@@ -65,7 +65,7 @@ class Sparsity:
         if not 0.0 < self.share < 1.0:
             raise UserError(
                 f"task.sparse.share={self.share}: must lie between 0 and 1, both excluded; for no zeros, "
-                "type task.sparsity=dense"
+                "set task.sparsity=dense"
             )
         if not 0.0 <= self.ratio <= 1.0:
             raise UserError(f"task.sparse.ratio={self.ratio}: must lie between 0 and 1")

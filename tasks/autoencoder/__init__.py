@@ -150,7 +150,7 @@ class AbsentImages:
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Raise `UserError`, because the data is absent."""
-        raise UserError(f"{self.data.name} is not here; type data_dir=DIRECTORY")
+        raise UserError(f"{self.data.name} is not here; set data_dir=DIRECTORY")
 
 
 SOURCES: dict[str, Callable[..., Images]] = {

@@ -68,7 +68,7 @@ def idx(folder: Path, split: str) -> tuple[np.ndarray, str]:
 def mnist(*, data_dir: str | None) -> Images:
     """MNIST, pixels in 0…1."""
     if data_dir is None:
-        raise UserError("MNIST is not here; type data_dir=DIRECTORY")
+        raise UserError("MNIST is not here; set data_dir=DIRECTORY")
     read = {split: idx(Path(data_dir), split) for split in IMAGES}
     known = {split: md5 for split, (_, md5) in read.items()} == MNIST
     note = "" if known else "idx images that are not the canonical MNIST"
@@ -98,7 +98,7 @@ def _mat(folder: Path, name: str, *keys: str) -> tuple[list[np.ndarray], str]:
 def curves_mat(*, data_dir: str | None) -> Images:
     """The published CURVES: 20,000 and 10,000 images."""
     if data_dir is None:
-        raise UserError(f"{CURVES} is not here; type data_dir=DIRECTORY")
+        raise UserError(f"{CURVES} is not here; set data_dir=DIRECTORY")
     (train, valid), identity = _mat(Path(data_dir), CURVES, "bdata", "bdatatest")
     return Images("CURVES", identity, {"train": train, "valid": valid}, 1.0, "")
 
@@ -106,7 +106,7 @@ def curves_mat(*, data_dir: str | None) -> Images:
 def faces_mat(*, data_dir: str | None) -> Images:
     """The published FACES: 103,500 and 41,400 images."""
     if data_dir is None:
-        raise UserError(f"{FACES} is not here; type data_dir=DIRECTORY")
+        raise UserError(f"{FACES} is not here; set data_dir=DIRECTORY")
     (images,), identity = _mat(Path(data_dir), FACES, "newfaces_single")
     images, (first, last) = images.T, FACES_SPLIT
     splits = {"train": images[:first], "valid": images[-last:]}

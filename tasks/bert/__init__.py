@@ -204,7 +204,7 @@ class AbsentText:
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Raise `UserError`, because the data is absent."""
-        raise UserError("no pre-training records are here; type data_dir=DIRECTORY")
+        raise UserError("no pre-training records are here; set data_dir=DIRECTORY")
 
 
 def check(data_dir: str, **_: Any) -> list[str]:

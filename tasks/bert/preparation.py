@@ -76,7 +76,7 @@ def prepare(
         raise UserError(f"{target}: contains prepared records already; type another directory, --to DIR, or delete it")
     whole, faults = text.survey(source)
     if faults and on_error != "skip":
-        raise UserError(f"{faults[0]}. To skip such files, type task.on_error=skip; the result will list them")
+        raise UserError(f"{faults[0]}. To skip such files, set task.on_error=skip; the result will list them")
     draws = _draws(sum(file.documents for file in whole), seed)
     held_out = _held_out(source, draws, valid)
     root = source if source.is_dir() else source.parent
@@ -151,7 +151,7 @@ def _hold_out(draws: np.ndarray, count: int) -> str:
         return "add documents"
     low, high = np.sort(draws)[count - 1 : count + 1].tolist()
     share = next(value for digits in range(1, 18) if low < (value := round((low + high) / 2, digits)) <= high)
-    return f"type task.sources.records.prepare.valid={share}"
+    return f"set task.sources.records.prepare.valid={share}"
 
 
 def _groups(

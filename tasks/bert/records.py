@@ -13,7 +13,7 @@ from suite.tasks._data import stamp
 from suite.tasks.bert.preparation import FORMAT, MANIFEST, SPLITS, VOCABULARY
 from suite.tasks.bert.sample import Hiding, record
 
-HOW = "Make them from text: suite data bert --from TEXT --to DIR, then type data_dir=DIR"
+HOW = "Make them from text: suite data bert --from TEXT --to DIR, then set data_dir=DIR"
 MAPS = 64  # shards that are open at once; each uses a file descriptor
 
 
@@ -42,11 +42,11 @@ class Source:
             if name in required and required[name] != value:
                 raise UserError(
                     f"{self.root}: the records were made with {name}={value}, but the run has {required[name]}; "
-                    f"type task.{name}={str(value).lower()}, or prepare other records"
+                    f"set task.{name}={str(value).lower()}, or prepare other records"
                 )
         faults = {shard["file"]: fault for shard in _shards(manifest) if (fault := _size(self.root, shard))}
         if faults and on_error != "skip":
-            raise UserError(f"{next(iter(faults.values()))}. To skip such shards, type task.on_error=skip")
+            raise UserError(f"{next(iter(faults.values()))}. To skip such shards, set task.on_error=skip")
         whole = {split: [s for s in manifest["splits"][split] if s["file"] not in faults] for split in SPLITS}
         if empty := [split for split in SPLITS if not whole[split]]:
             raise UserError(f"{self.root}: no complete shard of {empty[0]} is left. {HOW}")

@@ -72,7 +72,7 @@ def find(data_dir: str | Path | None) -> dict[str, list[Path]]:
         UserError: if a file is missing.
     """
     if data_dir is None:
-        raise UserError("CIFAR-10 may not be redistributed; download it from its authors and type data_dir=DIRECTORY")
+        raise UserError("CIFAR-10 may not be redistributed; download it from its authors and set data_dir=DIRECTORY")
     root = Path(data_dir).expanduser()
     for suffix, folder in FOLDERS.items():
         for place in (root, root / folder):
@@ -82,7 +82,7 @@ def find(data_dir: str | Path | None) -> dict[str, list[Path]]:
                 if missing:
                     raise UserError(f"{missing[0]}: missing; all six batches of CIFAR-10 are needed")
                 return files
-    raise UserError(f"{root}: contains neither {' nor '.join(FOLDERS.values())}; type data_dir=DIRECTORY")
+    raise UserError(f"{root}: contains neither {' nor '.join(FOLDERS.values())}; set data_dir=DIRECTORY")
 
 
 class Cifar:

@@ -162,7 +162,7 @@ class AbsentCriteo:
 
     def read(self, split: str, rows: np.ndarray) -> Batch:
         """Raise `UserError`, because the data is absent."""
-        raise UserError("Criteo's click logs are not here; type data_dir=DIRECTORY")
+        raise UserError("Criteo's click logs are not here; set data_dir=DIRECTORY")
 
 
 def make(

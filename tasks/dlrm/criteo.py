@@ -216,7 +216,7 @@ def manifest_of(folder: str | Path) -> dict[str, Any]:
     """
     folder = Path(folder)
     if not (folder / MANIFEST).exists():
-        raise UserError(f"{folder}: not prepared; type suite data dlrm --from {folder} --to DIRECTORY")
+        raise UserError(f"{folder}: not prepared; run suite data dlrm --from {folder} --to DIRECTORY")
     manifest = json.loads((folder / MANIFEST).read_text())
     if manifest.get("format") != FORMAT:
         raise UserError(

@@ -39,7 +39,7 @@ def reader(root: Path, columns: Mapping[str, str] = COLUMNS) -> Reader:
         return Imas(root)
     if any(root.glob("*.csv")):
         return Table(root, columns)
-    raise UserError(f"{root}: contains no {SIGNALS}/, {FOLDER}/ or *.csv; type data_dir=DIRECTORY")
+    raise UserError(f"{root}: contains no {SIGNALS}/, {FOLDER}/ or *.csv; set data_dir=DIRECTORY")
 
 
 class Archive:
@@ -190,7 +190,7 @@ class Absent:
 
     def shots(self, machine: str) -> Shots:
         """Raise `UserError`, because the data is absent."""
-        raise UserError("DIII-D's shots are not here; type data_dir=DIRECTORY")
+        raise UserError("DIII-D's shots are not here; set data_dir=DIRECTORY")
 
     def data(self) -> Data:
         """The published sizes. Lengths were not published, so a sample is a shot instead of a chunk."""

@@ -162,7 +162,7 @@ def divide(source: Source, protocol: str, *, glimpse: int) -> dict[str, Split]:
         raise UserError(
             f"task.protocol={protocol} needs {needed} lists of shots, but there are only "
             f"{', '.join(source.machines) or 'none'}; "
-            "type task.sources.archive.options.machines=[TRAIN,TEST], or task.protocol=single"
+            "set task.sources.archive.options.machines=[TRAIN,TEST], or task.protocol=single"
         )
     home = source.shots(source.machines[0])
     rows = order.permutation(len(home), seed=SPLIT_SEED, epoch=0)

@@ -65,7 +65,7 @@ def make(
     """
     known(data=(data, SOURCES), variant=(variant, ("v1.5",)), on_error=(on_error, ("stop", "skip")))
     if erase and data != "folder":
-        raise UserError(f"task.erase={erase}: only task.data=folder has augmentation; type task.erase=0")
+        raise UserError(f"task.erase={erase}: only task.data=folder has augmentation; set task.erase=0")
     module = importlib.import_module(f"suite.tasks._data.{data}")
     images = AbsentImages(IMAGENET, classes=1000, size=image_size) if absent else module.make(**source)
     return ResNet50(images, architecture=Architecture(tuple(blocks), width, images.classes, bn_group), **options)

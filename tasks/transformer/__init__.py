@@ -233,7 +233,7 @@ def make(
         if value not in known:
             raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
     if ambiguity and data != "grammar":
-        raise UserError(f"task.ambiguity={ambiguity}: only task.data=grammar has this setting; type task.ambiguity=0")
+        raise UserError(f"task.ambiguity={ambiguity}: only task.data=grammar has this setting; set task.ambiguity=0")
     module = importlib.import_module(f"suite.tasks.transformer.{data}")
     pairs = module.Absent(source["length"]) if absent else module.make(**source)
     network = Architecture(pairs.vocabulary, depth, width, heads, feed_forward, tying, norm, dropout)

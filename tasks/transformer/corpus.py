@@ -27,7 +27,7 @@ def manifest_of(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
     root = Path(data_dir).expanduser()
     if not (root / MANIFEST).is_file():
         raise UserError(
-            f"no prepared corpus at {root}: {MANIFEST} is missing. Type suite data transformer --from TEXT --to DIR"
+            f"no prepared corpus at {root}: {MANIFEST} is missing. Run suite data transformer --from TEXT --to DIR"
         )
     return root, json.loads((root / MANIFEST).read_text())
 
@@ -162,15 +162,15 @@ class Absent:
 
     def read(self, split: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Raise `UserError`, because the data is absent."""
-        raise UserError("WMT's sentences are not here; type data_dir=DIRECTORY")
+        raise UserError("WMT's sentences are not here; set data_dir=DIRECTORY")
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
         """Raise `UserError`, because the data is absent."""
-        raise UserError("WMT's sentences are not here; type data_dir=DIRECTORY")
+        raise UserError("WMT's sentences are not here; set data_dir=DIRECTORY")
 
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:
         """Raise `UserError`, because the data is absent."""
-        raise UserError("WMT's vocabulary is not here; type data_dir=DIRECTORY")
+        raise UserError("WMT's vocabulary is not here; set data_dir=DIRECTORY")
 
 
 def verify(data_dir: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from boards import result
 
-from suite.board.groups import rank
+from suite.board.groups import rank_results
 from suite.board.site import pages
 from suite.entries import intake
 
@@ -41,11 +41,11 @@ def test_ten_thousand_results_make_a_site_in_less_than_the_limit(tmp_path: Path)
     for index, some in enumerate(many(RESULTS)):
         (tmp_path / "runs" / f"{index}.json").write_text(json.dumps(some))
     start = time.process_time()
-    results, left_out = intake.read(sorted((tmp_path / "runs").iterdir()))
+    results, left_out = intake.read_results(sorted((tmp_path / "runs").iterdir()))
     read = time.process_time() - start
-    board = rank(results)
+    board = rank_results(results)
     ranked = time.process_time() - start
-    written = pages.render(board, [], tmp_path / "site")
+    written = pages.render_pages(board, [], tmp_path / "site")
     spent = time.process_time() - start
     print(f"\nread {read:.1f} s, ranked {ranked - read:.1f} s, written {spent - ranked:.1f} s; {len(written)} pages")
     assert not left_out and len(results) == RESULTS

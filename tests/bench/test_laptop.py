@@ -64,7 +64,7 @@ def in_suite(engine: Any) -> Any:
     return call
 
 
-@pytest.mark.parametrize("name", load.members("tasks"))
+@pytest.mark.parametrize("name", load.find_members("tasks"))
 @pytest.mark.parametrize("backend", load.BACKENDS)
 def test_step_against_plain(name: str, backend: str, benchmark: Any, capsys: Any) -> None:
     overrides, options = ALIKE.get(name, ([], {}))

@@ -20,11 +20,11 @@ import torch
 from suite.comm.partition.device import Device
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.planning import plan
-from suite.comm.partition.torch.trace import Traced, trace
-from suite.comm.projection.network import Network, make
+from suite.comm.partition.torch.trace import Traced, trace_model
+from suite.comm.projection.network import Network, make_network
 from suite.engine.pipeline.torch import Trained
 from suite.launch.execution import make_task
-from suite.load import half
+from suite.load import load_half
 from suite.settings import configure
 
 from .measure import ONCE, check_limit
@@ -108,10 +108,10 @@ def traced(*words: str, micro_batches: int) -> Traced:
     """A task's model on the meta device."""
     task: Any = make_task(configure.resolve([*words, "recipe=null"]))
     with torch.device("meta"):
-        model = half(f"suite.tasks.{task.name}", "torch").make(task)
+        model = load_half(f"suite.tasks.{task.name}", "torch").make(task)
     size = task.batch_size // micro_batches
     batch = {name: torch.from_numpy(value[:size]).to("meta") for name, value in task.batch("train", 0, 0, 0, 1).items()}
-    return trace(Trained(model).train(), (batch, torch.tensor(0), torch.tensor(0)), loss=lambda sums, _: sums[0])
+    return trace_model(Trained(model).train(), (batch, torch.tensor(0), torch.tensor(0)), loss=lambda sums, _: sums[0])
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def enlarged() -> Traced:
 @pytest.fixture(scope="module")
 def fast() -> Network:
     """A network of 100 Gbit/s."""
-    return make(configure.resolve(["+task=bert", "network=100gbit"], check=False).network)
+    return make_network(configure.resolve(["+task=bert", "network=100gbit"], check=False).network)
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])

@@ -9,12 +9,12 @@ import pytest
 
 from suite import published
 from suite.claims import study
-from suite.claims.claim import Claim, load, parse, select
-from suite.claims.evidence import made_by, wanted_settings
+from suite.claims.claim import Claim, load_claims, parse_claims, select_claims
+from suite.claims.evidence import identify_study, resolve_decisive
 from suite.contract import UserError
 from suite.settings import configure
 
-CLAIMS = [claim for paper in load().values() for claim in paper.claims]
+CLAIMS = [claim for paper in load_claims().values() for claim in paper.claims]
 CHECKS = [(claim, check) for claim in CLAIMS for check in claim.checks]
 FOLDER = conftest.TESTS.parent / "results" / "claims"
 LINES = 40  # a reviewer writes a claim in ten minutes
@@ -22,7 +22,9 @@ LINES = 40  # a reviewer writes a claim in ten minutes
 
 def test_ids_are_unique_and_begin_with_their_paper():
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS) >= 35
-    assert all(claim.id.startswith(name.split("-")[0]) for name, paper in load().items() for claim in paper.claims)
+    assert all(
+        claim.id.startswith(name.split("-")[0]) for name, paper in load_claims().items() for claim in paper.claims
+    )
 
 
 def test_a_claim_is_short():
@@ -34,7 +36,7 @@ def test_a_claim_is_short():
 
 def test_the_rows_of_a_claim_are_published_rows():
     for claim in CLAIMS:
-        assert [published.row(id).id for id in claim.rows] == list(claim.rows), claim.id
+        assert [published.find_row(id).id for id in claim.rows] == list(claim.rows), claim.id
 
 
 RUNS = [(claim, check) for claim, check in CHECKS if check.runs]
@@ -54,8 +56,8 @@ PUBLISHED = [(claim, check) for claim, check in RUNS if check.scale == "publishe
 
 def test_a_check_at_the_published_size_has_the_batch_size_of_a_row():
     for claim, check in PUBLISHED:
-        printed = {published.row(id).batch_size for id in claim.rows} - {None}
-        own = {wanted_settings(overrides)["task.batch_size"] for overrides in check.runs.values()}
+        printed = {published.find_row(id).batch_size for id in claim.rows} - {None}
+        own = {resolve_decisive(overrides)["task.batch_size"] for overrides in check.runs.values()}
         assert not {size for size in printed if isinstance(size, int)} or own & printed, (claim.id, check.name)
 
 
@@ -82,7 +84,7 @@ def test_a_malformed_claim_is_rejected_with_its_place(change: str, message: str)
     head = "citation: A\nclaims:\n- id: a\n  statement: b\n  place: c\n  checks:\n  - name: d\n"
     text = f"{head}    scale: published\n    quantity: e\n    study: f\n    {change}\n"
     with pytest.raises(UserError, match=message):
-        parse(text, "a.yaml")
+        parse_claims(text, "a.yaml")
 
 
 @pytest.mark.parametrize(
@@ -96,20 +98,20 @@ def test_a_malformed_claim_is_rejected_with_its_place(change: str, message: str)
 )
 def test_a_file_that_is_no_file_of_claims_is_rejected_in_one_line(text: str, message: str):
     with pytest.raises(UserError) as error:
-        parse(text, "a.yaml")
+        parse_claims(text, "a.yaml")
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
 def test_every_accepted_field_is_named():
     with pytest.raises(UserError) as error:
-        parse("citation: A\nclaims:\n- {id: a, statement: b, place: c, check: []}", "a.yaml")
+        parse_claims("citation: A\nclaims:\n- {id: a, statement: b, place: c, check: []}", "a.yaml")
     assert all(f" {name}" in str(error.value) for name in Claim.model_fields)
 
 
 def test_an_unknown_claim_is_rejected_with_the_nearest_name():
     with pytest.raises(UserError, match="did you mean osawa2020-fewer-steps"):
-        select(["osawa2020-fewer-step"])
-    assert [claim.id for _, _, claim in select(["fop2025"])] == ["fop2025-kfac-cifar10"]
+        select_claims(["osawa2020-fewer-step"])
+    assert [claim.id for _, _, claim in select_claims(["fop2025"])] == ["fop2025-kfac-cifar10"]
 
 
 def test_every_committed_value_of_a_study_is_of_its_present_code_and_arguments():
@@ -120,8 +122,8 @@ def test_every_committed_value_of_a_study_is_of_its_present_code_and_arguments()
     for path in values:
         name, _, seed = path.stem.rpartition("-s")
         content = json.loads(path.read_text())
-        origin = made_by(known[path.parent.name, name])
-        assert content["made_by"] == origin, f"{path}: delete it, and type suite reproduce {path.parent.name} --keep"
+        origin = identify_study(known[path.parent.name, name])
+        assert content["made_by"] == origin, f"{path}: delete it, and run suite reproduce {path.parent.name} --keep"
         assert content["seed"] == int(seed)
 
 
@@ -137,7 +139,7 @@ def test_a_claim_of_ones_own_must_have_its_own_id(tmp_path: Path):
     own = tmp_path / "mine.yaml"
     own.write_text((FOLDER / "lessard2016-iqc.yaml").read_text())
     with pytest.raises(UserError, match="lessard2016-heavy-ball-cycle: the suite has a claim with this id"):
-        select([str(own)])
+        select_claims([str(own)])
 
 
 @pytest.mark.parametrize(
@@ -156,10 +158,10 @@ def test_a_study_that_cannot_run_is_rejected_with_its_line(tmp_path: Path, line:
     head = "citation: A\nclaims:\n- id: a\n  statement: b\n  place: c\n  checks:\n  - name: d\n    scale: published\n"
     own.write_text(f"{head}    quantity: e\n    holds: {{below: 1}}\n    {line}\n")
     with pytest.raises(UserError) as error:
-        select([str(own)])
+        select_claims([str(own)])
     assert message in str(error.value) and str(own) in str(error.value)
 
 
 def test_the_studies_of_the_suites_own_claims_exist_and_take_their_arguments():
     for claim, check in STUDIES:
-        assert study.fault(check.study or "", check.arguments) is None, (claim.id, check.name)
+        assert study.find_fault(check.study or "", check.arguments) is None, (claim.id, check.name)

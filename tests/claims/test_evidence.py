@@ -9,8 +9,8 @@ import conftest
 import pytest
 
 from suite.claims import evidence
-from suite.claims.claim import select
-from suite.claims.evidence import Found, Results, matches, might_be, typed, wanted_settings
+from suite.claims.claim import select_claims
+from suite.claims.evidence import Found, Results, is_of_run, may_be_of_run, parse_overrides, resolve_decisive
 from suite.settings import configure
 
 FOLDER = conftest.TESTS.parent / "results" / "runs"
@@ -54,24 +54,24 @@ def test_which_results_may_count(scale: str, changes: dict, counts: bool) -> Non
 
 PAPERS = ("ueno2020-kfac", "goldfarb2020-kbfgs", "nado2021-reality-check", "kates-harbeck2019-frnn")
 RUNS = sorted(
-    {words for _, _, claim in select(PAPERS) for check in claim.checks for words in check.runs.values()}
+    {words for _, _, claim in select_claims(PAPERS) for check in claim.checks for words in check.runs.values()}
 )  # experiments, explicit choices and values, and a baseline
 
 
 def test_no_result_is_left_out_that_the_composed_configuration_matches() -> None:
     for overrides in RUNS:
-        words, wanted = typed(overrides), wanted_settings(overrides)
-        matching = [result for result in RESULTS if matches(wanted, result)]
-        assert all(might_be(words, result) for result in matching), overrides
+        words, wanted = parse_overrides(overrides), resolve_decisive(overrides)
+        matching = [result for result in RESULTS if is_of_run(wanted, result)]
+        assert all(may_be_of_run(words, result) for result in matching), overrides
 
 
 @pytest.mark.quick
 def test_a_network_does_not_count_as_a_baseline_on_its_data() -> None:
-    trees = wanted_settings("+task=frnn task.data=simulated baseline=trees")
-    network = wanted_settings("+task=frnn task.data=simulated optimizer=adamw")
+    trees = resolve_decisive("+task=frnn task.data=simulated baseline=trees")
+    network = resolve_decisive("+task=frnn task.data=simulated optimizer=adamw")
     results = [result for result in RESULTS if result["spec"]["task"] == "frnn" and not result["spec"].get("baseline")]
-    assert results and not any(matches(trees, result) for result in results)
-    assert any(matches(network, result) for result in results)
+    assert results and not any(is_of_run(trees, result) for result in results)
+    assert any(is_of_run(network, result) for result in results)
 
 
 def _seeds(found: Found) -> list[int]:
@@ -91,7 +91,7 @@ def test_what_no_result_can_match_is_not_composed(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "result.json").write_text(result.read_text())
     known = Results([tmp_path])
     (check, *_) = (
-        check for _, _, claim in select(["nado2021-reality-check"]) for check in claim.checks if check.stands_for
+        check for _, _, claim in select_claims(["nado2021-reality-check"]) for check in claim.checks if check.stands_for
     )
     sgd = "+task=resnet50 task.data=digits optimizer=sgd"
     for other in ("experiment=A1-12", f"{sgd} backend=jax", f"{sgd} max_steps=7", sgd.replace("digits", "shapes")):
@@ -102,6 +102,6 @@ def test_what_no_result_can_match_is_not_composed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_folders_can_be_chosen(tmp_path: Path) -> None:
-    (claim,) = [claim for _, _, claim in select(["lessard2016-heavy-ball-cycle"])]
-    assert evidence.collect(claim, claim.checks[0], Results())
-    assert not evidence.collect(claim, claim.checks[0], Results([tmp_path]))
+    (claim,) = [claim for _, _, claim in select_claims(["lessard2016-heavy-ball-cycle"])]
+    assert evidence.collect_evidence(claim, claim.checks[0], Results())
+    assert not evidence.collect_evidence(claim, claim.checks[0], Results([tmp_path]))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from suite.claims.claim import Check, Measure, Region
-from suite.claims.measure import Bounds, quantity, read
+from suite.claims.measure import Bounds, compute_quantity, read_number
 
 pytestmark = pytest.mark.quick
 
@@ -51,23 +51,23 @@ DIVERGED = result(values=(50.0, None, None), targets=((90.0, None), (97.0, None)
     ],
 )
 def test_each_measure_reads_its_number(measure, number):
-    bounds = read(Measure(**measure), result(bytes={"sent": 7}))
+    bounds = read_number(Measure(**measure), result(bytes={"sent": 7}))
     assert (bounds.low, bounds.high) == (number, number)
 
 
 @pytest.mark.parametrize("measure", [{"metric": "loss"}, {"metric": "top1", "step": 25}, {"field": "bytes.received"}])
 def test_a_number_that_the_result_lacks_is_undefined(measure):
-    assert math.isnan(read(Measure(**measure), result()).low)
+    assert math.isnan(read_number(Measure(**measure), result()).low)
 
 
 def test_a_missed_target_lies_beyond_what_was_spent():
-    assert read(Measure(steps_to="last"), MISSED) == Bounds(30, math.inf)
-    assert read(Measure(seconds_to="top1>=90"), MISSED) == Bounds(3.0, math.inf)
+    assert read_number(Measure(steps_to="last"), MISSED) == Bounds(30, math.inf)
+    assert read_number(Measure(seconds_to="top1>=90"), MISSED) == Bounds(3.0, math.inf)
 
 
 def test_a_run_that_diverged_never_reaches_the_target_and_has_no_last_metric():
-    assert read(Measure(steps_to="last"), DIVERGED) == Bounds(math.inf, math.inf)
-    assert math.isnan(read(Measure(metric="top1"), DIVERGED).low)
+    assert read_number(Measure(steps_to="last"), DIVERGED) == Bounds(math.inf, math.inf)
+    assert math.isnan(read_number(Measure(metric="top1"), DIVERGED).low)
 
 
 def check(compare, holds):
@@ -85,8 +85,8 @@ def check(compare, holds):
 def test_a_ratio_with_a_missed_target_is_bounded_on_one_side():
     below = check("ratio", {"below": 1.0})
     reached = result(steps=(5, 10, 15), targets=((97.0, 15),))
-    assert quantity(below, {"first": reached, "second": MISSED}) == Bounds(0.0, 0.5, 5 / 15)
-    assert quantity(below, {"first": MISSED, "second": reached}) == Bounds(2.0, math.inf, 5 / 15)
+    assert compute_quantity(below, {"first": reached, "second": MISSED}) == Bounds(0.0, 0.5, 5 / 15)
+    assert compute_quantity(below, {"first": MISSED, "second": reached}) == Bounds(2.0, math.inf, 5 / 15)
 
 
 @pytest.mark.parametrize(

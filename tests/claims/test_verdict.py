@@ -6,9 +6,9 @@ import math
 import pytest
 
 from suite.claims.claim import Check, Claim, Paper, Region
-from suite.claims.evidence import Evidence, missing
+from suite.claims.evidence import Evidence, list_missing_seeds
 from suite.claims.measure import Bounds
-from suite.claims.verdict import measured, standing
+from suite.claims.verdict import judge_check, judge_claim
 
 pytestmark = pytest.mark.quick
 
@@ -24,7 +24,7 @@ def evidence(*values, resolution=0.0):
 
 
 def state(item, values, alpha=0.05):
-    return measured(item, values, alpha=alpha).state
+    return judge_check(item, values, alpha=alpha).state
 
 
 def test_a_check_holds_if_its_interval_lies_in_the_region_and_fails_if_it_lies_outside():
@@ -35,7 +35,7 @@ def test_a_check_holds_if_its_interval_lies_in_the_region_and_fails_if_it_lies_o
 
 
 def test_an_undecided_check_says_how_many_seeds_would_decide():
-    item = measured(check(), evidence(0.8, 0.9, 0.7), alpha=0.05)
+    item = judge_check(check(), evidence(0.8, 0.9, 0.7), alpha=0.05)
     assert item.state == "undecided" and item.seeds_needed and 1 <= item.seeds_needed <= 20
 
 
@@ -45,14 +45,14 @@ def test_nothing_measured_is_not_run_or_out_of_reach():
 
 
 def test_an_undefined_value_leaves_a_check_undecided_and_names_the_seed():
-    item = measured(check(), evidence(0.5, math.nan, 0.5), alpha=0.05)
+    item = judge_check(check(), evidence(0.5, math.nan, 0.5), alpha=0.05)
     assert item.state == "undecided" and "seed 1" in item.reason
 
 
 def test_a_missed_target_is_judged_by_the_median_and_never_counts_for_the_statement():
     runs = {"kfac": "+task=resnet50", "sgd": "+task=resnet50"}
     item = check(study=None, runs=runs, measure={"steps_to": "last"}, compare="ratio")
-    missed = measured(item, evidence(*[0.5] * 7, Bounds(1.2, math.inf)), alpha=0.05)
+    missed = judge_check(item, evidence(*[0.5] * 7, Bounds(1.2, math.inf)), alpha=0.05)
     assert "median" in missed.reason
     assert state(item, evidence(*[Bounds(0.0, 0.7)] * 8)) == "holds"  # the other method missed: the ratio is below 0.7
     assert state(item, evidence(*[Bounds(0.3, math.inf)] * 8)) == "undecided"  # its budget was too small to tell
@@ -76,7 +76,7 @@ def test_a_share_is_judged_by_its_own_interval():
 def test_a_ratio_and_its_inverse_weigh_the_same():
     runs = {"kfac": "+task=resnet50", "sgd": "+task=resnet50"}
     item = check(study=None, runs=runs, measure={"steps_to": "last"}, compare="ratio")
-    assert measured(item, evidence(0.25, 4.0), alpha=0.05).estimate == pytest.approx(1.0)
+    assert judge_check(item, evidence(0.25, 4.0), alpha=0.05).estimate == pytest.approx(1.0)
 
 
 def test_an_exact_value_is_compared_without_statistics():
@@ -100,9 +100,9 @@ def verdicts(monkeypatch, values, **more):
         stand_in = {"stands_for": "x"} if scale == "stand-in" else {}
         checks.append(check(name=f"c{number}", scale=scale, statistic="exact", **stand_in, **more))
     found = {f"c{number}": [] if value is None else evidence(value) for number, (_, value) in enumerate(values)}
-    monkeypatch.setattr(verdict, "collect", lambda claim, check, results: found[check.name])
+    monkeypatch.setattr(verdict, "collect_evidence", lambda claim, check, results: found[check.name])
     claim = Claim(id="a", statement="b", place="c", checks=tuple(checks))
-    one = standing(claim, "paper", Paper(citation="P", claims=(claim,)), Stored())
+    one = judge_claim(claim, "paper", Paper(citation="P", claims=(claim,)), Stored())
     return one.verdict, one.pattern
 
 
@@ -130,30 +130,30 @@ def test_checks_of_a_claim_share_the_error_rate(monkeypatch, count, verdict):
     """With one check these values decide; with twenty they do not."""
     from suite.claims import verdict as module
 
-    monkeypatch.setattr(module, "collect", lambda claim, check, results: evidence(0.80, 0.84, 0.76, 0.82))
+    monkeypatch.setattr(module, "collect_evidence", lambda claim, check, results: evidence(0.80, 0.84, 0.76, 0.82))
     checks = tuple(check(name=f"c{number}") for number in range(count))
     claim = Claim(id="a", statement="b", place="c", checks=checks)
-    assert standing(claim, "paper", Paper(citation="P", claims=(claim,)), Stored()).verdict == verdict
+    assert judge_claim(claim, "paper", Paper(citation="P", claims=(claim,)), Stored()).verdict == verdict
 
 
 def test_missing_seeds_are_new_ones_and_tuned_runs_skip_the_seeds_of_the_tuning():
     study, runs = check(), check(study=None, runs={"a": "+task=bert"}, measure={"metric": "loss"})
-    assert missing(study, [], 3) == [0, 1, 2]
-    assert missing(study, evidence(1.0), 3) == [1, 2]
-    assert missing(runs, [], 3) == [3, 4, 5]
-    assert missing(study, evidence(1.0, 2.0, 3.0), 3) == []
+    assert list_missing_seeds(study, [], 3) == [0, 1, 2]
+    assert list_missing_seeds(study, evidence(1.0), 3) == [1, 2]
+    assert list_missing_seeds(runs, [], 3) == [3, 4, 5]
+    assert list_missing_seeds(study, evidence(1.0, 2.0, 3.0), 3) == []
 
 
 def test_a_run_names_the_claims_that_it_bears_on_whatever_its_seed():
     import conftest
 
-    from suite.claims.standings import bearing_on
+    from suite.claims.standings import list_bearing
 
     folder = conftest.TESTS.parent / "results" / "runs" / "resnet50"
     result = json.loads(next(folder.glob("shapes-kfac-torch-s4-*.json")).read_text())
-    assert "osawa2020-fewer-steps" in bearing_on(result)
+    assert "osawa2020-fewer-steps" in list_bearing(result)
     other = result | {"command": result["command"] + " max_steps=8"}
-    assert bearing_on(other) == []
+    assert list_bearing(other) == []
     config = result["spec"]["config"]
     changed = result | {"spec": result["spec"] | {"config": config | {"max_steps": 8}}}
-    assert bearing_on(changed) == []
+    assert list_bearing(changed) == []

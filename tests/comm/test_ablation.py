@@ -54,7 +54,7 @@ def test_each_row_adds_to_the_one_before() -> None:
 def test_documented_words_have_what_the_published_row_has(row: str, words: list[str]) -> None:
     every = ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm.ranks_per_host=2"]
     found = configure.resolve(["task=resnet50", "optimizer=kfac", "world=4", *every, *words])
-    comm, said = found.comm, published.row(row).details
+    comm, said = found.comm, published.find_row(row).details
     assert comm.factors.symmetric == said["symmetric_communication"]
     assert comm.codec.module.endswith("float21") == said["float21"]
     assert comm.factors.codec.module.endswith("float21") == said["float21"]
@@ -73,7 +73,7 @@ def test_float21_sends_two_thirds() -> None:
     sent = {}
     for row in ("symmetric", "float21"):
         chosen = engines.change(preset(row), {"task.batch_size": 128})
-        [exchanges] = project.refreshes(chosen, execution.make_task(chosen)) or []
+        [exchanges] = project.list_refreshes(chosen, execution.make_task(chosen)) or []
         sent[row] = sum(item.sent for _, *ways in exchanges for way in ways for item in way.entries)
     assert abs(sent["float21"] / sent["symmetric"] - 2 / 3) < 0.01
 

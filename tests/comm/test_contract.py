@@ -46,13 +46,13 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def channels(backend: str | None, **changes: Any) -> Any:
-    return setup.channels(engines.comm(**changes), engines.tiny(), WORLD, backend)
+    return setup.make_channels(engines.comm(**changes), engines.tiny(), WORLD, backend)
 
 
 @pytest.mark.parametrize("group", PROTOCOLS)
 def test_members_offer_what_their_protocol_states(group: str) -> None:
-    for name in load.members(group):
-        module = load.common(f"{load.GROUPS[group]}.{name}")
+    for name in load.find_members(group):
+        module = load.load_member(f"{load.GROUPS[group]}.{name}")
         contract.check(name, PROTOCOLS[group], module)
 
 
@@ -90,7 +90,7 @@ def test_an_algorithm_that_takes_other_arguments_is_rejected(outside: Any) -> No
 
 def modes(**policy: Any) -> Any:
     node = engines.comm(policy=policy, candidates={"float32": engines.comm()})
-    return setup.modes(node, engines.tiny(), WORLD, None)
+    return setup.make_modes(node, engines.tiny(), WORLD, None)
 
 
 def test_a_policy_that_lacks_something_is_rejected(outside: Any) -> None:
@@ -139,15 +139,15 @@ def load_group(part: str) -> str:
 )
 def test_a_codec_option_of_another_type_is_rejected(codec: str, option: str, value: Any, kind: str) -> None:
     with pytest.raises(UserError, match=f"comm.codec.{option}={value}: must be {kind}"):
-        setup.codec(engines.part(f"suite.comm.codecs.{codec}", **{option: value}), None)
+        setup.make_codec(engines.part(f"suite.comm.codecs.{codec}", **{option: value}), None)
 
 
 def test_presets_state_the_defaults_of_their_parts() -> None:
     """Or another value on purpose: the number of bits of a table is in the name of its preset."""
     others = set()
-    for path in load.files("comm"):
+    for path in load.find_files("comm"):
         for node in nodes(yaml.safe_load(path.read_text())):
-            member = load.common(node["module"])
+            member = load.load_member(node["module"])
             function = member.decide if ".policies." in node["module"] else getattr(member, "make", None)
             for option, value in engines.options(node).items():
                 default = inspect.signature(function).parameters[option].default  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_a_schedule_outside_the_tree_is_projected(outside: Any) -> None:
-    assert set(project._schedules("suite.comm.schedules.sync")) == set(load.members("schedules"))
+    assert set(project._schedules("suite.comm.schedules.sync")) == set(load.find_members("schedules"))
     module = outside(sync, projected=lambda parts: 2.0)
     assert project._schedules(module)["mine"](None) == 2.0  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"schedule mine: has no projected"):

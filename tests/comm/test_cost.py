@@ -74,7 +74,7 @@ def test_the_ledger_counts_what_a_rank_sends_to_all_others() -> None:
     ],
 )
 def test_the_plan_counts_what_algorithms_send(algorithm: str, topology: str, sent: dict[str, int]) -> None:
-    channel = setup.channel(engines.comm(topology=topology, ranks_per_host=2, algorithm=algorithm), None)
+    channel = setup.make_channel(engines.comm(topology=topology, ranks_per_host=2, algorithm=algorithm), None)
     found: dict[str, int] = {}
     for item in channel.topology.traffic("", 1_000, channel=channel, itemsize=4, world=4, locals=2):
         found[item.level] = found.get(item.level, 0) + item.sent
@@ -202,7 +202,7 @@ def test_two_level_beats_flat_on_a_slow_shared_link() -> None:
         node = engines.comm(
             topology=name, ranks_per_host=2, algorithm="all_to_all" if name == "two_level" else "native"
         )
-        channel = setup.channel(node, None)
+        channel = setup.make_channel(node, None)
         entries = channel.topology.traffic("", 2_500_000, channel=channel, itemsize=4, world=4, locals=2)
         seconds[name] = cost.seconds(entries, Place(4, 2), where)
     assert seconds["flat"] == pytest.approx(15e6 / 24e6, rel=0.01)

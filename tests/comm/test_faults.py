@@ -53,7 +53,7 @@ def reached(process: "subprocess.Popen[str]", directory: Path) -> int:
     """Wait for a first checkpoint; its step."""
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
-        if (step := checkpoint.latest(directory)) is not None:
+        if (step := checkpoint.find_latest(directory)) is not None:
             return step
         time.sleep(0.01)
     raise AssertionError(f"no checkpoint: {process.communicate()[0]}")
@@ -72,7 +72,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
     assert f"rank {lost} was killed by SIGKILL" in output
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert not (tmp_path / "cut" / "result.json").exists(), "a lost rank is no outcome"
-    step = checkpoint.latest(tmp_path / "cut")
+    step = checkpoint.find_latest(tmp_path / "cut")
     assert step and step < 200 and f"the same command continues from step {step}" in output
     assert f"continuing from step {step}" in finish(start(tmp_path, *ranks, "run_dir=cut"), 0)
 
@@ -125,9 +125,9 @@ def test_every_group_of_ranks_has_the_runs_deadline(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_ranks_that_differ_from_most_are_named() -> None:
-    engine.compare([7, 7, 7])
+    engine.compare_digests([7, 7, 7])
     with pytest.raises(engine.RanksDiffer, match="rank 0, 3 of 5: holds different weights than most ranks"):
-        engine.compare([1, 7, 7, 2, 7])
+        engine.compare_digests([1, 7, 7, 2, 7])
 
 
 @pytest.mark.parametrize(
@@ -140,4 +140,4 @@ def test_the_ranks_that_differ_from_most_are_named() -> None:
 )
 def test_nobody_is_blamed_where_no_majority_is(digests: list[int], each: str) -> None:
     with pytest.raises(engine.RanksDiffer, match=re.escape(f"{each}, and no majority shows which are right")):
-        engine.compare(digests)
+        engine.compare_digests(digests)

@@ -88,4 +88,4 @@ def test_stochastic_rounding_is_the_same_in_all_texts(backend: str) -> None:
 )
 def test_what_it_cannot_do_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        setup.codec(engines.part("suite.comm.codecs.int8", **options), None)
+        setup.make_codec(engines.part("suite.comm.codecs.int8", **options), None)

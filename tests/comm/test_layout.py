@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from suite.comm.layout import jax as in_jax
-from suite.comm.layout import places, slots
+from suite.comm.layout import list_slots, locate_parts
 from suite.comm.layout import torch as in_torch
 
 pytestmark = pytest.mark.quick
@@ -31,5 +31,5 @@ def test_triangles_hold_the_whole_matrix(n: int) -> None:
 
 def test_every_owner_has_equally_many_slots() -> None:
     owners = (2, 0, 0, 2, 2)
-    assert slots(owners, 3) == (1, 2, -1, -1, -1, -1, 0, 3, 4)
-    assert [slots(owners, 3)[place] for place in places(owners, 3)] == [0, 1, 2, 3, 4]
+    assert list_slots(owners, 3) == (1, 2, -1, -1, -1, -1, 0, 3, 4)
+    assert [list_slots(owners, 3)[place] for place in locate_parts(owners, 3)] == [0, 1, 2, 3, 4]

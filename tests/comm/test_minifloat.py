@@ -141,7 +141,7 @@ def test_finite_values_beyond_the_largest_become_that() -> None:
 )
 def test_other_formats_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        setup.codec(engines.part("suite.comm.codecs.minifloat", **options), None)
+        setup.make_codec(engines.part("suite.comm.codecs.minifloat", **options), None)
 
 
 def test_the_bound_holds_on_random_bits_without_a_scale() -> None:

@@ -12,8 +12,8 @@ from reducing import KEY, WAYS, WORLD, both, by_torch, channels, gradients, leve
 
 from suite.comm import setup
 from suite.comm.encoder.torch import Encoder
-from suite.comm.exchange import gathered, scattered
-from suite.comm.layout import GROUP, MANY, pieces
+from suite.comm.exchange import gather_rows, scatter_rows
+from suite.comm.layout import GROUP, MANY, cut_pieces
 
 LONG = {"a": (97, 131), "b": (2_501,)}  # 15,208 values: four chunks of 3,802, three pieces each of eight bits a value
 NODES = coded.NODES | {"stochastic": {"module": "suite.comm.codecs.int8", "rounding": "stochastic"}}
@@ -25,9 +25,9 @@ MOSTLY_SLOW = ("all_to_all", *(pytest.param(name, marks=pytest.mark.slow) for na
 @pytest.mark.parametrize("key", NODES)
 @pytest.mark.parametrize("most", [1, 10_000, 2**19, math.inf])
 def test_pieces_are_as_long_as_they_may_be(key: str, most: float) -> None:
-    codec = setup.codec(engines.part(**NODES[key]), None)
+    codec = setup.make_codec(engines.part(**NODES[key]), None)
     for count in (0, 1, GROUP, GROUP + 1, 100_000, 1_000_003):
-        first, *others = lengths = pieces(codec, count, 4, most)
+        first, *others = lengths = cut_pieces(codec, count, 4, most)
         assert sum(lengths) == count
         assert all(length == first for length in others[:-1]) and all(0 < length <= first for length in others)
         if others:
@@ -128,11 +128,11 @@ class Watched:
     all_to_all = all_gather
 
 
-@pytest.mark.parametrize("exchange", [scattered, gathered])
+@pytest.mark.parametrize("exchange", [scatter_rows, gather_rows])
 def test_a_piece_is_on_its_way_while_the_next_is_encoded(exchange: Any) -> None:
-    watched: Any = Watched(setup.codec(engines.part(**coded.NODES["bfloat16"]), "torch"))
+    watched: Any = Watched(setup.make_codec(engines.part(**coded.NODES["bfloat16"]), "torch"))
     encoder = Encoder("a", watched, None, KEY, 0, 2 * GROUP)
     values = torch.arange(3 * GROUP, dtype=torch.float32)
-    found = exchange("a", values[None] if exchange is scattered else values, encoder, watched)
+    found = exchange("a", values[None] if exchange is scatter_rows else values, encoder, watched)
     assert torch.equal(found.reshape(-1), values.bfloat16().float())
     assert watched.seen == ["encode", "start"] * 3 + ["wait", "decode"] * 3

@@ -18,7 +18,7 @@ from suite.comm.policies._curves import CURVES, predict
 from suite.comm.policies._policy import Commit, Measure, Point, Probe, Probed, Situation
 from suite.contract import Decided, Evaluated, Finished, Step, UserError
 from suite.track import picture
-from suite.training.adaptation import recorded
+from suite.training.adaptation import read_decisions
 from suite.training.loop import train
 
 both = pytest.mark.parametrize("backend", BACKENDS)
@@ -146,8 +146,8 @@ def test_decisions_are_drawn() -> None:
         "execution_id": "x", "spec": {"task": "tiny"}, "data": {"label": "made up"}, "targets": [],
         "curve": [{"step": 8, "train_seconds": 11.0, "metrics": {"top1": 50.0}}],
     }  # fmt: skip
-    plain = picture.curve(result, steps, title="").decode()
-    drawn = picture.curve(result | {"decisions": taken}, steps, title="").decode()
+    plain = picture.draw_curve(result, steps, title="").decode()
+    drawn = picture.draw_curve(result | {"decisions": taken}, steps, title="").decode()
     dashed = re.compile(r'd="M ([\d.]+) [\d.]+ \nL \1 [\d.]+ \n"[^>]*stroke-dasharray: 3.7')
     assert not dashed.findall(plain) and len(dashed.findall(drawn)) == 2 * len(taken)
     for text in ("float32", "conv2d: lossy", "other: float32", "lossy"):
@@ -162,7 +162,7 @@ def test_a_record_without_decisions_is_refused(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
     for path in ("result.json", "absent.json"):
         with pytest.raises(UserError, match="type a result"):
-            recorded(str(tmp_path / path))
+            read_decisions(str(tmp_path / path))
 
 
 def test_candidates_that_remember_are_refused() -> None:

@@ -15,7 +15,7 @@ from suite.comm.policies._policy import Commit, Measure, Predict, Predicted, Sit
 from suite.comm.settings import CommSettings
 from suite.contract import Decided, Group, Step, UserError
 from suite.projection import project
-from suite.projection.predict import Model, error
+from suite.projection.predict import Model, declare_error
 from suite.settings import configure
 from suite.settings.run import Run
 from suite.training.loop import train
@@ -90,7 +90,10 @@ def test_the_fastest_of_those_that_are_exact_enough() -> None:
 
 def test_codecs_declare_their_error() -> None:
     run = config("sgd", "torch", world=2)
-    found = {name: error(Model._codec(fake(), change(run, {"comm": node}), "other")) for name, node in nodes().items()}
+    found = {
+        name: declare_error(Model._codec(fake(), change(run, {"comm": node}), "other"))
+        for name, node in nodes().items()
+    }
     assert found["float32"] == 0 and found["bfloat16"] == pytest.approx(2**-8)
     assert found["bfloat16"] < found["fp8"] < 0.13 and found["table1"] > 1
 
@@ -129,8 +132,8 @@ def test_it_predicts_what_a_plan_projects(backend: str) -> None:
     made = engine(settings)
     asked = model(made, settings)
     found = [asked.answer(Predict("float32", kind, 1)) for kind in sorted(set(made.kinds.values()))]
-    plan = project.placed(change(settings, {"world": 2, "comm": nodes()["float32"]}))
-    expected = project.project(plan, made.task, None)
+    plan = project.place_ranks(change(settings, {"world": 2, "comm": nodes()["float32"]}))
+    expected = project.project_step(plan, made.task, None)
     assert sum(one.transfer for one in found) == pytest.approx(expected["communication_seconds"])
     assert sum(one.sent for one in found) == expected["gradient_bytes"]["sent"]
     assert not any(one.coding for one in found)
@@ -161,7 +164,7 @@ def test_a_link_is_measured_where_none_is_described() -> None:
     values = sum(parameter.numel() for name, parameter in made.named.items() if made.kinds[name] == "conv2d")
     assert found.transfer == pytest.approx(2e-3 + 2 * 2 * values / 1e3, rel=1e-3)
     only = change(settings, {"comm.candidates": {"fp8": nodes()["fp8"]}})
-    with pytest.raises(UserError, match=r"every candidate has a codec.*type network=1gbit"):
+    with pytest.raises(UserError, match=r"every candidate has a codec.*set network=1gbit"):
         model(made, only, measure).answer(Predict("fp8", "conv2d"))
     hosts = change(settings, {"comm.ranks_per_host": 2})
     with pytest.raises(UserError, match="several hosts with several ranks"):

@@ -278,7 +278,7 @@ def test_a_ring_of_64_ranks() -> None:
 )
 def test_pairs_that_do_not_fit_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        setup.channels(engines.comm(**changes), engines.tiny(), WORLD, "torch")
+        setup.make_channels(engines.comm(**changes), engines.tiny(), WORLD, "torch")
 
 
 @pytest.mark.parametrize("algorithm", ["gather", "all_to_all", "ring"])

@@ -113,4 +113,4 @@ def test_a_search_by_prefixes_finds_what_torchs_own_does(bits: int) -> None:
 )
 def test_what_it_cannot_do_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        setup.codec(engines.part("suite.comm.codecs.table", **options), None)
+        setup.make_codec(engines.part("suite.comm.codecs.table", **options), None)

@@ -16,7 +16,7 @@ STEPS = 8
 every = pytest.mark.parametrize("name", NAMES)
 OWN = [name for name in NAMES if name != "external"]  # the others' classes are torch's own
 own = pytest.mark.parametrize("name", OWN)
-OBSERVING = [name for name in NAMES if "observe" in load.common(f"suite.optimizers.{name}").NEEDS]
+OBSERVING = [name for name in NAMES if "observe" in load.load_member(f"suite.optimizers.{name}").NEEDS]
 # whose parameters may come in any number of groups, whenever they like
 OPEN = [name for name in OWN if name not in OBSERVING]
 
@@ -137,7 +137,7 @@ def test_a_step_without_gradient_is_no_step(name: str) -> None:
         layer = torch.nn.Parameter(torch.tensor(initial()["0.weight"]))
         other = torch.nn.Parameter(torch.tensor(initial()["4.weight"]))
         given = {"layers": {}} if name == "muon" else {}
-        make = load.half(f"suite.optimizers.{name}", "torch").make
+        make = load.load_half(f"suite.optimizers.{name}", "torch").make
         optimizer = make([("layer", layer), ("other", other)], **HYPER.get(name, {}), **hyper, **given)
         if name in ("soap", "shampoo"):  # whose refreshes are counted for all of a group together
             optimizer.plans[0].start = 100
@@ -211,7 +211,7 @@ def test_a_groups_own_settings_are_used_or_rejected(name: str) -> None:
 @pytest.mark.parametrize("name", OPEN)
 def test_a_group_is_treated_as_if_it_were_alone(name: str) -> None:
     """With other values of all its settings, it ends where an optimizer of its own with those would end."""
-    make, given = load.half(f"suite.optimizers.{name}", "torch").make, HYPER.get(name, {})
+    make, given = load.load_half(f"suite.optimizers.{name}", "torch").make, HYPER.get(name, {})
     if name == "muon":
         given = given | {"layers": {"4": Layer("linear", ("4.weight",))}, "excluded": []}
     start = initial()
@@ -256,7 +256,7 @@ def test_a_setting_edited_later_is_held_to_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", OPEN)
 def test_a_group_that_comes_later_begins_anew(name: str) -> None:
     """After three steps: its parameters end as those of an optimizer that begins then, with the same gradients."""
-    make, given = load.half(f"suite.optimizers.{name}", "torch").make, {"layers": {}} if name == "muon" else {}
+    make, given = load.load_half(f"suite.optimizers.{name}", "torch").make, {"layers": {}} if name == "muon" else {}
     values = [initial()["0.weight"], initial()["4.weight"]]
     early, late, fresh = (torch.nn.Parameter(torch.tensor(values[place])) for place in (0, 1, 1))
     optimizer = make([("early", early)], **HYPER.get(name, {}), **given)

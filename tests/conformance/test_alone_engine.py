@@ -11,8 +11,8 @@ from suite.contract import Plan
 
 STEPS = 8
 # which the engine does more for than to average the gradient, and which need nothing beside it
-DRIVEN = [name for name in NAMES if {"program", "reduce"} <= set(load.common(f"suite.optimizers.{name}").NEEDS)]
-DRIVEN = [name for name in DRIVEN if "observe" not in load.common(f"suite.optimizers.{name}").NEEDS]
+DRIVEN = [name for name in NAMES if {"program", "reduce"} <= set(load.load_member(f"suite.optimizers.{name}").NEEDS)]
+DRIVEN = [name for name in DRIVEN if "observe" not in load.load_member(f"suite.optimizers.{name}").NEEDS]
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in DRIVEN),
     ("shampoo", {"lag": 2, "start_preconditioning": 1}),

@@ -17,7 +17,7 @@ STEPS = 8
 every = pytest.mark.parametrize("name", NAMES)
 OWN = [name for name in NAMES if name != "external"]
 own = pytest.mark.parametrize("name", OWN)
-OBSERVING = [name for name in NAMES if "observe" in load.common(f"suite.optimizers.{name}").NEEDS]
+OBSERVING = [name for name in NAMES if "observe" in load.load_member(f"suite.optimizers.{name}").NEEDS]
 Make = Callable[..., Any]
 # settings that a step is compiled for
 COMPILED = {
@@ -128,11 +128,11 @@ def test_a_layer_that_the_loss_does_not_tap_is_named() -> None:
     from suite.engine.jax_alone import observing, shapes_of
 
     params = jax.tree.map(lambda value: jnp.asarray(value, "float32"), nested(initial(*USED)))
-    made = load.half("suite.optimizers.kfac", "jax").make(layers=layers(*USED), shapes=shapes_of(params))
+    made = load.load_half("suite.optimizers.kfac", "jax").make(layers=layers(*USED), shapes=shapes_of(params))
     with pytest.raises(UserError, match="the loss does not tap last; type y = tap"):
         observing(loss_of, made)(params, made.init(params), *batch(0))
     with pytest.raises(UserError, match=r"takes what kfac, kbfgs or vogn returned"):
-        observing(loss_of, load.half("suite.optimizers.sgd", "jax").make())
+        observing(loss_of, load.load_half("suite.optimizers.sgd", "jax").make())
 
 
 def test_an_interval_too_long_to_be_compiled_is_rejected() -> None:
@@ -141,7 +141,7 @@ def test_an_interval_too_long_to_be_compiled_is_rejected() -> None:
 
 
 def test_two_parameters_of_one_name_are_rejected() -> None:
-    made = load.half("suite.optimizers.adamw", "jax").make()
+    made = load.load_half("suite.optimizers.adamw", "jax").make()
     with pytest.raises(UserError, match="the same path"):
         made.init({"a.b": jnp.ones(2), "a": {"b": jnp.ones(2)}})
 

@@ -275,15 +275,15 @@ def test_global_switches_are_left_as_found(optimizer: str, backend: str) -> None
     assert switches() == before
 
 
-@pytest.mark.parametrize("optimizer", sorted(set(load.members("optimizers")) - {"external"}))
+@pytest.mark.parametrize("optimizer", sorted(set(load.find_members("optimizers")) - {"external"}))
 def test_parameters_without_names_are_taken_or_asked_for(optimizer: str) -> None:
     import torch
 
     module, task = f"suite.optimizers.{optimizer}", tiny()
     weights = [torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.ones(3))]
     offers = {"layers": task.layers(), "world": 1, "samples": 8}
-    asked = {name: value for name, value in offers.items() if name in load.common(module).NEEDS}
-    make = load.half(module, "torch").make
+    asked = {name: value for name, value in offers.items() if name in load.load_member(module).NEEDS}
+    make = load.load_half(module, "torch").make
     if "layers" in asked:
         with pytest.raises(UserError, match="named_parameters"):
             make(iter(weights), **asked)

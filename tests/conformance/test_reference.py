@@ -9,7 +9,7 @@ import pytest
 from engines import OPTIMIZERS, advance, config, engine, gap, settings_of, weights
 
 from suite import load
-from suite.engine import embeddings
+from suite.engine import list_embeddings
 
 STEPS = 10
 # optimizers that change the weights of the forward pass by a draw have nothing of their own to specify
@@ -56,13 +56,13 @@ def specified(optimizer: str, task: str = "mylab.tinytask", **hyper: Any) -> dic
     """Parameters after STEPS updates by the reference."""
     node = OPTIMIZERS[optimizer] | settings_of(optimizer) | hyper
     reference = importlib.import_module(f"{node['module']}.reference")
-    oracle, declared, options = Oracle(task), load.declared(node["module"]), engines.options(node)
+    oracle, declared, options = Oracle(task), load.load_settings(node["module"]), engines.options(node)
     # a member outside the tree that declares no settings takes its options by name
     settings, named = ([declared.given(options)], {}) if declared else ([], options)
     params = oracle.params
     state = reference.init(params)
     task = oracle.engine.task
-    known = {"layers": task.layers(), "tables": embeddings(task), "samples": task.data.samples["train"]}
+    known = {"layers": task.layers(), "tables": list_embeddings(task), "samples": task.data.samples["train"]}
     for step in range(STEPS):
         at = params
         if hasattr(reference, "forward_params"):  # the weights that the step's own pass runs with

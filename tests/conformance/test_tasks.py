@@ -180,6 +180,6 @@ def test_the_score_of_a_whole_pass_agrees(name: str, options: tuple[str, ...]) -
 
 
 def test_every_task_has_its_card_and_both_backends() -> None:
-    for name, folder in load.members("tasks").items():
-        assert (folder / "CARD.md").exists() and load.backends(folder) == list(BACKENDS)
+    for name, folder in load.find_members("tasks").items():
+        assert (folder / "CARD.md").exists() and load.find_backends(folder) == list(BACKENDS)
         assert (Path(folder).parents[1] / "conf" / "task" / f"{name}.yaml").exists()

@@ -9,7 +9,7 @@ import conftest
 import pytest
 
 from suite.entries import checks
-from suite.entries.finding import Entry, Finding, ordered
+from suite.entries.finding import Entry, Finding, sort_findings
 
 RUNS = conftest.TESTS.parent / "results" / "runs"
 NAMES = ("shapes-kfac-jax-s0-f3cb", "shapes-kfac-jax-s1-", "shapes-kfac-jax-s2-b8e5")
@@ -159,7 +159,7 @@ def test_a_log_other_than_the_submitted_one_is_found(tmp_path: Path) -> None:
 def test_findings_are_listed_worst_first_whatever_the_order_of_the_results() -> None:
     entries = [entry(0), entry(2, at("steps", value=1)), entry(1, at("environment", "dirty", value=True))]
     findings = checks.check_entries(entries)
-    assert findings == checks.check_entries(entries[::-1]) == ordered(findings[::-1])
+    assert findings == checks.check_entries(entries[::-1]) == sort_findings(findings[::-1])
     assert findings[0].severity == "wrong" and findings[-1].severity == "note"
 
 

@@ -24,21 +24,21 @@ status: open
 
 
 def test_each_committed_doubt_is_about_results_that_are_there() -> None:
-    assert doubts.doubts()
-    for doubt in doubts.doubts():
+    assert doubts.list_doubts()
+    for doubt in doubts.list_doubts():
         doubts.check_subject(doubt, RESULTS / "runs")
 
 
 def test_a_doubt_about_a_row_finds_its_results_only() -> None:
     paths = [*(RESULTS / "runs" / "resnet50").glob("*.json")]
-    (doubt,) = [doubt for doubt in doubts.doubts() if doubt.name == "digits-too-few"]
+    (doubt,) = [doubt for doubt in doubts.list_doubts() if doubt.name == "digits-too-few"]
     about = [path.name for path in paths if doubts.about([doubt], [path.name], [json.loads(path.read_text())])]
     assert about and all(name.startswith("digits-") for name in about)
     assert len(about) == len([path for path in paths if path.name.startswith("digits-")])
 
 
 def test_a_doubt_about_files_finds_them_by_name_and_by_content() -> None:
-    doubt = doubts.parse(GOOD.encode(), "rate")
+    doubt = doubts.parse_doubts(GOOD.encode(), "rate")
     assert doubts.about([doubt], [f"results/runs/resnet50/{SAMPLE.name}"]) == [doubt]
     assert doubts.about([doubt], [], [json.loads(SAMPLE.read_text())]) == [doubt]
     assert doubts.about([doubt], ["other.json"], [{"hash": "0" * 12}]) == []
@@ -75,14 +75,14 @@ def test_a_doubt_about_files_finds_them_by_name_and_by_content() -> None:
 def test_a_doubt_that_does_not_follow_the_format_is_rejected(old: str, new: str, says: str) -> None:
     assert old in GOOD
     with pytest.raises(Unreadable) as error:
-        doubts.parse(GOOD.replace(old, new).encode(), "rate")
+        doubts.parse_doubts(GOOD.replace(old, new).encode(), "rate")
     assert says in str(error.value) and str(error.value).isprintable()
 
 
 @given(st.binary(max_size=200) | st.text("who: [x]{}&*!|>-\n\t#\"'", max_size=100).map(str.encode))
 def test_arbitrary_bytes_are_rejected_and_never_crash(content: bytes) -> None:
     with pytest.raises(Unreadable):
-        doubts.parse(content, "rate")
+        doubts.parse_doubts(content, "rate")
 
 
 def test_a_doubt_is_added_once_and_never_replaced(suite: Call, tmp_path: Path) -> None:

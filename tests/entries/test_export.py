@@ -95,7 +95,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    lines = list(export_mlperf.lines(read(path)))
+    lines = list(export_mlperf.format_log(read(path)))
     assert all(LINE.fullmatch(line) for line in lines)
     return [json.loads(line.removeprefix(export_mlperf.PREFIX)) for line in lines]
 
@@ -124,13 +124,13 @@ def test_an_mlperf_log_has_the_values_of_the_result() -> None:
 def test_a_warmup_that_is_a_share_of_the_run_is_left_out(warmup: float, steps: int | None) -> None:
     result = read(SAMPLE)
     result["spec"]["config"]["schedule"]["warmup"] = warmup
-    log = [json.loads(line.removeprefix(export_mlperf.PREFIX)) for line in export_mlperf.lines(result)]
+    log = [json.loads(line.removeprefix(export_mlperf.PREFIX)) for line in export_mlperf.format_log(result)]
     assert {entry["key"]: entry["value"] for entry in log}.get("opt_learning_rate_warmup_steps") == steps
 
 
 def test_a_run_that_missed_its_target_is_no_success_in_mlperfs_log() -> None:
     result = read(SAMPLE) | {"outcome": {"kind": "exhausted", "step": 290}}
-    last = json.loads(list(export_mlperf.lines(result))[-1].removeprefix(export_mlperf.PREFIX))
+    last = json.loads(list(export_mlperf.format_log(result))[-1].removeprefix(export_mlperf.PREFIX))
     assert last["metadata"]["status"] == "aborted"
 
 
@@ -139,7 +139,7 @@ def test_mlperfs_own_parser_and_constants_know_the_log() -> None:
     parser = pytest.importorskip("mlperf_logging.compliance_checker.mlp_parser.ruleset_510")
     known = {value for value in vars(constants).values() if isinstance(value, str)}
     for path in SAMPLES:
-        lines = list(export_mlperf.lines(read(path)))
+        lines = list(export_mlperf.format_log(read(path)))
         parsed, errors = parser.parse_generator(lines)
         assert not errors and len(parsed) == len(lines) and {line.key for line in parsed} <= known
 
@@ -199,7 +199,7 @@ def test_the_command_prints_one_log_or_writes_several(suite: Call, tmp_path: Pat
     assert code == 0 and text.count(":::MLLOG") == len(entries(SAMPLE)) and "left out submission_benchmark" in text
     others = [str(path) for path in SAMPLES[:2]]
     code, text = suite("export", "mlperf", *others)
-    assert code == 2 and "2 runs: type --out DIR" in text
+    assert code == 2 and "2 runs: use --out DIR" in text
     assert suite("export", "mlperf", *others, "--out", "logs")[0] == 0
     assert len(list((tmp_path / "logs").rglob("*.txt"))) == 2
 

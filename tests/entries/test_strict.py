@@ -27,7 +27,7 @@ VALUES = st.recursive(
 @settings(max_examples=100)
 def test_ordinary_json_is_read_as_the_standard_parser_reads_it(value: Any) -> None:
     text = json.dumps(value)
-    assert strict.parse(text.encode()) == json.loads(text)
+    assert strict.parse_json(text.encode()) == json.loads(text)
 
 
 @pytest.mark.parametrize(
@@ -51,21 +51,21 @@ def test_ordinary_json_is_read_as_the_standard_parser_reads_it(value: Any) -> No
 )
 def test_json_that_readers_disagree_about_is_rejected_with_its_place(text: str, says: str) -> None:
     with pytest.raises(Unreadable) as error:
-        strict.parse(text.encode())
+        strict.parse_json(text.encode())
     assert says in str(error.value)
     assert len(str(error.value)) < 1000  # a message never repeats megabytes
 
 
 def test_bytes_that_are_no_text_are_rejected() -> None:
     with pytest.raises(Unreadable, match="byte 1: is not UTF-8"):
-        strict.parse(b'"\xff"')
+        strict.parse_json(b'"\xff"')
 
 
 @given(st.binary(max_size=300) | st.text('[]{}",:\\0e1NaN ', max_size=200).map(str.encode))
 @settings(max_examples=300)
 def test_arbitrary_bytes_are_rejected_or_read_but_never_crash(content: bytes) -> None:
     try:
-        value = strict.parse(content)
+        value = strict.parse_json(content)
     except Unreadable:
         return
     assert json.loads(content) == value and not (isinstance(value, float) and not math.isfinite(value))
@@ -86,5 +86,5 @@ def test_large_files_directories_and_absent_files_are_rejected(tmp_path: Path) -
 
 @given(st.text())
 def test_text_in_messages_has_no_control_characters_and_is_short(text: str) -> None:
-    said = strict.shown(text)
+    said = strict.escape_text(text)
     assert said.isprintable() and len(said) <= 2 * strict.SHOWN

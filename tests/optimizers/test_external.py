@@ -97,8 +97,8 @@ def test_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("torch", {"torch": "torch.optim.Nothing"}, "torch.optim has no Nothing"),
         ("torch", {"torch": "notinstalled.Shampoo"}, "pip install notinstalled, or optimizer.path=DIR"),
-        ("torch", {"jax": "optax.adam"}, "not read with backend=torch; type optimizer.torch=DOTTED.PATH"),
-        ("jax", {"torch": "torch.optim.NAdam"}, "not read with backend=jax; type optimizer.jax=DOTTED.PATH"),
+        ("torch", {"jax": "optax.adam"}, "not read with backend=torch; set optimizer.torch=DOTTED.PATH"),
+        ("jax", {"torch": "torch.optim.NAdam"}, "not read with backend=jax; set optimizer.jax=DOTTED.PATH"),
         ("torch", {"torch": "SGD"}, "write module and name"),
         ("torch", {"torch": "torch.nn.Linear"}, "is no class of torch.optim.Optimizer"),
         ("torch", {"torch": "torch.optim.LBFGS"}, "asks for a closure"),

@@ -202,7 +202,7 @@ def test_a_version_that_cannot_trace_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_in_torch_it_is_refused(suite_command: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
     refused = suite_command("+task=resnet50", "optimizer=kfac_jax", "max_steps=2", "track=none", "threads=1")
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
-    assert f"{MODULE}: is written for jax alone; type backend=jax" in refused.stderr
+    assert f"{MODULE}: is written for jax alone; set backend=jax" in refused.stderr
 
 
 # ------------------------------------------------------------------------- what the engine offers, without the library
@@ -246,7 +246,7 @@ def test_the_objective_is_the_loss_of_the_step(changes: Any, monkeypatch: pytest
 
 
 def test_a_member_without_this_half_says_which_it_has() -> None:
-    with pytest.raises(UserError, match="is written for jax alone; type backend=jax"):
-        load.half(MODULE, "torch")
+    with pytest.raises(UserError, match="is written for jax alone; set backend=jax"):
+        load.load_half(MODULE, "torch")
     with pytest.raises(UserError, match=r"no module suite\.optimizers\.nothing; check `module:`"):
-        load.half("suite.optimizers.nothing", "torch")
+        load.load_half("suite.optimizers.nothing", "torch")

@@ -163,7 +163,7 @@ def test_damping_means_the_same_at_any_batch_size(backend: str, option: str) -> 
         ({"batchnorm": "none"}, "one of unit, full"),
         ({"damping_split": "half"}, "one of pi, equal"),
         ({"momentum_on": "weights"}, "one of direction, gradient"),
-        ({"stale": True}, "type optimizer.factor_interval=1 optimizer.inverse_interval=1"),
+        ({"stale": True}, "set optimizer.factor_interval=1 optimizer.inverse_interval=1"),
     ],
 )
 @both

@@ -66,8 +66,8 @@ def test_turns_are_dealt_out_evenly() -> None:
     [
         ({"lag": 5}, "type 0 to inverse_interval=4"),
         ({"lag": -1}, "lag=-1: must be at least 0"),
-        ({"lag": 2, "stagger": True}, "type one of the two"),
-        ({"lag": 2, "root": "newton"}, "with lag type one of auto, eigh"),
+        ({"lag": 2, "stagger": True}, "choose one of the two"),
+        ({"lag": 2, "root": "newton"}, "with lag choose one of auto, eigh"),
     ],
 )
 def test_what_cannot_be_says_what_to_type(wrong: dict[str, Any], said: str) -> None:

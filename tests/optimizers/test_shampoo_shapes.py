@@ -151,7 +151,7 @@ def test_documented_sweeps_are_plain_overrides(command: str) -> None:
 )
 def test_embeddings_in_or_out_are_the_words_too_that_the_output_shares(name: str, tables: set[str]) -> None:
     task = execution.make_task(configure.resolve([f"task={name.split()[0]}", "optimizer=shampoo", *name.split()[1:]]))
-    assert set(engine.embeddings(task)) == tables
+    assert set(engine.list_embeddings(task)) == tables
     shapes = {each: spec.shape for each, spec in task.shapes().items() if spec.kind == "parameter"}
     whole, without = (plan(shapes, tables, embeddings=choice).grids for choice in (True, False))
     assert whole.keys() - without.keys() == tables and without

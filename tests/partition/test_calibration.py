@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from jax_cuts import planned, traced
 from jax_models import CASES, Draw
 
-from suite.comm.partition.calibration import Passes, calibrated, check_steps
+from suite.comm.partition.calibration import Passes, calibrate_plan, check_steps
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.jax.pipeline import Pipeline
-from suite.comm.partition.meetings import meet
+from suite.comm.partition.meetings import meet_ranks
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.planning import plan
-from suite.comm.partition.timeline import StageTimes, simulate
+from suite.comm.partition.timeline import StageTimes, simulate_step
 from suite.contract import UserError
 
 JOB = {"stages": 2, "micro_batches": 4, "schedule": "1f1b", "steps": 2, "calibrate": True}
@@ -35,7 +35,7 @@ def test_a_step_follows_from_the_measured_passes() -> None:
     made = two_stages()
     assert made.pipelines == 1
     passes = {0: Passes([1.0, 2.0, 90.0], [3.0]), 1: Passes([2.0], [3.0, 3.0])}  # medians: 2 and 3 in both stages
-    measured = calibrated(made, passes)
+    measured = calibrate_plan(made, passes)
     travel = sum(stage.receive + stage.receive_back for stage in made.stages)
     assert measured.seconds == pytest.approx((4 + 1) * (2 + 3) + travel)  # GPipe: micro-batches + stages - 1 turns
     assert measured.busy == (20.0, 20.0) and measured.balance == 1.0
@@ -48,16 +48,16 @@ def test_replicas_of_a_stage_count_together_and_idle_ranks_do_not() -> None:
     assert made.grid.world == 4
     groups = [made.grid.group(stage) for stage in range(2)]
     passes = {rank: Passes([1.0], [1.0]) for rank in groups[0]} | {groups[1][0]: Passes([5.0], [7.0])}
-    measured = calibrated(made, passes)
+    measured = calibrate_plan(made, passes)
     assert [(stage.forward, stage.backward) for stage in measured.stages] == [(1.0, 1.0), (5.0, 7.0)]
 
 
 def test_a_message_of_meeting_processes_waits_for_both() -> None:
     """One micro-batch meets nobody else's; with several, a message waits until the receiver has begun its pass."""
     first, second = StageTimes(2.0, 3.0, receive_back=0.25), StageTimes(1.0, 5.0, receive=0.5)
-    assert meet((first, second), "gpipe", 1).seconds == 2.0 + 0.5 + 1.0 + 5.0 + 0.25 + 3.0
+    assert meet_ranks((first, second), "gpipe", 1).seconds == 2.0 + 0.5 + 1.0 + 5.0 + 0.25 + 3.0
     slow = StageTimes(10.0, 10.0, receive=1.0)
-    runs = meet((first, slow), "gpipe", 3).runs
+    runs = meet_ranks((first, slow), "gpipe", 3).runs
     forward = [run.start for run in runs if run.stage == 1 and run.job.kind == "forward"]
     assert forward == [3.0, 13.0, 23.0]
     backward = [run.start for run in runs if run.stage == 0 and run.job.kind == "backward"]
@@ -73,7 +73,7 @@ stage = st.builds(StageTimes, seconds, seconds, seconds, seconds, seconds)
 def test_meeting_is_never_faster_than_messages_that_travel_alone(
     stages: list[StageTimes], schedule: Schedule, micro_batches: int
 ) -> None:
-    met, alone = meet(stages, schedule, micro_batches), simulate(stages, schedule, micro_batches)
+    met, alone = meet_ranks(stages, schedule, micro_batches), simulate_step(stages, schedule, micro_batches)
     assert met.seconds >= alone.seconds * (1 - 1e-12) and met.busy == pytest.approx(alone.busy)
 
 
@@ -124,4 +124,4 @@ def test_a_plan_is_read_from_its_json() -> None:
 def test_a_plan_by_other_rules_is_not_measured() -> None:
     request = Request(2, 4, Device(2**40, 1.0, 1.0), ONE_HOST, 2, 4, "gpipe", rannc_compat=True)
     with pytest.raises(UserError, match="can be read but not trained"):
-        calibrated(plan(chain([1.0] * 4), request), {})
+        calibrate_plan(plan(chain([1.0] * 4), request), {})

@@ -12,7 +12,14 @@ from jax_models import CASES, Draw
 
 from suite.comm import setup
 from suite.comm.partition.jax.alone import run
-from suite.comm.partition.jax.messages import decoded, encoded, length, packed, payloads, unpacked
+from suite.comm.partition.jax.messages import (
+    count_bytes,
+    decode_values,
+    encode_values,
+    list_payloads,
+    pack_values,
+    unpack_values,
+)
 from suite.comm.partition.jax.pipeline import Pipeline
 from suite.comm.partition.jax.tape import by_path
 from suite.contract import Spec, UserError
@@ -81,9 +88,9 @@ def test_messages_keep_every_type() -> None:
     values = [jnp.arange(6).reshape(2, 3).astype(dtype) for dtype in (*types, jnp.complex64)]
     values += [jax.random.split(jax.random.key(3), 2), jax.random.key(1, impl="rbg"), jnp.float32(np.nan)]
     shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-    message = jax.jit(packed)(values)
-    assert message.shape == (length(shapes),) and message.dtype == jnp.uint8
-    for value, other in zip(values, unpacked(message, shapes), strict=True):
+    message = jax.jit(pack_values)(values)
+    assert message.shape == (count_bytes(shapes),) and message.dtype == jnp.uint8
+    for value, other in zip(values, unpack_values(message, shapes), strict=True):
         assert value.dtype == other.dtype and value.shape == other.shape
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             value, other = jax.random.key_data(value), jax.random.key_data(other)
@@ -94,11 +101,11 @@ def test_messages_keep_every_type() -> None:
 def test_a_codec_encodes_floating_point_numbers_only(codec: str, error: float) -> None:
     values = [jnp.linspace(-1, 1, 24).reshape(4, 6), jnp.arange(5), jnp.ones((3, 2), jnp.bool_), jax.random.key(3)]
     shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-    coder = setup.codec(engines.part(f"suite.comm.codecs.{codec}"), "jax")
-    sent = encoded(values, coder)
-    assert [(one.shape, one.dtype) for one in sent] == [(one.shape, one.dtype) for one in payloads(shapes, coder)]
-    assert length(payloads(shapes, coder)) == coder.nbytes(24) + 4 * 5 + 6 + 8
-    first, *others = decoded(unpacked(packed(sent), payloads(shapes, coder)), shapes, coder)
+    coder = setup.make_codec(engines.part(f"suite.comm.codecs.{codec}"), "jax")
+    sent = encode_values(values, coder)
+    assert [(one.shape, one.dtype) for one in sent] == [(one.shape, one.dtype) for one in list_payloads(shapes, coder)]
+    assert count_bytes(list_payloads(shapes, coder)) == coder.nbytes(24) + 4 * 5 + 6 + 8
+    first, *others = decode_values(unpack_values(pack_values(sent), list_payloads(shapes, coder)), shapes, coder)
     assert first.shape == (4, 6) and float(abs(first - values[0]).max()) <= error
     assert all((one == other).all() for one, other in zip(others, values[1:], strict=True))
 
@@ -117,7 +124,7 @@ def test_replicas_average_in_any_communication_mode(mode: str, error: float) -> 
     made = traced(case)
     cut = planned(made.graph, 1, False, devices=2)
     node = configure.resolve(["task=resnet50", f"comm={mode}"]).comm
-    channels = setup.channels(node, Task(case.params), 2, "jax")  # type: ignore[arg-type]
+    channels = setup.make_channels(node, Task(case.params), 2, "jax")  # type: ignore[arg-type]
     pipeline = Pipeline(made, cut, case.params, jax.local_devices()[:2], channels=channels)
     exact = {name: np.asarray(value) for name, value in run(made, cut, case.params, case.inputs)[1].items()}
     total = dict.fromkeys(exact, np.float32(0))

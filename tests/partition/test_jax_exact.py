@@ -8,7 +8,7 @@ from jax_cuts import MICRO_BATCHES, distance, planned, traced, whole
 from jax_models import CASES, LARGE, Case, Draw
 
 from suite.comm.partition.jax.alone import micro_batch, run, stage_of
-from suite.comm.partition.jax.split import split
+from suite.comm.partition.jax.split import split_graph
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
@@ -72,7 +72,7 @@ def test_a_forward_pass_does_not_keep_copies_of_the_weights() -> None:
     case = CASES["swapped"](Draw())
     made = traced(case)
     cut = planned(made.graph, 1, False)
-    stage = stage_of(made, cut, split(made, cut), 0, case.params, None)
+    stage = stage_of(made, cut, split_graph(made, cut), 0, case.params, None)
     stage.forward(0, micro_batch(made, case.inputs, 0, MICRO_BATCHES), [])
     residuals = stage.held[0].residuals
     assert residuals and residuals.arrays

@@ -9,7 +9,7 @@ from jax.extend.core import Var
 from jax_cuts import traced
 from jax_models import CASES, WIDTH, Draw
 
-from suite.comm.partition.jax.trace import trace
+from suite.comm.partition.jax.trace import trace_function
 from suite.contract import UserError
 
 
@@ -24,7 +24,7 @@ def test_products_and_convolutions_are_counted_exactly() -> None:
 
     shapes = {"kernel": jax.ShapeDtypeStruct((6, 2, 3, 3), jnp.float32)}
     shapes |= {"head": jax.ShapeDtypeStruct((6 * 5 * 5, 7), jnp.float32)}
-    made = trace(function, shapes, (jax.ShapeDtypeStruct((2, 4, 5, 5), jnp.float32),))
+    made = trace_function(function, shapes, (jax.ShapeDtypeStruct((2, 4, 5, 5), jnp.float32),))
     [conv], [product] = nodes(made, "conv_general_dilated"), nodes(made, "dot_general")
     assert conv.flops == 2 * (2 * 6 * 5 * 5) * (2 * 3 * 3)
     assert product.flops == 2 * 2 * 150 * 7
@@ -35,7 +35,7 @@ def test_loops_count_every_iteration() -> None:
     def function(params: Any, x: Any) -> Any:
         return jax.lax.scan(lambda hidden, weight: (jnp.tanh(hidden @ weight), None), x, params)[0].mean()
 
-    made = trace(function, jnp.zeros((5, 4, 4)), (jnp.zeros((2, 4)),))
+    made = trace_function(function, jnp.zeros((5, 4, 4)), (jnp.zeros((2, 4)),))
     [loop] = nodes(made, "scan")
     assert loop.flops == 5 * (2 * 2 * 4 * 4 + 2 * 4)
 
@@ -66,7 +66,7 @@ def test_a_stopped_gradient_is_not_sent_back() -> None:
         hidden = jnp.tanh(x @ params)
         return (hidden * jax.lax.stop_gradient(hidden)).mean()
 
-    made = trace(function, jnp.zeros((4, 4)), (jnp.zeros((2, 4)),))
+    made = trace_function(function, jnp.zeros((4, 4)), (jnp.zeros((2, 4)),))
     [stopped] = nodes(made, "stop_gradient")
     assert not made.graph.values[stopped.outputs[0]].differentiable
 
@@ -91,7 +91,7 @@ def test_layers_and_parameters_have_paths() -> None:
     made = traced(CASES["bert"](Draw()))
     assert {node.layer for node in made.graph.nodes} == {"embed", "positions", *(f"layers/{n}" for n in range(6))}
     assert made.graph.parameters["layers/3/up"].nbytes == 4 * WIDTH * 4 * WIDTH
-    scoped = trace(
+    scoped = trace_function(
         lambda w, x: jax.named_scope("outer")(jax.jit(lambda v: jax.named_scope("inner")(jnp.tanh)(v @ w)))(x).sum(),
         jnp.zeros((4, 4)),
         (jnp.zeros((2, 4)),),
@@ -118,4 +118,4 @@ def test_arrays_in_the_function_are_fixed_parameters() -> None:
 )
 def test_functions_that_cannot_be_cut_are_rejected(function: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        trace(function, jnp.zeros((4, 4)), (jnp.zeros((2, 4)),))
+        trace_function(function, jnp.zeros((4, 4)), (jnp.zeros((2, 4)),))

@@ -15,7 +15,7 @@ import pytest
 from suite.comm.partition import svg
 from suite.comm.partition.picture import draw_plan
 from suite.comm.partition.plan import Plan, Stage
-from suite.comm.partition.timeline import simulate
+from suite.comm.partition.timeline import simulate_step
 
 GOLDEN = conftest.TESTS / "golden" / "partition" / "plan.svg"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -41,7 +41,7 @@ def planned(stages: int = 3, **changes: object) -> Plan:
     made[0] = dataclasses.replace(made[0], recompute=True, backward=0.3, memory=9 * 2**30)
     made[-1] = dataclasses.replace(made[-1], all_reduce=0.15, first="head", last="head")
     whole = Plan(tuple(made), 1, 4, 2, "1f1b", 0.0, (), 0.0, limit=9 * 2**30)
-    times = simulate(whole.times, whole.schedule, whole.micro_batches)
+    times = simulate_step(whole.times, whole.schedule, whole.micro_batches)
     whole = dataclasses.replace(whole, seconds=times.seconds, busy=times.busy, bubble=times.bubble)
     return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
 

@@ -9,12 +9,12 @@ from graphs import chain, program
 
 from suite.comm.partition.device import Device
 from suite.comm.partition.graph import Graph, Node, Parameter, Value
-from suite.comm.partition.planner.blocks import blocks
-from suite.comm.partition.planner.components import components
-from suite.comm.partition.planner.costs import costs
+from suite.comm.partition.planner.blocks import find_blocks
+from suite.comm.partition.planner.components import find_components
+from suite.comm.partition.planner.costs import sum_costs
 from suite.comm.partition.planner.request import Request
-from suite.comm.partition.planner.search import smallest
-from suite.comm.partition.planner.stages import LIMIT, Costs, Problem, solve
+from suite.comm.partition.planner.search import find_smallest
+from suite.comm.partition.planner.stages import LIMIT, Costs, Problem, solve_stages
 from suite.comm.partition.planning import plan
 from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
@@ -33,7 +33,7 @@ def request(devices: int, batch: int, **options: object) -> Request:
 def parts_of(graph: Graph, limit: int = 64) -> list[tuple[int, ...]]:
     """The blocks of a graph whose operations are measured."""
     seconds = [sum(ROOMY.seconds(graph, node, 1)) for node in graph.nodes]
-    return list(blocks(graph, seconds.__getitem__, limit))
+    return list(find_blocks(graph, seconds.__getitem__, limit))
 
 
 # --------------------------------------------------------------------------------------------------- levels 1 and 2
@@ -65,7 +65,7 @@ def test_an_operation_without_samples_joins_its_only_user() -> None:
         Node("second", "op", inputs=("a", "t"), outputs=("b",)),
     )
     graph = Graph(1, nodes, values, ("x",), ("b",), {"w": Parameter(4)})
-    assert components(graph) == [(1,), (0, 2)]
+    assert find_components(graph) == [(1,), (0, 2)]
 
 
 def test_the_boundary_with_the_most_bytes_is_merged_first() -> None:
@@ -82,7 +82,7 @@ def test_the_boundary_with_the_most_bytes_is_merged_first() -> None:
 def test_costs_are_the_sums_of_what_a_stage_holds(seed: int) -> None:
     graph = program(seed)
     parts = parts_of(graph)
-    table = costs(graph, parts, ROOMY, 3)  # three samples: everything batched is three times as large
+    table = sum_costs(graph, parts, ROOMY, 3)  # three samples: everything batched is three times as large
     for first, last in itertools.combinations(range(len(parts) + 1), 2):
         nodes = [node for part in parts[first:last] for node in part]
         whole = graph.with_constants(nodes)
@@ -123,7 +123,7 @@ def test_no_stages_are_better_than_the_planned_ones(seed: int, memory: float) ->
     graph = program(seed, 9)
     parts = parts_of(graph)
     problem = Problem(
-        costs=costs(graph, parts, ROOMY, 1),
+        costs=sum_costs(graph, parts, ROOMY, 1),
         micro_batches=4,
         schedule="1f1b",
         memory=memory,
@@ -131,7 +131,7 @@ def test_no_stages_are_better_than_the_planned_ones(seed: int, memory: float) ->
         all_reduce=lambda size, replicas: size * 1e-3 * (replicas - 1),
         replicas=(1, 2, 3, 5),
     )
-    found = solve(problem, 5, 4)
+    found = solve_stages(problem, 5, 4)
     for stages, devices in itertools.product(range(1, 5), range(1, 6)):
         best = best_by_trying(problem, devices, stages) if stages <= devices else float("inf")
         assert ((stages, devices) in found) == np.isfinite(best)
@@ -250,7 +250,7 @@ def test_a_model_that_does_not_fit_is_rejected_with_the_number_of_devices_that_s
     device = dataclasses.replace(ROOMY, memory=1200)
     with pytest.raises(UserError, match="it needs at least") as caught:
         plan(graph, request(2, 8, device=device))
-    enough = smallest(graph, parts_of(graph), request(2, 8, device=device))
+    enough = find_smallest(graph, parts_of(graph), request(2, 8, device=device))
     assert enough is not None and f"at least {enough} devices" in str(caught.value)
     plan(graph, request(enough, 8, device=device, micro_batches=8))
     with pytest.raises(UserError, match="does not fit"):

@@ -9,14 +9,14 @@ from graphs import chain, program
 
 from suite.comm.partition.device import Device
 from suite.comm.partition.graph import Graph, Node, Parameter, Value
-from suite.comm.partition.planner.costs import costs
+from suite.comm.partition.planner.costs import sum_costs
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.planner.stages import Cut
 from suite.comm.partition.planning import plan
 from suite.comm.partition.rannc import _exchanged
-from suite.comm.partition.rannc.blocks import MANY, MOST, blocks
+from suite.comm.partition.rannc.blocks import MANY, MOST, form_blocks
 from suite.comm.partition.rannc.groups import Groups
-from suite.comm.partition.rannc.stages import Shares, seconds
+from suite.comm.partition.rannc.stages import Shares, estimate_seconds
 from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
 
@@ -34,7 +34,7 @@ def request(devices: int, batch: int, **options: object) -> Request:
 
 def blocks_of(graph: Graph, room: float = 1e30) -> list[tuple[int, ...]]:
     """RaNNC's blocks for micro-batches of one sample."""
-    return list(blocks(graph, request(1, 32), room))
+    return list(form_blocks(graph, request(1, 32), room))
 
 
 def dataflow(reads: dict[str, str], times: dict[str, float], sizes: dict[str, int] | None = None) -> Graph:
@@ -322,7 +322,7 @@ def test_the_estimate_by_hand() -> None:
     forward[1, 2], backward[1, 2] = 2.0, 2.0
     shares = {1: Shares(forward, backward, messages, 0 * entry)}
     cuts = [Cut(0, 1, 1, False), Cut(1, 2, 1, False)]
-    assert seconds(cuts, shares, 2, 7.0) == (1.5 + 3.5) + (2.5 + 3.5) + (2.5 + 2.5) + 7.0
+    assert estimate_seconds(cuts, shares, 2, 7.0) == (1.5 + 3.5) + (2.5 + 3.5) + (2.5 + 2.5) + 7.0
 
 
 def test_messages_and_all_reduce_do_not_depend_on_the_network() -> None:
@@ -341,7 +341,7 @@ def test_averaging_gradients_is_outside_the_search() -> None:
     graph = dataclasses.replace(graph, parameters={**graph.parameters, "p3": Parameter(100 * SECOND)})
     original = request(4, 4, stages=2, micro_batches=1)
     assert [len(stage.nodes) for stage in plan(graph, original).stages] == [2, 2]
-    assert costs(graph, [(0,), (1,), (2,), (3,)], ROOMY, 1).trainable[3, 4] == 100 * SECOND
+    assert sum_costs(graph, [(0,), (1,), (2,), (3,)], ROOMY, 1).trainable[3, 4] == 100 * SECOND
     free = plan(graph, dataclasses.replace(original, rannc_compat=False))
     assert free.stages[-1].replicas == 1 and free.pipelines == 1
 

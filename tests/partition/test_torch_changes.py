@@ -12,8 +12,8 @@ from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.planning import plan
 from suite.comm.partition.torch.alone import run
-from suite.comm.partition.torch.profile import profiled
-from suite.comm.partition.torch.trace import trace
+from suite.comm.partition.torch.profile import profile_stages
+from suite.comm.partition.torch.trace import trace_model
 from suite.contract import UserError
 
 WIDTH, BATCH, MICRO_BATCHES = 8, 8, 4
@@ -133,8 +133,8 @@ def test_stages_have_the_bits_of_the_model(kind: type[Changing], between: Any, r
         loss = nn.functional.mse_loss(plain(inputs[part].clone()), targets[part])
         loss.backward()
         expected.append(loss.detach())
-    traced = trace(model, (inputs[:size].clone(),), targets[:size], loss=nn.functional.mse_loss)
-    graph = profiled(traced, CPU)
+    traced = trace_model(model, (inputs[:size].clone(),), targets[:size], loss=nn.functional.mse_loss)
+    graph = profile_stages(traced, CPU)
     request = Request(2, BATCH, Device(2**40, 1.0, 1.0), ONE_HOST, 2, MICRO_BATCHES, "gpipe")
     plans = plan(graph, request)
     plans = replace(plans, stages=tuple(replace(stage, recompute=recompute) for stage in plans.stages))
@@ -162,13 +162,13 @@ def test_stages_have_the_bits_of_the_model(kind: type[Changing], between: Any, r
 def test_what_a_stage_could_not_repeat_is_rejected(between: Any, message: str) -> None:
     model, (inputs, targets) = made(Changing, between), batch()
     with pytest.raises(UserError, match=f"the model cannot be cut: .*{message}"):
-        trace(model, (inputs,), targets, loss=nn.functional.mse_loss)
+        trace_model(model, (inputs,), targets, loss=nn.functional.mse_loss)
 
 
 def test_a_parameter_that_forward_changes_is_rejected() -> None:
     model = nn.Sequential(nn.Embedding(10, WIDTH, max_norm=1.0), nn.Linear(WIDTH, 1))
     with pytest.raises(UserError, match=r"the model cannot be cut: 0 changes the parameter 0\.weight in place"):
-        trace(model, (torch.arange(4),), torch.ones(4, 1), loss=nn.functional.mse_loss)
+        trace_model(model, (torch.arange(4),), torch.ones(4, 1), loss=nn.functional.mse_loss)
 
 
 class Weighted(nn.Module):
@@ -185,16 +185,16 @@ class Weighted(nn.Module):
 def test_an_input_as_long_as_a_micro_batch_may_be_shared() -> None:
     inputs, targets, weights = torch.ones(16, WIDTH), torch.ones(16, 1), torch.arange(4.0)
     split = [True, False, True]
-    traced = trace(Weighted(), (inputs[:4], weights), targets[:4], loss=nn.functional.mse_loss, split=split)
+    traced = trace_model(Weighted(), (inputs[:4], weights), targets[:4], loss=nn.functional.mse_loss, split=split)
     assert list(traced.split.values()) == split
     made = plan(traced.graph, Request(2, 16, Device(2**40, 1e9, 1e9), ONE_HOST, 2, 4, "gpipe"))
     assert len(run(traced, made, ((inputs, weights), targets)).losses) == 4
 
 
 def test_a_value_with_a_lazy_conjugate_travels() -> None:
-    from suite.comm.partition.torch.links import packed, unpacked
+    from suite.comm.partition.torch.links import pack_values, unpack_values
     from suite.comm.partition.torch.rehearsal import form
 
     value = torch.fft.rfft(torch.randn(4, 8, generator=torch.Generator().manual_seed(0))).conj()
-    [received] = unpacked(packed([value], [form(value)]), [form(value)])
+    [received] = unpack_values(pack_values([value], [form(value)]), [form(value)])
     assert torch.equal(received, value.resolve_conj())

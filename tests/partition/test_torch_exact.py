@@ -13,14 +13,14 @@ from torch_models import CASES, WIDTH, Case, made, slices
 from suite.comm import setup
 from suite.comm.partition.device import Device
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.planner.costs import spans
+from suite.comm.partition.planner.costs import list_spans
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.planning import plan
 from suite.comm.partition.torch import alone as torch_alone
 from suite.comm.partition.torch import profile as torch_profile
-from suite.comm.partition.torch.links import length, packed, unpacked
+from suite.comm.partition.torch.links import count_bytes, pack_values, unpack_values
 from suite.comm.partition.torch.rehearsal import form
-from suite.comm.partition.torch.trace import Traced, trace
+from suite.comm.partition.torch.trace import Traced, trace_model
 from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
 
@@ -34,7 +34,7 @@ MOST = {"shared": 3, "in_place": 2, "counting": 1}  # stages of models that cann
 def planned(case: Case, stages: int, *, recompute: bool = False) -> tuple[Traced, Plan]:
     """A case's graph and its plan."""
     inputs, targets = slices((case.inputs, case.targets), 0, MICRO_BATCHES)
-    traced = trace(case.model, inputs, targets, case.loss, outputs=True)
+    traced = trace_model(case.model, inputs, targets, case.loss, outputs=True)
     batch = traced.graph.samples * MICRO_BATCHES
     request = Request(stages, batch, DEVICE, FAST, stages=stages, micro_batches=MICRO_BATCHES)
     result = plan(traced.graph, request)
@@ -94,7 +94,7 @@ def test_every_cut_of_a_tied_weight_has_the_bits_of_the_model() -> None:
     nodes = whole.stages[0].nodes
     for first, second in itertools.combinations(range(1, len(nodes)), 2):
         home = {node: (place >= first) + (place >= second) for place, node in enumerate(nodes)}
-        uses = spans(traced.graph, home, 3)
+        uses = list_spans(traced.graph, home, 3)
         stages = tuple(
             dataclasses.replace(
                 whole.stages[0],
@@ -128,9 +128,9 @@ def test_the_maker_of_a_value_that_changes_in_place_stays_with_its_users() -> No
 )
 def test_a_message_keeps_values_and_strides(tensor: torch.Tensor) -> None:
     forms = [form(tensor), form(torch.ones(3, dtype=torch.bfloat16))]
-    message = packed([tensor, torch.ones(3, dtype=torch.bfloat16)], forms)
-    assert message.numel() == length(forms)
-    received, ones = unpacked(message, forms)
+    message = pack_values([tensor, torch.ones(3, dtype=torch.bfloat16)], forms)
+    assert message.numel() == count_bytes(forms)
+    received, ones = unpack_values(message, forms)
     assert torch.equal(received, tensor) and received.stride() == tensor.stride()
     assert torch.equal(ones, torch.ones(3, dtype=torch.bfloat16))
     assert form(forms[0].empty()) == forms[0]
@@ -138,7 +138,7 @@ def test_a_message_keeps_values_and_strides(tensor: torch.Tensor) -> None:
 
 def test_the_profile_counts_adding_gradients_to_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_profile, "_adding", lambda device: 1.0)  # seconds for each byte
-    graph = torch_profile.profiled(planned(made("reversed"), 1)[0], torch.device("cpu"))
+    graph = torch_profile.profile_stages(planned(made("reversed"), 1)[0], torch.device("cpu"))
     layers = [node for node in graph.nodes if node.parameters]
     assert [round(node.seconds[1]) for node in layers if node.seconds] == [4 * (WIDTH + 1) * WIDTH] * 3
 
@@ -148,10 +148,13 @@ def test_a_codec_changes_only_floating_point_numbers() -> None:
     floats = torch.randn(3, 5, 7).transpose(0, 2)
     exact = [torch.randint(9, (4,)), torch.rand(6) > 0.5, torch.get_rng_state()]
     values = [floats, *exact, floats.double()]
-    forms, codec = [form(value) for value in values], setup.codec(engines.part("suite.comm.codecs.float21"), "torch")
-    message = packed(values, forms, codec)
-    assert message.numel() == length(forms, codec) < length(forms)
-    first, *others, last = unpacked(message, forms, codec)
+    forms, codec = (
+        [form(value) for value in values],
+        setup.make_codec(engines.part("suite.comm.codecs.float21"), "torch"),
+    )
+    message = pack_values(values, forms, codec)
+    assert message.numel() == count_bytes(forms, codec) < count_bytes(forms)
+    first, *others, last = unpack_values(message, forms, codec)
     assert all(map(torch.equal, others, exact))
     for value, decoded in ((floats, first), (floats.double(), last)):
         assert decoded.dtype == value.dtype and decoded.stride() == value.stride()

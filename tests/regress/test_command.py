@@ -17,9 +17,9 @@ from repositories import git, repository
 
 from suite.contract import UserError
 from suite.regress import sample, sides
-from suite.regress.benchmarks import METRICS, Benchmark, read
+from suite.regress.benchmarks import METRICS, Benchmark, read_benchmarks
 from suite.regress.sample import RunFailedError, Sampler, in_turns
-from suite.regress.sides import Side, built
+from suite.regress.sides import Side, build_side
 
 Call = Callable[..., tuple[int, str]]
 RUN = ("--run", "+task=any")
@@ -75,14 +75,14 @@ def test_a_failed_run_is_an_error_with_its_output(history: list[str], suite: Cal
 
 
 def test_a_metric_that_a_run_lacks_is_named(history: list[str]) -> None:
-    with built(".", print) as side, pytest.raises(UserError, match="have no compile; choose another metric"):
+    with build_side(".", print) as side, pytest.raises(UserError, match="have no compile; choose another metric"):
         Sampler()([side], Benchmark("mine", ("+task=any",), "compile"), None)
 
 
 def test_a_run_that_takes_too_long_is_killed(history: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("suite/__main__.py").write_text("import time\nprint('waiting', flush=True)\ntime.sleep(60)\n")
     monkeypatch.setattr(sample, "LIMIT", 0.5)
-    with built(".", print) as side, pytest.raises(RunFailedError, match=r"took longer than 0\.5 s:\nwaiting"):
+    with build_side(".", print) as side, pytest.raises(RunFailedError, match=r"took longer than 0\.5 s:\nwaiting"):
         in_turns([side, side], Benchmark("mine", ("+task=any",)), None, 0.1)
 
 
@@ -103,7 +103,7 @@ def test_the_sides_of_a_round_run_in_turns(history: list[str]) -> None:
     """Each process is stopped for about a turn of the other one, and both exist at once."""
     Path("suite/__main__.py").write_text(BUSY)
     notes = [Path("a").absolute(), Path("b").absolute()]
-    with built(f".  note={notes[0]}", print) as a, built(f". note={notes[1]}", print) as b:
+    with build_side(f".  note={notes[0]}", print) as a, build_side(f". note={notes[1]}", print) as b:
         assert in_turns([a, b], Benchmark("mine", ("+task=any",)), 0, 0.2) == [1.0, 1.0]
     (first, pause), (second, other) = (ast.literal_eval(note.read_text()) for note in notes)
     assert abs(first - second) < 1.0 and min(pause, other) > 0.15
@@ -118,7 +118,7 @@ def test_a_turn_has_several_steps(history: list[str], monkeypatch: pytest.Monkey
         return [0.5 for _ in sides]
 
     monkeypatch.setattr(sample, "in_turns", note)
-    with built(".", print) as side, built(". world=2", print) as several:
+    with build_side(".", print) as side, build_side(". world=2", print) as several:
         sampler, both = Sampler(), [side, side]
         for _ in range(2):
             sampler(both, Benchmark("mine", ("+task=any",)), 0)
@@ -134,7 +134,11 @@ def test_a_failure_ends_the_other_process_of_a_round(history: list[str]) -> None
         "import sys, time\nsys.exit('broken') if 'x=1' in sys.argv else time.sleep(60)\n"
     )
     began = time.monotonic()
-    with built(".", print) as a, built(". x=1", print) as b, pytest.raises(RunFailedError, match=r"x=1.*:\nbroken"):
+    with (
+        build_side(".", print) as a,
+        build_side(". x=1", print) as b,
+        pytest.raises(RunFailedError, match=r"x=1.*:\nbroken"),
+    ):
         in_turns([a, b], Benchmark("mine", ("+task=any",)), None, 0.1)
     assert time.monotonic() - began < 30
 
@@ -194,7 +198,7 @@ def test_bisect_says_that_an_alarm_cannot_be_repeated(history: list[str], suite:
         (("HEAD", "--json", "nowhere/a.json"), "nowhere/a.json: no such folder"),
         (("--bisect", "HEAD~1", "HEAD", "--json", "a.json"), "writes no report"),
         (("HEAD", "--rounds", "3"), "fewer rounds tell nothing about the spread; type 4 or more"),
-        (("HEAD", "--only", "sgd"), "no such benchmark; type one of sgd-torch"),
+        (("HEAD", "--only", "sgd"), "no such benchmark; choose one of sgd-torch"),
         (("HEAD", "--benchmarks", "none.yaml"), "none.yaml: No such file"),
         (("HEAD", "--run", "optimizer=sgd"), "names no task"),
     ],
@@ -211,7 +215,7 @@ def test_wrong_words_are_explained(words: tuple[str, ...], message: str, history
         ("{}", "expected a list"),
         ("- {name: a}", "entry 1: expected name, run"),
         ("- {name: a, run: +task=b, speed: 3}", "entry 1: expected name, run"),
-        ("- {name: a, run: +task=b, metric: speed}", "metric speed: type one of step"),
+        ("- {name: a, run: +task=b, metric: speed}", "metric speed: choose one of step"),
         ("- {name: a, run: +task=b}\n- {name: a, run: +task=c}", "two entries have the name a"),
         ("- {name: [", "not YAML"),
     ],
@@ -220,13 +224,13 @@ def test_a_wrong_file_of_benchmarks_is_explained(text: str, message: str, tmp_pa
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(UserError, match=message):
-        read(path)
+        read_benchmarks(path)
 
 
 def test_benchmarks_of_the_suite_compose() -> None:
     from suite.settings import configure
 
-    for benchmark in read():
+    for benchmark in read_benchmarks():
         config = configure.resolve([*benchmark.overrides, "run_dir=any"])
         assert config.max_steps == 40 and benchmark.metric in METRICS
 

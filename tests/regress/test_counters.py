@@ -43,19 +43,19 @@ def losses(**changes: float) -> dict[str, Any]:
     ],
 )
 def test_a_change_of_losses_has_a_kind(changes: dict[str, float], kind: str | None) -> None:
-    assert golden.verdict(losses(), losses(**changes)) == kind
+    assert golden.judge_changes(losses(), losses(**changes)) == kind
 
 
 def test_a_run_that_ends_early_or_is_new_has_no_equal_losses() -> None:
     short = {"losses": {precision: [2.0] for precision in golden.PRECISIONS}}
-    assert golden.verdict(losses(), short) == "algorithm"
-    assert golden.verdict({"name": "new"}, losses()) is None
+    assert golden.judge_changes(losses(), short) == "algorithm"
+    assert golden.judge_changes({"name": "new"}, losses()) is None
 
 
 def test_every_count_that_differs_is_a_change() -> None:
     before = {"counts": {"flops": 100, "programs": {"update": {"kernels": 7}, "old": {"kernels": 1}}, "same": 1}}
     after = {"counts": {"flops": 110, "programs": {"update": {"kernels": 7}, "new": {"kernels": 2}}, "same": 1}}
-    lines = [str(change) for change in golden.changes(before, after)]
+    lines = [str(change) for change in golden.list_changes(before, after)]
     assert lines == [
         "flops: 100 -> 110 (+10.00%)",
         "programs.old.kernels: 1 -> none",
@@ -78,7 +78,7 @@ def test_a_file_of_another_form_is_rejected(text: str, message: str, tmp_path: P
     path = tmp_path / "counters.yaml"
     path.write_text(text)
     with pytest.raises(UserError, match=message):
-        golden.read(path)
+        golden.read_counters(path)
 
 
 def counters(folder: Path, *words: str) -> tuple[int, str]:
@@ -95,11 +95,11 @@ def test_counts_are_accepted_repeated_and_compared(backend: str, tmp_path: Path)
     path = tmp_path / "counters.yaml"
     path.write_text(f"entries:\n- name: mine\n  run: {OUTSIDE} backend={backend}\n- {{name: json, import: json}}\n")
     code, text = counters(tmp_path)
-    assert code == 3 and "mine: parameters: none -> " in text and "type suite counters --file" in text
+    assert code == 3 and "mine: parameters: none -> " in text and "run suite counters --file" in text
     assert counters(tmp_path, "--accept")[0] == 0
     code, text = counters(tmp_path)
     assert code == 0 and "mine: unchanged" in text and "json: unchanged" in text
-    [entry] = [entry for entry in golden.read(path) if entry["name"] == "mine"]
+    [entry] = [entry for entry in golden.read_counters(path) if entry["name"] == "mine"]
     assert len(entry["losses"]["float64"]) == 12 and entry["counts"]["parameters"] > 0
     path.write_text(path.read_text().replace("optimizer.lr=0.1", "optimizer.lr=0.11"))
     code, text = counters(tmp_path, "mine")
@@ -109,11 +109,11 @@ def test_counts_are_accepted_repeated_and_compared(backend: str, tmp_path: Path)
 def test_steps_to_targets_are_counted(tmp_path: Path) -> None:
     entry = {"name": "mine", "targets": f"{OUTSIDE} backend=torch eval_every=5 max_steps=200"}
     path = tmp_path / "counters.yaml"
-    golden.write(path, [entry, {**entry, "name": "short", "targets": entry["targets"].replace("200", "5")}])
+    golden.write_counters(path, [entry, {**entry, "name": "short", "targets": entry["targets"].replace("200", "5")}])
     code, text = counters(tmp_path, "--accept")
     assert code == 0 and "mine: steps.top1_60: none -> " in text and "short: steps.top1_80: none -> missed" in text
     assert counters(tmp_path)[0] == 0
-    counts = [entry["counts"] for entry in golden.read(path)]
+    counts = [entry["counts"] for entry in golden.read_counters(path)]
     assert counts[0]["ended"] == "reached" and counts[0]["steps"]["top1_60"] <= counts[0]["steps"]["top1_80"] <= 200
     assert counts[1]["ended"] == "exhausted"
 
@@ -132,23 +132,23 @@ def test_what_cannot_be_counted_is_named(tmp_path: Path) -> None:
     path = tmp_path / "counters.yaml"
     path.write_text(f"entries:\n- name: mine\n  run: {OUTSIDE} backend=torch world=2\n")
     code, text = counters(tmp_path)
-    assert code == 2 and "mine: counting failed" in text and "type backend=jax" in text
+    assert code == 2 and "mine: counting failed" in text and "set backend=jax" in text
     code, text = counters(tmp_path, "other")
-    assert code == 2 and "other: no such entry; type one of mine" in text
+    assert code == 2 and "other: no such entry; choose one of mine" in text
 
 
 @pytest.mark.skipif(bool(golden.other_versions(GOLDEN)), reason="; ".join(golden.other_versions(GOLDEN)))
 @pytest.mark.parametrize("name", ["command-line", "sgd-torch", "sgd-jax", "kfac-torch-steps"])
 def test_the_committed_counts_are_those_of_this_commit(name: str) -> None:
-    [entry] = [entry for entry in golden.read(GOLDEN) if entry["name"] == name]
-    present = golden.count(entry)
-    differing = golden.changes(entry, present)
+    [entry] = [entry for entry in golden.read_counters(GOLDEN) if entry["name"] == name]
+    present = golden.count_all(entry)
+    differing = golden.list_changes(entry, present)
     if name == "sgd-jax":
         differing = [change for change in differing if change.place.rpartition(".")[2] in PORTABLE]
     # the size of work areas of convolutions may depend on the processor
     differing = [change for change in differing if change.place != "peak_bytes"]
-    assert [str(change) for change in differing] == [], f"type suite counters --accept {name}"
-    assert golden.verdict(entry, present) in (None, "rounding")
+    assert [str(change) for change in differing] == [], f"run suite counters --accept {name}"
+    assert golden.judge_changes(entry, present) in (None, "rounding")
     json.dumps(present)
 
 
@@ -157,7 +157,7 @@ def test_a_large_change_of_a_loss_is_never_rounding_and_nan_equals_itself() -> N
     exact = [2.0] * 12
     changed = [*exact[:11], 20.0]
     before, after = ({"losses": {"float64": exact, "float32": losses}} for losses in (exact, changed))
-    assert golden.verdict(before, after) == "bug?"
+    assert golden.judge_changes(before, after) == "bug?"
     lost = [*exact[:11], float("nan")]
     before, after = ({"losses": {"float64": losses, "float32": lost}} for losses in (lost, list(lost)))
-    assert golden.verdict(before, after) in (None, "rounding")
+    assert golden.judge_changes(before, after) in (None, "rounding")

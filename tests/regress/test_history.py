@@ -10,7 +10,7 @@ import pytest
 
 from suite.contract import UserError
 from suite.regress import history
-from suite.regress.changes import LEAST, changes
+from suite.regress.changes import LEAST, find_changes
 from suite.studies.changes import rate
 
 Call = Callable[..., tuple[int, str]]
@@ -24,7 +24,7 @@ def levels(*segments: tuple[int, float], noise: float = 0.02, seed: int = 0) -> 
 
 
 def test_changes_are_found_where_they_are() -> None:
-    first, second = changes(levels((20, 1.0), (15, 1.2), (25, 0.9)))
+    first, second = find_changes(levels((20, 1.0), (15, 1.2), (25, 0.9)))
     assert abs(first.index - 20) <= 1 and abs(second.index - 35) <= 1
     assert first.before == pytest.approx(1.0, rel=0.02) and first.after == pytest.approx(1.2, rel=0.02)
     assert second.before == first.after and second.after == pytest.approx(0.9, rel=0.02)
@@ -33,19 +33,19 @@ def test_changes_are_found_where_they_are() -> None:
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0] * 40, levels((LEAST, 1.0), (LEAST - 1, 2.0))])
 def test_short_and_constant_series_have_no_changes(values: list[float]) -> None:
-    assert changes(values) == []
+    assert find_changes(values) == []
 
 
 def test_a_single_late_run_is_no_change() -> None:
     values = levels((40, 1.0))
     values[25] = 1.5
-    assert changes(values) == []
+    assert find_changes(values) == []
 
 
 def test_the_unit_does_not_matter() -> None:
     values = levels((15, 1.0), (15, 1.3))
-    scaled = changes([1e3 * value for value in values])
-    assert [change.index for change in scaled] == [change.index for change in changes(values)]
+    scaled = find_changes([1e3 * value for value in values])
+    assert [change.index for change in scaled] == [change.index for change in find_changes(values)]
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.8])
@@ -102,9 +102,9 @@ def test_what_is_no_report_is_rejected(content: str, says: str, tmp_path: Path) 
     path = tmp_path / "report.json"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(UserError, match=says):
-        history.read([path])
+        history.read_history([path])
     with pytest.raises(UserError, match="no report there"):
-        history.read([tmp_path / "empty"] if (tmp_path / "empty").mkdir() is None else [])
+        history.read_history([tmp_path / "empty"] if (tmp_path / "empty").mkdir() is None else [])
 
 
 def test_a_side_or_a_history_is_needed(suite: Call) -> None:
@@ -125,6 +125,6 @@ def test_a_report_of_the_command_is_read(tmp_path: Path) -> None:
     outcome = Outcome(Benchmark("mine", ("+task=tiny",)), first=[(1.0, 2.0), (1.0, 4.0), (1.0, 3.0)])
     path = tmp_path / "report.json"
     path.write_text(json.dumps(show.as_dict((side("HEAD~1"), side(".")), [outcome], Limits())))
-    [series] = history.read([path])
+    [series] = history.read_history([path])
     assert (series.benchmark.name, series.benchmark.metric, series.points[0].value) == ("mine", "step", 3.0)
-    assert series.machine and list(history.lines([series]))[1].strip() == "no change"
+    assert series.machine and list(history.format_history([series]))[1].strip() == "no change"

@@ -10,7 +10,7 @@ import pytest
 
 from suite.regress import rule
 from suite.regress.benchmarks import Benchmark
-from suite.regress.rule import Look, look, verdict
+from suite.regress.rule import Look, judge_ratios, look_at
 from suite.regress.session import Limits, Outcome, Session
 from suite.regress.sides import Side
 from suite.studies import processes, regressions
@@ -68,27 +68,27 @@ def test_equal_sides_are_not_slower_and_noisy_ones_undecided() -> None:
 
 @pytest.mark.parametrize("ratios", [[1.2, 1.201, 1.199], [1.01, 1.02] * 4], ids=["few", "small"])
 def test_few_rounds_and_small_differences_are_no_alarm(ratios: list[float]) -> None:
-    assert look(ratios).state == "undecided"
+    assert look_at(ratios).state == "undecided"
 
 
 def test_late_processes_do_not_hide_a_slow_side() -> None:
     """In one round of ten, the process of side A took three times as long; the median decides."""
     ratios = [1.1, 1.101, 1.099, 1.102, 1.1, 1.1 / 3, 1.1, 1.098, 1.1, 1.103] * 2
-    shown = look(ratios)
+    shown = look_at(ratios)
     assert shown.state == "slower" and shown.statistic == "median"
 
 
 def test_statistics_that_contradict_each_other_decide_nothing() -> None:
     """Four rounds of five are 3 % slower, and the fifth is 10 % faster: the median says slower, the mean not slower."""
     ratios = [1.03, 1.03, 1.03, 1.03, 0.9] * 60
-    states = {look(ratios[:count]).state for count in range(200, 301)}
+    states = {look_at(ratios[:count]).state for count in range(200, 301)}
     assert rule._look(ratios, 0.02, 0.05, "median").state == "slower"
     assert rule._look(ratios, 0.02, 0.05, "mean").state == "not slower"
     assert states == {"undecided"}
 
 
 def test_an_alarm_that_was_not_checked_is_undecided() -> None:
-    assert verdict(Look("slower", "mean", 1.1, 1.05, 1.15, 5, 0), None).state == "undecided"
+    assert judge_ratios(Look("slower", "mean", 1.1, 1.05, 1.15, 5, 0), None).state == "undecided"
 
 
 def test_two_rounds_have_both_orders_of_the_sides() -> None:

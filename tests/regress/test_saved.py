@@ -10,7 +10,7 @@ import pytest
 from repositories import repository
 
 from suite.contract import UserError
-from suite.record.environment import capture
+from suite.record.environment import capture_environment
 from suite.regress import saved, sides
 
 Call = Callable[..., tuple[int, str]]
@@ -54,7 +54,7 @@ def test_two_saved_sides_run_nothing(slower: Path, suite: Call, monkeypatch: pyt
     "words, message",
     [
         (("--run", "+task=other"), "+task=other: not among the saved measurements of +task=any"),
-        (("--only", "mine"), "--only mine: no such benchmark; type one of +task=any"),
+        (("--only", "mine"), "--only mine: no such benchmark; choose one of +task=any"),
         (("--bisect",), "--bisect needs two commits"),
     ],
 )
@@ -75,7 +75,13 @@ def result(path: Path, seed: int, seconds: float, **changes: Any) -> None:
     """The result of a run, with the fields that are read."""
     spec = {"task": "bert", "optimizer": "lamb", "comm": "fp8", "backend": "jax", "world": 2, "seed": seed}
     config = {"task": {"data": "hmm"}}
-    content = {"hash": "c0ffee", "spec": {**spec, "config": config}, "environment": capture(), "steps": 9, **changes}
+    content = {
+        "hash": "c0ffee",
+        "spec": {**spec, "config": config},
+        "environment": capture_environment(),
+        "steps": 9,
+        **changes,
+    }
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({**content, "step_seconds": {"p50": seconds}, "peak_memory_bytes": 1000}))
 
@@ -107,11 +113,11 @@ def test_what_is_no_measurement_is_rejected(content: str | None, message: str, t
     if content is not None:
         (tmp_path / "wrong.json").write_text(content)
     with pytest.raises(UserError, match=message):
-        saved.saved(tmp_path, "step")
+        saved.find_saved(tmp_path, "step")
 
 
 def test_results_of_several_machines_are_no_side(tmp_path: Path) -> None:
     for number, processor in enumerate(["one", "another"]):
         result(tmp_path / f"{number}.json", number, 1.0, environment={"cpu": processor, "cores": 2})
     with pytest.raises(UserError, match=r"measurements of several machines \(another, 2 cores; one, 2 cores\)"):
-        saved.saved(tmp_path, "step")
+        saved.find_saved(tmp_path, "step")

@@ -8,7 +8,7 @@ import conftest
 import numpy as np
 import pytest
 
-from suite.statistics.leaders import leader
+from suite.statistics.leaders import find_leader
 from suite.statistics.sequential import decide, mean_interval
 from suite.statistics.summary import Observation
 from suite.studies import peeking, peeking_boards, peeking_rules
@@ -58,7 +58,7 @@ def test_vectorised_leaders_are_the_suites(misses):
             }
             for row in range(4)
         ]
-        expected.append(leader(rows) is not None)
+        expected.append(find_leader(rows) is not None)
     assert peeking_boards.leads(wins, counts).tolist() == expected
     assert 5 < sum(expected) < 35
 

@@ -6,7 +6,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from suite.statistics.summary import Observation, median_interval, summarize, wilson
+from suite.statistics.summary import Observation, median_interval, summarize_seeds, wilson_interval
 
 pytestmark = pytest.mark.quick
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.quick
     ("hits", "n", "low", "high"), [(8, 10, 0.4902, 0.9433), (0, 5, 0.0, 0.4345), (5, 5, 0.5655, 1.0)]
 )
 def test_wilson_interval_of_known_cases(hits, n, low, high):
-    assert wilson(hits, n) == pytest.approx((low, high), abs=5e-5)
+    assert wilson_interval(hits, n) == pytest.approx((low, high), abs=5e-5)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def seeds(*hits, misses=()):
 
 
 def test_a_minority_of_misses_leaves_a_median():
-    summary = summarize(seeds(10, 20, 30, misses=[50]))
+    summary = summarize_seeds(seeds(10, 20, 30, misses=[50]))
     assert (summary.n, summary.hits, summary.median, summary.beyond) == (4, 3, 25, None)
     assert (summary.low, summary.high) == (10, None)
 
@@ -52,13 +52,13 @@ def test_a_minority_of_misses_leaves_a_median():
     ],
 )
 def test_half_or_more_misses_leave_only_a_bound(observations, beyond):
-    summary = summarize(observations)
+    summary = summarize_seeds(observations)
     assert (summary.median, summary.beyond) == (None, beyond)
 
 
 @pytest.mark.parametrize("hits", range(8))
 def test_wilson_interval_agrees_with_scipy(hits):
-    assert wilson(hits, 7) == pytest.approx(stats.binomtest(hits, 7).proportion_ci(0.95, "wilson"), abs=1e-12)
+    assert wilson_interval(hits, 7) == pytest.approx(stats.binomtest(hits, 7).proportion_ci(0.95, "wilson"), abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [6, 9, 12, 20])

@@ -11,7 +11,7 @@ from typing import Any
 import conftest
 import pytest
 
-from suite.claims.claim import Check, load, parse
+from suite.claims.claim import Check, load_claims, parse_claims
 from suite.contract import UserError
 from suite.studies import __main__ as studies
 
@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
 
 def checks() -> list[tuple[str, Check]]:
     """The checks with a study, of all committed claims."""
-    entries = [claim for paper in load().values() for claim in paper.claims]
+    entries = [claim for paper in load_claims().values() for claim in paper.claims]
     return [(claim.id, check) for claim in entries for check in claim.checks if check.study]
 
 
@@ -51,7 +51,7 @@ def test_every_study_that_a_claim_names_takes_its_arguments(monkeypatch: pytest.
 
 
 def test_claims_are_short_unique_and_measured() -> None:
-    ids = [claim.id for paper in load().values() for claim in paper.claims]
+    ids = [claim.id for paper in load_claims().values() for claim in paper.claims]
     assert len(set(ids)) == len(ids)
     for path in (ROOT / "results" / "claims").glob("*.yaml"):
         for part in re.split(r"^  - id: ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
@@ -65,7 +65,7 @@ def test_every_study_of_a_claim_takes_less_than_ten_minutes_in_all() -> None:
 
 
 def test_the_example_on_the_page_is_a_claim_that_holds() -> None:
-    (claim,) = parse(block("yaml"), "example.yaml").claims
+    (claim,) = parse_claims(block("yaml"), "example.yaml").claims
     namespace: dict[str, Any] = {}
     exec(block("python"), namespace)
     assert [check.name for check in claim.checks] == ["cycle", "gradient"]
@@ -78,7 +78,7 @@ def test_the_example_on_the_page_is_a_claim_that_holds() -> None:
 
 def test_the_example_without_a_region_is_refused() -> None:
     with pytest.raises(UserError, match=r"example\.yaml.*above, below or both"):
-        parse(block("yaml").replace("{above: 0.1}", "{}"), "example.yaml")
+        parse_claims(block("yaml").replace("{above: 0.1}", "{}"), "example.yaml")
 
 
 def test_the_command_prints_one_line_of_json() -> None:

@@ -96,10 +96,10 @@ def test_a_failed_run_leaves_no_file(cell: grid.Cell, monkeypatch: pytest.Monkey
 def test_every_task_has_five_optimizers_and_two_tasks_have_every_mode() -> None:
     cells = list(grid.cells(GRID))
     optimizers = {(cell.task, cell.data, cell.optimizer) for cell in cells if cell.world == 1}
-    for task in load.members("tasks"):
+    for task in load.find_members("tasks"):
         assert len({name for other, _, name in optimizers if other == task}) >= 5, task
     modes = {(cell.task, cell.mode) for cell in cells if cell.world > 1}
-    presets = {path.stem for path in load.files("comm")}
+    presets = {path.stem for path in load.find_files("comm")}
     presets -= {name for name in presets if name.startswith("kfac_")}  # how K-FAC's statistics travel
     assert {task for task, _ in modes} == {"resnet50", "frnn"}
     for task in ("resnet50", "frnn"):

@@ -10,7 +10,7 @@ from suite.studies import superlinear
 def test_the_claim_holds_and_the_published_ratios_are_those_of_the_rows() -> None:
     for name, first, last in (("fall", "A3-26", "A3-29"), ("level", "A3-30", "A3-33")):
         assert holds("osawa2020-super-linear", name)
-        times = [published.row(id).value for id in (last, first)]
+        times = [published.find_row(id).value for id in (last, first)]
         assert check_of("osawa2020-super-linear", name).published == pytest.approx(times[0] / times[1], abs=5e-3)
 
 

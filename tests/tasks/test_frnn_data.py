@@ -309,9 +309,9 @@ def test_check_and_census(written: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.parametrize("variant, parameters", [("1d", 600_873), ("0d", 493_001)])
 def test_the_published_size_without_any_data(variant: str, parameters: int) -> None:
-    from suite.verbs.plan import plan
+    from suite.verbs.plan import describe_plan
 
-    found = plan(configure.resolve(["task=frnn", "scale=paper", f"task.variant={variant}"]))
+    found = describe_plan(configure.resolve(["task=frnn", "scale=paper", f"task.variant={variant}"]))
     assert found["parameters"] == parameters and found["data"] == "DIII-D" and found["batch_size"] == 128
 
 

@@ -108,7 +108,7 @@ def test_loss_and_every_gradient_agree(options: dict[str, Any]) -> None:
 FULL_RANK = {"soap": {"max_size": 8}}
 
 
-LOOKS = [name for name, node in engines.INSIDE.items() if "shapes" in load.common(node["module"]).NEEDS]
+LOOKS = [name for name, node in engines.INSIDE.items() if "shapes" in load.load_member(node["module"]).NEEDS]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", *LOOKS])

@@ -103,7 +103,7 @@ def test_three_updates_of_every_optimizer_are_finite(task: str, scale: str, writ
     further = ["task.placement=replicated", "task.batch_size=256"]  # most optimizers need DLRM's tables in one piece
     further = further if task == "dlrm" else []
     tried = 0
-    for optimizer in load.members("optimizers"):
+    for optimizer in load.find_members("optimizers"):
         try:
             config = scales.settings(task, scale, written(task), f"optimizer={optimizer}", *further)
             values = losses(config, 3)
@@ -117,7 +117,7 @@ def test_three_updates_of_every_optimizer_are_finite(task: str, scale: str, writ
     assert tried >= 10
 
 
-@pytest.mark.parametrize("optimizer", sorted(load.members("optimizers")))
+@pytest.mark.parametrize("optimizer", sorted(load.find_members("optimizers")))
 def test_an_untuned_rate_lies_in_the_optimizers_range(optimizer: str) -> None:
     for task, scale in (("bert", "gpu"), ("frnn", "paper")):
         config = configure.compose_nodes([f"task={task}", f"scale={scale}", f"optimizer={optimizer}"])

@@ -36,7 +36,7 @@ def bert(backend: str, *options: str, **changes: Any) -> Any:
 
 def product(backend: str, x: Any, weight: Any, pattern: Any, slope: Any, kind: str) -> list[np.ndarray]:
     """x Wᵀ and its gradients by x and by the blocks, in float64."""
-    half = load.half("suite.tasks._sparse", backend)
+    half = load.load_half("suite.tasks._sparse", backend)
     if backend == "torch":
         import torch
 
@@ -233,7 +233,7 @@ PUBLISHED = {"E1-01": "small", "E1-03": "base", "E1-07": "mini", "E1-09": "mediu
 
 @pytest.mark.parametrize("row", PUBLISHED)
 def test_operations_are_those_of_the_published_table(row: str) -> None:
-    details = next(one for one in published.rows_for("bert") if one.id == row).details
+    details = next(one for one in published.find_rows("bert") if one.id == row).details
     sizes = ["data=records", f"variant={PUBLISHED[row]}", "sequence=128"]
     if "block" in details:
         sizes += ["sparsity=dynamic", f"sparse.block={details['block']}"]
@@ -253,7 +253,7 @@ def test_the_learning_rate_follows_the_published_rule_and_the_result_counts() ->
         events = list(loop.train(task, engines.engine(settings, task), settings))
         told = [{"event": type(event).__name__.lower(), **vars(event)} for event in events]
         rates.append([event["hyper"]["lr"] for event in told if event["event"] == "step"])
-        folded.append((record.fold(told, task.targets), task))
+        folded.append((record.fold_events(told, task.targets), task))
     assert rates[1] == pytest.approx([sparsity(share=0.6).rate * rate for rate in rates[0]])
     (dense_result, dense_task), (result, task) = folded
     assert result["flops"] == {"sample": task.flops(), "trained": task.flops() * 16}
@@ -297,5 +297,5 @@ def test_bfloat16_keeps_sums_wide_and_grows_by_gradient(backend: str, execution:
 def test_the_first_line_of_a_run_says_that_it_is_sparse() -> None:
     for options, said in ((SPARSE[1], "dynamic random blocks of 4 × 4, 60 % zero · learning rate × 2.4"), ([], "")):
         settings = small("bert", [*SMALL_BERT, *options], "optimizer=adamw")
-        line = console.headline(settings, execution.make_task(settings))
+        line = console.describe_run(settings, execution.make_task(settings))
         assert said in line and ("blocks" in line) == bool(said)

@@ -202,7 +202,7 @@ def test_the_plan_knows_the_published_sizes_without_data() -> None:
         (["scale=paper"], 209_125_376),
         (["scale=paper", "task.variant=big_enfr"], 342_605_824),
     ):
-        found = plan.plan(configure.resolve(["task=transformer", *words]))
+        found = plan.describe_plan(configure.resolve(["task=transformer", *words]))
         assert found["parameters"] == parameters and any("data_dir" in line for line in found["missing"])
 
 

@@ -61,7 +61,7 @@ def _run(bed: Testbed, options: argparse.Namespace) -> int:
     command = [word for index, word in enumerate(options.command) if index or word != "--"]
     ranks = options.ranks or options.hosts
     if not command or ranks % options.hosts:
-        raise UserError("run: type --hosts H --ranks R -- COMMAND …, with R a multiple of H")
+        raise UserError("run: use --hosts H --ranks R -- COMMAND …, with R a multiple of H")
     local = ranks // options.hosts
     variables = [rendezvous(rank, ranks, options.hosts, bed.addresses[0]) for rank in range(ranks)]
     before, began = [bed.sent(host) for host in range(options.hosts)], time.monotonic()

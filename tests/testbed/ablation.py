@@ -52,7 +52,7 @@ def main(backend: str = "torch", rate: str = "1gbit") -> int:
     for name, case in found.items():
         ratios = sorted(a / b for a, b in zip(case["seconds"], found["sgd"]["seconds"], strict=True))
         medians[name] = statistics.median(ratios)
-        row = published.row(ROWS.get(name, name)) if name != "sgd" else None
+        row = published.find_row(ROWS.get(name, name)) if name != "sgd" else None
         sent = case["bytes"]["by_name"]
         print(
             COLUMNS.format(

@@ -21,7 +21,9 @@ COLUMNS = "{:<18}{:<7}{:>6}{:>15}{:>15}{:>10}{:>10}"
 
 def modes() -> dict[str, CommSettings]:
     """The `comm` settings of every preset that has one mode; policies choose among others."""
-    found = {name: configure.resolve_training(["task=resnet50", f"comm={name}"]).comm for name in load.options("comm")}
+    found = {
+        name: configure.resolve_training(["task=resnet50", f"comm={name}"]).comm for name in load.list_options("comm")
+    }
     return {name: node for name, node in found.items() if not node.policy}
 
 

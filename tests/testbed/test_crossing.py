@@ -27,7 +27,7 @@ def said(node: CommSettings, backend: str) -> float:
     words = ["+task=resnet50", "network=1gbit", f"network.all_gather={ALL_GATHER[backend]}"]
     given = configure.resolve_training(words).network
     assert given
-    where, channel = network.make(given), setup.channel(node, None)
+    where, channel = network.make_network(given), setup.make_channel(node, None)
     world = HOSTS * LOCAL
     entries = channel.topology.traffic("", VALUES, channel=channel, itemsize=4, world=world, locals=LOCAL)
     return cost.crossing(entries, Place(world, LOCAL), where)

@@ -111,7 +111,7 @@ def test_jax_fails_when_a_host_is_lost_and_goes_on_when_started_again(bed: Testb
     lost.communicate()
     output, _ = first.communicate(timeout=120)
     assert first.returncode != 0 and not (tmp_path / "hosts" / "result.json").exists(), output
-    step = checkpoint.latest(tmp_path / "hosts")
+    step = checkpoint.find_latest(tmp_path / "hosts")
     assert step
     commands = [(host, command) for host in range(2)]
     printed = bed.run(commands, each=each, deadline=240, environment=environment(), folder=tmp_path)
@@ -140,7 +140,7 @@ def test_the_other_host_says_whom_it_lost_and_leaves_nothing(
     output, _ = hosts[left].communicate(timeout=BOUND)
     assert hosts[left].returncode not in (0, 2), output
     assert not (tmp_path / "hosts" / "result.json").exists()
-    step = checkpoint.latest(tmp_path / "hosts")
+    step = checkpoint.find_latest(tmp_path / "hosts")
     why = [f"lost rank {lost} at {bed.addresses[lost]}"]
     if (kind, lost) == ("jax", 0):
         why.append("was terminated, possibly because another rank failed")
@@ -162,7 +162,7 @@ def test_a_cable_that_is_out_is_noticed_by_the_deadline(bed: Testbed, tmp_path: 
         bed.cut(1)
         for rank in ranks:
             output, _ = rank.communicate(timeout=120)
-            step = checkpoint.latest(folder / "hosts")
+            step = checkpoint.find_latest(folder / "hosts")
             assert rank.returncode != 0 and step, output
             assert f"{folder / 'hosts'}: the same command continues from step {step}\n" in output
         assert not (folder / "hosts" / "result.json").exists()
@@ -173,7 +173,7 @@ def wait_for(process: "subprocess.Popen[str]", directory: Path) -> None:
     """Until the run's third checkpoint."""
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
-        if (checkpoint.latest(directory) or 0) >= 30:
+        if (checkpoint.find_latest(directory) or 0) >= 30:
             return
         time.sleep(0.01)
     raise AssertionError(f"no checkpoint: {process.communicate(timeout=5)[0]}")

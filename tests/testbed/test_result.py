@@ -71,7 +71,7 @@ def test_a_ratio_where_all_that_a_rank_sends_leaves_its_host() -> None:
             "device": "cpu",
         }
         started = {"event": "started", "step": 0, "resumed": False, "facts": facts | {"bytes": counted}}
-        return record.fold([started], [])["bytes"]
+        return record.fold_events([started], [])["bytes"]
 
     ledger = {"sent": 200, "by_name": {"gradients": 200}, "by_level": {"flat": 200}}
     assert fold(ledger) == ledger

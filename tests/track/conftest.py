@@ -25,7 +25,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with MLflow's tables, which take a second and a half to make."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    with server.connected(f"sqlite:///{path}"):
+    with server.connect_client(f"sqlite:///{path}"):
         return path
 
 

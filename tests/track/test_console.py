@@ -20,7 +20,7 @@ from suite.contract import Data, Evaluated, Finished, Started, Step, Target
 from suite.published import matching
 from suite.settings.configure import resolve_training
 from suite.track import sweep, words
-from suite.track.console import Console, patience, printer
+from suite.track.console import Console, make_printer, show_patience
 
 DIGITS = Data(
     "real", "scikit-learn digits", "87ff", {"train": 1437, "valid": 360}, note="too few to compare", unit="images"
@@ -86,9 +86,9 @@ def test_what_takes_long_is_named_and_what_does_not_is_not(monkeypatch: pytest.M
         said.set()
 
     monkeypatch.setattr("builtins.print", spy)
-    with patience("soon done", seconds=60):
+    with show_patience("soon done", seconds=60):
         pass
-    with patience("reading the data of bert", seconds=0):
+    with show_patience("reading the data of bert", seconds=0):
         assert said.wait(30)
     assert printed == ["reading the data of bert …"]
 
@@ -173,7 +173,7 @@ def test_resumed_interrupted_reused(capsys: pytest.CaptureFixture[str]) -> None:
     resumed, interrupted, reused = capsys.readouterr().out.splitlines()
     assert resumed == "continuing from step 50"
     assert interrupted == "interrupted (SIGINT): saved in runs/a; the same command continues from step 57"
-    assert reused == "this run has a result already: runs/a/result.json; to run it again, type force=true"
+    assert reused == "this run has a result already: runs/a/result.json; to run it again, set force=true"
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def close(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     def call(**changes: Any) -> str:
         result = result_of(made) | changes
         config = result["spec"]["config"]
-        Console(config, None).closing(result, Path("runs/a/result.json"), published.rows_for("resnet50"))
+        Console(config, None).closing(result, Path("runs/a/result.json"), published.find_rows("resnet50"))
         return capsys.readouterr().out
 
     return call
@@ -204,13 +204,13 @@ def test_the_closing_table(made: Path, close: Callable[..., str]) -> None:
     spent = " all in · compile 0.0 s · median step "
     assert any(" of training, " in line and spent in line and line.endswith(" · cpu") for line in lines)
     assert any(re.match(r"[A-Z]\d-\d\d (SGD|Nesterov), .* ResNet-50 ", line) for line in lines)
-    assert f"6 of 190 published rows, {matching.ORDER}. To see all, type suite board" in lines
+    assert f"6 of 190 published rows, {matching.ORDER}. To see all, run suite board" in lines
     assert "…" not in printed, "nothing is cut"
     assert "never accuracy, steps or seconds" in " ".join(lines)
     assert f"Data: {result['data']['note']}" in lines
     assert lines[-2:] == [
         "result runs/a/result.json",
-        "MLflow not sent (track=none); to send it, type suite sync runs/a",
+        "MLflow not sent (track=none); to send it, run suite sync runs/a",
     ]
     assert "\x1b" not in printed and max(map(len, printed.splitlines())) <= 120
 
@@ -253,11 +253,11 @@ def test_a_sweep_s_runs_stand_side_by_side(made: Path, tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(json.dumps(result | changes))
-    assert sweep.comparison([([], tmp_path / "hit")]).caption is None
+    assert sweep.make_table([([], tmp_path / "hit")]).caption is None
     runs = [(["task=a", f"seed={seed}"], tmp_path / name) for seed, name in enumerate(("hit", "miss", "nothing"))]
-    file, screen = io.StringIO(), printer()
+    file, screen = io.StringIO(), make_printer()
     screen.file, screen.width = file, 400
-    screen.print(sweep.comparison([*runs, (["task=a", "seed=9"], None)]))
+    screen.print(sweep.make_table([*runs, (["task=a", "seed=9"], None)]))
     head, _, *lines, note = [re.sub(r"\s+", " ", line).strip() for line in file.getvalue().splitlines()]
     assert head == "run target reached at step train s at the end result"
     easy, last = result["targets"][0], result["curve"][-1]
@@ -275,4 +275,4 @@ def test_a_sweep_s_runs_stand_side_by_side(made: Path, tmp_path: Path) -> None:
     ("seconds", "text"), [(0.25, "0.25 s"), (99.94, "99.9 s"), (330, "5.5 min"), (3600, "60 min"), (104400, "29 h")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert words.format_duration(seconds) == text

@@ -24,18 +24,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 
 def test_a_second_send_adds_nothing(store: Path, run: Path) -> None:
-    first = mlflow.send(run)
+    first = mlflow.send_run(run)
     counts = [query(store, f"select count(*) from {table}") for table in ("runs", "metrics", "params", "tags")]
-    assert mlflow.send(run) == first
+    assert mlflow.send_run(run) == first
     assert [query(store, f"select count(*) from {table}") for table in ("runs", "metrics", "params", "tags")] == counts
 
 
 def test_names_parameters_and_tags(store: Path, run: Path) -> None:
-    run_id, result = mlflow.send(run), result_of(run)
+    run_id, result = mlflow.send_run(run), result_of(run)
     assert query(store, "select name from experiments where experiment_id > 0") == [
         ("resnet50/laptop/scikit-learn digits",)
     ]
-    with server.connected() as client:
+    with server.connect_client() as client:
         sent = client.get_run(run_id)
     assert sent.info.run_name == "sgd·float32·torch·s0"
     assert sent.info.status == "FINISHED"
@@ -57,16 +57,16 @@ def test_names_parameters_and_tags(store: Path, run: Path) -> None:
 
 def test_seconds_that_are_too_low_are_tagged(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "copy")
-    with view.snapshot(tmp_path / "copy") as before:
+    with view.view_run(tmp_path / "copy") as before:
         assert "busy_pauses" not in before.tags()
     marked = result_of(run) | {"busy_pauses": 2}
     (tmp_path / "copy" / "result.json").write_text(json.dumps(marked))
-    with view.snapshot(tmp_path / "copy") as seen:
+    with view.view_run(tmp_path / "copy") as seen:
         assert seen.tags()["busy_pauses"] == "2"
 
 
 def test_metrics_are_the_run_s_own(store: Path, run: Path) -> None:
-    sent, result = history(mlflow.send(run)), result_of(run)
+    sent, result = history(mlflow.send_run(run)), result_of(run)
     events = record.read_events(run / "events.jsonl")
     steps = [event for event in events if event["event"] == "step"]
     assert sent["train/loss"] == [(event["step"], event["loss"]) for event in steps]
@@ -78,7 +78,7 @@ def test_metrics_are_the_run_s_own(store: Path, run: Path) -> None:
 
 
 def test_time_to_target_equals_the_result(store: Path, run: Path) -> None:
-    sent, (easy, hard) = history(mlflow.send(run)), result_of(run)["targets"]
+    sent, (easy, hard) = history(mlflow.send_run(run)), result_of(run)["targets"]
     assert easy["reached"] and not hard["reached"]
     step = easy["step"]
     assert sent["time_to/top1_5/seconds"] == [(step, easy["train_seconds"])]
@@ -88,7 +88,7 @@ def test_time_to_target_equals_the_result(store: Path, run: Path) -> None:
 
 
 def test_artifacts_are_the_files(store: Path, run: Path, tmp_path: Path) -> None:
-    run_id = mlflow.send(run)
+    run_id = mlflow.send_run(run)
     files = artifacts(run_id, tmp_path / "down")
     assert set(files) == {"config.yaml", "header.json", "events.jsonl", "result.json", "curve.svg", "report.html"}
     for name in set(files) - {"curve.svg", "report.html"}:
@@ -100,7 +100,7 @@ def test_mlflow_opens_the_experiment_as_training_with_its_data_and_a_description
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{store}")
-    sent = client.get_run(mlflow.send(run))
+    sent = client.get_run(mlflow.send_run(run))
     experiment = client.get_experiment(sent.info.experiment_id)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     (logged,) = sent.inputs.dataset_inputs
@@ -115,9 +115,9 @@ def test_an_experiment_of_an_older_version_opens_as_training_too(store: Path, ru
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{store}")
-    with view.snapshot(run) as seen:
+    with view.view_run(run) as seen:
         old = client.create_experiment(seen.experiment)
-    mlflow.send(run)
+    mlflow.send_run(run)
     assert client.get_experiment(old).tags["mlflow.experimentKind"] == "custom_model_development"
 
 
@@ -127,7 +127,7 @@ def test_an_interrupted_run_is_continued(
     from mlflow import MlflowClient
 
     cut(run, 10)
-    run_id = mlflow.send(run)
+    run_id = mlflow.send_run(run)
     assert status(run_id) == "KILLED"
     assert [step for step, _ in history(run_id)["train/loss"]] == list(range(1, 11))
     shutil.copytree(made, run, dirs_exist_ok=True)
@@ -139,20 +139,20 @@ def test_an_interrupted_run_is_continued(
         return log_batch(self, run_id, metrics=metrics, **others)
 
     monkeypatch.setattr(MlflowClient, "log_batch", spy)
-    assert mlflow.send(run) == run_id
+    assert mlflow.send_run(run) == run_id
     assert steps == list(range(11, 21)), "only what was missing is sent"
     assert status(run_id) == "FINISHED"
     continued = history(run_id)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(empty_store, store.with_name('other.db'))}")
-    assert history(mlflow.send(run)) == continued
+    assert history(mlflow.send_run(run)) == continued
 
 
 def test_a_run_cut_back_to_its_checkpoint_is_sent_anew(store: Path, run: Path, made: Path) -> None:
     """Points that the log no longer holds cannot be taken out of an MLflow run."""
     cut(run, 10, seconds=1.0)
-    old = mlflow.send(run, parent="someone")
+    old = mlflow.send_run(run, parent="someone")
     shutil.copytree(made, run, dirs_exist_ok=True)
-    new = mlflow.send(run)
+    new = mlflow.send_run(run)
     assert new != old
     assert query(store, "select run_uuid from runs where lifecycle_stage = 'active'") == [(new,)]
     assert tags(new)["mlflow.parentRunId"] == "someone"
@@ -167,20 +167,20 @@ def test_a_run_is_running_while_its_directory_is_locked(store: Path, run: Path) 
     with (run / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         log.write_text("\n".join(whole.splitlines()[:-1]) + "\n")
-        run_id = mlflow.send(run)
+        run_id = mlflow.send_run(run)
         assert (status(run_id), tags(run_id)["outcome"]) == ("RUNNING", "running")
         log.write_text(whole)
-        assert mlflow.send(run) == run_id
+        assert mlflow.send_run(run) == run_id
         assert (status(run_id), tags(run_id)["outcome"]) == ("KILLED", "interrupted")
         log.write_text("\n".join(whole.splitlines()[:-1]) + "\n")
-    mlflow.send(run)
+    mlflow.send_run(run)
     assert (status(run_id), tags(run_id)["outcome"]) == ("KILLED", "killed")
 
 
 def test_a_directory_without_events_is_refused(store: Path, run: Path) -> None:
     (run / "events.jsonl").write_text("")
     with pytest.raises(UserError, match="training has not started"):
-        mlflow.send(run)
+        mlflow.send_run(run)
 
 
 def test_an_unfinished_run_of_another_version_is_refused(store: Path, run: Path) -> None:
@@ -188,7 +188,7 @@ def test_an_unfinished_run_of_another_version_is_refused(store: Path, run: Path)
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("task:\n", "task:\n  forgotten_option: 1\n"))
     with pytest.raises(UserError, match=r"a: its configuration cannot be read here: .*forgotten_option: unknown"):
-        mlflow.send(run)
+        mlflow.send_run(run)
 
 
 def tracked(directory: Path) -> AnyRun:
@@ -199,13 +199,13 @@ def tracked(directory: Path) -> AnyRun:
 
 def test_finish_adds_the_rows_beside_the_run_once(store: Path, run: Path) -> None:
     silent = record.load_run(result_of(run))
-    assert mlflow.finish(silent, run) is None, "track=none"
+    assert mlflow.finish_run(silent, run) is None, "track=none"
     assert query(store, "select count(*) from runs") == [(0,)]
     shown = tracked(run)
-    mlflow.finish(shown, run)
-    mlflow.finish(shown, run)
+    mlflow.finish_run(shown, run)
+    mlflow.finish_run(shown, run)
     rows = query(store, "select value from tags where key = 'row'")
-    chosen = matching.choose(published.rows_for("resnet50"), shown, samples=1437)
+    chosen = matching.choose_rows(published.find_rows("resnet50"), shown, samples=1437)
     assert sorted(id for (id,) in rows) == sorted(row.id for row in chosen)
 
 
@@ -213,16 +213,16 @@ def test_an_interrupted_run_ends_without_an_alarm(store: Path, run: Path) -> Non
     shown = tracked(run)
     cut(run, 10)
     assert not (run / "result.json").exists()
-    assert status(mlflow.finish(shown, run)) == "KILLED"
+    assert status(mlflow.finish_run(shown, run)) == "KILLED"
 
 
 def test_a_published_row_keeps_its_numbers(store: Path) -> None:
-    row = published.row("A1-12")
-    with server.connected() as client:
-        where = server.experiment(client, "x")
-        assert mlflow.publish(client, where, [row]) == 1
+    row = published.find_row("A1-12")
+    with server.connect_client() as client:
+        where = server.find_experiment(client, "x")
+        assert mlflow.publish_rows(client, where, [row]) == 1
         client.set_experiment_tag(where, mlflow.ROWS, "")  # as if ended before the tag was set
-        assert mlflow.publish(client, where, [row]) == 0
+        assert mlflow.publish_rows(client, where, [row]) == 0
         (sent,) = client.search_runs([where], "tags.published = 'true' and tags.row = 'A1-12'")
     assert sent.data.metrics["published/value"] == row.value
     assert sent.data.metrics["published/time_seconds"] == row.time_seconds
@@ -230,8 +230,8 @@ def test_a_published_row_keeps_its_numbers(store: Path) -> None:
 
 
 def test_a_sweep_has_a_parent(store: Path, run: Path) -> None:
-    parent, child = mlflow.parent_run("sweep", like=record.load_run(result_of(run))), mlflow.send(run)
-    assert mlflow.send(run, parent=parent) == child
+    parent, child = mlflow.parent_run("sweep", like=record.load_run(result_of(run))), mlflow.send_run(run)
+    assert mlflow.send_run(run, parent=parent) == child
     assert tags(child)["mlflow.parentRunId"] == parent
     assert len(query(store, "select distinct experiment_id from runs")) == 1
 
@@ -246,7 +246,7 @@ def test_a_dead_server_is_one_line_soon(store: Path, run: Path, monkeypatch: pyt
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@127.0.0.1:{closed_port()}")
     before, start = dict(os.environ), time.monotonic()
     with pytest.raises(UserError) as error:
-        mlflow.send(run)
+        mlflow.send_run(run)
     assert time.monotonic() - start < 5  # MLflow itself tries for minutes
     assert re.search(r"refused.*suite sync", str(error.value))
     assert "secret" not in str(error.value) and "\n" not in str(error.value)
@@ -258,18 +258,18 @@ def test_a_silent_server_is_given_up(run: Path, monkeypatch: pytest.MonkeyPatch)
     with socket.socket() as silent, pytest.raises(UserError, match="timed out"):
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        mlflow.send(run, uri=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        mlflow.send_run(run, uri=f"http://127.0.0.1:{silent.getsockname()[1]}")
 
 
 def test_a_database_that_cannot_be_opened_is_given_up(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unable to open database"):
-        mlflow.send(run, uri=f"sqlite:///{tmp_path}/nowhere/mlflow.db")
+        mlflow.send_run(run, uri=f"sqlite:///{tmp_path}/nowhere/mlflow.db")
 
 
 def test_the_environment_is_left_alone(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
     before = dict(os.environ)
-    with server.connected():
+    with server.connect_client():
         assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77", "the user's own setting holds"
         assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "1"
     assert dict(os.environ) == before
@@ -277,17 +277,17 @@ def test_the_environment_is_left_alone(store: Path, monkeypatch: pytest.MonkeyPa
 
 def test_where_mlflow_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert server.address() == "sqlite:///mlflow.db"
+    assert server.find_address() == "sqlite:///mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking")
-    assert server.address() == "http://tracking"
-    assert server.address("http://other") == "http://other"
+    assert server.find_address() == "http://tracking"
+    assert server.find_address("http://other") == "http://other"
     assert server.how_to_open("postgresql://me:secret@host/db").count("postgresql://me:***@host/db'")
 
 
 def test_the_picture_depends_on_the_run_alone(made: Path) -> None:
     result, events = result_of(made), record.read_events(made / "events.jsonl")
-    first, second = (picture.curve(result, events, title="x") for _ in range(2))
+    first, second = (picture.draw_curve(result, events, title="x") for _ in range(2))
     assert first == second
     assert b"dc:date" not in first
     result["targets"] = []
-    assert picture.curve(result, events, title="x") != first, "the targets are drawn"
+    assert picture.draw_curve(result, events, title="x") != first, "the targets are drawn"

@@ -11,7 +11,7 @@ from stored import cut, result_of
 from suite import published
 from suite.contract import UserError
 from suite.track import mlflow, server
-from suite.track.pull import pull
+from suite.track.pull import pull_runs
 from suite.verbs import sync
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine published rows instead of two hundred, which would take three seconds; one has no number."""
-    rows = [row for row in published.rows_for("resnet50") if row.table in ("C1", "I3")][:9]
+    rows = [row for row in published.find_rows("resnet50") if row.table in ("C1", "I3")][:9]
     assert [isinstance(row.value, str) for row in rows].count(True) == 5
-    monkeypatch.setattr(published, "rows_for", lambda task: rows)
+    monkeypatch.setattr(published, "find_rows", lambda task: rows)
 
 
 def test_sync_and_pull_round_trip(store: Path, run: Path, few_rows: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,21 +44,21 @@ def test_sync_and_pull_round_trip(store: Path, run: Path, few_rows: None, capsys
     assert {file.name for file in pulled.iterdir()} == {"config.yaml", "header.json", "events.jsonl", "result.json"}
     assert sync.main(["pulled"]) == 0
     assert "0 sent, 1 already there" in capsys.readouterr().out
-    assert list(pull(Path("pulled"))) == [(pulled, "there")]
+    assert list(pull_runs(Path("pulled"))) == [(pulled, "there")]
 
 
 def test_pull_overwrites_nothing(store: Path, run: Path) -> None:
-    mlflow.send(run)
+    mlflow.send_run(run)
     other = Path("pulled/resnet50") / result_of(run)["hash"]
     shutil.copytree(run, other)
     (other / "header.json").write_text('{"execution_id": "another"}')
-    assert list(pull(Path("pulled"))) == [(other.with_name(other.name + ".2"), "written")]
+    assert list(pull_runs(Path("pulled"))) == [(other.with_name(other.name + ".2"), "written")]
     assert (other / "header.json").read_text() == '{"execution_id": "another"}'
 
 
 @pytest.mark.parametrize("name", ["result.json", "events.jsonl", "config.yaml"])
 def test_a_tampered_artifact_is_refused(store: Path, run: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    mlflow.send(run)
+    mlflow.send_run(run)
     (file,) = Path("mlruns").rglob(name)
     file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
     assert sync.main(["--pull", f"sqlite:///{store}", "--out", "pulled"]) == 1
@@ -68,13 +68,13 @@ def test_a_tampered_artifact_is_refused(store: Path, run: Path, capsys: pytest.C
 
 def test_a_result_of_another_run_is_refused(store: Path, run: Path) -> None:
     """Even when its digest was changed along with it."""
-    run_id, result = mlflow.send(run), result_of(run)
+    run_id, result = mlflow.send_run(run), result_of(run)
     result["spec"]["config"]["optimizer"]["lr"] = 1.0
     (file,) = Path("mlruns").rglob("result.json")
     file.write_text(json.dumps(result))
-    with server.connected() as client:
+    with server.connect_client() as client:
         client.set_tag(run_id, "sha256/result.json", hashlib.sha256(file.read_bytes()).hexdigest())
-    ((_, outcome),) = pull(Path("pulled"))
+    ((_, outcome),) = pull_runs(Path("pulled"))
     assert "belongs to another run" in outcome
 
 

@@ -27,7 +27,7 @@ def test_data_without_a_task_says_which_there_are(suite: Call, capfd: pytest.Cap
             suite("data", *arguments)
         said = capfd.readouterr().err
         assert ended.value.code == 2 and said.startswith("usage: suite data TASK [--from DIR]")
-        assert f"TASK is missing; choose one of {', '.join(load.members('tasks'))}" in said
+        assert f"TASK is missing; choose one of {', '.join(load.find_members('tasks'))}" in said
 
 
 def test_data_adopts_a_directory_and_finds_damaged_files(suite: Call, tmp_path: Path) -> None:
@@ -49,19 +49,19 @@ def test_data_adopts_a_directory_and_finds_damaged_files(suite: Call, tmp_path: 
 def test_data_says_what_to_type(suite: Call) -> None:
     assert suite("data", "resnet50", "--from", "/nowhere")[0] == 2
     code, text = suite("data", "resnet50", "--check")
-    assert code == 2 and "type --from DIR" in text
+    assert code == 2 and "use --from DIR" in text
     code, text = suite("data", *CONF, "tiny", "--check")
     assert code == 2 and "none of its data is read from a directory" in text
     assert suite("data", *CONF, "tiny")[1].startswith("tiny      generated")
     assert "did you mean resnet50" in suite("data", "resnet5")[1]
 
 
-@pytest.mark.parametrize("name", load.members("tasks"))
+@pytest.mark.parametrize("name", load.find_members("tasks"))
 def test_a_task_that_reads_a_directory_can_count_check_and_do_without(name: str, tmp_path: Path) -> None:
     sources = configure.compose_nodes([f"task={name}", f"data_dir={tmp_path}"])["task"].get("sources", {})
     for source, node in sources.items():
         if "data_dir" in node["options"]:
-            module = load.common(configure.resolve([f"task={name}"]).task.module)
+            module = load.load_member(configure.resolve([f"task={name}"]).task.module)
             assert isinstance(module.PARTS, str), "`suite data` prints it"
             node = configure.resolve([f"task={name}", f"task.data={source}"]).task
             assert module.make(**node.options(), absent=True).shapes()

@@ -26,14 +26,14 @@ def test_list_holds_every_member_and_preset(suite: Call) -> None:
     found = json.loads(text)
     assert code == 0 and list(found) == [*listing.GROUPS, "here"]
     for group in load.GROUPS:
-        written = {name: load.backends(folder) for name, folder in load.members(group).items()}
+        written = {name: load.find_backends(folder) for name, folder in load.find_members(group).items()}
         if group == "optimizers":
             written["kfac_jax"] = ["jax"]  # inside of `external`
         assert {name: entry["backends"] for name, entry in found[group].items()} == written
     for group in ("tasks", "optimizers"):
-        assert list(found[group]) == load.options(group.removesuffix("s"))  # what may be typed
+        assert list(found[group]) == load.list_options(group.removesuffix("s"))  # what may be typed
     for group, folder in listing.FILES.items():
-        assert list(found[group]) == load.options(folder)
+        assert list(found[group]) == load.list_options(folder)
     for group in listing.GROUPS:
         for name, entry in found[group].items():
             assert set(entry) == {"backends", "summary", "citation", "results"}, name
@@ -56,7 +56,7 @@ def test_list_says_what_runs_here(suite: Call, monkeypatch: pytest.MonkeyPatch) 
         if backend == "jax":
             raise UserError("no jax")
 
-    monkeypatch.setattr(load, "framework", refuse)
+    monkeypatch.setattr(load, "check_framework", refuse)
     here = json.loads(suite("list", "--json")[1])["here"]
     assert here["jax"] is None and here["torch"]
     assert suite("list")[1].splitlines()[-1].endswith("jax not installed")

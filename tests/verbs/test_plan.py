@@ -12,7 +12,7 @@ from light import loaded
 from tiny_runs import CONF, TINY, Call, copied
 
 from suite import load
-from suite.launch.premises import missing
+from suite.launch.premises import list_missing
 from suite.settings import configure
 from suite.tasks._data.shapes import NAMES, write_jpeg
 
@@ -54,7 +54,7 @@ def test_plan_at_paper_scale_says_how_many_devices_papers_used(suite: Call) -> N
     text = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=32768")[1]
     (line,) = [line for line in text.splitlines() if line.startswith("papers used")]
     assert "1,024 (A1-03, A1-06, A1-12 and " in line and line.endswith(
-        "devices for batch 32,768; this plan has 1; type world=N for another number"
+        "devices for batch 32,768; this plan has 1; set world=N for another number"
     )
     other = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=96")[1]
     assert re.search(r"papers used \d+ to [\d,]+ devices, with batch sizes other than 96; this plan has 1", other)
@@ -86,30 +86,30 @@ def test_plan_names_missing_devices_and_frameworks(monkeypatch: pytest.MonkeyPat
     run = configure.resolve_training(["task=resnet50", "backend=jax", "world=2"])
     cores = len(os.sched_getaffinity(0))
     monkeypatch.setattr("suite.launch.premises.gpus", lambda: 0)
-    assert missing(run) == []
-    assert missing(change(run, {"device": "cuda"})) == ["2 GPUs; this machine has none"]
-    assert missing(change(run, {"world": 1000 * cores}))[0].startswith(
+    assert list_missing(run) == []
+    assert list_missing(change(run, {"device": "cuda"})) == ["2 GPUs; this machine has none"]
+    assert list_missing(change(run, {"world": 1000 * cores}))[0].startswith(
         f"{1000 * cores:,} devices; this machine has {cores} CPU core"
     )
     monkeypatch.setattr("suite.launch.premises.gpus", lambda: 1)
-    assert missing(run) == ["2 GPUs; this machine has 1"]
+    assert list_missing(run) == ["2 GPUs; this machine has 1"]
     monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: None)
-    assert "pip install -e '.[jax]'" in missing(change(run, {"world": 1}))[0]
+    assert "pip install -e '.[jax]'" in list_missing(change(run, {"world": 1}))[0]
 
 
 def test_plan_counts_visible_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from suite.launch.premises import gpus
+    from suite.launch.premises import count_gpus
 
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: x)'\necho 'GPU 1: A (UUID: y)'\n")
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpus() == 2
+    assert count_gpus() == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert gpus() == 1
+    assert count_gpus() == 1
     monkeypatch.setenv("PATH", "/nowhere")
-    assert gpus() == 0
+    assert count_gpus() == 0
 
 
 def test_planned_bytes_are_those_of_the_ledger(suite: Call, two: Path) -> None:

@@ -89,7 +89,7 @@ def test_an_interrupted_command_continues(claims):
 def test_what_is_kept_has_the_name_that_submit_gives_it(claims, tmp_path, monkeypatch):
     from suite.claims import runs
 
-    monkeypatch.setattr(runs, "committed", lambda: tmp_path / "results")
+    monkeypatch.setattr(runs, "find_committed", lambda: tmp_path / "results")
     assert reproduce.main([str(claims), "--json", "--keep"]) == 0
     (kept,) = (tmp_path / "results" / "runs").rglob("*.json")
     assert kept.parent.name == "resnet50" and kept.name.startswith("digits-sgd-torch-s3-")

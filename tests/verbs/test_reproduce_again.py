@@ -18,7 +18,7 @@ STUDY = "lessard2016-heavy-ball-cycle"
 def committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of committed results with one claim's values; the working directory is beside it."""
     folder = tmp_path / "results"
-    shutil.copytree(evidence.committed() / "studies" / STUDY, folder / "studies" / STUDY)
+    shutil.copytree(evidence.find_committed() / "studies" / STUDY, folder / "studies" / STUDY)
     for module in (evidence, runs, again):
         monkeypatch.setattr(module, "committed", lambda: folder)
     (tmp_path / "work").mkdir()

@@ -73,7 +73,7 @@ def test_nothing_is_written_unless_all_pass_or_partial_is_given(suite: Call, one
     assert (
         code == 1
         and "curve.1.metrics.top1: the result has 99.0" in text
-        and "nothing was copied: 1 of 2 results do not pass; to copy the others, type --partial" in text
+        and "nothing was copied: 1 of 2 results do not pass; to copy the others, use --partial" in text
     )
     assert not (tmp_path / "kept").exists()
     code, text = suite("submit", str(one), str(wrong), "--to", "kept", "--partial")
@@ -96,7 +96,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
 ) -> None:
     from suite.entries import accept
 
-    planned = accept.copies
+    planned = accept.find_copies
 
     def late(*arguments: Any) -> Any:
         copies = planned(*arguments)
@@ -105,7 +105,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
         target.write_text("somebody else's")
         return copies
 
-    monkeypatch.setattr(accept, "copies", late)
+    monkeypatch.setattr(accept, "find_copies", late)
     code, text = suite("submit", str(one), "--to", "kept")
     assert code == 2 and "a file of this name exists" in text
     assert list(tree(tmp_path / "kept").values()) == [b"somebody else's"]  # the digest was removed again
@@ -224,7 +224,7 @@ def test_bad_usage_is_named(suite: Call, tmp_path: Path) -> None:
             ("RESULT.json",),
             "this directory is no checkout of the suite: it has no folder results; go to a checkout, or",
         ),
-        (("--doubt", "a.yaml", "b.json"), "a doubt is submitted alone: type suite submit --doubt FILE.yaml"),
+        (("--doubt", "a.yaml", "b.json"), "a doubt is submitted alone: run suite submit --doubt FILE.yaml"),
     ):
         code, text = suite("submit", *words)
         assert code == 2 and says in text, text

@@ -15,23 +15,22 @@ from suite.contract import UserError
 from suite.launch import execution
 from suite.record import record
 from suite.settings import configure
-from suite.settings.overrides import flat
-from suite.tuning import recipe
-from suite.tuning.trials import Trial, propose, table
-from suite.verbs import tune
+from suite.settings.overrides import flatten
+from suite.tuning import recipe, session
+from suite.tuning.trials import Trial, make_table, propose_trials
 
 SGD = {"name": "sgd", "lr": 0.05, "block_size": 128, "search": {"lr": [0.01, 1.0, "log"]}}
 
 
 def test_the_list_is_frozen() -> None:
-    points = propose(SGD, fixed=[], trials=8)
+    points = propose_trials(SGD, fixed=[], trials=8)
     expected = [0.1, 0.032, 0.32, 0.018, 0.18, 0.056, 0.56, 0.013]
     assert [point["optimizer.lr"] for point in points] == expected
-    assert propose(SGD, fixed=[], trials=3) == points[:3]
+    assert propose_trials(SGD, fixed=[], trials=3) == points[:3]
     plane = SGD | {"search": SGD["search"] | {"block_size": [0, 100, "linear"]}}
-    sizes = [point["optimizer.block_size"] for point in propose(plane, fixed=[], trials=4)]
+    sizes = [point["optimizer.block_size"] for point in propose_trials(plane, fixed=[], trials=4)]
     assert sizes == [33, 67, 11, 44] and all(isinstance(size, int) for size in sizes)
-    assert list(propose(plane, fixed=["optimizer.lr"], trials=1)[0]) == ["optimizer.block_size"]
+    assert list(propose_trials(plane, fixed=["optimizer.lr"], trials=1)[0]) == ["optimizer.block_size"]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ def test_the_list_is_frozen() -> None:
 )
 def test_ranges_that_are_not_understood_are_refused(search: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="search"):
-        propose(SGD | {"search": search}, fixed=[], trials=2)
+        propose_trials(SGD | {"search": search}, fixed=[], trials=2)
 
 
 def trial(number: int, *steps: int | None, top1: tuple[float, ...] = ()) -> Trial:
@@ -84,7 +83,7 @@ def test_the_best_is_so_with_the_worst_of_its_seeds(monkeypatch: pytest.MonkeyPa
     lines = [recipe._line(one) for one in ranked]
     assert lines[0]["again"] == [{"reached": "top1_0", "steps": 90}, {"reached": "top1_0", "steps": 92}]
     assert lines[-1]["again"] == [{"reached": None, "steps": None}] and "again" not in recipe._line(ranked[-2])
-    assert "top1_0 90, top1_0 92" in table(ranked)
+    assert "top1_0 90, top1_0 92" in make_table(ranked)
 
 
 def test_one_seed_and_trials_that_reach_nothing_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +186,7 @@ def test_a_recipe_holds_each_source_of_data_and_falls_back(tmp_path: Path) -> No
     }
     path = tmp_path / "recipe" / "both-sgd-laptop.yaml"
     path.parent.mkdir()
-    path.write_text(recipe.text(untouched, tuned))
+    path.write_text(recipe.render_recipe(untouched, tuned))
     assert recipe.tuned_in(path) == tuned
 
     def values(*overrides: str) -> list[Any]:
@@ -213,12 +212,12 @@ def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
     words = [f"task={task}", f"optimizer={optimizer}", f"scale={scale}"]
     for source, found in recipe.tuned_in(path).items():
         config = configure.resolve([*words, f"task.data={source}"])
-        values = flat(found["values"])
+        values = flatten(found["values"])
         assert {key: recipe.value_at(config, key) for key in values} == values
         assert config.tuning.plain() == {"source": path.stem, "trials": found["trials"]} and found["trials"] == len(
             found["tried"]
         )
-        rungs = [None, *(record.label(target) for target in execution.make_task(config).targets)]
+        rungs = [None, *(record.name_target(target) for target in execution.make_task(config).targets)]
 
         def score(line: dict[str, Any], unknown: float, rungs: list[Any] = rungs) -> tuple[int, int, float]:
             """Of the worst seed. Older recipes do not have `short` for further seeds: it is `unknown`."""

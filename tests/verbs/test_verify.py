@@ -91,7 +91,7 @@ def test_verify_allows_rounding_elsewhere_but_no_other_run(
     recorded = [json.loads(line) for line in (one / "events.jsonl").read_text().splitlines()]
     result = json.loads((one / "result.json").read_text())
     there = result["environment"] | {"cpu": "another"}
-    known = environment.fingerprint(there, device=result["spec"]["config"]["device"], threads=there["threads"])
+    known = environment.compute_fingerprint(there, device=result["spec"]["config"]["device"], threads=there["threads"])
     far = copied(one, tmp_path / "far", fingerprint=known, environment__cpu="another")
     near = copied(one, tmp_path / "near")
 

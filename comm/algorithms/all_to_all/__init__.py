@@ -6,7 +6,7 @@ same bytes, so all ranks hold the same bits afterwards.
 
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoder, Handle, Transport, Value
-from suite.comm.exchange import gathered, scattered
+from suite.comm.exchange import gather_rows, scatter_rows
 from suite.comm.transport import Entry, entry
 
 SUMMARY = "all-to-all of encoded chunks, sum in rank order, all-gather of the means"
@@ -16,8 +16,8 @@ CLOSED = False  # only for codecs that are closed under addition
 
 def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle]) -> Value:
     """The mean over ranks of a flat (n,) array."""
-    total = scattered(f"{name}/scatter", transport.chunks(values), encoder, transport, "worker")
-    means = gathered(f"{name}/gather", transport.averaged(total), encoder, transport, "server")
+    total = scatter_rows(f"{name}/scatter", transport.chunks(values), encoder, transport, "worker")
+    means = gather_rows(f"{name}/gather", transport.averaged(total), encoder, transport, "server")
     return means.reshape(-1)[: values.shape[0]]
 
 

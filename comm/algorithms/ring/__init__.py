@@ -6,7 +6,7 @@ grows with the number of hops, which is why this algorithm is here: it is what l
 
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoder, Handle, Transport, Value
-from suite.comm.exchange import gathered
+from suite.comm.exchange import gather_rows
 from suite.comm.transport import Entry, entry
 
 SUMMARY = "ring that decodes, adds and encodes at every hop"
@@ -22,7 +22,7 @@ def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport
         payloads = encoder.encode(f"hop{hop}", partial[None])
         received = [transport.shift(f"{name}/hop{hop}", payload) for payload in payloads]
         partial = encoder.decode(received, partial)[0] + transport.row(rows, behind=hop + 1)
-    parts = gathered(f"{name}/gather", transport.averaged(partial), encoder, transport, "server")
+    parts = gather_rows(f"{name}/gather", transport.averaged(partial), encoder, transport, "server")
     means = transport.xp.roll(parts, 1, 0)  # rank r holds chunk r + 1
     return means.reshape(-1)[: values.shape[0]]
 

@@ -41,9 +41,9 @@ class Int8(Codec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.block < 1:
-            raise UserError(f"codec int8: block={self.block}; type comm.codec.block=512")
+            raise UserError(f"codec int8: block={self.block}; set comm.codec.block=512")
         if self.rounding not in ("nearest", "stochastic"):
-            raise UserError(f"codec int8: rounding={self.rounding}; type comm.codec.rounding=nearest, or stochastic")
+            raise UserError(f"codec int8: rounding={self.rounding}; set comm.codec.rounding=nearest, or stochastic")
 
     @property
     def draws(self) -> bool:

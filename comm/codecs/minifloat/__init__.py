@@ -46,7 +46,7 @@ class MiniFloat(Codec):
                 "an exponent of 2 to 7; type for example comm.codec.exponent=4 comm.codec.mantissa=3"
             )
         if self.scale not in ("absmax", "none"):
-            raise UserError(f"codec minifloat: scale={self.scale}; type comm.codec.scale=absmax, or none")
+            raise UserError(f"codec minifloat: scale={self.scale}; set comm.codec.scale=absmax, or none")
 
     @property
     def width(self) -> int:

@@ -46,10 +46,10 @@ class Table(Codec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.bits <= 8:
-            raise UserError(f"codec table: bits={self.bits}; type comm.codec.bits=8, or 1 to 7")
+            raise UserError(f"codec table: bits={self.bits}; set comm.codec.bits=8, or 1 to 7")
         if self.percentiles not in ("sampled", "exact"):
             raise UserError(
-                f"codec table: percentiles={self.percentiles}; type comm.codec.percentiles=sampled, or exact"
+                f"codec table: percentiles={self.percentiles}; set comm.codec.percentiles=sampled, or exact"
             )
 
     @property

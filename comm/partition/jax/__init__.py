@@ -10,11 +10,11 @@ from suite.comm.codecs._codec import Codec
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.jax.alone import micro_batch, run
 from suite.comm.partition.jax.pipeline import Pipeline
-from suite.comm.partition.jax.processes import agreed
-from suite.comm.partition.jax.profile import profiled
+from suite.comm.partition.jax.processes import agree_on
+from suite.comm.partition.jax.profile import profile_stages
 from suite.comm.partition.jax.stages import Device as JaxDevice
 from suite.comm.partition.jax.tape import Tree, by_path, like
-from suite.comm.partition.jax.trace import Function, Traced, trace
+from suite.comm.partition.jax.trace import Function, Traced, trace_function
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.peers import PeerLost
 from suite.comm.partition.plan import Plan
@@ -66,8 +66,8 @@ def plan(
     Example:
         >>> print(plan(loss, params, (ids, mask, targets), devices=8, device=Device(32e9, 15.7e12, 9e11)))
     """
-    batch = samples(inputs)
-    kind = device or measured(memory)
+    batch = count_samples(inputs)
+    kind = device or measure_costs(memory)
     request = Request(devices, batch, kind, network, stages, micro_batches, schedule, rannc_compat=rannc_compat)
     return _planned(function, params, inputs, request, measure=device is None)
 
@@ -125,19 +125,19 @@ def partition(
         >>> pipeline.parameters = optax.apply_updates(pipeline.parameters, updates)
     """
     chosen = list(devices or sorted(jax.devices(), key=lambda one: (one.process_index, one.id)))
-    batch = samples(inputs)
-    request = Request(len(chosen), batch, device or measured(memory), network, stages, micro_batches, schedule)
-    result = agreed(lambda: _planned(function, params, inputs, request, measure=device is None))
+    batch = count_samples(inputs)
+    request = Request(len(chosen), batch, device or measure_costs(memory), network, stages, micro_batches, schedule)
+    result = agree_on(lambda: _planned(function, params, inputs, request, measure=device is None))
     traced = _traced(function, params, inputs, result.samples)
     return Pipeline(traced, result, params, chosen, channels=channels, activations=activations, seed=seed)
 
 
-def measured(memory: float) -> Device:
+def measure_costs(memory: float) -> Device:
     """A device whose operations are measured, so that its speeds are not used."""
     return Device(memory, 1.0, 1.0)
 
 
-def samples(inputs: Sequence[Tree]) -> int:
+def count_samples(inputs: Sequence[Tree]) -> int:
     """The number of samples of a batch: the length of its first array with axes.
 
     Raises:
@@ -157,7 +157,7 @@ def _planned(function: Function, params: Tree, inputs: Sequence[Tree], request: 
     wanted = min(request.batch, FIRST * request.devices)
     count = count or next(number for number in range(wanted, 0, -1) if request.batch % number == 0)
     traced = _traced(function, params, inputs, request.batch // count)
-    result = planned(profiled(traced) if measure else traced.graph, request)
+    result = planned(profile_stages(traced) if measure else traced.graph, request)
     if result.samples == traced.graph.samples:
         return result
     again = dataclasses.replace(request, micro_batches=result.pipelines * result.micro_batches)
@@ -166,14 +166,14 @@ def _planned(function: Function, params: Tree, inputs: Sequence[Tree], request: 
 
 def _traced(function: Function, params: Tree, inputs: Sequence[Tree], size: int) -> Traced:
     """The function traced with the first `size` samples of a batch."""
-    batch = samples(inputs)
+    batch = count_samples(inputs)
     leaves, structure = jax.tree.flatten(jax.tree.map(like, tuple(inputs)))
     split = [leaf.shape[:1] == (batch,) for leaf in leaves]
     parts = [
         jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype) if halved else leaf
         for leaf, halved in zip(leaves, split, strict=True)
     ]
-    return trace(function, jax.tree.map(like, params), jax.tree.unflatten(structure, parts), split=split)
+    return trace_function(function, jax.tree.map(like, params), jax.tree.unflatten(structure, parts), split=split)
 
 
 __all__ = [

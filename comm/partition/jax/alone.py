@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from suite.comm.partition.jax.split import Part, split
-from suite.comm.partition.jax.stages import Device, Grads, Stage, add, divided
+from suite.comm.partition.jax.split import Part, split_graph
+from suite.comm.partition.jax.stages import Device, Grads, Stage, add_values, divide_values
 from suite.comm.partition.jax.tape import Tree, by_path
 from suite.comm.partition.jax.trace import Traced
 from suite.comm.partition.placement import Place
-from suite.comm.partition.plan import Plan, readers
+from suite.comm.partition.plan import Plan, list_readers
 from suite.contract import UserError
 
 
@@ -24,12 +24,12 @@ def stage_of(
     Args:
         traced: the function.
         plan: how it is cut.
-        parts: of the plan, from `split.split`.
+        parts: of the plan, from `split.split_graph`.
         number: of the stage.
         params: arrays by path; at least those that the stage reads.
         device: on which it runs; None: jax's default.
     """
-    owners = {name: numbers[0] for name, numbers in readers(part.trainable for part in parts).items()}
+    owners = {name: numbers[0] for name, numbers in list_readers(part.trainable for part in parts).items()}
     own = [name for name in parts[number].trainable if owners[name] == number]
     last = number + 1 == len(parts)
     return Stage(traced, parts[number], own, last, plan.stages[number].recompute, params, device)
@@ -108,7 +108,7 @@ def run(
     Returns:
         The loss, and the gradients by path of the parameter: as of `Pipeline.step`.
     """
-    parts, named = split(traced, plan), by_path(params)
+    parts, named = split_graph(traced, plan), by_path(params)
     chosen = devices or [None] * len(parts)
     chain = [stage_of(traced, plan, parts, number, named, chosen[number]) for number in range(len(parts))]
     places, count = plan.grid, plan.pipelines * plan.micro_batches
@@ -134,15 +134,15 @@ def run(
     for number in range(len(chain)):
         group = places.group(number)
         divisor = np.float64(weight) / len(group)
-        shares = [divided(sums[number, rank], divisor) for rank in group if (number, rank) in sums]
+        shares = [divide_values(sums[number, rank], divisor) for rank in group if (number, rank) in sums]
         total = shares[0]
         for share in shares[1:]:
-            total = add(total, share)
-        means |= divided(total, np.float64(len(group)))
+            total = add_values(total, share)
+        means |= divide_values(total, np.float64(len(group)))
     return loss / weight, {name: means[name] for name in traced.graph.parameters if name in means}
 
 
 def _accumulate(sums: dict[tuple[int, int], Grads], key: tuple[int, int], stage: Stage) -> None:
     """Move a stage's sums of one micro-batch to the rank that runs it."""
-    sums[key] = add(sums[key], stage.sums) if key in sums else stage.sums
+    sums[key] = add_values(sums[key], stage.sums) if key in sums else stage.sums
     stage.sums = {}

@@ -15,7 +15,7 @@ from suite.comm.partition.jax.tape import Operand, Operation, like, nbytes
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
-def flops(equation: JaxprEqn) -> float:
+def count_flops(equation: JaxprEqn) -> float:
     """Floating-point operations: exact for products and convolutions; otherwise one for each element of the results.
 
     A `scan` counts its body for every iteration, a `while` once, and a `cond` its most expensive branch.
@@ -30,7 +30,7 @@ def flops(equation: JaxprEqn) -> float:
         kernel = like(equation.invars[1].aval).shape
         channels = kernel[equation.params["dimension_numbers"].rhs_spec[0]]
         return 2.0 * size * math.prod(kernel) / channels
-    bodies = [sum(map(flops, body.eqns)) for body in jaxprs_in_params(equation.params)]
+    bodies = [sum(map(count_flops, body.eqns)) for body in jaxprs_in_params(equation.params)]
     if not bodies:
         return float(size)
     return max(bodies) if name == "cond" else sum(bodies) * equation.params.get("length", 1)
@@ -41,7 +41,7 @@ def operands_of(operation: Operation, shapes: Shapes) -> list[jax.ShapeDtypeStru
     return [shapes[operand] if isinstance(operand, str) else like(operand) for operand in operation.reads]
 
 
-def signature(operation: Operation, shapes: Shapes, moving: Sequence[int]) -> str:
+def sign_equation(operation: Operation, shapes: Shapes, moving: Sequence[int]) -> str:
     """Equal for operations that differ in values only.
 
     Args:
@@ -53,7 +53,7 @@ def signature(operation: Operation, shapes: Shapes, moving: Sequence[int]) -> st
     return re.sub(r" at 0x[0-9a-f]+", "", whole)  # addresses of functions; their jaxprs are in the text, too
 
 
-def linearized(
+def linearize_stage(
     operation: Operation, moving: Sequence[int], operands: Sequence[Array]
 ) -> tuple[list[Array], Callable[..., Any]]:
     """The results of an operation, and the function from their gradients to those of the operands `moving`."""
@@ -87,7 +87,7 @@ class Residuals:
         moving = [number for number, name in enumerate(operation.reads) if self._moves(name)]
         if not moving or not self.differentiable & set(operation.makes):
             return 0
-        key = signature(operation, self.shapes, moving)
+        key = sign_equation(operation, self.shapes, moving)
         if key not in self.rules:
             self.rules[key] = self._rule(operation, moving)
         reads, makes, new = self.rules[key]
@@ -104,7 +104,7 @@ class Residuals:
         """What the operation keeps: numbers of its operands and of its results, and bytes of other arrays."""
 
         def kept(*operands: Array) -> tuple[list[Array], list[Array]]:
-            results, back = linearized(operation, moving, operands)
+            results, back = linearize_stage(operation, moving, operands)
             return results, jax.tree.leaves(back)
 
         jaxpr = jax.make_jaxpr(kept)(*operands_of(operation, self.shapes)).jaxpr

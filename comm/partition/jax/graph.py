@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from suite.comm.partition.graph import Graph, Node, Parameter, Value
-from suite.comm.partition.jax.costs import Residuals, Shapes, flops
+from suite.comm.partition.jax.costs import Residuals, Shapes, count_flops
 from suite.comm.partition.jax.tape import Operation, Tape, nbytes
 
 RANDOM = ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
@@ -27,7 +27,7 @@ class Dependencies:
         self.differentiable, self.given = set(trainable), set(split)
         self.sampled = {name for name, halved in split.items() if halved}
         for operation in operations:
-            reads = names(operation)
+            reads = name_values(operation)
             for depends in (self.given, self.sampled):
                 if reads & depends:
                     depends.update(operation.makes)
@@ -35,7 +35,7 @@ class Dependencies:
                 self.differentiable |= {name for name in operation.makes if inexact(shapes[name])}
 
 
-def names(operation: Operation) -> set[str]:
+def name_values(operation: Operation) -> set[str]:
     """The values and parameters that an operation reads."""
     return {operand for operand in operation.reads if isinstance(operand, str)}
 
@@ -45,7 +45,7 @@ def inexact(shape: jax.ShapeDtypeStruct) -> bool:
     return jnp.issubdtype(shape.dtype, jnp.inexact)
 
 
-def planned(
+def plan_graph(
     tape: Tape,
     shapes: Shapes,
     split: Mapping[str, bool],
@@ -92,7 +92,7 @@ def planned(
                 inputs=inputs,
                 outputs=operation.makes,
                 parameters=tuple(name for name in reads if name in parameters),
-                flops=flops(operation.equation),
+                flops=count_flops(operation.equation),
                 traffic=sum(values[name].nbytes for name in (*inputs, *operation.makes)),
                 saved=residuals.saved(operation, parameters),
                 random=primitive in RANDOM and not set(reads) & depends.given,

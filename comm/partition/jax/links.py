@@ -15,7 +15,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from suite.comm.codecs._codec import Codec
-from suite.comm.partition.jax.messages import Shape, decoded, encoded, length, packed, payloads, unpacked
+from suite.comm.partition.jax.messages import (
+    Shape,
+    count_bytes,
+    decode_values,
+    encode_values,
+    list_payloads,
+    pack_values,
+    unpack_values,
+)
 from suite.comm.partition.jax.stages import Device
 from suite.comm.partition.peers import PeerLost, met
 from suite.comm.transport import Ledger, entry
@@ -64,11 +72,11 @@ class Links:
         self.first = next(rank for rank in range(len(self.devices)) if self._here(rank))
         self.exchanges: dict[tuple[int, int], Callable[[Array], Array]] = {}
         self.empty: dict[tuple[int, int], Array] = {}  # operands of receivers, by rank and length
-        self.pack = jax.jit(lambda values: packed(values)[None])
-        self.unpack = jax.jit(lambda message, shapes: unpacked(message[0], shapes), static_argnames="shapes")
+        self.pack = jax.jit(lambda values: pack_values(values)[None])
+        self.unpack = jax.jit(lambda message, shapes: unpack_values(message[0], shapes), static_argnames="shapes")
         if codec:
-            self.encode = jax.jit(lambda values: encoded(values, codec))
-            self.decode = jax.jit(lambda sent, shapes: decoded(sent, shapes, codec), static_argnames="shapes")
+            self.encode = jax.jit(lambda values: encode_values(values, codec))
+            self.decode = jax.jit(lambda sent, shapes: decode_values(sent, shapes, codec), static_argnames="shapes")
         self.leaving: dict[tuple[Item, int], Sequence[Array]] = {}
         self.coming: dict[tuple[Item, int], Callable[[], Sequence[Array]]] = {}
         self.failed: PeerLost | None = None
@@ -92,10 +100,10 @@ class Links:
         values, whole = self.leaving.pop((item, sender), ()), tuple(shapes)
         coded = self.codec if item.coded else None
         if coded:
-            values, shapes = self.encode(list(values)), payloads(shapes, coded)
+            values, shapes = self.encode(list(values)), list_payloads(shapes, coded)
         sends, receives = self._here(sender), self._here(receiver)
         if sender == self.first and shapes:
-            self.ledger.add([entry("shift", item.name, "uint8", length(shapes), 2)])
+            self.ledger.add([entry("shift", item.name, "uint8", count_bytes(shapes), 2)])
         if sends and receives:
             self.coming[item, receiver] = lambda: jax.device_put(list(values), self.devices[receiver])
         elif sends and shapes:
@@ -125,7 +133,7 @@ class Links:
 
     def receive(self, name: str, sender: int, receiver: int, shapes: Sequence[Shape]) -> Callable[[], list[Array]]:
         """Receive arrays at a local rank from one of another process; the result waits for them."""
-        size = length(shapes)
+        size = count_bytes(shapes)
         key = receiver, size
         if key not in self.empty:
             self.empty[key] = jax.device_put(jnp.zeros((1, size), jnp.uint8), self.devices[receiver])

@@ -14,17 +14,17 @@ from suite.comm.partition.jax.tape import nbytes
 Shape = jax.ShapeDtypeStruct
 
 
-def length(shapes: Sequence[Shape]) -> int:
+def count_bytes(shapes: Sequence[Shape]) -> int:
     """Bytes of the message with arrays of these shapes."""
     return sum(nbytes(_plain(shape)) for shape in shapes)
 
 
-def packed(values: Sequence[Array]) -> Array:
+def pack_values(values: Sequence[Array]) -> Array:
     """Arrays as one message, (bytes,) uint8."""
     return jnp.concatenate([_to_bytes(value) for value in values])
 
 
-def unpacked(message: Array, shapes: Sequence[Shape]) -> list[Array]:
+def unpack_values(message: Array, shapes: Sequence[Shape]) -> list[Array]:
     """The arrays of a message (bytes,)."""
     values, start = [], 0
     for shape in shapes:
@@ -34,12 +34,12 @@ def unpacked(message: Array, shapes: Sequence[Shape]) -> list[Array]:
     return values
 
 
-def encoded(values: Sequence[Array], codec: Codec) -> list[Array]:
+def encode_values(values: Sequence[Array], codec: Codec) -> list[Array]:
     """Payloads of the floating-point numbers; other arrays as they are."""
     return [codec.encode(value.reshape(-1)) if _coded(value) else value for value in values]
 
 
-def decoded(payloads: Sequence[Array], shapes: Sequence[Shape], codec: Codec) -> list[Array]:
+def decode_values(payloads: Sequence[Array], shapes: Sequence[Shape], codec: Codec) -> list[Array]:
     """The arrays that `encoded` was given, as the receiver sees them."""
     return [
         codec.decode(payload, jnp.zeros(shape.size, shape.dtype)).reshape(shape.shape) if _coded(shape) else payload
@@ -47,9 +47,9 @@ def decoded(payloads: Sequence[Array], shapes: Sequence[Shape], codec: Codec) ->
     ]
 
 
-def payloads(shapes: Sequence[Shape], codec: Codec) -> list[Shape]:
+def list_payloads(shapes: Sequence[Shape], codec: Codec) -> list[Shape]:
     """The shapes of what `encoded` returns."""
-    return list(jax.eval_shape(lambda values: encoded(values, codec), list(shapes)))
+    return list(jax.eval_shape(lambda values: encode_values(values, codec), list(shapes)))
 
 
 def _coded(value: Array | Shape) -> bool:

@@ -12,22 +12,22 @@ from jax import Array
 
 from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
-from suite.comm.partition.calibration import STEPS, Passes, calibrated, check_steps
+from suite.comm.partition.calibration import STEPS, Passes, calibrate_plan, check_steps
 from suite.comm.partition.jax.alone import micro_batch, stage_of, totals
 from suite.comm.partition.jax.links import Item, Links
-from suite.comm.partition.jax.messages import length
-from suite.comm.partition.jax.processes import gathered, together
+from suite.comm.partition.jax.messages import count_bytes
+from suite.comm.partition.jax.processes import gather_values, meet_processes
 from suite.comm.partition.jax.replicas import Replicas
-from suite.comm.partition.jax.split import split
-from suite.comm.partition.jax.stages import Device, Grads, Stage, divided
+from suite.comm.partition.jax.split import split_graph
+from suite.comm.partition.jax.stages import Device, Grads, Stage, divide_values
 from suite.comm.partition.jax.tape import Tree, by_path
 from suite.comm.partition.jax.trace import Traced
-from suite.comm.partition.meetings import meet
+from suite.comm.partition.meetings import meet_ranks
 from suite.comm.partition.orders import Pass
 from suite.comm.partition.peers import met
-from suite.comm.partition.placement import Place, events, ranks_per_host
-from suite.comm.partition.plan import Plan, readers
-from suite.comm.partition.timeline import simulate
+from suite.comm.partition.placement import Place, place_passes, ranks_per_host
+from suite.comm.partition.plan import Plan, list_readers
+from suite.comm.partition.timeline import simulate_step
 from suite.comm.transport import Ledger, entry
 from suite.contract import UserError
 
@@ -71,8 +71,8 @@ class Pipeline:
         self.devices = list(devices or sorted(jax.devices(), key=lambda device: (device.process_index, device.id)))
         if len(set(self.devices)) != self.grid.world:
             raise UserError(f"the plan is for {self.grid.world} devices; devices names {len(set(self.devices))}")
-        self.parts = split(traced, plan)
-        self.readers = readers(part.trainable for part in self.parts)
+        self.parts = split_graph(traced, plan)
+        self.readers = list_readers(part.trainable for part in self.parts)
         self.shared = {name: numbers for name, numbers in self.readers.items() if len(numbers) > 1}
         if activations and activations.draws:
             raise UserError("activations: the codec rounds at random; pass a codec that rounds to nearest")
@@ -120,12 +120,14 @@ class Pipeline:
             if not names:
                 continue
             shapes = tuple(self._shapes(names))
-            messages = {stage.device: stage.put(jnp.zeros(length(shapes), jnp.uint8)) for stage in self.stages.values()}
+            messages = {
+                stage.device: stage.put(jnp.zeros(count_bytes(shapes), jnp.uint8)) for stage in self.stages.values()
+            }
             if owner in self.stages:
                 stage = self.stages[owner]
                 [messages[stage.device]] = self.links.pack([stage.parameters[name] for name in names])
             values = self.links.unpack(self.world.sums(messages)[None], shapes=shapes)
-            self.ledger.add([entry("all_reduce", "weights", "uint8", length(shapes), self.grid.world)])
+            self.ledger.add([entry("all_reduce", "weights", "uint8", count_bytes(shapes), self.grid.world)])
             gathered |= zip(names, values, strict=True)
         return gathered
 
@@ -167,7 +169,9 @@ class Pipeline:
             self.warm(*inputs)
         passes, self.passes, self.gradients = self.passes, None, gradients
         one_each = jax.process_count() == self.grid.world
-        return calibrated(self.plan, gathered(passes, self.grid.world), meet if one_each else simulate)
+        return calibrate_plan(
+            self.plan, gather_values(passes, self.grid.world), meet_ranks if one_each else simulate_step
+        )
 
     def step(self, *inputs: Tree) -> Array:
         """Run forward and backward for a batch, and leave the gradients of its loss in `gradients`.
@@ -187,7 +191,7 @@ class Pipeline:
         if not self.compiled:
             self._compile(micro_batch(self.traced, inputs, 0, count))
         self._copy_shared()
-        for event in events(self.grid.replicas, self.grid.schedule, self.grid.micro_batches):
+        for event in place_passes(self.grid.replicas, self.grid.schedule, self.grid.micro_batches):
             for pipeline in range(self.grid.pipelines):
                 replica = event.job.micro_batch % self.grid.replicas[event.stage]
                 place = Place(pipeline, event.stage, replica)
@@ -205,10 +209,10 @@ class Pipeline:
 
     def _compile(self, inputs: Mapping[str, Array]) -> None:
         """Compile this process's stages before any process waits for another, because some take longer."""
-        with together():
+        with meet_processes():
             for stage in self.stages.values():
                 shapes = tuple(self._shapes(stage.part.receives))
-                message = stage.put(jnp.zeros((1, length(shapes)), jnp.uint8))
+                message = stage.put(jnp.zeros((1, count_bytes(shapes)), jnp.uint8))
                 stage.compile(inputs, self.links.unpack(message, shapes=shapes))
         self.compiled = True
 
@@ -317,7 +321,7 @@ class Pipeline:
             if not mine or not mine[0].own:
                 continue
             divisor = weight / len(group)
-            shares = {stage.device: divided(stage.sums or stage.zeros(), divisor) for stage in mine}
+            shares = {stage.device: divide_values(stage.sums or stage.zeros(), divisor) for stage in mine}
             words = f"a rank of stage {number} while averaging gradients"
             means = met(words, lambda replicas=replicas, shares=shares: replicas.mean(shares, self.steps))
             if min(self.stages) in group:

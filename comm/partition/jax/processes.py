@@ -19,7 +19,7 @@ PAUSE = 5.0  # seconds between signs of life; on CPUs, a process that waits 30 s
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def meet_processes() -> Iterator[None]:
     """Around work without communication that takes some processes longer than others; at its end, all are done."""
     if jax.process_count() == 1:
         yield
@@ -41,12 +41,12 @@ def _meet(done: threading.Event, ended: "Future[None]") -> None:
         ended.set_exception(error)
 
 
-def agreed(make: Callable[[], Plan]) -> Plan:
+def agree_on(make: Callable[[], Plan]) -> Plan:
     """Process 0's plan, in every process; its error, too."""
     if jax.process_count() == 1:
         return make()
     answer: Plan | UserError | None = None
-    with together():
+    with meet_processes():
         if jax.process_index() == 0:
             try:
                 answer = make()
@@ -62,7 +62,7 @@ def agreed(make: Callable[[], Plan]) -> Plan:
     return received
 
 
-def gathered(passes: Mapping[int, Passes], world: int) -> dict[int, Passes]:
+def gather_values(passes: Mapping[int, Passes], world: int) -> dict[int, Passes]:
     """The median seconds of the passes of every rank, in every process.
 
     Args:

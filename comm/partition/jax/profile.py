@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from suite.comm.partition.graph import Graph
-from suite.comm.partition.jax.costs import linearized, operands_of, signature
+from suite.comm.partition.jax.costs import linearize_stage, operands_of, sign_equation
 from suite.comm.partition.jax.tape import Operation
 from suite.comm.partition.jax.trace import Traced
 
@@ -20,7 +20,7 @@ REPEATS = 5  # measurements of each operation; the result is their median
 SHORTEST = 1e-3  # seconds that one measurement takes at least, so that the clock's resolution does not matter
 
 
-def profiled(traced: Traced) -> Graph:
+def profile_stages(traced: Traced) -> Graph:
     """The function's graph with the seconds of each operation on jax's default device.
 
     Operations that differ in values only are measured once, each compiled alone. The time of a call that computes
@@ -35,7 +35,7 @@ def profiled(traced: Traced) -> Graph:
     for node, operation in zip(traced.graph.nodes, traced.operations, strict=True):
         moving = [number for number, name in enumerate(operation.reads) if isinstance(name, str) and name in gradients]
         moving = moving if gradients & set(operation.makes) else []
-        key = signature(operation, traced.shapes, moving)
+        key = sign_equation(operation, traced.shapes, moving)
         if key not in seconds:
             forward, backward = _measured(operation, moving, traced)
             seconds[key] = max(forward - overhead, 0.0), max(backward - overhead, 0.0)
@@ -49,7 +49,7 @@ def _measured(operation: Operation, moving: list[int], traced: Traced) -> tuple[
     forward = _timed(jax.jit(operation), operands)
     if not moving:
         return forward, 0.0
-    results, back = jax.jit(lambda operands: linearized(operation, moving, operands))(operands)
+    results, back = jax.jit(lambda operands: linearize_stage(operation, moving, operands))(operands)
     grads = [_gradient(result) for result in results]
     return forward, _timed(jax.jit(lambda back, grads: back(grads)), back, grads)
 

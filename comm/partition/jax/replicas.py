@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from suite.comm.channel import REST, Channels
-from suite.comm.partition.jax.stages import Device, Grads, divided
+from suite.comm.partition.jax.stages import Device, Grads, divide_values
 from suite.comm.reduce.jax import Reduce
 from suite.comm.transport import Entry
 from suite.comm.transport.jax import AXIS, Transport
@@ -76,7 +76,7 @@ class Replicas:
             The mean, on each of these devices.
         """
         if len(self.devices) == 1 and not (self.channels and self.channels.delays):
-            return {device: divided(dict(share), np.float64(1)) for device, share in shares.items()}
+            return {device: divide_values(dict(share), np.float64(1)) for device, share in shares.items()}
         names = next(iter(shares.values()))
         stacked = {name: self._stacked([share[name] for share in shares.values()]) for name in names}
         key = jax.device_put(np.array([self.seed, step], np.uint32), self.same)

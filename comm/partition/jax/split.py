@@ -54,7 +54,7 @@ def _strong(value: Array) -> Array:
     return lax.convert_element_type(value, value.dtype) if jax.typeof(value).weak_type else value
 
 
-def split(traced: Traced, plan: Plan) -> list[Part]:
+def split_graph(traced: Traced, plan: Plan) -> list[Part]:
     """The functions of a plan's stages.
 
     A parameter that several stages read is in `trainable` of each; the first of them owns it.

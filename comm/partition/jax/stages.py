@@ -119,7 +119,7 @@ class Stage:
         sent, residuals = self._forward(self.parameters, self.fixed, own, received)
         self.held[micro_batch] = Held(own, received, residuals)
         if self.last:
-            self.results[micro_batch] = stacked(sent)
+            self.results[micro_batch] = stack_values(sent)
         return sent
 
     def backward(
@@ -139,9 +139,9 @@ class Stage:
         parameters, values = self._backward(*arguments, held.residuals, self.put(list(grads)))
         for name, parts in (tied or {}).items():
             for part in self.put(list(parts)):
-                parameters[name] = add(parameters[name], part)
+                parameters[name] = add_values(parameters[name], part)
         mine = {name: parameters[name] for name in self.own}
-        self.sums = add(self.sums, mine) if self.sums else mine
+        self.sums = add_values(self.sums, mine) if self.sums else mine
         return Returned(values, {name: grad for name, grad in parameters.items() if name not in mine})
 
     def compile(self, inputs: Mapping[str, Array], received: Sequence[Array]) -> None:
@@ -204,18 +204,18 @@ class Stage:
 
 
 @jax.jit
-def stacked(results: Sequence[Array]) -> Array:
+def stack_values(results: Sequence[Array]) -> Array:
     """A loss, or a loss's sum and weight, as one array (1 or 2,) of the loss's type."""
     return jnp.stack([value.astype(results[0].dtype) for value in results])
 
 
 @jax.jit
-def add(first: Tree, second: Tree) -> Tree:
+def add_values(first: Tree, second: Tree) -> Tree:
     """The sums of the arrays of two trees."""
     return jax.tree.map(jnp.add, first, second)
 
 
 @jax.jit
-def divided(tree: Tree, divisor: Array) -> Tree:
+def divide_values(tree: Tree, divisor: Array) -> Tree:
     """All arrays divided by a number that XLA does not know, so that it does not multiply by its reciprocal."""
     return jax.tree.map(lambda array: array / divisor.astype(array.dtype), tree)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.comm.partition.graph import Graph
-from suite.comm.partition.jax.graph import planned
+from suite.comm.partition.jax.graph import plan_graph
 from suite.comm.partition.jax.tape import Operand, Operation, Tape, Tree, by_path, like
 from suite.contract import UserError
 
@@ -37,7 +37,9 @@ class Traced:
     split: Mapping[str, bool]
 
 
-def trace(function: Function, params: Tree, inputs: Sequence[Tree], *, split: Sequence[bool] | None = None) -> Traced:
+def trace_function(
+    function: Function, params: Tree, inputs: Sequence[Tree], *, split: Sequence[bool] | None = None
+) -> Traced:
     """Trace a function with one micro-batch.
 
     Args:
@@ -71,7 +73,7 @@ def trace(function: Function, params: Tree, inputs: Sequence[Tree], *, split: Se
                 f"{tape.shapes[name].dtype}{list(tape.shapes[name].shape)}"
             )
     shapes, grown = tape.shapes | named | leaves, _grown(function, params, inputs, halves, tape)
-    graph = planned(tape, shapes, halves, tuple(named), outputs, samples, grown)
+    graph = plan_graph(tape, shapes, halves, tuple(named), outputs, samples, grown)
     loss, *weights = (graph.values[name] for name in outputs)
     if not loss.differentiable:
         raise UserError(f"the function cannot be cut: the loss of {_name(function)} does not depend on the parameters")

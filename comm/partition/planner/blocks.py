@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from suite.comm.partition.graph import Graph
-from suite.comm.partition.planner.components import components
+from suite.comm.partition.planner.components import find_components
 
 LONGEST = 1.5  # so that 54 equal layers in 64 blocks can still be balanced; RaNNC: mean + 2 standard deviations
 
@@ -38,7 +38,7 @@ class Block:
     crossing: int
 
 
-def blocks(graph: Graph, seconds: Callable[[int], float], limit: int) -> Sequence[tuple[int, ...]]:
+def find_blocks(graph: Graph, seconds: Callable[[int], float], limit: int) -> Sequence[tuple[int, ...]]:
     """The blocks of a graph in program order, as indices of nodes without constant ones.
 
     Args:
@@ -46,7 +46,7 @@ def blocks(graph: Graph, seconds: Callable[[int], float], limit: int) -> Sequenc
         seconds: time of one node, forward and backward.
         limit: largest number of blocks.
     """
-    parts = components(graph)
+    parts = find_components(graph)
     crossing = _crossing(graph, parts)
     merged = {
         number: Block(list(part), sum(map(seconds, part)), number - 1, number + 1, crossing[number])

@@ -7,7 +7,7 @@ without the batch's axis, such as a transposed weight, joins its only user, so t
 from suite.comm.partition.graph import Graph
 
 
-def components(graph: Graph) -> list[tuple[int, ...]]:
+def find_components(graph: Graph) -> list[tuple[int, ...]]:
     """The components of a graph in program order, as indices of nodes; constant nodes are in none."""
     host: dict[int, int] = {}  # by node: the node whose component it joins
     for index in reversed(range(len(graph.nodes))):

@@ -9,12 +9,12 @@ from suite.comm.partition.graph import Graph
 from suite.comm.partition.planner.stages import Array, Costs
 
 
-def costs(graph: Graph, blocks: Sequence[tuple[int, ...]], device: Device, samples: int) -> Costs:
+def sum_costs(graph: Graph, blocks: Sequence[tuple[int, ...]], device: Device, samples: int) -> Costs:
     """The costs of blocks b to c - 1 as one stage, for every b and c.
 
     Args:
         graph: of the model.
-        blocks: from `blocks.blocks`.
+        blocks: from `blocks.find_blocks`.
         device: that runs the stages.
         samples: of one micro-batch.
     """
@@ -49,7 +49,7 @@ def _sums(values: Array) -> Array:
 def _crossing(graph: Graph, home: dict[int, int], count: int, samples: int) -> tuple[Array, Array]:
     """Bytes of values, and of gradients, that cross each boundary b between blocks b - 1 and b."""
     entering, returning = np.zeros(count + 1), np.zeros(count + 1)
-    for name, first, last in spans(graph, home, count):
+    for name, first, last in list_spans(graph, home, count):
         value = graph.values[name]
         size = value.nbytes * (samples / graph.samples if value.batched else 1)
         entering[first + 1 : last + 1] += size
@@ -57,7 +57,7 @@ def _crossing(graph: Graph, home: dict[int, int], count: int, samples: int) -> t
     return entering, returning
 
 
-def spans(graph: Graph, home: dict[int, int], count: int) -> list[tuple[str, int, int]]:
+def list_spans(graph: Graph, home: dict[int, int], count: int) -> list[tuple[str, int, int]]:
     """Each computed value, the block that makes it, and the last block that uses it.
 
     The caller takes the model's outputs from the last block. Values of constant nodes are not in the list: every stage

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.orders import in_flight
 from suite.comm.partition.plan import Plan, Stage
-from suite.comm.partition.planner.costs import spans
+from suite.comm.partition.planner.costs import list_spans
 from suite.comm.partition.planner.stages import LIMIT, Cut, Problem
-from suite.comm.partition.timeline import StageTimes, simulate
+from suite.comm.partition.timeline import StageTimes, simulate_step
 
 
-def describe(
+def describe_plan(
     graph: Graph, blocks: Sequence[tuple[int, ...]], cuts: Sequence[Cut], problem: Problem, batch: int, pipelines: int
 ) -> Plan:
     """The plan of one solution of the dynamic programme.
@@ -24,12 +24,12 @@ def describe(
         pipelines: number of equal pipelines.
     """
     times = stage_times(cuts, problem)
-    receives = received(graph, blocks, cuts)
+    receives = count_received(graph, blocks, cuts)
     stages = tuple(
-        described(graph, blocks, cut, problem, len(cuts) - number, receives[number], times[number])
+        describe_stages(graph, blocks, cut, problem, len(cuts) - number, receives[number], times[number])
         for number, cut in enumerate(cuts)
     )
-    timeline = simulate(times, problem.schedule, problem.micro_batches)
+    timeline = simulate_step(times, problem.schedule, problem.micro_batches)
     return Plan(
         stages=stages,
         pipelines=pipelines,
@@ -61,14 +61,14 @@ def _times(cut: Cut, problem: Problem) -> StageTimes:
     )
 
 
-def received(graph: Graph, blocks: Sequence[tuple[int, ...]], cuts: Sequence[Cut]) -> list[tuple[str, ...]]:
+def count_received(graph: Graph, blocks: Sequence[tuple[int, ...]], cuts: Sequence[Cut]) -> list[tuple[str, ...]]:
     """The names of the values that each stage receives from the stage before it."""
     home = {node: number for number, members in enumerate(blocks) for node in members}
-    uses = spans(graph, home, len(blocks))
+    uses = list_spans(graph, home, len(blocks))
     return [tuple(name for name, first, last in uses if first < cut.first <= last) for cut in cuts]
 
 
-def described(
+def describe_stages(
     graph: Graph,
     blocks: Sequence[tuple[int, ...]],
     cut: Cut,

@@ -7,12 +7,12 @@ import numpy as np
 
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.planner.blocks import blocks
-from suite.comm.partition.planner.costs import costs
-from suite.comm.partition.planner.describe import describe, stage_times
+from suite.comm.partition.planner.blocks import find_blocks
+from suite.comm.partition.planner.costs import sum_costs
+from suite.comm.partition.planner.describe import describe_plan, stage_times
 from suite.comm.partition.planner.request import Request, check_stages, pipeline_problem
-from suite.comm.partition.planner.stages import Costs, solve
-from suite.comm.partition.timeline import shortest, simulate
+from suite.comm.partition.planner.stages import Costs, solve_stages
+from suite.comm.partition.timeline import bound_step, simulate_step
 from suite.contract import UserError
 
 BLOCKS = 64  # of the search for the numbers of stages, pipelines and micro-batches; RaNNC: 32
@@ -41,7 +41,7 @@ def plan(graph: Graph, request: Request) -> Plan:
 def _blocks(graph: Graph, request: Request, limit: int) -> Sequence[tuple[int, ...]]:
     """At most `limit` blocks."""
     seconds = [sum(request.device.seconds(graph, node, graph.samples)) for node in graph.nodes]
-    return blocks(graph, seconds.__getitem__, limit)
+    return find_blocks(graph, seconds.__getitem__, limit)
 
 
 def _search(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, best: Plan | None = None) -> Plan | None:
@@ -50,17 +50,17 @@ def _search(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, be
         devices = request.devices // pipelines
         problem = pipeline_problem(table, request, micro_batches, pipelines)
         limit = min(devices, len(parts)) if request.stages is None else request.stages
-        for (stages, used), solution in solve(problem, devices, limit).items():
+        for (stages, used), solution in solve_stages(problem, devices, limit).items():
             if used != devices or stages != (request.stages or stages):
                 continue
             if best is not None and solution.busiest >= best.seconds:
                 continue
             times = stage_times(solution.cuts, problem)
-            if best is not None and shortest(times, micro_batches) > best.seconds * (1 + ROUNDING):
+            if best is not None and bound_step(times, micro_batches) > best.seconds * (1 + ROUNDING):
                 continue
-            seconds = simulate(times, problem.schedule, micro_batches).seconds
+            seconds = simulate_step(times, problem.schedule, micro_batches).seconds
             if best is None or seconds < best.seconds:
-                best = describe(graph, parts, solution.cuts, problem, request.batch, pipelines)
+                best = describe_plan(graph, parts, solution.cuts, problem, request.batch, pipelines)
     return best
 
 
@@ -73,7 +73,7 @@ def _candidates(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request
         for micro_batches in _micro_batches(request, pipelines):
             samples = request.batch // (pipelines * micro_batches)
             if samples not in tables:
-                tables[samples] = costs(graph, parts, request.device, samples)
+                tables[samples] = sum_costs(graph, parts, request.device, samples)
             yield pipelines, micro_batches, tables[samples]
 
 
@@ -92,19 +92,19 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def smallest(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request) -> int | None:
+def find_smallest(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request) -> int | None:
     """The smallest number of devices on which the model fits, with micro-batches of one sample; None if none does."""
-    table = costs(graph, parts, request.device, 1)
+    table = sum_costs(graph, parts, request.device, 1)
     stages = request.stages or len(parts)
     problem = pipeline_problem(table, dataclasses.replace(request, devices=len(parts)), max(request.batch, 1), 1)
-    solutions = solve(problem, len(parts), min(stages, len(parts)))
+    solutions = solve_stages(problem, len(parts), min(stages, len(parts)))
     return min((devices for (count, devices) in solutions if count == (request.stages or count)), default=None)
 
 
 def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request) -> str:
     """Why there is no plan, and what would help."""
     room = f"{request.device.memory / 2**30:.3g} GiB"
-    enough = smallest(graph, parts, request)
+    enough = find_smallest(graph, parts, request)
     if enough is not None and enough > request.devices:
         return (
             f"the model does not fit on {request.devices} devices of {room}, even with activations computed twice; "
@@ -121,13 +121,13 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
             "suffice with micro-batches of one sample: type micro_batches, or another batch"
         )
     if request.stages is not None:
-        free = smallest(graph, parts, dataclasses.replace(request, stages=None))
+        free = find_smallest(graph, parts, dataclasses.replace(request, stages=None))
         if free is not None:
             return (
                 f"the model does not fit into {request.stages} stages on devices of {room}, even with activations "
                 f"computed twice; with more stages, {free} devices suffice: leave out stages, or type a larger number"
             )
-    table = costs(graph, parts, request.device, 1)
+    table = sum_costs(graph, parts, request.device, 1)
     problem = pipeline_problem(table, request, 1, 1)
     alone = problem.costs.memory(1, True, request.state)[np.arange(len(parts)), np.arange(1, len(parts) + 1)]
     heaviest = int(alone.argmax())

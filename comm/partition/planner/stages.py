@@ -122,7 +122,7 @@ class Solution:
     busiest: float
 
 
-def solve(problem: Problem, devices: int, stages: int) -> dict[tuple[int, int], Solution]:
+def solve_stages(problem: Problem, devices: int, stages: int) -> dict[tuple[int, int], Solution]:
     """The best stages for every number of stages and devices.
 
     Args:

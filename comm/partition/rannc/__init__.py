@@ -16,13 +16,13 @@ import numpy as np
 
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.planner.costs import costs
-from suite.comm.partition.planner.describe import described, received, stage_times
+from suite.comm.partition.planner.costs import sum_costs
+from suite.comm.partition.planner.describe import count_received, describe_stages, stage_times
 from suite.comm.partition.planner.request import Request, check_stages, pipeline_problem
 from suite.comm.partition.planner.stages import LIMIT, Array, Cut
-from suite.comm.partition.rannc.blocks import MOST_MICRO_BATCHES, OPTIMIZER, POINT_TO_POINT, blocks
-from suite.comm.partition.rannc.stages import Shares, chain, seconds
-from suite.comm.partition.timeline import simulate
+from suite.comm.partition.rannc.blocks import MOST_MICRO_BATCHES, OPTIMIZER, POINT_TO_POINT, form_blocks
+from suite.comm.partition.rannc.stages import Shares, chain_blocks, estimate_seconds
+from suite.comm.partition.timeline import simulate_step
 from suite.contract import UserError
 
 ALL_REDUCE = 10 * 2**30  # bytes a second, for any number of devices
@@ -57,7 +57,7 @@ def plan(graph: Graph, request: Request) -> Plan:
         UserError: if no number of stages fits into memory.
     """
     room = LIMIT * request.device.memory
-    parts = blocks(graph, request, room)
+    parts = form_blocks(graph, request, room)
     check_stages(request, len(parts))
     for pipelines, devices, stages in _sizes(request, len(parts)):
         found = [
@@ -108,12 +108,12 @@ def _candidate(
         for replicas in (2**power for power in range(devices.bit_length()))
         if replicas <= min(devices, samples)
     }
-    cuts = chain(shares, stages, devices, LIMIT * request.device.memory)
+    cuts = chain_blocks(shares, stages, devices, LIMIT * request.device.memory)
     if cuts is None:
         return None
-    table = costs(graph, parts, request.device, 1)
+    table = sum_costs(graph, parts, request.device, 1)
     largest = max(table.trainable[cut.first, cut.last] for cut in cuts)
-    estimate = seconds(cuts, shares, micro_batches, float(largest) / ALL_REDUCE)
+    estimate = estimate_seconds(cuts, shares, micro_batches, float(largest) / ALL_REDUCE)
     return Candidate(cuts, shares, micro_batches, pipelines, estimate)
 
 
@@ -121,7 +121,7 @@ def _shares(
     graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, samples: int, micro_batches: int
 ) -> Shares:
     """The costs of every possible stage on a device that gets `samples` of each micro-batch."""
-    table = costs(graph, parts, request.device, samples)
+    table = sum_costs(graph, parts, request.device, samples)
     inputs, outputs, gradients = _exchanged(graph, parts, samples)
     arrays = (2 + OPTIMIZER) * table.trainable + table.fixed
     return Shares(
@@ -159,15 +159,15 @@ def _described(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request,
     """The plan of a candidate, with times that are simulated."""
     samples = request.batch // (chosen.pipelines * chosen.micro_batches)
     request = replace(request, schedule="gpipe")
-    receives = received(graph, parts, chosen.cuts)
+    receives = count_received(graph, parts, chosen.cuts)
     stages = []
     for number, cut in enumerate(chosen.cuts):
         cut = replace(cut, recompute=chosen.micro_batches > 1)
-        table = costs(graph, parts, request.device, math.ceil(samples / cut.replicas))
+        table = sum_costs(graph, parts, request.device, math.ceil(samples / cut.replicas))
         problem = pipeline_problem(table, request, chosen.micro_batches, chosen.pipelines)
         [times] = stage_times([cut], problem)
         left = len(chosen.cuts) - number
-        stage = described(graph, parts, cut, problem, left, receives[number], times)
+        stage = describe_stages(graph, parts, cut, problem, left, receives[number], times)
         memory = int(chosen.shares[cut.replicas].memory[cut.first, cut.last])
         stages.append(replace(stage, memory=memory))
     plan = Plan(
@@ -182,5 +182,5 @@ def _described(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request,
         limit=int(LIMIT * request.device.memory),
         divided=True,
     )
-    timeline = simulate(plan.times, plan.schedule, plan.micro_batches)
+    timeline = simulate_step(plan.times, plan.schedule, plan.micro_batches)
     return replace(plan, seconds=timeline.seconds, busy=timeline.busy, bubble=timeline.bubble)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from suite.comm.partition.graph import Graph
-from suite.comm.partition.planner.components import components
+from suite.comm.partition.planner.components import find_components
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.rannc.groups import Groups
 
@@ -29,7 +29,7 @@ MANY = 200  # components above which RaNNC does not measure pairs
 OPTIMIZER = 2.0  # bytes of optimizer state for a byte of parameters, whatever the optimizer
 
 
-def blocks(graph: Graph, request: Request, room: float) -> Sequence[tuple[int, ...]]:
+def form_blocks(graph: Graph, request: Request, room: float) -> Sequence[tuple[int, ...]]:
     """The blocks of a graph in an order that runs, as indices of nodes without constant ones.
 
     Args:
@@ -38,7 +38,7 @@ def blocks(graph: Graph, request: Request, room: float) -> Sequence[tuple[int, .
         room: bytes of a device that a block may use.
     """
     samples = math.ceil(request.batch / (request.devices * MOST_MICRO_BATCHES))
-    groups = Groups(graph, components(graph), request.device, samples)
+    groups = Groups(graph, find_components(graph), request.device, samples)
     while len(groups) > FEWEST:
         before = len(groups)
         _merge_level(groups, room)

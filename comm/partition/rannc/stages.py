@@ -52,7 +52,7 @@ class State:
     used: int = 0
 
 
-def chain(shares: Mapping[int, Shares], stages: int, devices: int, room: float) -> list[Cut] | None:
+def chain_blocks(shares: Mapping[int, Shares], stages: int, devices: int, room: float) -> list[Cut] | None:
     """The stages that RaNNC chooses for a number of stages and devices; None if none fit into memory.
 
     Args:
@@ -108,7 +108,7 @@ def _traced(tables: Sequence[Mapping[tuple[int, int], State]], end: int, devices
     return cuts[::-1]
 
 
-def seconds(cuts: Sequence[Cut], shares: Mapping[int, Shares], micro_batches: int, all_reduce: float) -> float:
+def estimate_seconds(cuts: Sequence[Cut], shares: Mapping[int, Shares], micro_batches: int, all_reduce: float) -> float:
     """RaNNC's estimate of a step, by which it chooses the number of micro-batches.
 
     In each of its phases, all stages that have a micro-batch run, and the longest forward and backward pass count.

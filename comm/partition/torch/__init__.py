@@ -16,8 +16,8 @@ from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.planning import plan as planned
 from suite.comm.partition.torch.pipeline import Pipeline
-from suite.comm.partition.torch.profile import profiled
-from suite.comm.partition.torch.trace import Loss, Traced, trace
+from suite.comm.partition.torch.profile import profile_stages
+from suite.comm.partition.torch.trace import Loss, Traced, trace_model
 from suite.comm.projection.network import Network
 from suite.contract import UserError
 
@@ -64,11 +64,13 @@ def plan(
     Example:
         >>> print(plan(model, (ids, mask), labels, loss=loss, devices=8, device=Device(32e9, 15.7e12, 9e11)))
     """
-    batch = samples(inputs)
+    batch = count_samples(inputs)
     size = min(batch, 2)  # not 1, because BatchNorm cannot train on one sample
     if micro_batches and batch % micro_batches == 0:
         size = batch // micro_batches
-    traced = trace(model, *_first((inputs, targets), batch, size), loss=loss, split=_split((inputs, targets), batch))
+    traced = trace_model(
+        model, *_first((inputs, targets), batch, size), loss=loss, split=_split((inputs, targets), batch)
+    )
     request = Request(devices, batch, device, network, stages, micro_batches, schedule, rannc_compat=rannc_compat)
     return planned(traced.graph, request)
 
@@ -130,22 +132,22 @@ def partition(
         >>> optimizer.step()
     """
     device = torch.device(device)
-    batch = samples(inputs)
+    batch = count_samples(inputs)
     if batch % micro_batches:
         raise UserError(f"micro_batches={micro_batches}: does not divide the batch of {batch} samples")
     first, split = _first((inputs, targets), batch, batch // micro_batches), _split((inputs, targets), batch)
-    traced = trace(model, *first, loss=loss, outputs=outputs, split=split)
+    traced = trace_model(model, *first, loss=loss, outputs=outputs, split=split)
 
     def measured() -> Plan:
-        graph = traced.graph if speeds else profiled(traced, device)
+        graph = traced.graph if speeds else profile_stages(traced, device)
         kind = speeds or Device(memory, 1.0, 1.0)  # where every operator is timed, speeds are not used
         return planned(graph, Request(dist.get_world_size(), batch, kind, network, stages, micro_batches, schedule))
 
     options = {"channels": channels, "activations": activations, "seed": seed, "deadline": deadline}
-    return Pipeline(traced, agreed(measured), device, **options)
+    return Pipeline(traced, agree_on(measured), device, **options)
 
 
-def agreed(make: Callable[[], Plan]) -> Plan:
+def agree_on(make: Callable[[], Plan]) -> Plan:
     """Rank 0's plan, on every rank; its error, too."""
     message: list[Plan | UserError | None] = [None]
     cause: Exception | None = None
@@ -163,7 +165,7 @@ def agreed(make: Callable[[], Plan]) -> Plan:
     return answer
 
 
-def samples(inputs: tuple[Any, ...]) -> int:
+def count_samples(inputs: tuple[Any, ...]) -> int:
     """The number of samples of a batch: the length of its first tensor.
 
     Raises:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from suite.comm.partition.plan import Plan, readers
-from suite.comm.partition.torch.rehearsal import rehearse
-from suite.comm.partition.torch.split import split
+from suite.comm.partition.plan import Plan, list_readers
+from suite.comm.partition.torch.rehearsal import rehearse_stage
+from suite.comm.partition.torch.split import split_graph
 from suite.comm.partition.torch.stage import Stage, seeded
 from suite.comm.partition.torch.trace import Traced
 from suite.contract import UserError
@@ -18,11 +18,11 @@ from suite.contract import UserError
 CPU = torch.device("cpu")
 
 
-def stages(traced: Traced, plan: Plan, device: torch.device = CPU) -> list[Stage]:
+def make_stages(traced: Traced, plan: Plan, device: torch.device = CPU) -> list[Stage]:
     """The stages of a plan on one device."""
-    parts = split(traced, plan)
-    cuts = rehearse(traced, parts, device)
-    owners = {name: numbers[0] for name, numbers in readers(part.parameters for part in parts).items()}
+    parts = split_graph(traced, plan)
+    cuts = rehearse_stage(traced, parts, device)
+    owners = {name: numbers[0] for name, numbers in list_readers(part.parameters for part in parts).items()}
     made = []
     for number, (part, stage) in enumerate(zip(parts, plan.stages, strict=True)):
         after = cuts[number + 1] if number + 1 < len(cuts) else None
@@ -94,7 +94,7 @@ def run(traced: Traced, plan: Plan, batch: Any, seeds: Sequence[int] = ()) -> St
         batch: (inputs, targets).
         seeds: of each micro-batch's random numbers; empty if the model draws none.
     """
-    chain = stages(traced, plan)
+    chain = make_stages(traced, plan)
     count = plan.pipelines * plan.micro_batches
     for number in range(count):
         inputs = micro_batch(traced, batch, number, count)

@@ -20,14 +20,14 @@ from suite.comm.transport import Ledger, entry
 ALIGNED = 16  # bytes; each tensor of a message starts at a multiple, as views of other types need
 
 
-def length(forms: Iterable[Form], codec: Codec | None = None) -> int:
+def count_bytes(forms: Iterable[Form], codec: Codec | None = None) -> int:
     """Bytes of the message that holds tensors of these forms; `codec` encodes those of floating-point numbers."""
     return sum(_padded(_nbytes(form, codec)) for form in forms)
 
 
-def packed(values: Sequence[Tensor], forms: Sequence[Form], codec: Codec | None = None) -> Tensor:
+def pack_values(values: Sequence[Tensor], forms: Sequence[Form], codec: Codec | None = None) -> Tensor:
     """Tensors as one message of bytes."""
-    message = torch.zeros(length(forms, codec), dtype=torch.uint8, device=values[0].device)
+    message = torch.zeros(count_bytes(forms, codec), dtype=torch.uint8, device=values[0].device)
     start = 0
     for value, form in zip(values, forms, strict=True):
         sent = value.as_strided(form.sent_shape, value.stride()) if form.sent_shape != form.shape else value
@@ -38,7 +38,7 @@ def packed(values: Sequence[Tensor], forms: Sequence[Form], codec: Codec | None 
     return message
 
 
-def unpacked(message: Tensor, forms: Sequence[Form], codec: Codec | None = None) -> tuple[Tensor, ...]:
+def unpack_values(message: Tensor, forms: Sequence[Form], codec: Codec | None = None) -> tuple[Tensor, ...]:
     """The tensors of a message, with the strides of their forms."""
     values = []
     start = 0
@@ -116,7 +116,7 @@ class Link:
     def _post(self) -> None:
         if self.coming and not self.posted:
             expected = self.coming.popleft()
-            buffer = torch.empty(length(expected.forms, self.codec), dtype=torch.uint8, device=self.device)
+            buffer = torch.empty(count_bytes(expected.forms, self.codec), dtype=torch.uint8, device=self.device)
             work = self._met(expected.rank, lambda: dist.irecv(buffer, expected.rank, group=self.group))
             self.posted.append((work, buffer, expected))
 
@@ -127,13 +127,13 @@ class Link:
         self._met(expected.rank, work.wait)
         self.waited += time.perf_counter() - began
         self._post()
-        return unpacked(buffer, expected.forms, self.codec)
+        return unpack_values(buffer, expected.forms, self.codec)
 
     def send(self, rank: int, values: Sequence[Tensor], forms: Sequence[Form]) -> None:
         """Send tensors to a rank without waiting."""
         if not forms:
             return
-        message = packed(values, forms, self.codec)
+        message = pack_values(values, forms, self.codec)
         self.ledger.add([entry("shift", self.name, "uint8", message.numel(), 2)])
         work = self._met(rank, lambda: dist.isend(message, rank, group=self.group))
         self.sending.append((work, message, rank))

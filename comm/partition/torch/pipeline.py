@@ -12,17 +12,17 @@ from torch import Tensor
 
 from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
-from suite.comm.partition.calibration import STEPS, Passes, calibrated, check_steps
+from suite.comm.partition.calibration import STEPS, Passes, calibrate_plan, check_steps
 from suite.comm.partition.orders import Pass
 from suite.comm.partition.peers import met
 from suite.comm.partition.placement import Place
-from suite.comm.partition.plan import Plan, readers
+from suite.comm.partition.plan import Plan, list_readers
 from suite.comm.partition.torch.alone import micro_batch, outputs_of
 from suite.comm.partition.torch.links import Expected, Link
-from suite.comm.partition.torch.profile import synchronize
-from suite.comm.partition.torch.rehearsal import Cut, Form, form, rehearse
+from suite.comm.partition.torch.profile import wait_for_device
+from suite.comm.partition.torch.rehearsal import Cut, Form, form, rehearse_stage
 from suite.comm.partition.torch.replicas import Replicas
-from suite.comm.partition.torch.split import split
+from suite.comm.partition.torch.split import split_graph
 from suite.comm.partition.torch.stage import Stage, seeded
 from suite.comm.partition.torch.trace import Traced
 from suite.comm.transport import Ledger
@@ -94,10 +94,12 @@ class Pipeline:
         if world != self.grid.world:
             raise UserError(f"the plan is for {self.grid.world} devices, and there are {world} processes")
         self.rank, self.place, self.ledger = rank, self.grid.place(rank), ledger or Ledger()
-        parts = split(traced, plan)
-        cuts = rehearse(traced, parts, device)
+        parts = split_graph(traced, plan)
+        cuts = rehearse_stage(traced, parts, device)
         shared = {
-            name: numbers for name, numbers in readers(part.parameters for part in parts).items() if len(numbers) > 1
+            name: numbers
+            for name, numbers in list_readers(part.parameters for part in parts).items()
+            if len(numbers) > 1
         }
         part, stage = parts[self.place.stage], self.place.stage
         part.module.to(device)
@@ -253,7 +255,7 @@ class Pipeline:
         stage.sums, stage.losses, stage.outputs = kept
         gathered: list[Any] = [None] * self.grid.world
         met("a rank while exchanging times", lambda: dist.all_gather_object(gathered, passes))
-        return calibrated(self.plan, dict(enumerate(gathered)))
+        return calibrate_plan(self.plan, dict(enumerate(gathered)))
 
     @contextlib.contextmanager
     def _timed(self, job: Pass) -> Iterator[None]:
@@ -264,7 +266,7 @@ class Pipeline:
         links = self.values, self.gradients, self.tied
         began = time.perf_counter() - sum(link.waited for link in links)
         yield
-        synchronize(self.stage.device)
+        wait_for_device(self.stage.device)
         seconds = time.perf_counter() - sum(link.waited for link in links) - began
         (self.passes.forward if job.kind == "forward" else self.passes.backward).append(seconds)
 

@@ -20,7 +20,7 @@ LARGE = 2**22  # numbers that do not fit into a cache, as the gradients of a sta
 SHORTEST = 1e-3  # seconds that one measurement takes at least, so that the clock's resolution does not matter
 
 
-def profiled(traced: Traced, device: torch.device) -> Graph:
+def profile_stages(traced: Traced, device: torch.device) -> Graph:
     """The model's graph with the measured seconds of each operator.
 
     Operators with the same arguments are measured once. They run on random values (indices are 0), so that the model's
@@ -108,24 +108,24 @@ def _random(like: Tensor, device: torch.device) -> Tensor:
 
 def _timed(work: Callable[[], Any], device: torch.device) -> float:
     """Median seconds of one call."""
-    synchronize(device)
+    wait_for_device(device)
     work()
-    synchronize(device)
+    wait_for_device(device)
     began = time.perf_counter()
     work()
-    synchronize(device)
+    wait_for_device(device)
     calls = max(1, round(SHORTEST / max(time.perf_counter() - began, 1e-7)))
     samples = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         for _ in range(calls):
             work()
-        synchronize(device)
+        wait_for_device(device)
         samples.append((time.perf_counter() - began) / calls)
     return statistics.median(samples)
 
 
-def synchronize(device: torch.device) -> None:
+def wait_for_device(device: torch.device) -> None:
     """Wait until a device is done."""
     if device.type != "cpu":
         torch.get_device_module(device).synchronize(device)

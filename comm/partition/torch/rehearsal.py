@@ -64,7 +64,7 @@ class Cut:
     gradients: tuple[Form | None, ...]
 
 
-def gradients(roots: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequence[Tensor]) -> list[Tensor | None]:
+def find_gradients(roots: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequence[Tensor]) -> list[Tensor | None]:
     """The gradients of some tensors, from the gradients of a stage's results.
 
     Args:
@@ -77,7 +77,7 @@ def gradients(roots: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequence[Te
     return list(torch.autograd.grad(results, list(wanted), list(grads), allow_unused=True))
 
 
-def rehearse(traced: Traced, parts: Sequence[Part], device: torch.device | str) -> list[Cut]:
+def rehearse_stage(traced: Traced, parts: Sequence[Part], device: torch.device | str) -> list[Cut]:
     """What each stage receives and returns; nothing for the first stage."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         inputs = {name: form(traced.fakes[name]).empty(device) for name in traced.graph.inputs}
@@ -110,7 +110,7 @@ def _backward(parts: Sequence[Part], chain: list[tuple[tuple[Tensor, ...], tuple
             back = [None if f is None else f.empty(loss.device) for f in cuts[-1].gradients]
             roots = [(value, grad) for value, grad in zip(sent, back, strict=True) if grad is not None]
         wanted = [value for value in received if value.requires_grad]
-        grads = dict(zip(map(id, wanted), gradients(roots, wanted), strict=True))
+        grads = dict(zip(map(id, wanted), find_gradients(roots, wanted), strict=True))
         returned = [grads.get(id(value)) for value in received]
         cuts.append(Cut(tuple(map(form, received)), tuple(None if g is None else form(g) for g in returned)))
     return cuts[::-1]

@@ -13,7 +13,7 @@ CONTEXTS = {
 }
 
 
-def reject(module: fx.GraphModule) -> None:
+def reject_operations(module: fx.GraphModule) -> None:
     """Check that all operators can be cut.
 
     Args:

@@ -45,7 +45,7 @@ class Part:
         return torch.func.functional_call(self.module, dict(changing), values)
 
 
-def split(traced: Traced, plan: Plan) -> list[Part]:
+def split_graph(traced: Traced, plan: Plan) -> list[Part]:
     """The stages of a plan, in order. They share the model's parameters."""
     receives = [stage.receives for stage in plan.stages]
     ends = [*receives[1:], traced.graph.outputs]

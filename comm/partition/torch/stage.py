@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from suite.comm.partition.torch.rehearsal import Cut, gradients
+from suite.comm.partition.torch.rehearsal import Cut, find_gradients
 from suite.comm.partition.torch.split import Part
 
 
@@ -125,7 +125,7 @@ class Stage:
         roots += [(self.part.parameters[name], grad) for name, grad in (later or {}).items()]
         returned = [value for value, form in zip(held.received, self.cut.gradients, strict=True) if form is not None]
         wanted = [*returned, *self.own.values(), *self.tied.values()]
-        results = gradients([root for root in roots if root[0].requires_grad], wanted)
+        results = find_gradients([root for root in roots if root[0].requires_grad], wanted)
         values, parameters = results[: len(returned)], results[len(returned) :]
         named = dict(zip((*self.own, *self.tied), parameters, strict=True))
         self._add({name: named[name] for name in self.own})

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils import _pytree as pytree
 
 from suite.comm.partition.graph import Graph
-from suite.comm.partition.torch.rejected import reject
+from suite.comm.partition.torch.rejected import reject_operations
 from suite.comm.partition.torch.tape import Tape, attribute, changed, is_view, root
 from suite.contract import UserError
 
@@ -71,7 +71,7 @@ class Traced:
     outputs: Any
 
 
-def trace(
+def trace_model(
     model: nn.Module,
     inputs: tuple[Any, ...],
     targets: Any = None,
@@ -106,7 +106,7 @@ def trace(
         raise
     except Exception as error:
         raise UserError(f"the model cannot be cut: torch.export rejects it: {_first_line(error)}") from error
-    reject(module)
+    reject_operations(module)
     _functional(module)
     samples = next((len(leaf) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim), 1)
     names = _names(whole, module)

@@ -7,7 +7,7 @@ their own.
 
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoders, Handle, Transport, Value
-from suite.comm.exchange import gathered, scattered
+from suite.comm.exchange import gather_rows, scatter_rows
 from suite.comm.transport import Entry, entry
 
 SUMMARY = "reduce-scatter within hosts, the algorithm between hosts, all-gather within hosts"
@@ -26,9 +26,9 @@ def mean(
     """The mean over ranks of a flat (n,) array."""
     inner, outer = transport.inner, transport.outer
     local, across = encoders(f"{name}/inner", channel.inner, whole=True), encoders(f"{name}/outer", channel.codec)
-    mine = inner.averaged(scattered(f"{name}/inner", inner.chunks(values), local, inner))
+    mine = inner.averaged(scatter_rows(f"{name}/inner", inner.chunks(values), local, inner))
     mine = channel.algorithm.mean(f"{name}/outer", mine, encoder=across, transport=outer)
-    return gathered(f"{name}/inner", mine, local, inner).reshape(-1)[: values.shape[0]]
+    return gather_rows(f"{name}/inner", mine, local, inner).reshape(-1)[: values.shape[0]]
 
 
 def to_owners(
@@ -45,9 +45,9 @@ def to_owners(
     """
     inner, outer = transport.inner, transport.outer
     by_place = rows.reshape(outer.world, inner.world, -1).swapaxes(0, 1).reshape(inner.world, -1)
-    mine = scattered(f"{name}/inner", by_place, encoders(f"{name}/inner", channel.inner, whole=True), inner)
+    mine = scatter_rows(f"{name}/inner", by_place, encoders(f"{name}/inner", channel.inner, whole=True), inner)
     across = encoders(f"{name}/outer", channel.codec)
-    return transport.averaged(scattered(f"{name}/outer", mine.reshape(outer.world, -1), across, outer))
+    return transport.averaged(scatter_rows(f"{name}/outer", mine.reshape(outer.world, -1), across, outer))
 
 
 def gather(
@@ -60,9 +60,9 @@ def gather(
 ) -> Value:
     """Every rank's (k,) values, (world, k): first between hosts, then inside each host."""
     inner, outer = transport.inner, transport.outer
-    hosts = gathered(f"{name}/outer", mine, encoders(f"{name}/outer", channel.codec), outer)
+    hosts = gather_rows(f"{name}/outer", mine, encoders(f"{name}/outer", channel.codec), outer)
     local = encoders(f"{name}/inner", channel.inner, whole=True)
-    ranks = gathered(f"{name}/inner", hosts.reshape(-1), local, inner)
+    ranks = gather_rows(f"{name}/inner", hosts.reshape(-1), local, inner)
     return ranks.reshape(inner.world, outer.world, -1).swapaxes(0, 1).reshape(transport.world, -1)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, ShapeDtypeStruct, eval_shape, lax, random, tree
 
 from suite.contract import Layer, Objective, Reduce
-from suite.declared import described
+from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, decayed, settled
 from suite.optimizers.external.imports import imported
 from suite.optimizers.external.kfac_jax.jax_library import averaged, understood
@@ -21,7 +21,7 @@ LABELS = {"empirical": "given", "sampled": "sampled"}
 THEIRS, OURS = {2: (1, 0), 4: (2, 3, 1, 0)}, {2: (1, 0), 4: (3, 2, 0, 1)}
 
 
-@described(Settings)
+@describe_settings(Settings)
 def kfac_jax(
     *, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], objective: Objective, **settings: Any
 ) -> Optimizer:

@@ -9,13 +9,13 @@ from typing import Any
 
 from suite import published
 from suite.board.groups import SCHEMA, Leaderboard
-from suite.board.sections import sections
+from suite.board.sections import make_sections
 from suite.board.site import profile, text
 from suite.board.site.claims import PaperView, papers
 from suite.board.site.drawing import Draw, drawing
 from suite.board.site.views import RowView, SectionView
 from suite.claims.standing import Standing
-from suite.record.record import finite
+from suite.record.record import drop_infinities
 
 PART_BYTES = 380_000  # of the content of one page; with its frame a page stays below 500 kB
 MOST_ROWS = 120  # of one table; about 2 kB each
@@ -34,7 +34,7 @@ class Chunk:
     values: Mapping[str, frozenset[str]]
 
 
-def render(leaderboard: Leaderboard, standings: Sequence[Standing], out: Path) -> list[Path]:
+def render_pages(leaderboard: Leaderboard, standings: Sequence[Standing], out: Path) -> list[Path]:
     """Write the site into a folder: pages, style, script, `leaderboard.json`, and copies of the results (`raw/`).
 
     The same leaderboard and standings give the same bytes. Files of the folder that are not written stay.
@@ -49,7 +49,7 @@ def render(leaderboard: Leaderboard, standings: Sequence[Standing], out: Path) -
     """
     draw = drawing()
     views: dict[str, list[SectionView]] = {}
-    for section in sections(leaderboard.groups):
+    for section in make_sections(leaderboard.groups):
         views.setdefault(section.hardest.task, []).append(SectionView(section, leaderboard))
     views = {task: sorted(members, key=lambda view: not view.section.hardest.tuned) for task, members in views.items()}
     names = {task: text.slug(task) for task in views}
@@ -142,7 +142,7 @@ def _chunks(draw: Draw, task: str, views: Sequence[SectionView]) -> Iterator[Chu
         for index, (shown, folded) in enumerate(pieces):
             html = draw("section.html.j2", view=view, part=index + 1, rows=shown, others=folded)
             yield Chunk(html, view.id if index == 0 else None, _values(view, (*shown, *folded)))
-    if rows := published.rows_for(task):
+    if rows := published.find_rows(task):
         yield Chunk(draw("published.html.j2", rows=rows, task=task), None, {})
 
 
@@ -166,13 +166,15 @@ def _write_results(leaderboard: Leaderboard, out: Path) -> None:
     """Write leaderboard.json, and each result as a file of its own."""
     for file, result in leaderboard.results.items():
         # without indentation, which takes most of the time for many results
-        _write(out / "raw" / file, json.dumps(finite(result), allow_nan=False, sort_keys=True, ensure_ascii=False))
+        _write(
+            out / "raw" / file, json.dumps(drop_infinities(result), allow_nan=False, sort_keys=True, ensure_ascii=False)
+        )
     groups = [{**asdict(group), "title": group.title, "stand_in": group.stand_in} for group in leaderboard.groups]
     _write(out / "leaderboard.json", _json({"schema": SCHEMA, "groups": groups, "unreadable": leaderboard.unreadable}))
 
 
 def _json(content: Any) -> str:
-    return json.dumps(finite(content), allow_nan=False, sort_keys=True, ensure_ascii=False, indent=1)
+    return json.dumps(drop_infinities(content), allow_nan=False, sort_keys=True, ensure_ascii=False, indent=1)
 
 
 def _write(path: Path, content: str) -> None:

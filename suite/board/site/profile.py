@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.board.rows import sortable
+from suite.board.rows import rank_median
 from suite.board.sections import Section
 from suite.board.site import svg
-from suite.statistics.profiles import TAU_MAX, Profile, profiles
+from suite.statistics.profiles import TAU_MAX, Profile, compute_profiles
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FOOT = 480, 260, 40, 120, 10, 36
 LEAST_LADDERS = 3  # with fewer a share says little
@@ -40,11 +40,13 @@ def overview(sections: Sequence[Section]) -> Overview | None:
         ladder = f"{section.hardest.task} {section.hardest.name}"
         ladders.append(ladder)
         for row in contest.rows:  # by median: the first row of an optimizer is its best
-            if row.steps is not None and sortable(row.steps) > 0:
-                times.setdefault(row.optimizer, {}).setdefault(ladder, sortable(row.steps))
+            if row.steps is not None and rank_median(row.steps) > 0:
+                times.setdefault(row.optimizer, {}).setdefault(ladder, rank_median(row.steps))
     if len(ladders) < LEAST_LADDERS:
         return None
-    shown = {name: profile for name, profile in profiles(times).items() if 2 * len(profile.ratios) >= len(ladders)}
+    shown = {
+        name: profile for name, profile in compute_profiles(times).items() if 2 * len(profile.ratios) >= len(ladders)
+    }
     order = sorted(shown, key=lambda name: (-(shown[name].score or 0.0), name))[:MOST_METHODS]
     left_out = tuple(sorted(set(times) - set(order)))
     return Overview(backend, tuple(ladders), {name: shown[name] for name in order}, left_out)

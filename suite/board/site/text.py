@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from suite.board.contest import Place
-from suite.board.rows import Entry, sortable
+from suite.board.rows import Entry, rank_median
 from suite.statistics.leaders import Separation
 from suite.statistics.summary import Summary
 
@@ -39,7 +39,7 @@ def steps(entry: Entry) -> str:
 
 def sort_value(summary: Summary | None) -> str:
     """The median for the script that sorts tables; a row without one comes last."""
-    return str(sortable(summary)).replace("inf", "Infinity")
+    return str(rank_median(summary)).replace("inf", "Infinity")
 
 
 def interval(summary: Summary) -> str:

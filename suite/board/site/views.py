@@ -203,7 +203,7 @@ class SectionView:
     def comparison(self) -> str:
         """What may be compared with published rows."""
         group = self.section.hardest
-        rows = published.rows_for(group.task)
+        rows = published.find_rows(group.task)
         return published.compare_rows(group.task, rows, stand_in=group.stand_in, batch_size=group.batch_size)
 
 

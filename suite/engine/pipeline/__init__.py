@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from suite import engine, load
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.placement import Grid
-from suite.comm.projection.network import Network, make
+from suite.comm.projection.network import Network, make_network
 from suite.contract import Sparse, Task, UserError
 from suite.settings.run import PartitionSettings, Run
 
@@ -14,7 +14,7 @@ OFFERED = ("rows", "reset", "layers", "shapes")
 STAGES = "stages of the model"  # kind of array that differs between ranks
 
 
-def check(run: Run, task: Task) -> None:
+def check_pipeline(run: Run, task: Task) -> None:
     """Check that a run can be partitioned.
 
     Args:
@@ -32,7 +32,7 @@ def check(run: Run, task: Task) -> None:
 def _faults(run: Run, task: Task) -> Iterator[str]:
     node, optimizer = partition_of(run), run.optimizer
     if run.world < 2:
-        yield "world=1 has no device for a second stage; type world=2"
+        yield "world=1 has no device for a second stage; set world=2"
     elif node.stages is not None and node.stages > run.world:
         yield f"stages={node.stages}: more than the devices of world={run.world}; set world={node.stages}"
     if run.accumulate != 1:
@@ -40,20 +40,20 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
     if run.precision == "bfloat16" or run.compile:
         yield "only uncompiled models in float32, tf32 or float64 can be cut; leave out precision= and compile="
     if node.tflops is not None and node.bandwidth_gb is None:
-        yield "with partition.tflops=, type partition.bandwidth_gb= as well"
+        yield "with partition.tflops=, set partition.bandwidth_gb= as well"
     if task.batch_size % node.micro_batches:
         yield f"micro_batches={node.micro_batches} does not divide task.batch_size={task.batch_size}"
     kinds = {spec.kind for spec in task.shapes().values()}
     if "buffer" in kinds or task.carry(1):
         yield f"task={task.name} keeps running statistics or state between steps, which a pipeline does not average"
     if isinstance(task, Sparse) and task.matrices():
-        yield "blocks of sparse matrices cannot move in a pipeline; type task.sparsity=dense"
+        yield "blocks of sparse matrices cannot move in a pipeline; set task.sparsity=dense"
     if any(spec.placement == "rows" for spec in task.shapes().values()):
-        yield "a table placed by rows cannot be cut; type task.placement=replicated"
-    missing = [need for need in load.common(optimizer.module).NEEDS if need not in OFFERED]
+        yield "a table placed by rows cannot be cut; set task.placement=replicated"
+    missing = [need for need in load.load_member(optimizer.module).NEEDS if need not in OFFERED]
     if missing:
         yield (
-            f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; type optimizer="
+            f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; set optimizer="
             "adamw, or adagrad, lamb, lars, muon, rmsprop, sgd, sm3"
         )
 
@@ -64,7 +64,7 @@ def partition_of(run: Run) -> PartitionSettings:
     return run.partition
 
 
-def described(node: PartitionSettings) -> Device | None:
+def describe_device(node: PartitionSettings) -> Device | None:
     """The device with the speeds of `partition.tflops` and others; None if operations are timed instead.
 
     Args:
@@ -76,16 +76,16 @@ def described(node: PartitionSettings) -> Device | None:
     return Device(memory, *speeds, 1e-6 * node.overhead_us)
 
 
-def links(run: Run) -> Network:
+def choose_network(run: Run) -> Network:
     """The network between the devices, for the plan: `network=`; if it is null, that of one host.
 
     Args:
         run: the run.
     """
-    return make(run.network) if run.network else ONE_HOST
+    return make_network(run.network) if run.network else ONE_HOST
 
 
-def compare(grid: Grid, digests: Mapping[int, int]) -> None:
+def compare_replicas(grid: Grid, digests: Mapping[int, int]) -> None:
     """Check that all replicas of each stage hold the same weights.
 
     Args:
@@ -98,7 +98,7 @@ def compare(grid: Grid, digests: Mapping[int, int]) -> None:
     for stage in range(len(grid.replicas)):
         group = grid.group(stage)
         try:
-            engine.compare([digests[rank] for rank in group])
+            engine.compare_digests([digests[rank] for rank in group])
         except engine.RanksDiffer as error:
             ranks = ", ".join(map(str, group))
             raise engine.RanksDiffer(f"stage {stage}, on ranks {ranks} (counted from 0 here): {error}") from error

@@ -17,7 +17,7 @@ from suite import engine, load
 from suite.comm import setup
 from suite.comm.channel import Channels
 from suite.comm.partition.jax import Pipeline, partition
-from suite.comm.partition.jax.processes import together
+from suite.comm.partition.jax.processes import meet_processes
 from suite.comm.partition.jax.replicas import Replicas
 from suite.comm.partition.peers import met
 from suite.comm.partition.plan import Plan as Cut
@@ -28,7 +28,7 @@ from suite.engine.jax_device import Layout, devices_for, facts, typed
 from suite.engine.jax_evaluation import Evaluation
 from suite.engine.jax_programs import Cache, Mode
 from suite.engine.jax_step import context, objective, untouched
-from suite.engine.pipeline import STAGES, compare, described, links, partition_of
+from suite.engine.pipeline import STAGES, choose_network, compare_replicas, describe_device, partition_of
 from suite.engine.pipeline.jax_update import Update, scaled, square
 from suite.engine.ranks.jax import Ranks
 from suite.settings.run import Run
@@ -62,15 +62,15 @@ class Engine:
         self.devices, self.ranks = devices_for(run.device, run.world), Ranks()
         process = jax.process_index()
         self.local_ranks = tuple(rank for rank, one in enumerate(self.devices) if one.process_index == process)
-        self.plan, self.kinds = Plan(), setup.kind_of(task)
+        self.plan, self.kinds = Plan(), setup.find_kinds(task)
         self.cache, self.compile_seconds = Cache(), 0.0
         self.measured: Cut | None = None  # the plan with the times of whole stages
-        self.modes = setup.modes(run.comm, task, run.world, "jax")
+        self.modes = setup.make_modes(run.comm, task, run.world, "jax")
         self.mixed: dict[str, Channels] = {}  # the channels of each mode that was used
         self.channels = next(iter(self.modes.values()))
-        self.model: JaxModel = load.half(run.task.module, "jax").make(task)
+        self.model: JaxModel = load.load_half(run.task.module, "jax").make(task)
         node = partition_of(run)
-        self.activations = node.activations and setup.codec(node.activations, "jax")
+        self.activations = node.activations and setup.make_codec(node.activations, "jax")
         with self._mode():
             self._use(
                 partition(
@@ -82,8 +82,8 @@ class Engine:
                     micro_batches=node.micro_batches,
                     schedule=node.schedule,
                     memory=node.memory_gib * 2**30,
-                    device=described(node),
-                    network=links(run),
+                    device=describe_device(node),
+                    network=choose_network(run),
                     channels=self.channels,
                     activations=self.activations,
                     seed=self.seed,
@@ -111,11 +111,11 @@ class Engine:
             "layers": {name: layer for name, layer in layers if all(part in params for part in layer.parameters)},
             "shapes": {name: value.shape for name, value in params.items()},
         }
-        needs = load.common(self.node.module).NEEDS
+        needs = load.load_member(self.node.module).NEEDS
         needed = {name: value for name, value in offers.items() if name in needs}
-        make = load.half(self.node.module, "jax").make
+        make = load.load_half(self.node.module, "jax").make
         device = next(iter(params.values())).device
-        return Update(load.made(make, self.node, "optimizer", **needed), params, device)
+        return Update(load.make_member(make, self.node, "optimizer", **needed), params, device)
 
     # --------------------------------------------------------------------------------------- communication
     @property
@@ -126,7 +126,7 @@ class Engine:
 
     def use(self, mode: str | Mapping[str, str]) -> None:
         """Average gradients over the replicas of a stage in this communication mode from now on."""
-        self.channels = self.mixed.setdefault(str(mode), setup.mixed(self.modes, mode))
+        self.channels = self.mixed.setdefault(str(mode), setup.mix_modes(self.modes, mode))
         for replicas in self.pipeline.replicas:
             replicas.use(self.channels)
 
@@ -162,7 +162,7 @@ class Engine:
             self.pipeline.warm(*self._inputs(batch, steps.start))
             parameters = self.pipeline.parameters
             grads = self._clipped(jax.tree.map(jnp.zeros_like, parameters))
-            with together():
+            with meet_processes():
                 for update in self.updates.values():
                     update.warm(grads, parameters, hyper)
             self.compile_seconds += time.perf_counter() - began
@@ -174,7 +174,7 @@ class Engine:
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
         """Make update number `step` (from 0) and return its mean loss."""
         for update in self.updates.values():
-            engine.editable(hyper, update.state["hyper"], self.node)
+            engine.check_editable(hyper, update.state["hyper"], self.node)
         with self._mode():
             self.pipeline.steps = step
             loss = self.pipeline.step(*self._inputs(batch, step))
@@ -238,11 +238,11 @@ class Engine:
             RanksDiffer: naming the ranks that do not.
         """
         digests = {
-            rank: engine.digest(np.asarray(stage.parameters[name]) for name in stage.own)
+            rank: engine.compute_digest(np.asarray(stage.parameters[name]) for name in stage.own)
             for rank, stage in self._stages.items()
         }
         gathered = self.ranks.gather(digests)
-        compare(self.grid, {rank: value for part in gathered for rank, value in part.items()})
+        compare_replicas(self.grid, {rank: value for part in gathered for rank, value in part.items()})
 
     def synchronize(self) -> None:
         """Wait until the devices are done."""
@@ -322,8 +322,8 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
         return facts(self.devices[self.local_ranks[0]]) | {
-            "parameters": engine.parameters(self.task),
-            "flops": engine.flops(self.task),
+            "parameters": engine.count_parameters(self.task),
+            "flops": engine.count_flops(self.task),
             "explored": None,
             "optimizer": None,
             "compile_seconds": self.compile_seconds,

@@ -14,7 +14,7 @@ from suite.comm.projection.network import Network
 from suite.contract import Task
 from suite.engine.jax_device import typed
 from suite.engine.jax_programs import Mode
-from suite.engine.pipeline import described, partition_of
+from suite.engine.pipeline import describe_device, partition_of
 from suite.engine.pipeline.jax import sums
 from suite.settings.run import Run
 
@@ -36,7 +36,7 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
     with Mode(run.precision):
         kind = jnp.result_type(float)
         return planned(
-            functools.partial(sums, load.half(run.task.module, "jax").make(task)),
+            functools.partial(sums, load.load_half(run.task.module, "jax").make(task)),
             {name: jax.ShapeDtypeStruct(spec.shape, kind) for name, spec in task.shapes().items()},
             (typed(task.batch("train", run.seed, 0, 0, 1)), np.uint32(run.seed), np.uint32(0)),
             devices=run.world,
@@ -44,7 +44,7 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
             micro_batches=node.micro_batches,
             schedule=node.schedule,
             memory=node.memory_gib * 2**30,
-            device=described(node),
+            device=describe_device(node),
             network=network,
             rannc_compat=node.rannc_compat,
         )

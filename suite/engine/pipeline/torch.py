@@ -19,7 +19,7 @@ from suite.comm.transport import entry
 from suite.comm.transport.torch import Arriving, Transport
 from suite.contract import Group, Plan, Task, TorchOptimizer
 from suite.engine import tree
-from suite.engine.pipeline import STAGES, compare, described, links, partition_of
+from suite.engine.pipeline import STAGES, choose_network, compare_replicas, describe_device, partition_of
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import device_for, facts, switches
 from suite.engine.torch_taps import wide
@@ -62,17 +62,17 @@ class Engine:
         self.device = device_for(run.device)
         self.dtype = torch.float64 if run.precision == "float64" else torch.float32
         with torch.device("meta"):  # torch's own initial values would take memory and random numbers
-            self.model: Any = load.half(run.task.module, "torch").make(task)
+            self.model: Any = load.load_half(run.task.module, "torch").make(task)
         initial = {name: torch.from_numpy(task.init(self.seed, name)) for name in task.shapes()}
         self.model.load_state_dict(initial, assign=True)
         self.model.to(self.device, self.dtype)
         node, deadline = partition_of(run), run.launch.deadline
         inputs = self._inputs(task.batch("train", self.seed, 0, 0, 1), 0)
-        modes = setup.modes(run.comm, task, run.world, "torch")
-        self.kinds = setup.kind_of(task)
+        modes = setup.make_modes(run.comm, task, run.world, "torch")
+        self.kinds = setup.find_kinds(task)
         kinds = {f"model.{name}": kind for name, kind in self.kinds.items()}  # as `Trained` names parameters
         self.modes = {name: replace(channels, kind_of=kinds) for name, channels in modes.items()}
-        coded = node.activations and setup.codec(node.activations, "torch")
+        coded = node.activations and setup.make_codec(node.activations, "torch")
         self.options = {"channels": next(iter(self.modes.values())), "activations": coded}
         self.options |= {"seed": self.seed, "deadline": deadline}
         with self._mode():
@@ -85,8 +85,8 @@ class Engine:
                 schedule=node.schedule,
                 memory=node.memory_gib * 2**30,
                 device=self.device,
-                network=links(run),
-                speeds=described(node),
+                network=choose_network(run),
+                speeds=describe_device(node),
                 outputs=True,
                 **self.options,
             )
@@ -123,10 +123,10 @@ class Engine:
             "layers": {name: layer for name, layer in layers if all(part in self.own for part in layer.parameters)},
             "shapes": {name: tuple(parameter.shape) for name, parameter in self.own.items()},
         }
-        needs = load.common(self.node.module).NEEDS
+        needs = load.load_member(self.node.module).NEEDS
         needed = {name: value for name, value in offers.items() if name in needs}
-        make = load.half(self.node.module, "torch").make
-        return load.made(make, self.node, "optimizer", self.own.items(), **needed)
+        make = load.load_half(self.node.module, "torch").make
+        return load.make_member(make, self.node, "optimizer", self.own.items(), **needed)
 
     # --------------------------------------------------------------------------------------- communication
     @property
@@ -140,7 +140,7 @@ class Engine:
 
     def use(self, mode: str | Mapping[str, str]) -> None:
         """Average gradients over the replicas of a stage in this communication mode from now on."""
-        self.options["channels"] = channels = setup.mixed(self.modes, mode)
+        self.options["channels"] = channels = setup.mix_modes(self.modes, mode)
         self.pipeline.replicas.use(channels)
 
     def exchange(self, kind: str) -> None:
@@ -177,7 +177,7 @@ class Engine:
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Tensor:
         """Make update number `step` (from 0) and return its mean loss."""
         for group in self.optimizer.param_groups if self.optimizer else ():
-            engine.editable(hyper, group.keys() - {"params", "param_names"}, self.node)
+            engine.check_editable(hyper, group.keys() - {"params", "param_names"}, self.node)
             group.update(hyper)
         sums: list[Arriving] = []
 
@@ -275,11 +275,11 @@ class Engine:
         Raises:
             RanksDiffer: naming the ranks that do not.
         """
-        held = engine.digest(_numpy(value) for value in self.own.values())
+        held = engine.compute_digest(_numpy(value) for value in self.own.values())
         checksums = self.pipeline.replicas.transport.checksums
         digests, exchanged = zip(*self.ranks.gather((held, checksums.numbers())), strict=True)
         engine.compare_exchanges(*np.array(exchanged).transpose(1, 0, 2))
-        compare(self.grid, dict(enumerate(digests)))
+        compare_replicas(self.grid, dict(enumerate(digests)))
 
     def synchronize(self) -> None:
         """Wait until the device is done."""
@@ -340,8 +340,8 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory and bytes."""
         return facts(self.device) | {
-            "parameters": engine.parameters(self.task),
-            "flops": engine.flops(self.task),
+            "parameters": engine.count_parameters(self.task),
+            "flops": engine.count_flops(self.task),
             "explored": None,
             "optimizer": None,
             "compile_seconds": 0.0,

@@ -10,11 +10,11 @@ from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.planning import plan as planned
-from suite.comm.partition.torch.profile import profiled
-from suite.comm.partition.torch.trace import trace
+from suite.comm.partition.torch.profile import profile_stages
+from suite.comm.partition.torch.trace import trace_model
 from suite.comm.projection.network import Network
 from suite.contract import Task
-from suite.engine.pipeline import described, partition_of
+from suite.engine.pipeline import describe_device, partition_of
 from suite.engine.pipeline.torch import Trained
 from suite.settings.run import Run
 
@@ -34,11 +34,11 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
         UserError: if the model cannot be cut or does not fit.
     """
     node, seed = partition_of(run), run.seed
-    imagined = described(node)
+    imagined = describe_device(node)
     where, micro_batches = torch.device("meta" if imagined else "cpu"), node.micro_batches
     dtype = torch.float64 if run.precision == "float64" else torch.float32
     with torch.device("meta"):
-        model = load.half(run.task.module, "torch").make(task)
+        model = load.load_half(run.task.module, "torch").make(task)
     if not imagined:
         initial = {name: torch.from_numpy(task.init(seed, name)) for name in task.shapes()}
         model.load_state_dict(initial, assign=True)
@@ -50,8 +50,8 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
         return part.to(dtype) if part.is_floating_point() else part
 
     inputs = {name: tensor(value) for name, value in batch.items()}, torch.tensor(seed), torch.tensor(0)
-    traced = trace(Trained(model.to(dtype)).train(), inputs, loss=lambda sums, _: sums[0])
-    graph = traced.graph if imagined else profiled(traced, where)
+    traced = trace_model(Trained(model.to(dtype)).train(), inputs, loss=lambda sums, _: sums[0])
+    graph = traced.graph if imagined else profile_stages(traced, where)
     device = imagined or Device(node.memory_gib * 2**30, 1.0, 1.0)  # timed operations need no speeds
     devices, schedule, compat = run.world, node.schedule, node.rannc_compat
     sizes = node.stages, micro_batches

@@ -81,8 +81,8 @@ class Ranks:
         if checksums is None:
             return
         world = checksums.shape[-1]
-        digests = np.array([[engine.digest(arrays)] for arrays in held], np.uint32)
+        digests = np.array([[engine.compute_digest(arrays)] for arrays in held], np.uint32)
         local = np.concatenate([digests, checksums.reshape(-1, 2 * world)], 1)
         table = (local if self.processes == 1 else multihost_utils.process_allgather(local)).reshape(world, -1)
         engine.compare_exchanges(table[:, 1 : 1 + world], table[:, 1 + world :])
-        engine.compare(table[:, 0].tolist())
+        engine.compare_digests(table[:, 0].tolist())

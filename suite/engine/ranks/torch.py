@@ -84,6 +84,6 @@ class Ranks:
             RanksDiffer: naming the ranks that do not.
         """
         if self.world > 1:
-            digests, exchanged = zip(*gather((engine.digest(held), checksums.numbers())), strict=True)
+            digests, exchanged = zip(*gather((engine.compute_digest(held), checksums.numbers())), strict=True)
             engine.compare_exchanges(*np.array(exchanged).transpose(1, 0, 2))
-            engine.compare(digests)
+            engine.compare_digests(digests)
