@@ -85,13 +85,13 @@ def test_plan_reads_the_classes_of_the_data_that_is_here(suite: Call, tmp_path: 
 def test_plan_names_missing_devices_and_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
     run = configure.resolve_training(["task=resnet50", "backend=jax", "world=2"])
     cores = len(os.sched_getaffinity(0))
-    monkeypatch.setattr("suite.launch.premises.gpus", lambda: 0)
+    monkeypatch.setattr("suite.launch.premises.count_gpus", lambda: 0)
     assert list_missing(run) == []
     assert list_missing(change(run, {"device": "cuda"})) == ["2 GPUs; this machine has none"]
     assert list_missing(change(run, {"world": 1000 * cores}))[0].startswith(
         f"{1000 * cores:,} devices; this machine has {cores} CPU core"
     )
-    monkeypatch.setattr("suite.launch.premises.gpus", lambda: 1)
+    monkeypatch.setattr("suite.launch.premises.count_gpus", lambda: 1)
     assert list_missing(run) == ["2 GPUs; this machine has 1"]
     monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: None)
     assert "pip install -e '.[jax]'" in list_missing(change(run, {"world": 1}))[0]

@@ -20,7 +20,7 @@ def committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "results"
     shutil.copytree(evidence.find_committed() / "studies" / STUDY, folder / "studies" / STUDY)
     for module in (evidence, runs, again):
-        monkeypatch.setattr(module, "committed", lambda: folder)
+        monkeypatch.setattr(module, "find_committed", lambda: folder)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return folder
