@@ -28,7 +28,7 @@ def planned(preset: str, network: dict[str, Any] | None = None, world: int = 128
 
 def misplaced(seconds: dict[str, float]) -> set[tuple[str, str]]:
     """Pairs of presets that are not in the order of the published table, or as fast as each other."""
-    published = {preset: float(fits.published.row(row).value) for preset, row in fits.ROWS.items()}
+    published = {preset: float(fits.published.find_row(row).value) for preset, row in fits.ROWS.items()}
     return {
         (one, other)
         for one, other in itertools.combinations(fits.ROWS, 2)
@@ -53,7 +53,7 @@ def test_without_contention_overlap_gains_what_it_lost() -> None:
 
 def test_misplaced_pairs_are_found() -> None:
     """The orders that the plan once had: 21 bits slower than 32, stale statistics as slow as fresh ones."""
-    published = {preset: float(fits.published.row(row).value) for preset, row in fits.ROWS.items()}
+    published = {preset: float(fits.published.find_row(row).value) for preset, row in fits.ROWS.items()}
     assert misplaced(published) == set()
     assert ("kfac_symmetric", "kfac_float21") in misplaced(published | {"kfac_float21": 213.0})
     assert ("kfac_hierarchical", "kfac_stale") in misplaced(published | {"kfac_stale": published["kfac_hierarchical"]})
@@ -104,14 +104,14 @@ def test_what_is_predicted_takes_no_part_in_the_fit(monkeypatch: pytest.MonkeyPa
     """With every predicted point ten times as large the predictions stay what they were."""
     before = [point.predicted for point in points()]
     held = {point.row for point in points() if not point.fitted}
-    rows = {row.id: row for row in fits.published.load()}
+    rows = {row.id: row for row in fits.published.load_rows()}
     for name in held:
         row = rows[name]
         details: dict[str, Any] = {k: 10 * v if k == "time_per_step_s" else v for k, v in row.details.items()}  # type: ignore[operator]
         value = row.value if row.table == "A1" else 10 * float(row.value)
         rows[name] = replace(row, value=value, details=details)
-    monkeypatch.setattr(fits.published, "load", lambda: tuple(rows.values()))
-    monkeypatch.setattr(fits.published, "row", rows.__getitem__)
+    monkeypatch.setattr(fits.published, "load_rows", lambda: tuple(rows.values()))
+    monkeypatch.setattr(fits.published, "find_row", rows.__getitem__)
     assert len(held) == 28 + 3 + 4
     assert [point.predicted for point in points()] == pytest.approx(before)
 

@@ -84,5 +84,5 @@ def test_the_column_is_there_where_results_are(suite: Call, monkeypatch: pytest.
     columns = {line.split()[0]: line.split()[2] for line in lines[1:-1]}
     kfac = list((Path(__file__).parents[2] / "results" / "runs").glob("autoencoder/mnist-kfac-*.json"))
     assert columns["C9-19"] == str(len(kfac)) and columns["A1-12"] == "-"
-    monkeypatch.setattr(listing.committed, "counts", lambda: None)
+    monkeypatch.setattr(listing.committed, "count_results", lambda: None)
     assert suite("list", "experiments")[1].splitlines()[0] == "experiments"
