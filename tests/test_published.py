@@ -168,7 +168,7 @@ import sys, time
 from suite import published
 assert not {"yaml", "jsonschema", "numpy", "torch", "jax"} & set(sys.modules), "import is not light"
 start = time.process_time()
-published.rows_for("resnet50")
+published.find_rows("resnet50")
 print(time.process_time() - start)
 """
     spent = min(
