@@ -91,7 +91,7 @@ def make_modes(
                 f"comm.candidates.{name}: keeps residuals or delayed gradients, which no other mode can use"
             )
         if candidate.locals != ranks_of_host:
-            raise UserError(f"comm.candidates.{name}: groups ranks in another way than comm.topology; type the same")
+            raise UserError(f"comm.candidates.{name}: groups ranks in another way than comm.topology; set the same")
     return candidates
 
 

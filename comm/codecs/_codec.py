@@ -45,7 +45,7 @@ class Codec(abc.ABC):
             if setting.default is not dataclasses.MISSING and type(value) not in accepted:
                 raise UserError(
                     f"codec {type(self).__name__.lower()}: {setting.name}={value} is no {expected.__name__}; "
-                    f"type for example comm.codec.{setting.name}={setting.default}"
+                    f"set for example comm.codec.{setting.name}={setting.default}"
                 )
 
     @abc.abstractmethod

@@ -76,7 +76,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 
         def change(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
             if params is None:
-                raise UserError("update(grads, state): the parameters are missing; type update(grads, state, params)")
+                raise UserError("update(grads, state): the parameters are missing; call update(grads, state, params)")
             if injected:
                 state = state | {"hyper": state["hyper"] | hyper(**injected)}
             # other members of an optax.chain may take further arguments
@@ -188,7 +188,7 @@ def live(value: Any) -> bool:
 def unseen(optimizer: str) -> UserError:
     """The error for an update that lacks the layers' statistics."""
     return UserError(
-        f"{optimizer} needs statistics of its layers beside the gradient; type 'from suite.engine.jax_alone import "
+        f"{optimizer} needs statistics of its layers beside the gradient; use 'from suite.engine.jax_alone import "
         "observing', then loss, grads, statistics = observing(loss_of, optimizer)(params, state, batch) and "
         "update(grads, state, params, statistics=statistics)"
     )
@@ -233,7 +233,7 @@ def after_programs(
     if begin + period > LONGEST:
         raise UserError(
             f"an interval or a start of {max(cycle):,} steps is too long for a compiled step, which has a table of all "
-            f"steps until the programs repeat; type at most {LONGEST:,} in all"
+            f"steps until the programs repeat; set at most {LONGEST:,} in all"
         )
     steps = [programs(number) for number in range(begin + period)]
     kinds = list(dict.fromkeys(steps))

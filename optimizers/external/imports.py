@@ -9,7 +9,7 @@ from typing import Any
 from suite.contract import UserError
 from suite.optimizers.external.settings import Settings
 
-# what to type for a missing package, where its name is not what pip wants
+# what to run for a missing package, where its name is not what pip wants
 INSTALL = {
     "pytorch_optimizer": "pip install -e '.[rivals]', or optimizer.path=DIR where it lies",
     "kfac_jax": "git clone https://github.com/google-deepmind/kfac-jax DIR, then optimizer.path=DIR",
@@ -79,7 +79,7 @@ def imported(typed: str, module: str, path: str | None) -> ModuleType:
             raise
         root = error.name.partition(".")[0]
         how = INSTALL.get(root, f"pip install {root}, or optimizer.path=DIR where it lies")
-        raise UserError(f"{typed}: no module {error.name} here; type {how}") from error
+        raise UserError(f"{typed}: no module {error.name} here; use {how}") from error
 
 
 def rejected(key: str, dotted: str, error: Exception) -> UserError:

@@ -179,7 +179,7 @@ class KBFGS(Observing):
         """
         if closure is None:
             raise UserError(
-                "KBFGS looks at each batch twice; type optimizer.step(closure), with a closure that zeroes gradients, "
+                "KBFGS looks at each batch twice; call optimizer.step(closure), with a closure that zeroes gradients, "
                 "runs forward and backward inside 'with observed(model, optimizer):' (from suite.engine.torch_alone "
                 "import observed), and returns the loss"
             )

@@ -64,7 +64,7 @@ def _check(settings: Settings) -> None:
     """
     lag, interval, root = settings.lag, settings.inverse_interval, settings.root
     if lag > interval:
-        raise UserError(f"optimizer.lag={lag}: one refresh at a time; type 0 to inverse_interval={interval}")
+        raise UserError(f"optimizer.lag={lag}: one refresh at a time; set 0 to inverse_interval={interval}")
     if lag and settings.stagger:
         raise UserError("optimizer.stagger=true: with lag the host already spreads the work; choose one of the two")
     if lag and root not in HOSTED:

@@ -72,7 +72,7 @@ def list_files(path: Path) -> list[Path]:
             raise Unreadable(f"contains more than {MOST_FILES:,} result files; name smaller folders")
     runs = [file for file in found if file.name == own.name]
     if not found and (path / HEADER).exists():
-        raise Unreadable("is a run that has not finished; type its command again to continue it, then name it again")
+        raise Unreadable("is a run that has not finished; run its command again to continue it, then name it again")
     if not found:
         raise Unreadable(f"contains no result.json; {REMEDY}")
     return sorted(runs or found)

@@ -123,7 +123,7 @@ def claim_directory(
     try:
         if directory.look() != directory.state:
             raise UserError(
-                f"{directory.path}: another process has just used this directory; type the same command again"
+                f"{directory.path}: another process has just used this directory; run the same command again"
             )
         if directory.state == "new":
             _start(run, header, directory.path)

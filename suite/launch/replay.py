@@ -150,7 +150,7 @@ def _premises(result: Mapping[str, Any], run: AnyRun) -> Iterator[str]:
     task, absent = describe_task(run)
     if absent:
         raise UserError(
-            f"cannot repeat the steps here; missing {absent[0]}. Type --data-dir DIR; to check only the numbers, type "
+            f"cannot repeat the steps here; missing {absent[0]}. Add --data-dir DIR; to check only the numbers, add "
             "--steps 0"
         )
     targets = [Target(entry["metric"], entry["value"], entry["higher_is_better"]) for entry in result["targets"]]

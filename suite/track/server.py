@@ -80,7 +80,7 @@ def connect_client(uri: str | None = None) -> Iterator[Client]:
         except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
             raise UserError(
                 f"MLflow at {_public(where)}: {_reason(error)}. The runs remain in their directories. To "
-                "send them later, type `suite sync`; to send them to another server, `suite sync --uri URI`"
+                "send them later, run `suite sync`; to send them to another server, `suite sync --uri URI`"
             ) from error
 
 

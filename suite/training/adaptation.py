@@ -36,7 +36,7 @@ def read_decisions(path: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in text.splitlines()] if path.endswith(".jsonl") else []
         decisions = [line for line in lines if line["event"] == "decided"] if lines else json.loads(text)["decisions"]
     except (OSError, KeyError, ValueError) as error:
-        raise UserError(f"decisions={path}: no record of decisions ({error}); type a result.json") from error
+        raise UserError(f"decisions={path}: no record of decisions ({error}); name a result.json") from error
     return [{name: decision[name] for name in ("step", "mode", "steps", "why")} for decision in decisions]
 
 

@@ -88,7 +88,7 @@ def propose_trials(optimizer: Mapping[str, Any], *, fixed: Collection[str], tria
     if not ranges:
         example = "'+optimizer.search={lr: [0.003, 0.3, log]}'"
         raise UserError(
-            f"optimizer={optimizer['name']}: no ranges to search; type {example}, or add search: to its YAML file"
+            f"optimizer={optimizer['name']}: no ranges to search; set {example}, or add search: to its YAML file"
         )
     for name, limits in ranges.items():
         _check(name, limits, optimizer)

@@ -54,7 +54,7 @@ def _in_checkout(folder: Path) -> Path:
     """The default folder, if the working directory is a checkout."""
     if not folder.parent.is_dir():
         raise UserError(
-            f"this directory is no checkout of the suite: it has no folder {folder.parent}; go to a checkout, or type "
+            f"this directory is no checkout of the suite: it has no folder {folder.parent}; go to a checkout, or name "
             "--to DIR"
         )
     return folder

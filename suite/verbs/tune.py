@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     print(f"\n{make_table(ranked)}\n")
     missed = not list_rungs(ranked[0].result)
     if missed and not (chosen.misses and math.isfinite(measure_shortfall(ranked[0].result))):
-        print("no trial reached a target, so no recipe is written; type a larger max_steps=, or other ranges")
+        print("no trial reached a target, so no recipe is written; set a larger max_steps=, or other ranges")
         return 1
     keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
     source = run.task.options().get("data", recipe.ANY)
@@ -99,7 +99,7 @@ def _split(typed: list[str]) -> tuple[list[str], int, int]:
             counts[key] = value
             continue
         if key in ("recipe", "experiment"):
-            raise UserError(f"{override}: tuning starts from the defaults; type the {key}'s values instead")
+            raise UserError(f"{override}: tuning starts from the defaults; set the {key}'s values instead")
         if key == "baseline":
             raise UserError(f"{override}: a baseline has no optimizer to tune; run suite +task=… {override}")
         adds = key.startswith(("+", "~")) and key.lstrip("+~").startswith(TUNED)

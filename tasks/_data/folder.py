@@ -150,7 +150,7 @@ class Folder:
             except UNREADABLE as error:
                 if self._on_error == "stop":
                     raise UserError(
-                        f"cannot read {self._root / paths[candidate]}: {error}. Repair it, or type "
+                        f"cannot read {self._root / paths[candidate]}: {error}. Repair it, or set "
                         "task.on_error=skip to leave such files out; the result will list them"
                     ) from error
                 unreadable.append(paths[candidate])

@@ -73,7 +73,7 @@ def prepare(
         UserError: if there is no text, a file cannot be read, the target is in use, or a split has no record.
     """
     if (target / MANIFEST).exists():
-        raise UserError(f"{target}: contains prepared records already; type another directory, --to DIR, or delete it")
+        raise UserError(f"{target}: contains prepared records already; name another directory, --to DIR, or delete it")
     whole, faults = text.survey(source)
     if faults and on_error != "skip":
         raise UserError(f"{faults[0]}. To skip such files, set task.on_error=skip; the result will list them")

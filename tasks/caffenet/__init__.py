@@ -79,9 +79,7 @@ def make(
     known(data=(data, SOURCES), variant=(variant, ("bvlc",)), on_error=(on_error, ("stop", "skip")))
     known(init=(init, ("gaussian", "fan_in")))
     if classes and data != "folder":
-        raise UserError(
-            f"task.classes: selects class directories, but task.data={data} has none; set task.data=folder"
-        )
+        raise UserError(f"task.classes: selects class directories, but task.data={data} has none; set task.data=folder")
     absent_images = AbsentImages(IMAGENET, classes=len(classes or ()) or published_classes, size=image_size)
     images = absent_images if absent else importlib.import_module(f"suite.tasks._data.{data}").make(**source)
     outputs = head or images.classes

@@ -54,7 +54,7 @@ class Architecture:
                 raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
         if len(self.hots) != len(self.rows):
             raise UserError(
-                f"task.hots: {len(self.hots)} numbers, but there are {len(self.rows)} categorical features; type one "
+                f"task.hots: {len(self.hots)} numbers, but there are {len(self.rows)} categorical features; set one "
                 "for each"
             )
 

@@ -121,7 +121,7 @@ def _emptied(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     leftovers = [target / f"{split}.{name}.bin" for split in SPLITS for name in COLUMNS]
     if set(target.iterdir()) - set(leftovers):
-        raise UserError(f"{target}: is not empty; type another directory, --to DIR")
+        raise UserError(f"{target}: is not empty; name another directory, --to DIR")
     for path in leftovers:
         path.unlink(missing_ok=True)
 

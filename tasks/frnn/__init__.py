@@ -114,7 +114,7 @@ class FRNN:
         divided, faults = self._divided, self.source.data().skipped
         if faults and self.on_error == "stop":
             raise UserError(
-                f"{faults[0]}. {len(faults)} of the listed shots cannot be used; repair them, or type "
+                f"{faults[0]}. {len(faults)} of the listed shots cannot be used; repair them, or set "
                 "task.on_error=skip to leave them out; the result will list them"
             )
         shots.require(divided)

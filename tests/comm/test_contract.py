@@ -137,7 +137,7 @@ def load_group(part: str) -> str:
     ],
 )
 def test_a_codec_option_of_another_type_is_rejected(codec: str, option: str, value: Any, kind: str) -> None:
-    with pytest.raises(UserError, match=f"{option}={value} is no {kind}; type for example comm.codec.{option}="):
+    with pytest.raises(UserError, match=f"{option}={value} is no {kind}; set for example comm.codec.{option}="):
         setup.make_codec({"module": f"suite.comm.codecs.{codec}", option: value}, None)
 
 

@@ -43,7 +43,7 @@ class MiniFloat(Codec):
         if 1 + e + m not in (8, 16) or not 2 <= e <= 7 or m < 1:
             raise UserError(
                 f"codec minifloat: a sign, exponent={e} and mantissa={m} bits; they must be 8 or 16 bits in all, with "
-                "an exponent of 2 to 7; type for example comm.codec.exponent=4 comm.codec.mantissa=3"
+                "an exponent of 2 to 7; set for example comm.codec.exponent=4 comm.codec.mantissa=3"
             )
         if self.scale not in ("absmax", "none"):
             raise UserError(f"codec minifloat: scale={self.scale}; set comm.codec.scale=absmax, or none")

@@ -113,7 +113,7 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
     if enough is not None and request.micro_batches is not None:
         return (
             f"no plan fits {request.devices} devices of {room} with this batch and number of micro-batches; {enough} "
-            "devices suffice with micro-batches of one sample: leave out micro_batches, or type a larger one"
+            "devices suffice with micro-batches of one sample: leave out micro_batches, or set a larger one"
         )
     if enough is not None:
         return (
@@ -125,7 +125,7 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
         if free is not None:
             return (
                 f"the model does not fit into {request.stages} stages on devices of {room}, even with activations "
-                f"computed twice; with more stages, {free} devices suffice: leave out stages, or type a larger number"
+                f"computed twice; with more stages, {free} devices suffice: leave out stages, or set a larger number"
             )
     table = sum_costs(graph, parts, request.device, 1)
     problem = pipeline_problem(table, request, 1, 1)
