@@ -84,7 +84,7 @@ def make_sections(groups: Iterable[Group]) -> list[Section]:
 
 
 def _split(groups: list[Group]) -> Iterator[Section]:
-    """The sections of groups that differ only in the target, hardest first."""
+    """Return the sections of groups that differ only in the target, hardest first."""
     ladders: list[tuple[set[str], list[Group]]] = []
     for group in groups:
         files = {result["file"] for entry in group.entries for result in entry.results}

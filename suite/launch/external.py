@@ -86,7 +86,7 @@ def launch(
 
 
 def settings_of(run: Run) -> ExternalLaunch:
-    """The settings of this launcher."""
+    """Return the settings of this launcher."""
     assert isinstance(run.launch, ExternalLaunch)
     return run.launch
 

@@ -104,7 +104,7 @@ def _listening(address: str, port: int) -> socket.socket:
 
 
 def _greeting(visitor: socket.socket) -> dict[str, int] | None:
-    """The rank and the number of ranks that a process sends; None for a process that sends something else."""
+    """Return the rank and the number of ranks that a process sends; None for a process that sends something else."""
     try:
         visitor.settimeout(GREETING)
         message = json.loads(visitor.recv(LINE))
@@ -134,7 +134,7 @@ def _join(joined: dict[int, socket.socket], greeting: dict[str, int], visitor: s
 
 
 def _waits(visitor: socket.socket) -> bool:
-    """Whether a process that has joined still waits; a process that was restarted has left."""
+    """Return whether a process that has joined still waits; a process that was restarted has left."""
     visitor.setblocking(False)
     try:
         return visitor.recv(1, socket.MSG_PEEK) != b""

@@ -72,7 +72,7 @@ def check_stages(request: Request, count: int) -> None:
 
 
 def pipeline_problem(table: Costs, request: Request, micro_batches: int, pipelines: int) -> Problem:
-    """The problem of one pipeline among `pipelines` equal ones.
+    """Return the problem of one pipeline among `pipelines` equal ones.
 
     Args:
         table: costs of the blocks, for the size of the micro-batch.

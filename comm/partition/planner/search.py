@@ -45,7 +45,7 @@ def _blocks(graph: Graph, request: Request, limit: int) -> Sequence[tuple[int, .
 
 
 def _search(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, best: Plan | None = None) -> Plan | None:
-    """The plan with the shortest step, if it is shorter than that of `best`; otherwise `best`."""
+    """Return the plan with the shortest step, if it is shorter than that of `best`; otherwise `best`."""
     for pipelines, micro_batches, table in _candidates(graph, parts, request):
         devices = request.devices // pipelines
         problem = pipeline_problem(table, request, micro_batches, pipelines)
@@ -93,7 +93,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def find_smallest(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request) -> int | None:
-    """The smallest number of devices on which the model fits, with micro-batches of one sample; None if none does."""
+    """Find the least number of devices on which the model fits, with micro-batches of one sample, or None."""
     table = sum_costs(graph, parts, request.device, 1)
     stages = request.stages or len(parts)
     problem = pipeline_problem(table, dataclasses.replace(request, devices=len(parts)), max(request.batch, 1), 1)
