@@ -62,8 +62,8 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, payload: Any, like: Any) -> Any:
-        """The payload to values, of the type and length of `like`."""
+        """Return the payload to values, of the type and length of `like`."""
 
     def narrow(self, values: Any) -> Any:
-        """The values in the type in which the network adds them, if the codec is closed."""
+        """Return the values in the type in which the network adds them, if the codec is closed."""
         raise TypeError(f"{type(self).__name__} is not closed under addition")

@@ -14,7 +14,7 @@ from suite.comm.transport import Entry
 
 
 def as_mean(owners: tuple[int, ...], world: int) -> bool:
-    """Whether rows are sent as a mean of all rows, because over half of the slices would be padding."""
+    """Return whether rows are sent as a mean of all rows, because over half of the slices would be padding."""
     return 2 * len(owners) < len(list_slots(owners, world))
 
 
@@ -29,7 +29,7 @@ def traffic(
     world: int,
     locals: int | None,
 ) -> list[Entry]:
-    """What rank 0 sends when rows are sent to their owners, or gathered from them.
+    """Return what rank 0 sends when rows are sent to their owners, or gathered from them.
 
     Args:
         name: of the stack, for the ledger.

@@ -7,7 +7,7 @@ from suite.comm.transport.torch import Transport
 
 
 def fetch(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor:
-    """The rows of the table that this rank's samples name.
+    """Return the rows of the table that this rank's samples name.
 
     Args:
         name: of the table, for the ledger.

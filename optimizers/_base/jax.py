@@ -176,17 +176,17 @@ def schedulable(settings: Declared) -> dict[str, Any]:
 
 
 def traced(value: Any) -> bool:
-    """Whether a setting's value is traced, and so is unknown while a step is compiled."""
+    """Return whether a setting's value is traced, and so is unknown while a step is compiled."""
     return isinstance(value, Tracer)
 
 
 def live(value: Any) -> bool:
-    """Whether a setting is not 0, or is an array, whose value may change."""
+    """Return whether a setting is not 0, or is an array, whose value may change."""
     return isinstance(value, Array) or bool(value)
 
 
 def unseen(optimizer: str) -> UserError:
-    """The error for an update that lacks the layers' statistics."""
+    """Return the error for an update that lacks the layers' statistics."""
     return UserError(
         f"{optimizer} needs statistics of its layers beside the gradient; use 'from suite.engine.jax_alone import "
         "observing', then loss, grads, statistics = observing(loss_of, optimizer)(params, state, batch) and "
@@ -275,7 +275,7 @@ def local(value: Array) -> np.ndarray:
 
 
 def with_local(value: Array, slices: np.ndarray) -> Array:
-    """The array with this process's slices replaced by `slices`, which are shaped as the result of `local`."""
+    """Return the array with this process's slices replaced by `slices`, which are shaped as the result of `local`."""
     shards = _slices(value)
     parts = np.split(slices.astype(value.dtype), len(shards))
     placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, shards, strict=True)]
@@ -287,7 +287,7 @@ def _slices(value: Array) -> list[Any]:
 
 
 def dense(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:
-    """The gradients as arrays; `Rows`, the gradient of a table, is expanded with zeros."""
+    """Return the gradients as arrays; `Rows`, the gradient of a table, is expanded with zeros."""
     return {
         name: jnp.zeros_like(params[name]).at[grad.ids].add(grad.values) if isinstance(grad, Rows) else grad
         for name, grad in grads.items()

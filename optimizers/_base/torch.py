@@ -269,5 +269,5 @@ def _shifted(word: Tensor, places: int) -> Tensor:
 
 
 def _signed(word: int) -> int:
-    """The int32 of the same 32 bits."""
+    """Return the int32 of the same 32 bits."""
     return (word + 2**31) % 2**32 - 2**31

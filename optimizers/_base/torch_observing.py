@@ -36,7 +36,7 @@ class Observing(Optimizer):
         raise NotImplementedError
 
     def due(self) -> bool:
-        """Whether the next step uses statistics."""
+        """Return whether the next step uses statistics."""
         return True
 
     @contextlib.contextmanager

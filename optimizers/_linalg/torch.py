@@ -60,7 +60,7 @@ def _eigh(stack: Tensor, order: int, epsilon: float, factor: Tensor, unit: float
 
 
 def _noise(norm: Tensor, stack: Tensor, unit: float) -> Tensor:
-    """The error of the eigenvalues by rounding, relative to the largest eigenvalue, as is `norm`."""
+    """Return the error of the eigenvalues by rounding, relative to the largest eigenvalue, as is `norm`."""
     return (unit / stack.shape[-1] * norm).clamp(min=SOLVER * torch.finfo(stack.dtype).eps)
 
 
@@ -92,7 +92,7 @@ def _newton(stack: Tensor, order: int, epsilon: float) -> tuple[Tensor, Tensor]:
 
 
 def _regular(wide: Tensor, root: Tensor, epsilon: float, unit: float) -> Tensor:
-    """Whether each matrix is regular (count, 1, 1), from its inverse root.
+    """Return whether each matrix is regular (count, 1, 1), from its inverse root.
 
     The largest eigenvalues of the root belong to the least eigenvalues of the matrix. The longest column of a high
     power of the root is therefore close to an eigenvector of the least eigenvalue, which is its Rayleigh quotient.

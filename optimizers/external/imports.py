@@ -17,7 +17,7 @@ INSTALL = {
 
 
 def dotted_path(backend: str, settings: Settings) -> str:
-    """The dotted path for a backend.
+    """Return the dotted path for a backend.
 
     Args:
         backend: `torch` or `jax`.
@@ -38,7 +38,7 @@ def dotted_path(backend: str, settings: Settings) -> str:
 
 
 def imported_object(key: str, dotted: str, path: str | None) -> Any:
-    """The class or function that a dotted path names.
+    """Return the class or function that a dotted path names.
 
     Args:
         key: the setting it was typed in, for messages.
@@ -83,5 +83,5 @@ def imported(typed: str, module: str, path: str | None) -> ModuleType:
 
 
 def rejected(key: str, dotted: str, error: Exception) -> UserError:
-    """The error for an optimizer that cannot be made with the arguments given."""
+    """Return the error for an optimizer that cannot be made with the arguments given."""
     return UserError(f"optimizer.{key}={dotted}: {error}; see optimizer.arguments and the rival's documentation")

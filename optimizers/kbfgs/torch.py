@@ -245,7 +245,7 @@ class KBFGS(Observing):
                 directions |= {b: stack[row, :, -1] for b in bias}
 
     def _idle(self, members: list[str]) -> list[int]:
-        """The rows of a stack's layers none of whose parameters has a gradient."""
+        """Return the rows of a stack's layers none of whose parameters has a gradient."""
         parameters = [[self.named[p] for p in self.plan.layers[name].parameters] for name in members]
         return [row for row, tensors in enumerate(parameters) if not present(tensors)]
 

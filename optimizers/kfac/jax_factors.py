@@ -16,7 +16,7 @@ def usable(inverse: Array) -> Array:
 
 
 def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Array:
-    """The mean eigenvalue of each of `plan.factors` (F,); 0 before its first statistics."""
+    """Return the mean eigenvalue of each of `plan.factors` (F,); 0 before its first statistics."""
     kind = state["trace"].dtype
     sizes = jnp.array([plan.sizes.get(name, 1) for name in plan.factors], kind)
     return state["trace"] / jnp.maximum(state["mass"], jnp.finfo(kind).tiny) / sizes

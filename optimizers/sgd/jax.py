@@ -58,7 +58,7 @@ class SGD:
         return {name: grad for name, grad in grads.items() if isinstance(grad, Rows)}
 
     def reset(self, state: State, moved: Tree) -> State:
-        """The state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
+        """Return the state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
         return forget(state, moved, "velocity")
 
 

@@ -46,7 +46,7 @@ class SM3:
         }
 
     def update(self, grads: dict[str, Any], state: State, params: Tree) -> tuple[dict[str, Any], State]:
-        """The changes of the parameters, and the next state."""
+        """Return the changes of the parameters, and the next state."""
         hyper, covers = state["hyper"], dict(state["covers"])
         rows = self._rows(grads)
         grads = dense({name: grad for name, grad in grads.items() if name not in rows}, params)
@@ -73,7 +73,7 @@ class SM3:
 
     @staticmethod
     def _average(velocity: Tree, direction: Tree, momentum: Array) -> Tree:
-        """The next average of scaled gradients."""
+        """Return the next average of scaled gradients."""
         return jax.tree.map(lambda v, d: momentum * v + (1.0 - momentum) * d, velocity, direction)
 
     def _bound_by_rows(self, covers: list[Array], ids: Array, values: Array) -> tuple[Array, list[Array]]:

@@ -85,7 +85,7 @@ class SM3(Optimizer):
 
 
 def _slices(value: Tensor, axis: int) -> list[int]:
-    """The shape of μ along an axis: one number for each slice."""
+    """Return the shape of μ along an axis: one number for each slice."""
     return [length if place == axis else 1 for place, length in enumerate(value.shape)]
 
 

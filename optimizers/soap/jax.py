@@ -108,18 +108,18 @@ class SOAP:
         return changes, state | moments | {"factor": self._absorbed(stacks, state)}
 
     def _refreshed_alone(self, state: State) -> State:
-        """The state after the refreshes that are due, without an engine."""
+        """Return the state after the refreshes that are due, without an engine."""
         one_rank("soap", self.plan.world)
         alone = functools.partial(self.program, reduce=ALONE)
         return after_programs(self.plan.programs, self.plan.cycle, state, state["steps"], alone)
 
     def _stacked(self, key: str, grads: Tree) -> Array:
-        """The gradients of one stack as matrices (count, rows, columns)."""
+        """Return the gradients of one stack as matrices (count, rows, columns)."""
         rows, columns = map(int, key.split("x"))
         return jnp.stack([grads[name].reshape(rows, columns) for name in self.plan.members[key]])
 
     def _absorbed(self, stacks: Tree, state: State) -> Tree:
-        """The statistics, with the gradients in these stacks added."""
+        """Return the statistics, with the gradients in these stacks added."""
         beta2, factor = state["hyper"]["beta2"], dict(state["factor"])
         for key, stack in stacks.items():
             for side, one, other in (("left", stack, stack.mT), ("right", stack.mT, stack)):

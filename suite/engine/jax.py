@@ -163,7 +163,7 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------- programs
     def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
-        """The programs of step `step` by key: (body, arguments, specs of the arguments, spec of the result)."""
+        """Return the programs of step `step` by key: (body, arguments, specs of the arguments, spec of the result)."""
         phase, state = self.plan.phase(step), self.layout.state_spec(run)
         between = {"grads": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
         rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
@@ -336,7 +336,7 @@ class Engine:
         return Evaluation(predict, self.maths.model, self.layout, specs, ledger, self.seed)
 
     def _host(self, value: Array, name: str = "evaluation") -> np.ndarray:
-        """The whole array on every host; see `Evaluation.host`."""
+        """Return the whole array on every host; see `Evaluation.host`."""
         return self._evaluation.host(value, name)
 
     def compare(self) -> None:
@@ -393,7 +393,7 @@ class Engine:
         return arrays, {"tree": None, "own": own}
 
     def _meaning(self, path: Sequence[Any]) -> str:
-        """The kind of a split array of the run, in words."""
+        """Return the kind of a split array of the run, in words."""
         part = path[0].key
         if part in ("carry", "comm"):
             return engine.CARRY if part == "carry" else engine.RESIDUALS
@@ -421,7 +421,7 @@ class Engine:
         }
 
     def _counted(self) -> dict[str, float] | None:
-        """The optimizer's counts, or None: a step that failed may have deleted its donated state."""
+        """Return the optimizer's counts, or None: a step that failed may have deleted its donated state."""
         state = self.run["opt"]
         deleted = any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
         return self.optimizer.facts(state) if "facts" in self.needs and not deleted else None

@@ -285,7 +285,7 @@ def context(run: Tree, batch: Tree, carry: Tree, key: Any) -> Tree:
 
 
 def untouched(name: str, x: Array, y: Array) -> Array:
-    """The tap that changes nothing."""
+    """Return the tap that changes nothing."""
     return y
 
 

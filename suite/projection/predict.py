@@ -102,7 +102,7 @@ class Model:
         return max(self.places, key=values)
 
     def _with_mode(self, mode: str, place: Place) -> Run:
-        """The run with one candidate as its communication mode, for ranks in one place."""
+        """Return the run with one candidate as its communication mode, for ranks in one place."""
         comm = self.modes[mode].model_copy(update={"ranks_per_host": place.locals})
         return self.run.model_copy(update={"world": place.world, "comm": comm})
 
@@ -176,5 +176,5 @@ def _fitted(rows: np.ndarray, seconds: np.ndarray) -> Network:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation of a few values; 0 for fewer than two."""
+    """Return the standard deviation of a few values; 0 for fewer than two."""
     return statistics.stdev(values) if len(values) > 1 else 0.0

@@ -98,7 +98,7 @@ class Run:
             os.killpg(self._process.pid, number)
 
     def value(self) -> float:
-        """The number that is compared.
+        """Return the number that is compared.
 
         Raises:
             RunFailedError: if the run failed or took too long, with the end of its output.
@@ -166,7 +166,7 @@ class Sampler:
 
 
 def count_ranks(sides: Sequence[Side], benchmark: Benchmark) -> int:
-    """The most devices of a run."""
+    """Return the most devices of a run."""
     words = [*benchmark.run, *(word for side in sides for word in side.overrides)]
     counts = [word.partition("=")[2] for word in words if word.lstrip("+").startswith("world=")]
     return max((int(count) for count in counts if count.isdecimal()), default=1)
@@ -211,7 +211,7 @@ def _prepare(core: int | None) -> None:
 
 
 def list_cores(ranks: int) -> list[int | None]:
-    """The cores that rounds use, one after the other; only None for a run of several ranks, which need several.
+    """List the cores that rounds use, one after the other; only None for a run of several ranks, which need several.
 
     Args:
         ranks: processes of a run.

@@ -112,7 +112,7 @@ def _terminable() -> Iterator[None]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command accepts."""
+    """Return what the command accepts."""
     accepted = argparse.ArgumentParser(prog="suite regress", description=HELP)
     accepted.add_argument("a", metavar="A", nargs="?", help="the side that is believed to be fast")
     accepted.add_argument("b", metavar="B", nargs="?", default=".", help="the side in question; default: .")
@@ -137,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def benchmarks_of(chosen: argparse.Namespace, saved: Sequence[Benchmark] | None) -> list[Benchmark]:
-    """The benchmarks that were asked for.
+    """Return the benchmarks that were asked for.
 
     Args:
         chosen: what was typed.

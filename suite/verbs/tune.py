@@ -121,6 +121,6 @@ def _keys(overrides: Sequence[str]) -> list[str]:
 
 
 def _recipe_path(run: Run, directory: Path | None) -> Path:
-    """The file in which `configure.resolve` looks for a tuned recipe."""
+    """Return the file in which `configure.resolve` looks for a tuned recipe."""
     folder = directory or Path(next(iter(importlib.import_module("suite.conf").__path__)))
     return folder / "recipe" / f"{run.task.name}-{run.optimizer.name}-{run.scale}.yaml"

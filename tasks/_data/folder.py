@@ -142,7 +142,7 @@ class Folder:
         return np.stack(images), np.array(labels, np.int32)
 
     def _open(self, split: str, row: int) -> tuple[Image.Image, int, list[str]]:
-        """The first readable image from `row` on, its row, and the paths of unreadable files before it."""
+        """Return the first readable image from `row` on, its row, and the paths of unreadable files before it."""
         paths, unreadable = self._paths[split], []
         for candidate in (*range(row, len(paths)), *range(row)):
             try:

@@ -36,7 +36,7 @@ NAMES = tuple(
 def paint(
     split: str, rows: np.ndarray, *, size: int = 48, radius: tuple[float, float] = (0.30, 0.42), noise: float = 0.08
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The images of some rows, before normalisation.
+    """Return the images of some rows, before normalisation.
 
     Args:
         split: `train` or `valid`; each has streams of its own.

@@ -103,7 +103,7 @@ class Autoencoder:
         return self.architecture.kept()
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        """The initial value of one parameter."""
+        """Return the initial value of one parameter."""
         return _nn.draw(self.shapes()[name], seed, name, rows)
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:

@@ -66,7 +66,7 @@ class Architecture:
         return layers
 
     def sparse(self) -> dict[str, tuple[int, int]]:
-        """The matrices that are stored as blocks: all of the encoder, or none."""
+        """Return the matrices that are stored as blocks: all of the encoder, or none."""
         if not self.sparsity:
             return {}
         return {name: shape for layer in range(self.layers) for name, shape in self.matrices(layer).items()}

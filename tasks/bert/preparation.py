@@ -126,7 +126,7 @@ def _draws(documents: int, seed: int) -> np.ndarray:
 
 
 def _held_out(source: Path, draws: np.ndarray, share: float) -> np.ndarray:
-    """Whether each document is held out, (documents,) bool.
+    """Return whether each document is held out, (documents,) bool.
 
     Raises:
         UserError: for a single document, which cannot be divided, or a share that leaves one split empty.

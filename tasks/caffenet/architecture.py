@@ -117,7 +117,7 @@ class Architecture:
 
 
 def pooled(side: int) -> int:
-    """The side after a 3×3 pool of stride 2 in Caffe, which rounds up: the last window may be incomplete."""
+    """Return the side after a 3×3 pool of stride 2 in Caffe, which rounds up: the last window may be incomplete."""
     return -(-(side - POOL) // POOL_STRIDE) + 1
 
 

@@ -118,7 +118,7 @@ class Corpus:
         return sentences
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
-        """The translations as in the text file."""
+        """Return the translations as in the text file."""
         return [self._lines[row] for row in rows]
 
     @functools.cached_property

@@ -24,7 +24,7 @@ class Float21(float21.Float21):
         return words.view(-1).view(torch.uint8)
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload to values."""
+        """Return the payload to values."""
         words = payload.view(torch.int32).view(2, -1)
         bits = words.new_empty(3, words.shape[1])
         by_parts(unpack, *bits, *words, compiles=self.compiles)

@@ -92,7 +92,7 @@ class MiniFloat(Codec):
         return np.concatenate([np.array([(power + 127) << 23], "<i4").view(np.uint8)[: self.header], words])
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload to values."""
+        """Return the payload to values."""
         scale = payload[: self.header].view("<f4")[0] if self.header else 1.0
         words = payload[self.header :].view(f"<u{self.width}").astype(np.int32)
         with np.errstate(over="ignore"):  # to infinities
@@ -104,7 +104,7 @@ class MiniFloat(Codec):
         return xp.where(magnitude < INFINITY, xp.clip(magnitude, 0, INFINITY - (1 << (23 - self.mantissa))), 0)
 
     def power(self, xp: Any, largest: Any) -> Any:
-        """The scale's exponent, from the largest of `finite`, such that this value rounds to a finite word."""
+        """Return the scale's exponent, from the largest of `finite`, such that this value rounds to a finite word."""
         rounded = (largest + (1 << (22 - self.mantissa))) >> 23
         return xp.clip(rounded - (127 + self.bias), self.bias + self.mantissa - 127, None)
 
