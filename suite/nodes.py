@@ -32,6 +32,11 @@ class Part(Options):
 
     module: str = setting(..., "the member's module")
 
+    def __reduce__(self) -> Any:
+        """Pickle as plain data: the class of a member's settings is made when it is needed."""
+        families = (TaskSettings, OptimizerSettings, BaselineSettings, Member, Part)
+        return _restore, (next(family for family in families if isinstance(self, family)), self.plain())
+
     @classmethod
     def chosen(cls, values: Mapping[str, Any]) -> type[Self]:
         """The class with the settings of the member that the values name."""
@@ -75,6 +80,10 @@ class BaselineSettings(Member):
     """A model that is fitted without optimizer and steps."""
 
     task: str = setting(..., "the task that it is for", affects=NOTHING)
+
+
+def _restore(family: type[Part], values: dict[str, Any]) -> Part:
+    return family.chosen(values).given(values)
 
 
 @cache

@@ -18,6 +18,5 @@ def task(*options: str, data_dir: Path | None = None) -> Any:
 
 
 def engine(backend: str, made: Any, optimizer: str = "sgd", **changes: Any) -> Any:
-    return engines.engine(
-        engines.change(engines.config(optimizer, backend, **changes), {"task": {"module": "suite.tasks.bert"}}), made
-    )
+    run = engines.config(optimizer, backend, **changes)
+    return engines.engine(engines.change(run, {"task": configure.resolve(["task=bert"]).task}), made)

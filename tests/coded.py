@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import engines
 import jax
 import numpy as np
 import torch
@@ -45,7 +46,7 @@ NODES = nodes()
 
 def halves(node: dict[str, Any]) -> dict[str, Any]:
     """The specification and both backends' halves."""
-    return {backend or "numpy": setup.make_codec(node, backend) for backend in (None, "torch", "jax")}
+    return {backend or "numpy": setup.make_codec(engines.part(**node), backend) for backend in (None, "torch", "jax")}
 
 
 def compiled(node: dict[str, Any]) -> Any:

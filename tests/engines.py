@@ -14,6 +14,7 @@ from suite.comm import setup
 from suite.comm.channel import Channels
 from suite.comm.settings import CommSettings
 from suite.declared import Declared
+from suite.nodes import Part
 from suite.settings.run import Run, read_run
 
 DEVICE = os.environ.get("BENCH_DEVICE", "cpu")
@@ -100,6 +101,9 @@ def brief(steps: int, **changes: Any) -> Run:
     return config("sgd", "torch", hyper={"lr": 1.0}, max_steps=steps, **values)
 
 
+WHOLE = ("schedule", "candidates", "kinds")  # groups that `change` replaces
+
+
 def change(run: Run, changes: Mapping[str, Any]) -> Run:
     """A run with other values at dotted keys; a group keeps the settings that are not named, if its member stays."""
     values = run.plain()
@@ -109,7 +113,7 @@ def change(run: Run, changes: Mapping[str, Any]) -> Run:
         for part in path:
             node = node[part]
         value = value.plain() if isinstance(value, Declared) else value
-        kept = node.get(last) if isinstance(value, dict) and last != "schedule" else None
+        kept = node.get(last) if isinstance(value, dict) and last not in WHOLE else None
         if kept and value.get("module", kept.get("module")) == kept.get("module"):
             value = {**kept, **value}
         elif isinstance(value, dict) and last in ("task", "optimizer"):
@@ -128,6 +132,12 @@ def engine(settings: Run, task: Any = None) -> Any:
         torch.set_num_threads(1)
     task = task or load.load_member(settings.task.module).make()
     return importlib.import_module(f"suite.engine.{settings.backend}").Engine(task, settings)
+
+
+def part(module: str, **options: Any) -> Part:
+    """A part of a configuration, such as a codec."""
+    values = {"module": module, **options}
+    return Part.chosen(values).given(values, "comm.codec.")
 
 
 def options(node: Mapping[str, Any]) -> dict[str, Any]:

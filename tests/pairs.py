@@ -11,7 +11,10 @@ import random
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from suite.settings.run import Run
 
 AXES = ("task", "optimizer", "comm", "backend", "world")
 STEPS = 3
@@ -59,8 +62,8 @@ def _met(cell: Any) -> set[Any]:
     return {(axes, tuple(cell[axis] for axis in axes)) for axes in itertools.combinations(range(len(AXES)), 2)}
 
 
-def config(cell: Cell) -> dict[str, Any]:
-    """The configuration of one cell."""
+def config(cell: Cell) -> "Run":
+    """The run of one cell."""
     from conftest import OUTSIDE
     from small import small
 
@@ -75,9 +78,8 @@ def frozen(task: str) -> list[float]:
 
     from suite.launch import execution
 
-    settings = config((task, "sgd", "float32", "torch", "1"))
-    settings.optimizer |= {"lr": 0.0}
-    settings.schedule = {"shape": "constant", "warmup": 0}
+    still = {"optimizer.lr": 0.0, "schedule": {"shape": "constant", "warmup": 0}}
+    settings = engines.change(config((task, "sgd", "float32", "torch", "1")), still)
     return engines.advance(engines.engine(settings, execution.make_task(settings)), range(STEPS), lr=0.0)
 
 

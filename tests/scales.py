@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from engines import change
 
 from suite.settings import configure
+from suite.settings.run import Run
 
 STEPS = 50
 SCALES = ("gpu", "paper")
@@ -120,7 +122,7 @@ def write(task: str, folder: Path) -> Path:
     return folder / "made" if (folder / "made").exists() else folder
 
 
-def settings(task: str, scale: str, data: Path, *overrides: str) -> dict[str, Any]:
+def settings(task: str, scale: str, data: Path, *overrides: str) -> Run:
     """The configuration of a shrunk run of STEPS updates, with the recipe that the scale composes.
 
     The run still has the recipe's number of steps, unless the recipe's warm-up is longer than STEPS: then the whole
@@ -131,14 +133,15 @@ def settings(task: str, scale: str, data: Path, *overrides: str) -> dict[str, An
     if task == "frnn":
         small.append(f"task.sources.archive.options.cache_dir='{data.parent / 'cache'}'")
     published = configure.resolve(common)
-    config = configure.resolve([*common, "accumulate=1", *small])
-    if config.optimizer.name in LINEAR:
-        config.optimizer.lr *= config.task.batch_size / published.task.batch_size
-    schedule = config.schedule
-    if schedule["warmup"] > STEPS:
-        share = STEPS / config.max_steps
-        for key in ("warmup", "begin", "end"):
-            if schedule.get(key):
-                schedule[key] = max(1, round(share * schedule[key])) if key == "warmup" else share * schedule[key]
-        config.max_steps = STEPS
-    return config
+    run = configure.resolve_training([*common, "accumulate=1", *small])
+    changes: dict[str, Any] = {}
+    if run.optimizer.name in LINEAR:
+        rate = run.optimizer.options()["lr"]
+        changes["optimizer.lr"] = rate * run.task.batch_size / published.task.batch_size
+    schedule = run.schedule
+    if schedule.warmup > STEPS:
+        share = STEPS / run.max_steps
+        changes |= {"schedule.warmup": max(1, round(share * schedule.warmup)), "max_steps": STEPS}
+        places = {"schedule.begin": schedule.begin, "schedule.end": schedule.end}
+        changes |= {key: share * value for key, value in places.items() if value}
+    return change(run, changes)

@@ -22,7 +22,9 @@ from suite.counters import golden
 from suite.launch import checks, external, premises, slurm
 from suite.regress.sides import OVERRIDE, REQUIREMENT
 from suite.settings import configure
+from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.overrides import CHOICES
+from suite.settings.run import BaselineRun
 from suite.verbs import counters, regress, tune
 
 EVERY = commands.every()
@@ -71,12 +73,13 @@ def starts(overrides: list[str]) -> None:
     configure.reject_unread(config, typed)
     task, _ = premises.describe_task(config)
     checks.check_run(config, task)
-    module = config.get("launch", {}).get("module")
-    if module == external.__name__:
+    if isinstance(config, BaselineRun):
+        return
+    if isinstance(config.launch, ExternalLaunch):
         external.check_launch(config)
-    elif module == slurm.__name__:
+    elif isinstance(config.launch, SlurmLaunch):
         assert slurm.request_resources(config)["nodes"] >= 1
-    elif "launch" in config:
+    else:
         checks.check_processes(config)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import conftest
 import pytest
+from engines import change
 
 from suite.launch import premises
 from suite.projection import project
@@ -18,12 +19,11 @@ PAGE = conftest.TESTS.parent / "docs" / "projection.md"
 
 def planned(preset: str, network: dict[str, Any] | None = None, world: int = 128) -> float:
     """Seconds of a step, as `suite plan` says; with other keys of the network, or another number of devices."""
-    config = fits.composed(preset)
-    changed = {"world": world, "compute_seconds": 0.057, "inverse_seconds": fits.extra().inverses}
-    changed.task = config.task | {"batch_size": 32 * world}
-    changed.network = config.network | (network or {})
-    found = plan.describe_plan(config | changed)["projected"]
-    return found["step_seconds"][found.schedule]
+    seconds = {"compute_seconds": 0.057, "inverse_seconds": fits.extra().inverses}
+    sizes = {"world": world, "task.batch_size": 32 * world}
+    run = change(fits.composed(preset), {**seconds, **sizes, "network": network or {}})
+    found = plan.describe_plan(run)["projected"]
+    return found["step_seconds"][found["schedule"]]
 
 
 def misplaced(seconds: dict[str, float]) -> set[tuple[str, str]]:
@@ -90,11 +90,9 @@ def test_the_page_shows_the_plan_as_it_is_printed() -> None:
     words = next(
         line for line in text.splitlines() if line.startswith("    suite plan") and "comm=kfac_float21" in line
     ).split()[2:]
-    config, asked = project.split(configure.resolve(words))
-    task = premises.describe_task(config)[0]
-    for line in project.format_projection(
-        project.project_step(project.place_ranks(config, asked), task, asked, None), ""
-    ):
+    run = configure.resolve_training(words)
+    task = premises.describe_task(run)[0]
+    for line in project.format_projection(project.project_step(project.place_ranks(run), task, None), ""):
         assert line in text
 
 

@@ -31,7 +31,7 @@ def started_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         (["launch=jax", *HERE, "launch.rank=2"], "with launch.processes=2, set a rank from 0 to 1"),
         (["launch=jax", *HERE, "launch.processes=3"], "set world=3"),
         (["launch=jax", *HERE, "backend=jax", "launch.processes=4"], "set world=4"),
-        (["launch=torchrun", "backend=jax"], "launch=torchrun: does not support backend=jax; set launch=jax"),
+        (["launch=torchrun", "backend=jax"], "launch=torchrun: does not support backend=jax; use launch=jax"),
     ],
 )
 def test_what_does_not_fit_is_refused(typed: list[str], words: str) -> None:

@@ -10,6 +10,7 @@ from suite import load
 from suite.launch import execution
 from suite.projection import memory
 from suite.settings import configure
+from suite.settings.run import Run
 
 ESTIMATED = 0.05  # of the activations
 HELD = 0.2  # of the optimizer's arrays
@@ -64,7 +65,7 @@ def test_precision_and_micro_batches_change_the_estimate() -> None:
     found = {}
     for name, typed in words.items():
         config = configure.resolve([*sizes, *typed])
-        task = execution.make_task({**config, "task": {**config.task, "absent": True}})
+        task = execution.make_task(config, absent=True)
         found[name] = memory.estimate_memory(config, task)
     whole = found[""]["activations"]
     assert found["half"]["activations"] == whole // 2 and found["half"]["parameters"] == found[""]["parameters"]
@@ -75,9 +76,7 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
     words = ["task=resnet50", "scale=paper", "device=cuda"]
     monkeypatch.setattr(memory, "describe_device", lambda config: (80 * 2**30, "a device"))
     text = suite("plan", *words)[1]
-    assert (
-        "warning: memory: the run needs about 656 GiB on each device, but a device has 80; set accumulate=16" in text
-    )
+    assert "warning: memory: the run needs about 656 GiB on each device, but a device has 80; set accumulate=16" in text
     assert "warning: memory" not in suite("plan", *words, "accumulate=16")[1]
     text = suite("plan", "task=dlrm", "scale=paper")[1]
     assert "parameters and optimizer alone need 179 GiB" in text
@@ -88,15 +87,16 @@ def test_a_task_that_estimates_nothing_is_not_counted(suite: Call) -> None:
     assert "activations not counted: the task does not estimate them" in suite("plan", *TINY)[1]
 
 
+def on(device: str, world: int) -> Run:
+    return configure.resolve_training(["task=resnet50", f"device={device}", f"world={world}"])
+
+
 def test_the_memory_of_a_gpu_is_asked_of_the_driver(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\necho 24576\necho 16384\n")
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert memory.describe_device({"device": "cuda", "world": 2}) == (16384 * 2**20, "the smallest GPU here")
+    assert memory.describe_device(on("cuda", 2)) == (16384 * 2**20, "the smallest GPU here")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert memory.describe_device({"device": "cuda", "world": 2})[0] == memory.USUAL
-    assert (
-        memory.describe_device({"device": "cpu", "world": 2})[0] * 2
-        <= memory.describe_device({"device": "cpu", "world": 1})[0]
-    )
+    assert memory.describe_device(on("cuda", 2))[0] == memory.USUAL
+    assert memory.describe_device(on("cpu", 2))[0] * 2 <= memory.describe_device(on("cpu", 1))[0]

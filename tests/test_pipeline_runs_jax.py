@@ -103,7 +103,7 @@ def test_losses_of_one_device_in_both_frameworks() -> None:
     [outputs], [expected] = (list(made.evaluate([task.batch("valid", 0, 0, 0, 1)])) for made in (engine, alone))
     for name, value in expected.items():
         np.testing.assert_allclose(outputs[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-    other = pytest.importorskip("suite.engine.torch").Engine(task, one | {"backend": "torch"})
+    other = pytest.importorskip("suite.engine.torch").Engine(task, one.model_copy(update={"backend": "torch"}))
     np.testing.assert_allclose(losses, trained(other, task), rtol=1e-5)
 
 

@@ -43,10 +43,12 @@ def test_bytes_are_those_of_the_plan(preset: str) -> None:
 @pytest.mark.parametrize("topology", ["flat", "two_level", "leader"])
 def test_kfac_is_counted_as_it_sends(topology: str, codec: str, symmetric: bool) -> None:
     """Bytes of simulated ranks' ledgers, by name, in a step that refreshes, and in one that inverts only."""
-    node = engines.comm(
-        topology=topology, ranks_per_host=2, factors={"codec": {"module": f"suite.comm.codecs.{codec}"}}
-    )
-    node["factors"] |= {"algorithm": {"module": "suite.comm.algorithms.all_to_all"}, "symmetric": symmetric}
+    factors = {
+        "codec": {"module": f"suite.comm.codecs.{codec}"},
+        "algorithm": {"module": "suite.comm.algorithms.all_to_all"},
+        "symmetric": symmetric,
+    }
+    comm = engines.comm(topology=topology, ranks_per_host=2, factors=factors)
     shapes = {"fc.weight": (2, 3), "fc.bias": (2,), "last.weight": (2, 2)}
     layers = kfacs.LINEAR | {"last": kfacs.Layer("linear", ("last.weight",))}
     options = {"factor_interval": 4, "inverse_interval": 2, "fisher": "empirical"}
@@ -58,9 +60,9 @@ def test_kfac_is_counted_as_it_sends(topology: str, codec: str, symmetric: bool)
         def shapes(self) -> Any:
             return {name: type("Spec", (), {"kind": "parameter", "shape": shape}) for name, shape in shapes.items()}
 
-    config: Any = {"comm": node, "world": 4, "precision": "float32"}
-    config.optimizer = {"module": "suite.optimizers.kfac", **options}
-    channels = setup.make_channels(node, Task(), 4, "torch")  # type: ignore[arg-type]
+    optimizer = {"module": "suite.optimizers.kfac", **options}
+    run = engines.config("sgd", "torch", comm=comm, world=4, precision="float32", optimizer=optimizer)
+    channels = setup.make_channels(comm, Task(), 4, "torch")  # type: ignore[arg-type]
     given = {side: kfacs.factor(size) for side, size in (("fc/in", 4), ("fc/out", 2), ("last/in", 2), ("last/out", 2))}
 
     def body(transport: Any) -> dict[int, dict[str, int]]:
@@ -73,7 +75,7 @@ def test_kfac_is_counted_as_it_sends(topology: str, codec: str, symmetric: bool)
         return sent
 
     ledgers = simulate(body, 4, channels.locals)
-    cycle = project.list_refreshes(config, Task())  # type: ignore[arg-type]
+    cycle = project.list_refreshes(run, Task())  # type: ignore[arg-type]
     assert cycle is not None and len(cycle) == 4 and not cycle[1] and not cycle[3]
     for step in (0, 1, 2):
         there, back = (sum(item.sent for exchange in cycle[step] for item in exchange[way].entries) for way in (1, 2))
@@ -138,9 +140,7 @@ def test_plan_projects(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert found["efficiency"]["sync"] == pytest.approx(0.1 / (0.1 + seconds), rel=1e-6)
     assert cli.main(["plan", *WORDS, "device=cpu"]) == 0
     text = capsys.readouterr().out
-    assert (
-        "projected   1gbit, 4 hosts of 1" in text and "set compute_seconds=SECONDS, or run this first: suite" in text
-    )
+    assert "projected   1gbit, 4 hosts of 1" in text and "set compute_seconds=SECONDS, or run this first: suite" in text
     assert "task.batch_size=16" in text, "one device's share of 64"
 
 

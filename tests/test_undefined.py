@@ -19,7 +19,7 @@ from suite.training import checkpoint
 
 def made(name):
     node = resolve([f"task={name}"], None).task
-    return load.make_member(load.load_member(node["module"]).make, node, "task")
+    return load.make_member(load.load_member(node.module).make, node, "task")
 
 
 def test_a_log_of_one_class_has_no_auc():
@@ -65,7 +65,7 @@ def test_every_reader_of_metrics_takes_an_undefined_one(capsys):
     }
     pytest.importorskip("matplotlib")
     assert picture.draw_curve(result, [event], title="a")
-    shown = Console({"max_steps": 5, "task": {}}, made("dlrm"))
+    shown = Console(resolve(["task=dlrm", "max_steps=5"]), made("dlrm"))
     for _ in range(2):
         shown(Evaluated(5, 10, 1.0, 2.0, {"auc": None, "loss": 0.5}))
     printed = capsys.readouterr().out

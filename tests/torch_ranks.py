@@ -36,7 +36,7 @@ def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str,
     channels = None
     if job.get("comm"):
         channels = setup.make_channels(engines.comm(**job["comm"]), Task(1), world, backend)  # type: ignore[arg-type]
-    activations = setup.make_codec(job["activations"], backend) if job.get("activations") else None
+    activations = setup.make_codec(engines.part(**job["activations"]), backend) if job.get("activations") else None
     pipeline = partition(
         case.model,
         case.inputs,

@@ -109,8 +109,8 @@ class Parallel(Case):
         super().__init__(words, backend, rank, world)
         model, node = self.engine.model, self.config.optimizer
         self.model = torch.nn.parallel.DistributedDataParallel(model)
-        options = {"momentum": node["momentum"], "weight_decay": node["weight_decay"]}
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=node["lr"], foreach=True, **options)
+        options = {name: getattr(node, name) for name in ("lr", "momentum", "weight_decay")}
+        self.optimizer = torch.optim.SGD(model.parameters(), foreach=True, **options)
 
     def step(self) -> None:
         [part] = self.engine._micro(self.batches[self.number % len(self.batches)])

@@ -55,8 +55,10 @@ def recompute_result(result: Mapping[str, Any], events: list[dict[str, Any]] | N
         published=result["published"],
     )
     # of an older result, the names of settings and what the hash covers are not those of today
+    config = result["spec"]["config"]
     recomputed |= {"schema": result["schema"], "hash": record.hash_of(result)}
-    recomputed["spec"]["config"] = result["spec"]["config"]
+    recomputed["tuning"] = config.get("tuning", recomputed["tuning"])
+    recomputed["spec"]["config"] = config
     if events is None:
         from_log = ("steps", "samples", "step_seconds", "compile_seconds", "flops")
         recomputed |= {name: result[name] for name in from_log if name in result}

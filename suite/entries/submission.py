@@ -106,7 +106,7 @@ def check(path: Path) -> Checked:
     content = b""
     try:
         content, result = read_submission(path)
-        faults = tuple(_form_faults(result))
+        faults = tuple(_form_faults(result)) or tuple(_setting_faults(result))
         if faults:
             return Checked(path, None, content, faults)
         entry = _with_log(path, result)
@@ -122,6 +122,14 @@ def _form_faults(result: Result) -> Iterator[str]:
             yield "and further violations of the format"
             return
         yield escape_text(fault)
+
+
+def _setting_faults(result: Result) -> Iterator[str]:
+    """A setting that this version cannot read."""
+    try:
+        record.load_run(result)
+    except UserError as error:
+        yield escape_text(f"spec.config: {error}")
 
 
 def _with_log(path: Path, result: Result) -> Entry:

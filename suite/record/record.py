@@ -5,6 +5,7 @@ changed. `suite verify` computes the result again from the log and compares.
 """
 
 import functools
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,8 @@ from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 SCHEMAS = (1, 2)  # that are read
-SCHEMA = 2  # 2: `hash` covers the settings that affect anything; in schema 1, every setting but eight
+SCHEMA = 2  # 2: `hash` covers the settings that affect anything; in schema 1, every setting but these
+UNHASHED_IN_1 = ("run_dir", "track", "launch", "force", "repeat", "require", "save", "resume")
 
 
 class LogError(UserError):
@@ -184,7 +186,7 @@ def _largest(values: Iterable[int | None]) -> int | None:
 
 
 def _bytes(segments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum all segments' bytes by the ledger; on the test bed also by the kernel, with the ratio of the two.
+    """The sum of all segments' bytes by the ledger; on the test bed also by the kernel, and the ratio of the two.
 
     With several ranks on a host there is no ratio, because a rank's bytes may stay inside the host.
     """
@@ -301,8 +303,11 @@ def _read(config: str) -> AnyRun:
 
 
 def hash_of(result: Mapping[str, Any]) -> str:
-    """Return the hash of a result's run; for schema 1, whose hash covered other settings, the recorded one."""
-    return result["hash"] if result["schema"] == 1 else hash_run(load_run(result))
+    """Return the hash of a result's run, as it was computed when the result was made."""
+    if result["schema"] != 1:
+        return hash_run(load_run(result))
+    settings = {key: value for key, value in result["spec"]["config"].items() if key not in UNHASHED_IN_1}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def is_baseline(spec: Mapping[str, Any]) -> bool:

@@ -154,7 +154,10 @@ def _read(folder: Path, directory: Path) -> View:
     events = record.read_events(log) if log.exists() else []
     if not events:
         raise UserError(f"{directory}: training has not started; there is nothing to send yet")
-    run = read_run(yaml.safe_load((folder / "config.yaml").read_text()), old=True)
+    try:
+        run = read_run(yaml.safe_load((folder / "config.yaml").read_text()), old=True)
+    except UserError as error:
+        raise UserError(f"{directory}: its configuration cannot be read here: {error}") from error
     if result.exists():
         return View(folder, run, json.loads(result.read_text()), events)
     try:

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import conftest
+import engines
 import numpy as np
 import pytest
 from engines import BACKENDS, advance, config, engine, weights
@@ -12,6 +13,7 @@ from suite import published
 from suite.launch import execution
 from suite.projection import project
 from suite.settings import configure
+from suite.settings.run import Run
 
 ROWS = ("distributed", "symmetric", "float21", "overlap", "hierarchical", "stale")
 TABLES = (conftest.TESTS.parent / "docs" / "kfac.md").read_text()
@@ -23,9 +25,9 @@ PRINTED = [
 EVERY = {"factor_interval": 1, "inverse_interval": 1}
 
 
-def preset(row: str) -> dict[str, Any]:
+def preset(row: str) -> Run:
     chosen = ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm.ranks_per_host=2"]
-    return configure.resolve(["task=resnet50", "optimizer=kfac", f"comm=kfac_{row}", "world=4", *chosen])
+    return configure.resolve_training(["task=resnet50", "optimizer=kfac", f"comm=kfac_{row}", "world=4", *chosen])
 
 
 def changed(one: Any, other: Any, path: str = "") -> set[str]:
@@ -45,7 +47,7 @@ def test_each_row_adds_to_the_one_before() -> None:
     }
     presets = [preset(row) for row in ROWS]
     for row, before, after in zip(ROWS[1:], presets[:-1], presets[1:], strict=True):
-        assert changed(before, after) == added[row] | {"comm.name"}
+        assert changed(before.plain(), after.plain()) == added[row] | {"comm.name"}
 
 
 @pytest.mark.parametrize("row, words", PRINTED)
@@ -53,13 +55,13 @@ def test_documented_words_have_what_the_published_row_has(row: str, words: list[
     every = ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm.ranks_per_host=2"]
     found = configure.resolve(["task=resnet50", "optimizer=kfac", "world=4", *every, *words])
     comm, said = found.comm, published.find_row(row).details
-    assert comm["factors"]["symmetric"] == said["symmetric_communication"]
+    assert comm.factors.symmetric == said["symmetric_communication"]
     assert comm.codec.module.endswith("float21") == said["float21"]
     assert comm.factors.codec.module.endswith("float21") == said["float21"]
     assert comm.schedule.module.endswith("overlap") == said["overlap"]
     assert comm.topology.module.endswith("two_level") == said["hierarchical"]
     assert found.optimizer.stale == said["stale"]
-    assert said["distributed_inverse"] and not comm["feedback"]
+    assert said["distributed_inverse"] and not comm.feedback
 
 
 def test_every_row_of_the_table_is_documented() -> None:
@@ -70,8 +72,7 @@ def test_float21_sends_two_thirds() -> None:
     """Of the factors of `resnet50`'s stand-in; those of the run below are so small that whole words count."""
     sent = {}
     for row in ("symmetric", "float21"):
-        chosen = preset(row)
-        chosen.task.batch_size = 128
+        chosen = engines.change(preset(row), {"task.batch_size": 128})
         [exchanges] = project.list_refreshes(chosen, execution.make_task(chosen)) or []
         sent[row] = sum(item.sent for _, *ways in exchanges for way in ways for item in way.entries)
     assert abs(sent["float21"] / sent["symmetric"] - 2 / 3) < 0.01

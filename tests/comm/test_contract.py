@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -31,15 +32,15 @@ PROTOCOLS = {
 
 @pytest.fixture
 def outside(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put a copy of a member's module under the name mylab.mine, changed; None takes a name away."""
+    """Put a copy of a member's module under the name mine, changed; None takes a name away."""
 
     def put(module: ModuleType, **changes: Any) -> str:
-        mine = ModuleType("mylab.mine")
-        vars(mine).update(vars(module) | {"__name__": "mylab.mine", "__path__": []} | changes)
+        mine, spec = ModuleType("mine"), ModuleSpec("mine", None, is_package=True)
+        vars(mine).update(vars(module) | {"__name__": "mine", "__path__": [], "__spec__": spec} | changes)
         for name in [name for name, value in changes.items() if value is None]:
             delattr(mine, name)
-        monkeypatch.setitem(sys.modules, "mylab.mine", mine)
-        return "mylab.mine"
+        monkeypatch.setitem(sys.modules, "mine", mine)
+        return "mine"
 
     return put
 
@@ -66,10 +67,10 @@ def test_a_member_outside_the_tree_needs_one_text(outside: Any, backend: str, pa
 @pytest.mark.parametrize(
     ("part", "changes", "words"),
     [
-        ("algorithm", {"CLOSED": None}, "algorithm mylab.mine: has no CLOSED; add it"),
-        ("algorithm", {"traffic": None}, "algorithm mylab.mine: has no traffic"),
-        ("topology", {"LEVELS": None}, "topology mylab.mine: has no LEVELS"),
-        ("schedule", {"REMEMBERS": None}, "schedule mylab.mine: has no REMEMBERS"),
+        ("algorithm", {"CLOSED": None}, "algorithm mine: has no CLOSED; add it"),
+        ("algorithm", {"traffic": None}, "algorithm mine: has no traffic"),
+        ("topology", {"LEVELS": None}, "topology mine: has no LEVELS"),
+        ("schedule", {"REMEMBERS": None}, "schedule mine: has no REMEMBERS"),
     ],
 )
 def test_a_member_that_lacks_something_is_rejected(
@@ -93,23 +94,23 @@ def modes(**policy: Any) -> Any:
 
 
 def test_a_policy_that_lacks_something_is_rejected(outside: Any) -> None:
-    with pytest.raises(UserError, match=r"policy mylab.mine: has no READS"):
+    with pytest.raises(UserError, match=r"policy mine: has no READS"):
         modes(module=outside(fastest, READS=None), repeats=2)
 
 
 def test_an_option_that_a_policy_does_not_have_is_rejected() -> None:
-    with pytest.raises(UserError, match=r"comm.policy.times: fastest has no such option"):
+    with pytest.raises(UserError, match=r"comm.policy.times: unknown; there are"):
         modes(module="suite.comm.policies.fastest", repeats=2, times=3)
 
 
 @pytest.mark.parametrize(
     ("policy", "options", "words"),
     [
-        ("fastest", {"repeats": 1}, "comm.policy.repeats=1: one measurement has no spread"),
+        ("fastest", {"repeats": 1}, "comm.policy.repeats=1: must be at least 2"),
         ("adaprec", {"commit_steps": 0}, "comm.policy.commit_steps=0: must be at least 1"),
         ("adaprec", {"probe_steps": 2}, "comm.policy.probe_scores=5: must be from 1 to probe_steps=2"),
         ("projected", {"repeats": 0}, "comm.policy.repeats=0: must be at least 1"),
-        ("projected", {"error": -1.0}, "comm.policy.error=-1.0: must be at least 0, or null"),
+        ("projected", {"error": -1.0}, r"comm.policy.error=-1.0: must be a number or null \(at least 0\)"),
     ],
 )
 def test_a_policy_checks_its_options_before_the_run(policy: str, options: dict[str, Any], words: str) -> None:
@@ -130,15 +131,15 @@ def load_group(part: str) -> str:
 @pytest.mark.parametrize(
     ("codec", "option", "value", "kind"),
     [
-        ("int8", "block", "many", "int"),
-        ("int8", "block", 1.5, "int"),
-        ("table", "bits", True, "int"),
-        ("minifloat", "scale", 1, "str"),
+        ("int8", "block", "many", "of type int"),
+        ("int8", "block", 1.5, "of type int"),
+        ("table", "bits", True, "of type int"),
+        ("minifloat", "scale", 1, "one of absmax, none"),
     ],
 )
 def test_a_codec_option_of_another_type_is_rejected(codec: str, option: str, value: Any, kind: str) -> None:
-    with pytest.raises(UserError, match=f"{option}={value} is no {kind}; set for example comm.codec.{option}="):
-        setup.make_codec({"module": f"suite.comm.codecs.{codec}", option: value}, None)
+    with pytest.raises(UserError, match=f"comm.codec.{option}={value}: must be {kind}"):
+        setup.make_codec(engines.part(f"suite.comm.codecs.{codec}", **{option: value}), None)
 
 
 def test_presets_state_the_defaults_of_their_parts() -> None:
@@ -168,7 +169,7 @@ def test_a_schedule_outside_the_tree_is_projected(outside: Any) -> None:
     assert set(project._schedules("suite.comm.schedules.sync")) == set(load.find_members("schedules"))
     module = outside(sync, projected=lambda parts: 2.0)
     assert project._schedules(module)["mine"](None) == 2.0  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"schedule mylab.mine: has no projected"):
+    with pytest.raises(UserError, match=r"schedule mine: has no projected"):
         project._schedules(outside(sync, projected=None))
 
 

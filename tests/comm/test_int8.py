@@ -1,6 +1,7 @@
 """Whole numbers and their scales: exact products, nearest or unbiased, a block for itself."""
 
 import coded
+import engines
 import numpy as np
 import pytest
 
@@ -81,7 +82,10 @@ def test_stochastic_rounding_is_the_same_in_all_texts(backend: str) -> None:
         assert np.array_equal(coded.encode(halves[backend], backend, values, draw), payload)
 
 
-@pytest.mark.parametrize("options, words", [({"block": 0}, "block=512"), ({"rounding": "up"}, "rounding=nearest")])
+@pytest.mark.parametrize(
+    "options, words",
+    [({"block": 0}, "must be at least 1"), ({"rounding": "up"}, "must be one of nearest")],
+)
 def test_what_it_cannot_do_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        setup.make_codec({"module": "suite.comm.codecs.int8", **options}, None)
+        setup.make_codec(engines.part("suite.comm.codecs.int8", **options), None)

@@ -1,6 +1,7 @@
 """Small floats: every word, the order, and ml_dtypes where it has the same format."""
 
 import coded
+import engines
 import ml_dtypes
 import numpy as np
 import pytest
@@ -133,14 +134,14 @@ def test_finite_values_beyond_the_largest_become_that() -> None:
     "options, words",
     [
         ({"exponent": 4, "mantissa": 4}, "must be 8 or 16 bits in all"),
-        ({"exponent": 8, "mantissa": 7}, "exponent of 2 to 7"),
-        ({"exponent": 7, "mantissa": 0}, "must be 8 or 16"),
-        ({"scale": "mean"}, "set comm.codec.scale=absmax"),
+        ({"exponent": 8, "mantissa": 7}, "exponent=8: must be at most 7"),
+        ({"exponent": 7, "mantissa": 0}, "mantissa=0: must be at least 1"),
+        ({"scale": "mean"}, "scale=mean: must be one of absmax, none"),
     ],
 )
 def test_other_formats_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        setup.make_codec({"module": "suite.comm.codecs.minifloat", **options}, None)
+        setup.make_codec(engines.part("suite.comm.codecs.minifloat", **options), None)
 
 
 def test_the_bound_holds_on_random_bits_without_a_scale() -> None:

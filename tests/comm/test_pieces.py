@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import coded
+import engines
 import numpy as np
 import pytest
 import torch
@@ -24,7 +25,7 @@ MOSTLY_SLOW = ("all_to_all", *(pytest.param(name, marks=pytest.mark.slow) for na
 @pytest.mark.parametrize("key", NODES)
 @pytest.mark.parametrize("most", [1, 10_000, 2**19, math.inf])
 def test_pieces_are_as_long_as_they_may_be(key: str, most: float) -> None:
-    codec = setup.make_codec(NODES[key], None)
+    codec = setup.make_codec(engines.part(**NODES[key]), None)
     for count in (0, 1, GROUP, GROUP + 1, 100_000, 1_000_003):
         first, *others = lengths = cut_pieces(codec, count, 4, most)
         assert sum(lengths) == count
@@ -131,7 +132,7 @@ class Watched:
 
 @pytest.mark.parametrize("exchange", [scatter_rows, gather_rows])
 def test_a_piece_is_on_its_way_while_the_next_is_encoded(exchange: Any) -> None:
-    watched: Any = Watched(setup.make_codec(coded.NODES["bfloat16"], "torch"))
+    watched: Any = Watched(setup.make_codec(engines.part(**coded.NODES["bfloat16"]), "torch"))
     encoder = Encoder("a", watched, None, KEY, 0, 2 * GROUP)
     values = torch.arange(3 * GROUP, dtype=torch.float32)
     found = exchange("a", values[None] if exchange is scatter_rows else values, encoder, watched)

@@ -11,7 +11,7 @@ import numpy as np
 import pool
 import pytest
 from deciding import STEPS
-from engines import BACKENDS, advance, comm, config, engine, same, weights
+from engines import BACKENDS, advance, change, comm, config, engine, same, weights
 
 from suite.comm.policies import adaprec, fastest
 from suite.comm.policies._curves import CURVES, predict
@@ -39,7 +39,7 @@ def run(backend: str, order: list[Any] | None = None, stop_after: int | None = N
         saved.append(({"step": step, **state}, ({n: v.copy() for n, v in arrays.items()}, skeleton)))
         return ""
 
-    for event in train(made.task, made, settings | changes.pop("settings", {}), save=save, **changes):
+    for event in train(made.task, made, change(settings, changes.pop("settings", {})), save=save, **changes):
         events.append(event)
         if isinstance(event, Step) and event.step == stop_after:
             break
@@ -166,8 +166,8 @@ def test_a_record_without_decisions_is_refused(tmp_path: Path) -> None:
 
 
 def test_candidates_that_remember_are_refused() -> None:
-    for change in ({"feedback": True, "codec": "bfloat16", "algorithm": "all_to_all"}, {"schedule": "stale"}):
-        node = comm(policy=CURIOUS, candidates={"a": comm(**change)})
+    for changes in ({"feedback": True, "codec": "bfloat16", "algorithm": "all_to_all"}, {"schedule": "stale"}):
+        node = comm(policy=CURIOUS, candidates={"a": comm(**changes)})
         with pytest.raises(UserError, match="which no other mode can use"):
             engine(config("sgd", "torch", comm=node))
 

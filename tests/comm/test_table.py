@@ -1,6 +1,7 @@
 """Table-N: its magnitudes are percentiles, a value takes the nearest, and what that does to a norm."""
 
 import coded
+import engines
 import numpy as np
 import pytest
 import torch
@@ -106,7 +107,10 @@ def test_a_search_by_prefixes_finds_what_torchs_own_does(bits: int) -> None:
     assert ways == {1, 2}
 
 
-@pytest.mark.parametrize("options, words", [({"bits": 9}, "1 to 7"), ({"percentiles": "all"}, "percentiles=sampled")])
+@pytest.mark.parametrize(
+    "options, words",
+    [({"bits": 9}, "must be at most 8"), ({"percentiles": "all"}, "must be one of sampled")],
+)
 def test_what_it_cannot_do_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        setup.make_codec({"module": "suite.comm.codecs.table", **options}, None)
+        setup.make_codec(engines.part("suite.comm.codecs.table", **options), None)

@@ -11,6 +11,7 @@ from small import TASKS, small
 
 from suite import load
 from suite.launch import execution
+from suite.settings.run import Run
 
 STEPS = 3
 CASES = [
@@ -22,7 +23,7 @@ every_case = pytest.mark.parametrize("name, options", CASES)
 every_task = pytest.mark.parametrize("name, options", [case for case in CASES if str(case.id).endswith("-0")])
 
 
-def config(name: str, options: tuple[str, ...], backend: str = "torch", **changes: Any) -> dict[str, Any]:
+def config(name: str, options: tuple[str, ...], backend: str = "torch", **changes: Any) -> Run:
     composed = small(name, options, "optimizer=sgd", f"backend={backend}")
     plain = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0}  # one step is the gradient
     return change(composed, {"precision": "float64", "optimizer": plain, **changes})
@@ -34,7 +35,7 @@ def made(name: str, options: tuple[str, ...], backend: str, **changes: Any) -> A
 
 
 def slow_lr(name: str, options: tuple[str, ...], backend: str) -> dict[str, Any]:
-    return {"optimizer": config(name, options, backend)["optimizer"] | {"lr": 0.01, "momentum": 0.9}}
+    return {"optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}}
 
 
 @every_case

@@ -23,6 +23,7 @@ from suite.contract import UserError
 from suite.launch import execution
 from suite.optimizers.kfac import reference
 from suite.optimizers.kfac.settings import Settings
+from suite.settings.run import Run
 
 Tree = dict[str, np.ndarray]
 CHECKOUT = os.environ.get("KFAC_JAX_PATH")
@@ -35,11 +36,11 @@ HYPER: dict[str, Any] = {"lr": 0.05, "damping": 0.3, "inverse_interval": 2}
 PLAIN: dict[str, Any] = {"lr": 1.0, "momentum": 0.0, "damping": 0.1, "weight_decay": 0.0, "inverse_interval": 1}
 
 
-def settings(hyper: dict[str, Any] = HYPER, **changes: Any) -> dict[str, Any]:
+def settings(hyper: dict[str, Any] = HYPER, **changes: Any) -> Run:
     return change(config("sgd", "jax", **changes), {"optimizer": {"module": MODULE, "path": CHECKOUT, **hyper}})
 
 
-def built(chosen: dict[str, Any], task: Any) -> Any:
+def built(chosen: Run, task: Any) -> Any:
     """An engine on this task."""
     return engine(change(chosen, {"task": {"module": type(task).__module__}}), task)
 

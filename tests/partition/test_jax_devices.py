@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import engines
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,7 +101,7 @@ def test_messages_keep_every_type() -> None:
 def test_a_codec_encodes_floating_point_numbers_only(codec: str, error: float) -> None:
     values = [jnp.linspace(-1, 1, 24).reshape(4, 6), jnp.arange(5), jnp.ones((3, 2), jnp.bool_), jax.random.key(3)]
     shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-    coder = setup.make_codec({"module": f"suite.comm.codecs.{codec}"}, "jax")
+    coder = setup.make_codec(engines.part(f"suite.comm.codecs.{codec}"), "jax")
     sent = encode_values(values, coder)
     assert [(one.shape, one.dtype) for one in sent] == [(one.shape, one.dtype) for one in list_payloads(shapes, coder)]
     assert count_bytes(list_payloads(shapes, coder)) == coder.nbytes(24) + 4 * 5 + 6 + 8

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import itertools
 
+import engines
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -147,7 +148,10 @@ def test_a_codec_changes_only_floating_point_numbers() -> None:
     floats = torch.randn(3, 5, 7).transpose(0, 2)
     exact = [torch.randint(9, (4,)), torch.rand(6) > 0.5, torch.get_rng_state()]
     values = [floats, *exact, floats.double()]
-    forms, codec = [form(value) for value in values], setup.make_codec({"module": "suite.comm.codecs.float21"}, "torch")
+    forms, codec = (
+        [form(value) for value in values],
+        setup.make_codec(engines.part("suite.comm.codecs.float21"), "torch"),
+    )
     message = pack_values(values, forms, codec)
     assert message.numel() == count_bytes(forms, codec) < count_bytes(forms)
     first, *others, last = unpack_values(message, forms, codec)

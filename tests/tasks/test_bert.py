@@ -18,7 +18,7 @@ COUNTS = {"base": 110_106_428, "large": 336_226_108, "enlarged": 2_457_142_844} 
 
 
 def published(variant: str) -> Architecture:
-    node = configure.resolve(["task=bert", f"task.variant={variant}"]).task
+    node = configure.resolve(["task=bert", f"task.variant={variant}"]).task.options()
     sizes = {f.name: node[f.name] for f in dataclasses.fields(Architecture) if f.name in node and f.name != "sparsity"}
     return Architecture(**(sizes | {"vocabulary": 30_522, "next_sentence": True}))
 

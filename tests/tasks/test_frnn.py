@@ -30,7 +30,7 @@ def config(*options: str, backend: str = "torch", **changes: Any) -> dict[str, A
             *(f"task.{option}" for option in (*SMALL, *options)),
         ]
     )
-    plain = composed.optimizer | {"lr": 0.0, "momentum": 0.0, "weight_decay": 0.0}
+    plain = {"lr": 0.0, "momentum": 0.0, "weight_decay": 0.0}
     return change(composed, {"precision": "float64", "optimizer": plain, **changes})
 
 

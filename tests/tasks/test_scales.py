@@ -88,11 +88,11 @@ def test_what_shrinks_and_what_stays(written: Written) -> None:
     """SGD's rate follows the batch; a long warm-up is compressed with its run; all else is the recipe's."""
     whole = configure.resolve(["task=resnet50", "scale=paper"])
     small = scales.settings("resnet50", "paper", written("resnet50"))
-    share = small["task"]["batch_size"] / 8192
-    assert small["optimizer"] == whole.optimizer | {"lr": pytest.approx(3.2 * share)}
-    assert small["max_steps"] == 50 and small["schedule"]["warmup"] == round(782 * 50 / 14_076)
+    share = small.task.batch_size / 8192
+    assert small.optimizer.plain() == whole.optimizer.plain() | {"lr": pytest.approx(3.2 * share)}
+    assert small.max_steps == 50 and small.schedule.warmup == round(782 * 50 / 14_076)
     large = scales.settings("dlrm", "gpu", written("dlrm"))
-    assert (large["optimizer"]["lr"], large["task"]["batch_size"], large["max_steps"]) == (0.1, 128, 306_969)
+    assert (large.optimizer.lr, large.task.batch_size, large.max_steps) == (0.1, 128, 306_969)
 
 
 @pytest.mark.slow
@@ -120,7 +120,8 @@ def test_three_updates_of_every_optimizer_are_finite(task: str, scale: str, writ
 @pytest.mark.parametrize("optimizer", sorted(load.find_members("optimizers")))
 def test_an_untuned_rate_lies_in_the_optimizers_range(optimizer: str) -> None:
     for task, scale in (("bert", "gpu"), ("frnn", "paper")):
-        config = configure.compose_nodes([f"task={task}", f"scale={scale}", f"optimizer={optimizer}"])
-        low, high, _ = config.optimizer.search["lr"]
-        if config.tuning.source == recipes.UNTUNED:
-            assert low == config.optimizer.lr < high and 0 < config.schedule.warmup < 1
+        words = [f"task={task}", f"scale={scale}", f"optimizer={optimizer}"]
+        run = configure.resolve_training(words)
+        low, high, _ = configure.compose_nodes(words)["optimizer"]["search"]["lr"]
+        if run.tuning.source == recipes.UNTUNED:
+            assert low == run.optimizer.options()["lr"] < high and 0 < run.schedule.warmup < 1

@@ -77,9 +77,8 @@ def projected(typed: list[str], world: int, local: int, compute: float, codec: f
     network = ["network=1gbit", f"network.outer.bandwidth={1.18e8 / 5}", f"network.ranks_per_host={local}"]
     network += [f"network.inner.bandwidth={inside}"] if inside else []
     asked = [*network, f"network.codec={codec}", f"compute_seconds={compute}", f"world={world}"]
-    config, plan = project.split(configure.resolve([*typed, *asked, "backend=torch"]))
-    config = project.place_ranks(config, plan)
-    found = project.project_step(config, execution.make_task(config), plan, None)
+    run = project.place_ranks(configure.resolve_training([*typed, *asked, "backend=torch"]))
+    found = project.project_step(run, execution.make_task(run), None)
     return found["step_seconds"][found["schedule"]]
 
 

@@ -12,27 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines import change
 from stored import result_of
 
 from suite import published
 from suite.contract import Data, Evaluated, Finished, Started, Step, Target
 from suite.published import matching
+from suite.settings.configure import resolve_training
 from suite.track import sweep, words
 from suite.track.console import Console, make_printer, show_patience
 
 DIGITS = Data(
     "real", "scikit-learn digits", "87ff", {"train": 1437, "valid": 360}, note="too few to compare", unit="images"
 )
-CONFIG = {
-    "task": {"name": "resnet50"},
-    "scale": "laptop",
-    "optimizer": {"name": "kfac"},
-    "comm": {"name": "fp8"},
-    "backend": "torch",
-    "compile": False,
-    "world": 1,
-    "max_steps": 100,
-}
+RUN = resolve_training(["task=resnet50", "optimizer=kfac", "recipe=null", "comm=fp8", "max_steps=100"])
 
 
 class Ladder:
@@ -43,7 +36,7 @@ class Ladder:
 
 
 def console(**changes: Any) -> Console:
-    return Console(CONFIG | changes, Ladder())  # pyright: ignore[reportArgumentType]
+    return Console(change(RUN, changes), Ladder())  # pyright: ignore[reportArgumentType]
 
 
 def evaluated(step: int, top1: float) -> Evaluated:
@@ -138,7 +131,7 @@ def test_where_less_is_better_the_training_loss_and_the_metric_are_told_apart(
     class Less(Ladder):
         targets = (Target("loss", 0.4, False), Target("loss", 0.2, False))
 
-    listen = Console(CONFIG, Less())  # pyright: ignore[reportArgumentType]
+    listen = Console(RUN, Less())  # pyright: ignore[reportArgumentType]
     listen(step(10))
     listen(evaluated(10, 80.5))
     assert "train loss 0.25 · valid loss 0.5 · target 0.4 (0.1 over), last 0.2 (0.3 over)" in capsys.readouterr().out

@@ -17,6 +17,7 @@ from suite import published
 from suite.contract import UserError
 from suite.published import matching
 from suite.record import record
+from suite.settings.run import AnyRun, TrackSettings
 from suite.track import mlflow, picture, server, view
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own
@@ -39,7 +40,7 @@ def test_names_parameters_and_tags(store: Path, run: Path) -> None:
     assert sent.info.run_name == "sgd·float32·torch·s0"
     assert sent.info.status == "FINISHED"
     assert sent.data.params["optimizer.lr"] == json.dumps(result["spec"]["config"]["optimizer"]["lr"])
-    assert sent.data.params["task.targets"] == "[5, 99]"
+    assert sent.data.params["task.targets"] == "[5.0, 99.0]"
     expected = {
         "execution_id": result["execution_id"],
         "hash": result["hash"],
@@ -182,33 +183,37 @@ def test_a_directory_without_events_is_refused(store: Path, run: Path) -> None:
         mlflow.send_run(run)
 
 
-def test_an_unfinished_run_of_an_older_version_is_refused(store: Path, run: Path) -> None:
+def test_an_unfinished_run_of_another_version_is_refused(store: Path, run: Path) -> None:
     cut(run, 10)
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("task:\n", "task:\n  forgotten_option: 1\n"))
-    with pytest.raises(
-        UserError, match=r"a: the run is unfinished, and its task cannot be made here: .*forgotten_option"
-    ):
+    with pytest.raises(UserError, match=r"a: its configuration cannot be read here: .*forgotten_option: unknown"):
         mlflow.send_run(run)
 
 
+def tracked(directory: Path) -> AnyRun:
+    """The run of a directory as track=mlflow has it."""
+    run = record.load_run(result_of(directory))
+    return run.model_copy(update={"track": TrackSettings(name="mlflow")})
+
+
 def test_finish_adds_the_rows_beside_the_run_once(store: Path, run: Path) -> None:
-    config = result_of(run)["spec"]["config"]
-    assert mlflow.finish_run(config, run) is None, "track=none"
+    silent = record.load_run(result_of(run))
+    assert mlflow.finish_run(silent, run) is None, "track=none"
     assert query(store, "select count(*) from runs") == [(0,)]
-    config["track"] = {"name": "mlflow"}
-    mlflow.finish_run(config, run)
-    mlflow.finish_run(config, run)
+    shown = tracked(run)
+    mlflow.finish_run(shown, run)
+    mlflow.finish_run(shown, run)
     rows = query(store, "select value from tags where key = 'row'")
-    chosen = matching.choose_rows(published.find_rows("resnet50"), config, samples=1437)
+    chosen = matching.choose_rows(published.find_rows("resnet50"), shown, samples=1437)
     assert sorted(id for (id,) in rows) == sorted(row.id for row in chosen)
 
 
 def test_an_interrupted_run_ends_without_an_alarm(store: Path, run: Path) -> None:
-    config = result_of(run)["spec"]["config"] | {"track": {"name": "mlflow"}}
+    shown = tracked(run)
     cut(run, 10)
     assert not (run / "result.json").exists()
-    assert status(mlflow.finish_run(config, run)) == "KILLED"
+    assert status(mlflow.finish_run(shown, run)) == "KILLED"
 
 
 def test_a_published_row_keeps_its_numbers(store: Path) -> None:
@@ -225,8 +230,7 @@ def test_a_published_row_keeps_its_numbers(store: Path) -> None:
 
 
 def test_a_sweep_has_a_parent(store: Path, run: Path) -> None:
-    config = result_of(run)["spec"]["config"]
-    parent, child = mlflow.parent_run("sweep", config=config), mlflow.send_run(run)
+    parent, child = mlflow.parent_run("sweep", like=record.load_run(result_of(run))), mlflow.send_run(run)
     assert mlflow.send_run(run, parent=parent) == child
     assert tags(child)["mlflow.parentRunId"] == parent
     assert len(query(store, "select distinct experiment_id from runs")) == 1

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines import change
 from light import loaded
 from tiny_runs import CONF, TINY, Call, copied
 
 from suite import load
 from suite.launch.premises import list_missing
+from suite.settings import configure
 from suite.tasks._data.shapes import NAMES, write_jpeg
 
 
@@ -81,18 +83,18 @@ def test_plan_reads_the_classes_of_the_data_that_is_here(suite: Call, tmp_path: 
 
 
 def test_plan_names_missing_devices_and_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"backend": "jax", "world": 2, "device": "auto"}
+    run = configure.resolve_training(["task=resnet50", "backend=jax", "world=2"])
     cores = len(os.sched_getaffinity(0))
     monkeypatch.setattr("suite.launch.premises.gpus", lambda: 0)
-    assert list_missing(config) == []
-    assert list_missing(config | {"device": "cuda"}) == ["2 GPUs; this machine has none"]
-    assert list_missing(config | {"world": 1000 * cores})[0].startswith(
+    assert list_missing(run) == []
+    assert list_missing(change(run, {"device": "cuda"})) == ["2 GPUs; this machine has none"]
+    assert list_missing(change(run, {"world": 1000 * cores}))[0].startswith(
         f"{1000 * cores:,} devices; this machine has {cores} CPU core"
     )
     monkeypatch.setattr("suite.launch.premises.gpus", lambda: 1)
-    assert list_missing(config) == ["2 GPUs; this machine has 1"]
+    assert list_missing(run) == ["2 GPUs; this machine has 1"]
     monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: None)
-    assert "pip install -e '.[jax]'" in list_missing(config | {"world": 1})[0]
+    assert "pip install -e '.[jax]'" in list_missing(change(run, {"world": 1}))[0]
 
 
 def test_plan_counts_visible_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,13 +143,13 @@ def test_plan_takes_the_step_time_of_the_most_similar_run(suite: Call, one: Path
     copied(one, tmp_path / "runs" / "tiny" / "far", **far)
     assert planned(suite, *TINY, "optimizer=kfac")["measured"] is None
     result = json.loads((one / "result.json").read_text())
-    near = planned(suite, *TINY, "max_steps=12", "eval_every=8")["measured"]
+    near = planned(suite, *TINY, "max_steps=12", "log_every=8", "eval_every=8")["measured"]
     assert near == {
         "result": "runs/tiny/near/result.json",
         "step_seconds": result["step_seconds"]["p50"],
-        "differs": ["eval_every"],
+        "differs": ["log_every"],  # evaluations are not part of a step
     }
-    assert "as in runs/tiny/near/result.json; that run differs in eval_every, max_steps" in suite("plan", *TINY)[1]
+    assert "as in runs/tiny/near/result.json; that run differs in max_steps" in suite("plan", *TINY)[1]
 
 
 def test_plan_loads_no_framework() -> None:

@@ -241,7 +241,7 @@ NO_RESULTS = [
     ("list.json", f"list.json: not a result of this suite (the key schema is missing); {REMEDY}"),
     (
         "newer.json",
-        "newer.json: schema: is 7, but this version of the suite reads 1; use the version that wrote the file",
+        "newer.json: schema: is 7, but this version of the suite reads 2; use the version that wrote the file",
     ),
 ]
 

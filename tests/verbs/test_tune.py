@@ -190,7 +190,7 @@ def test_a_recipe_holds_each_source_of_data_and_falls_back(tmp_path: Path) -> No
     def values(*overrides: str) -> list[Any]:
         config = configure.resolve(["task=both", *overrides], tmp_path)
         optimizer = config.optimizer
-        return [optimizer["lr"], optimizer["nesterov"], config.max_steps, config.tuning.trials]
+        return [optimizer.lr, optimizer.nesterov, config.max_steps, config.tuning.trials]
 
     assert values() == [0.5, False, 200, 8]
     assert values("task.data=two") == [0.2, True, 9, 4]
