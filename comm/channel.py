@@ -79,7 +79,7 @@ class Channels:
         return {codec for channel in channels for codec in (channel.codec, channel.inner)}
 
     def of(self, name: str) -> Channel:
-        """The channel of a parameter's gradient."""
+        """Return the channel of a parameter's gradient."""
         return self.kinds.get(self.kind_of.get(name, REST), self.default)
 
     def buckets(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, Channel, list[str]]]:

@@ -105,7 +105,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _help(arguments: list[str]) -> str:
-    """The help text with the choices of every group. Hydra's own help would print whole configuration files."""
+    """Return the help text with the choices of every group. Hydra's own help would print whole configuration files."""
     directory, _ = split_directory(arguments)
     groups = {group: ", ".join(list_options(group, directory)) for group in CHOICES}
     wrap = functools.partial(textwrap.fill, width=110, subsequent_indent=" " * 14)

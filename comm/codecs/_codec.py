@@ -62,7 +62,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, payload: Any, like: Any) -> Any:
-        """Return the payload to values, of the type and length of `like`."""
+        """Decode the payload to values, of the type and length of `like`."""
 
     def narrow(self, values: Any) -> Any:
         """Return the values in the type in which the network adds them, if the codec is closed."""

@@ -30,7 +30,7 @@ def list_slots(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def locate_parts(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
-    """The index of each row in `slots`."""
+    """Return the index of each row in `slots`."""
     index = {row: slot for slot, row in enumerate(list_slots(owners, world))}
     return tuple(index[row] for row in range(len(owners)))
 

@@ -106,7 +106,7 @@ class Transport:
         return dist.new_group(ranks, timeout=timedelta(seconds=self.deadline) if self.deadline else None)
 
     def _part(self, level: str, groups: list[list[int]]) -> Transport:
-        """The transport of this rank's group among some groups; torch requires every rank to create all of them."""
+        """Make the transport of this rank's group among some groups; torch requires every rank to create them all."""
         part = object.__new__(Transport)
         created = [(ranks, self._group(ranks) if self.world > 1 else None) for ranks in groups]
         [(ranks, group)] = [(ranks, group) for ranks, group in created if self.rank in ranks]

@@ -98,7 +98,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 
 
 def named(values: Any) -> dict[str, Any]:
-    """The leaves of a tree by their path, such as `layer.weight`; bfloat16 and float16 in float32. `Rows` are leaves.
+    """Name a tree's leaves by path, such as `layer.weight`; bfloat16 and float16 in float32. `Rows` are leaves.
 
     Raises:
         UserError: if two leaves have the same path.
@@ -167,7 +167,7 @@ def settled(declared: type[Values], optimizer: str, values: Mapping[str, Any], *
 
 
 def schedulable(settings: Declared) -> dict[str, Any]:
-    """The settings that may change while training, for an optimizer whose state has a velocity only with momentum.
+    """List the settings that may change while training, if the state has a velocity only with momentum.
 
     A momentum of 0 is left out, because it may not change (see `still`).
     """

@@ -74,7 +74,7 @@ class Adagrad:
         return changes, state | {"sum": total, "velocity": velocity}
 
     def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
-        """The gradients given by rows that change only these rows; momentum and decay change every row of a table."""
+        """Select the gradients by rows that change only these rows; momentum and decay change every row of a table."""
         if self.moving or live(self.settings.weight_decay):
             return {}
         return {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)}

@@ -205,7 +205,7 @@ class KBFGS:
         return jnp.concatenate([stack.reshape(*stack.shape[:2], -1) for stack in stacks], 2)
 
     def _follow(self, before: Tree, after: Tree, statistics: Tree, state: State) -> State:
-        """The state whose Hg and Ha follow from the parameters before and after a step, and the means after it."""
+        """Update Hg and Ha in the state from the parameters before and after a step, and the means after it."""
         hyper, kept = state["hyper"], state["kept"]
         middles, slopes = self._stacked(statistics, "middle"), self._stacked(statistics, "slope")
         new: dict[str, Tree] = {"s": {}, "y": {}, "hg": {}, "ha": {}}

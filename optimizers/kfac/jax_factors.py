@@ -23,7 +23,7 @@ def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Array:
 
 
 def ridges(plan: KFACPlan, state: dict[str, Any]) -> Array:
-    """What is added to the diagonal of each factor (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
+    """Compute each diagonal's ridge (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means, damping = mean_eigenvalues(plan, state), state["hyper"]["damping"]
     mean, partner = jnp.maximum(means[: plan.paired], SMALLEST), jnp.array(plan.partner, int)
     ratio = mean / mean[partner] if plan.settings.damping_split == "pi" else jnp.ones_like(mean)

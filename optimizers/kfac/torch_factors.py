@@ -25,7 +25,7 @@ def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Tensor:
 
 
 def ridges(plan: KFACPlan, state: dict[str, Any], damping: float) -> Tensor:
-    """What is added to the diagonal of each factor (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
+    """Compute each diagonal's ridge (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means = mean_eigenvalues(plan, state)
     added, mean = torch.full_like(means, damping), means[: plan.paired].clamp_min(SMALLEST)
     ratio = mean / mean[plan.partner] if plan.settings.damping_split == "pi" else torch.ones_like(mean)

@@ -193,7 +193,7 @@ class Shampoo:
     def update(
         self, grads: Tree, state: State, params: Tree, *, reduce: Reduce[Array] | None = None
     ) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state; without `reduce` also the refreshes that are due."""
+        """Compute the parameters' changes and the next state; without `reduce` also the refreshes that are due."""
         if reduce is None:  # no engine has called collect and program
             one_rank("shampoo", self.plan.world)
             state = self.collect(grads, state, params)
@@ -210,7 +210,7 @@ class Shampoo:
         return jax.tree.map(lambda d: -lr * d, ahead), state | changed
 
     def _preconditioned(self, grads: Tree, steps: Tree, state: State) -> Tree:
-        """The steps of preconditioned parameters in Shampoo's direction; the given ones before the first refresh."""
+        """Turn preconditioned parameters' steps into Shampoo's direction; before the first refresh, leave them."""
         direction = {}
         for key, names in self.plan.stacked.items():
             stack = self._blocks(key, grads)

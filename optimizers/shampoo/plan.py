@@ -162,7 +162,7 @@ class ShampooPlan(Plan):
 
     @staticmethod
     def order(stack: str) -> int:
-        """The p of a stack's roots A^(-1/p): 2 k with k factors (Gupta et al. 2018, algorithm 2), unless overridden."""
+        """Return p of a stack's roots A^(-1/p): 2 k with k factors (Gupta et al. 2018, algorithm 2), or as set."""
         return int(stack.partition("/")[2])
 
     def share(self, stack: str) -> int:

@@ -66,7 +66,7 @@ class SM3:
         return changes, state | {"covers": covers, "velocity": velocity}
 
     def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
-        """The gradients given by rows that change only these rows; momentum and decay change every row of a table."""
+        """Select the gradients by rows that change only these rows; momentum and decay change every row of a table."""
         if self.moving or live(self.settings.weight_decay):
             return {}
         return {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)}
@@ -100,7 +100,7 @@ def _bound(covers: list[Array], grad: Array, variant: str) -> tuple[Array, list[
 
 
 def _largest(value: Array) -> list[Array]:
-    """The largest element of every slice, by axis. Each axis is reduced before the next: two passes over the whole."""
+    """Find every slice's largest element, by axis. Each axis is reduced before the next: two passes over the whole."""
     maxima, rest = [], value
     for axis in range(value.ndim - 1):
         maxima.append(rest.max(tuple(range(axis + 1, value.ndim)), keepdims=True))

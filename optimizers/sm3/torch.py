@@ -90,7 +90,7 @@ def _slices(value: Tensor, axis: int) -> list[int]:
 
 
 def _least(covers: list[Tensor]) -> Tensor:
-    """The least μ of each element's slices. Starts with the last axes, so that only the last minimum has full size."""
+    """Find the least μ of each element's slices, starting with the last axes: only the last minimum has full size."""
     least = covers[-1]
     for cover in reversed(covers[:-1]):
         least = torch.minimum(cover, least)
@@ -98,7 +98,7 @@ def _least(covers: list[Tensor]) -> Tensor:
 
 
 def _largest(value: Tensor) -> list[Tensor]:
-    """The largest element of every slice, by axis. Each axis is reduced before the next: two passes over the whole."""
+    """Find every slice's largest element, by axis. Each axis is reduced before the next: two passes over the whole."""
     maxima, rest = [], value
     for axis in range(value.ndim - 1):
         maxima.append(rest.amax(list(range(axis + 1, value.ndim)), keepdim=True))

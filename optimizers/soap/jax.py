@@ -68,7 +68,7 @@ class SOAP:
         return stacks | {name: jnp.zeros_like(params[name]) for name in self.plan.rest}
 
     def program(self, name: str, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state after a refresh of all bases of one size; a basis that fails stays as it was, and is counted."""
+        """Refresh all bases of one size in the state; a basis that fails stays as it was, and is counted."""
         plan = self.plan
         stacks, owners = plan.equal[name], plan.owners(name)
         factors, bases = (jnp.concatenate([state[kind][stack] for stack in stacks]) for kind in ("factor", "basis"))
@@ -88,7 +88,7 @@ class SOAP:
     def update(
         self, grads: Tree, state: State, params: Tree, *, reduce: Reduce[Array] | None = None
     ) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state; without `reduce` also the refreshes that are due."""
+        """Compute the parameters' changes and the next state; without `reduce` also the refreshes that are due."""
         if reduce is None:  # no engine has called `program`
             state = self._refreshed_alone(state)
         state = state | {"steps": state["steps"] + 1}

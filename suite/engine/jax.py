@@ -220,7 +220,7 @@ class Engine:
         self.programs.seconds += time.perf_counter() - began
 
     def _preparing(self, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
-        """The programs of `prepare`: a batch's statistics, and the optimizer's initialisation with their mean."""
+        """Make the programs of `prepare`: a batch's statistics, and the optimizer's initialisation with their mean."""
         labels = "sampled" if "sampled" in self.plan.phase(0) else "given"
         body = functools.partial(self.maths.prepared, labels=labels)
         specs, spec = (self.layout.state_spec(run), P(AXIS), P()), self.layout.spec(run["opt"])
@@ -273,12 +273,12 @@ class Engine:
             return loss
 
     def _with_hyper(self, hyper: Tree) -> Tree:
-        """The optimizer's state with this step's hyper-parameters, for the programs that run before the gradient."""
+        """Put this step's hyper-parameters into the optimizer's state, for programs that run before the gradient."""
         state = self.run["opt"]
         return state | {"hyper": state["hyper"] | jax.device_put(hyper, self.layout.whole)}
 
     def _moving(self, task: Sparse, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
-        """The programs of a move: the reset of moved blocks, and if the task uses it the gradient of whole matrices."""
+        """Make the programs of a move: reset moved blocks, and if the task uses it, whole matrices' gradient."""
         state, specs = self.layout.state_spec(run), {name: P() for name in task.matrices()}
         blocks = {f"{name}.weight": run["params"][f"{name}.weight"].shape[:1] for name in specs}
         masks = {name: jax.ShapeDtypeStruct(shape, bool, sharding=self.layout.whole) for name, shape in blocks.items()}

@@ -139,7 +139,7 @@ def list_refreshes(run: Run, task: Task) -> list[list[tuple[Exchange, Sent, Sent
 
 
 def _reached(task: Task) -> dict[str, float]:
-    """The share of the backward pass that is over before each gradient, estimated by parameters as in `_shares`."""
+    """Estimate the share of the backward pass that is over before each gradient, by parameters as in `_shares`."""
     counts = _parameters(task)
     total, done, shares = sum(counts.values()), 0, {}
     for name in reversed(counts):

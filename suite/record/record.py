@@ -186,7 +186,7 @@ def _largest(values: Iterable[int | None]) -> int | None:
 
 
 def _bytes(segments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sum of all segments' bytes by the ledger; on the test bed also by the kernel, and the ratio of the two.
+    """Sum all segments' bytes by the ledger; on the test bed also by the kernel, with the ratio of the two.
 
     With several ranks on a host there is no ratio, because a rank's bytes may stay inside the host.
     """

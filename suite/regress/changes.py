@@ -87,7 +87,7 @@ def _split(segment: np.ndarray, level: float, rng: np.random.Generator) -> tuple
 
 
 def _block(segment: np.ndarray, place: int) -> int:
-    """The length of a block: best for the variance of a mean of an autoregressive series (Carlstein 1986, section 4).
+    """Compute the block's length that is best for an autoregressive series' mean (Carlstein 1986, section 4).
 
     The correlation of neighbours is estimated with the levels before and after `place` removed.
     """

@@ -203,7 +203,7 @@ def in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn
 
 
 def _prepare(core: int | None) -> None:
-    """What a new process does before it starts: stay on one core, and end with the command, also if it is stopped."""
+    """Prepare a new process: it stays on one core, and ends with the command, also if it is stopped."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     if LIBC is not None:

@@ -93,7 +93,7 @@ def build_side(typed: str, report: Callable[[str], None], metric: str = "step") 
 
 
 def at(side: Side, commit: str) -> str:
-    """Return what to type for a side at another commit, with the same overrides, requirements and interpreter."""
+    """Return what to run for a side at another commit, with the same overrides, requirements and interpreter."""
     kept = (word for word in shlex.split(side.name) if _is_setting(word))
     return shlex.join([commit, *kept])
 

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _usual_folders() -> list[Path]:
-    """The committed results of this checkout, or outside a checkout those of the suite; and this directory's runs."""
+    """List the folders: this checkout's committed results, or outside of one the suite's; and this directory's runs."""
     committed, own = Path("results/runs"), Path("runs")
     if not committed.is_dir():
         committed = _shipped()

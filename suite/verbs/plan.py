@@ -152,7 +152,7 @@ def epoch_steps(task: Task) -> float | None:
 
 
 def _smaller(run: Run, task: Task, needed: Mapping[str, int], capacity: int) -> str:
-    """What to type to make a run fit into a device's memory: the smallest `accumulate=` for which the estimate fits."""
+    """Advise how a run fits into a device's memory: the smallest `accumulate=` for which the estimate fits."""
     fixed, share = needed["parameters"] + needed["optimizer"], task.batch_size // run.world // task.group
     for accumulate in range(run.accumulate + 1, share + 1):
         activations = needed["activations"] * run.accumulate // accumulate

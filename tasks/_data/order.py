@@ -23,7 +23,7 @@ def permutation(samples: int, *, seed: int, epoch: int) -> np.ndarray:
 
 
 def take(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of training batch `index`; epochs follow each other without a gap, so no row is dropped or padded.
+    """Return the rows of training batch `index`; epochs follow without a gap, so no row is dropped or padded.
 
     Args:
         samples: rows in the split.

@@ -110,13 +110,13 @@ class Sparsity:
         return np.sort(draws.argsort(kind="stable")[:count]).astype(np.int32)
 
     def moves(self, step: int) -> bool:
-        """Whether blocks move after update `step` (from 0): an interval ends there, and it is not the last update."""
+        """Return whether blocks move after update `step` (from 0): an interval ends there, and more updates follow."""
         done = step + 1
         ends = done * self.intervals // self.steps > step * self.intervals // self.steps
         return self.kind == "dynamic" and ends and done < self.steps
 
     def moving(self, step: int, count: int, free: int) -> int:
-        """The number of blocks that move after update `step`: p(t) times `count`, at most the `free` empty places."""
+        """Count the blocks that move after update `step`: p(t) times `count`, at most the `free` empty places."""
         ratio = self.ratio * 0.5 * (1.0 + math.cos(math.pi * (step + 1) / self.steps))
         return min(round(ratio * count), free)
 
@@ -130,7 +130,7 @@ class Sparsity:
         pattern: np.ndarray,
         gradient: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The next places (n,) of a matrix's blocks (n, b, b), and which moved, (n,) bool; see `suite.contract`."""
+        """Choose the next places (n,) of a matrix's blocks (n, b, b), and which move (n,); see `suite.contract`."""
         grid = self.grid(name, shape)
         places = math.prod(grid)
         norms = np.abs(weight.astype(np.float64)).sum((1, 2))

@@ -126,7 +126,7 @@ def documents(path: Path) -> Iterator[Document]:
 
 
 def split(paragraph: str) -> list[str]:
-    """The sentences of a paragraph, split by punctuation only; without a list of abbreviations, `Dr. Who` is split."""
+    """Split a paragraph into sentences by punctuation only; without a list of abbreviations, `Dr. Who` is split."""
     apart = FULL_WIDTH.sub("\\1\n", SENTENCE.sub("\\1\n", paragraph.strip()))
     return [sentence for sentence in apart.split("\n") if sentence.strip()]
 

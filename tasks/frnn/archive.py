@@ -128,7 +128,7 @@ class Archive:
         return "\n".join(lines)
 
     def _open(self, name: str) -> tuple[Shots, list[str]]:
-        """The shots of a list from the cache, which is filled if necessary; and a line for each unusable shot."""
+        """Read a list's shots from the cache, which is filled if necessary, and a line for each unusable shot."""
         folder = self._cache / hashlib.sha256(self._listing(name, times=True).encode()).hexdigest()[:32]
         if not folder.exists():
             self._write(folder, self._lists[name])

@@ -31,7 +31,7 @@ class Float32(Codec):
         return np.ascontiguousarray(values).view(np.uint8)
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """Return the payload to values."""
+        """Decode the payload to values."""
         return payload.view(like.dtype)
 
     def narrow(self, values: Any) -> Any:

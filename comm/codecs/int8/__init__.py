@@ -83,7 +83,7 @@ class Int8(Codec):
         return np.concatenate([scales.astype("<f4").view(np.uint8), numbers.view(np.uint8)])
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """Return the payload to values."""
+        """Decode the payload to values."""
         head = 4 * self.blocks(len(like))
         scales, numbers = payload[:head].view("<f4").astype(np.float32), payload[head:].view(np.int8)
         return (self._rows(numbers) * scales[:, None]).reshape(-1)[: len(like)].astype(like.dtype)

@@ -24,7 +24,7 @@ class Int8(int8.Int8):
         return payload[: self.nbytes(count)]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """Return the payload to values."""
+        """Decode the payload to values."""
         head = 4 * self.blocks(len(like))
         scales, numbers = payload[:head].clone().view(torch.float32), payload[head:].view(torch.int8)
         values = scales.new_empty(len(scales), self.block)

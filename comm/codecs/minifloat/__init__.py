@@ -92,7 +92,7 @@ class MiniFloat(Codec):
         return np.concatenate([np.array([(power + 127) << 23], "<i4").view(np.uint8)[: self.header], words])
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """Return the payload to values."""
+        """Decode the payload to values."""
         scale = payload[: self.header].view("<f4")[0] if self.header else 1.0
         words = payload[self.header :].view(f"<u{self.width}").astype(np.int32)
         with np.errstate(over="ignore"):  # to infinities

@@ -93,7 +93,7 @@ class Table(Codec):
         return np.concatenate([table.astype("<i4").view(np.uint8), packed])[: self.nbytes(len(values))]
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """Return the payload to values."""
+        """Decode the payload to values."""
         table, packed = payload[: 4 * self.size].view("<i4").astype(np.int32), payload[4 * self.size :]
         whole = self.bits * _bits.group(self.bits) // 8
         words = _bits.unpack(np, np.pad(packed, (0, -len(packed) % whole)), self.bits)[: len(like)]

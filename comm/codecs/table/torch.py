@@ -32,7 +32,7 @@ class Table(table.Table):
         return payload[: self.nbytes(len(values))]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """Return the payload to values."""
+        """Decode the payload to values."""
         entries, packed = payload[: 4 * self.size].clone().view(torch.int32), payload[4 * self.size :]
         values = torch.cat([entries, entries | table.SIGN]).view(torch.float32)
         return in_bytes.read(packed, values, self.bits, len(like)).to(like.dtype)

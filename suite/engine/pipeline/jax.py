@@ -184,7 +184,7 @@ class Engine:
         return loss
 
     def _clipped(self, grads: Tree) -> Tree:
-        """The gradient, scaled to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
+        """Scale the gradient to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
         if not self.clip_norm:
             return grads
         squares = {stage.device: stage.put(jnp.zeros(len(self.grid.replicas))) for stage in self._stages.values()}

@@ -115,7 +115,7 @@ class Engine:
         return owners
 
     def _optimizer(self, task: Task) -> TorchOptimizer | None:
-        """The optimizer of this stage's parameters; None if it has none, for example a stage of activations only."""
+        """Make the optimizer of this stage's parameters; None if it has none, as a stage of activations only."""
         if not self.own:
             return None
         layers = task.layers().items()
