@@ -116,9 +116,9 @@ def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> Non
 
     config = configure.resolve(["task=tiny"], conf)
     assert (config.optimizer.lr, config.max_steps) == (best["optimizer.lr"], 30)
-    assert config.schedule == {"shape": "linear", "warmup": 2}
-    assert config.tuning == {"source": "tiny-sgd-laptop", "trials": 2}
-    assert not {"tuned", "search"} & {*config, *config.optimizer}
+    assert (config.schedule.shape, config.schedule.warmup) == ("linear", 2)
+    assert config.tuning.plain() == {"source": "tiny-sgd-laptop", "trials": 2}
+    assert not {"tuned", "search"} & {*config.plain(), *config.optimizer.plain()}
     other = configure.resolve(["task=tiny", "optimizer.lr=0.3", "max_steps=7"], conf)
     assert (other.optimizer.lr, other.max_steps, other.schedule.warmup) == (0.3, 7, 2)
     assert other.tuning.source == "command line" and other.tuning.origin == "tiny-sgd-laptop"
@@ -175,8 +175,10 @@ def test_tune_refuses(suite: Call, tmp_path: Path, words: list[str], says: str) 
 def test_a_recipe_holds_each_source_of_data_and_falls_back(tmp_path: Path) -> None:
     """Tuning one source of data leaves another's values; a source that was never tuned gets the defaults."""
     (tmp_path / "task").mkdir()
-    (tmp_path / "task" / "both.yaml").write_text("name: both\nmodule: x\nvariant: a\nbatch_size: 8\ndata: one\n")
-    untouched = configure.compose_nodes(["task=both", "recipe=null"], tmp_path)
+    (tmp_path / "task" / "both.yaml").write_text(
+        "name: both\nmodule: mylab.tinytask\nvariant: a\nbatch_size: 8\ndata: one\n"
+    )
+    untouched = configure.resolve_training(["task=both", "recipe=null"], tmp_path)
     evidence = {"source": "both-sgd-laptop", "trials": 8}
     tuned = {
         "one": {**evidence, "values": {"optimizer": {"lr": 0.5}}},
@@ -212,7 +214,7 @@ def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
         config = configure.resolve([*words, f"task.data={source}"])
         values = flatten(found["values"])
         assert {key: recipe.value_at(config, key) for key in values} == values
-        assert config.tuning == {"source": path.stem, "trials": found["trials"]} and found["trials"] == len(
+        assert config.tuning.plain() == {"source": path.stem, "trials": found["trials"]} and found["trials"] == len(
             found["tried"]
         )
         rungs = [None, *(record.name_target(target) for target in execution.make_task(config).targets)]
