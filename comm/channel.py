@@ -48,7 +48,7 @@ class Channels:
     """All channels of one run.
 
     Attributes:
-        default: of gradients whose kind has no channel of its own.
+        default: of gradients whose kind has no separate channel.
         schedule: when gradients are sent; the framework file of a `suite.comm.contract.Schedule`.
         symmetric: whether symmetric matrices among the factors are sent as triangles.
         kinds: channels of gradients by kind of layer: of the weights of `linear`, `conv2d`, `embedding` or `batchnorm`

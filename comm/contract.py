@@ -129,7 +129,7 @@ class Encoder(Protocol[Value, HandleIn]):
         """(r, k) values to payloads (r, nbytes), each row by itself: one payload for each piece of the length k.
 
         Args:
-            slot: the place in the algorithm that encodes; it has a residual of its own.
+            slot: the place in the algorithm that encodes; it has its own residual.
             rows: the values.
         """
         ...

@@ -118,7 +118,7 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", *, apart: bool) ->
     Args:
         commands: the overrides of each run.
         runs: the runs.
-        apart: whether the runs are a sweep, in which each is a process of its own.
+        apart: whether the runs are a sweep, in which each is a separate process.
 
     Returns:
         The worst exit code.

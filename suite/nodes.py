@@ -51,7 +51,7 @@ class Part(Options):
 
 
 class Member(Part):
-    """A part with a name of its own, as one of a configuration group."""
+    """A part with its own name, as one of a configuration group."""
 
     name: str = setting(..., "name, as reports show it")
 

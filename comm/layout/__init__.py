@@ -1,6 +1,6 @@
 """Lossless layout of arrays before a codec encodes them. Buckets of gradients are in `suite.comm.channel`.
 
-Long arrays are sent in pieces, each with a payload of its own: while one piece is sent the next can be encoded, and a
+Long arrays are sent in pieces, each with its own payload: while one piece is sent the next can be encoded, and a
 short message does not wait for a long one.
 
 A symmetric matrix is sent as its lower triangle, row by row: entry (row, column) has the number row (row + 1) / 2 +

@@ -1,6 +1,6 @@
 """The reductions that engines offer to optimizers (`suite.contract.Reduce`), over the channels of a run.
 
-With error feedback, each name has residuals of its own, which are part of the checkpoint.
+With error feedback, each name has its own residuals, which are part of the checkpoint.
 
 Rows of a stack are sent to their owners, and from the owners to all ranks, in one of two ways. Sliced: every rank has
 as many rows as the owner with the most, and the rows are sent by a reduce-scatter and an all-gather. As a mean of all

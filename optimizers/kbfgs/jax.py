@@ -25,7 +25,7 @@ State = dict[str, Any]
 def kbfgs(*, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], **settings: Any) -> Optimizer:
     """Kronecker-factored BFGS; the package's docstring describes the rule.
 
-    In a training loop of one's own, `suite.engine.jax_alone.observing` makes the statistics that `update` asks for, and
+    In your own training loop, `suite.engine.jax_alone.observing` makes the statistics that `update` asks for, and
     `evaluate` is the same function of other parameters. Beside optax's two functions the optimizer offers `plan`,
     `observe`, `prepare`, `absorb`, `program` and `facts`, which the suite's engine calls as it calls those of
     `suite.optimizers.kbfgs.torch.KBFGS`.

@@ -35,7 +35,7 @@ def kfac(
 ) -> Optimizer:
     """Natural gradient with Kronecker factors; the package's docstring describes the rule.
 
-    In a training loop of one's own, `suite.engine.jax_alone.observing` makes the statistics that `update` asks for.
+    In your own training loop, `suite.engine.jax_alone.observing` makes the statistics that `update` asks for.
     Beside optax's two functions the optimizer offers `plan`, `host`, `observe`, `absorb`, `prepare`, `program` and
     `facts`, which the suite's engine calls as it calls those of `suite.optimizers.kfac.torch.KFAC`.
 

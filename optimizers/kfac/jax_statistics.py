@@ -79,7 +79,7 @@ def gram(rows: Array, halvings: int = 2) -> Array:
 
 
 def blocks(rows: list[list[Array]]) -> Array:
-    """Matrices put together, as by `numpy.block`, each by an update of its own.
+    """Matrices put together, as by `numpy.block`, each by its own update.
 
     XLA compiles every concatenation on a CPU by itself, but equal updates of equal layers only once.
     """

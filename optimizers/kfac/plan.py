@@ -53,7 +53,7 @@ class KFACPlan(Plan):
                 "optimizer.stale=true: each factor has its own interval, so none can be set; "
                 "set optimizer.factor_interval=1 optimizer.inverse_interval=1"
             )
-        # a matrix that two layers use has no factors of its own
+        # a matrix that two layers use has no separate factors
         uses = Counter(layer.parameters[0] for layer in layers.values())
         self.layers = layers = {name: layer for name, layer in layers.items() if uses[layer.parameters[0]] == 1}
         self.covered = {parameter for layer in layers.values() for parameter in layer.parameters}

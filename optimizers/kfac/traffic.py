@@ -42,7 +42,7 @@ def cycle(
 def _exchanges(plan: KFACPlan, refreshed: Collection[str], inverted: Collection[str]) -> list[Exchange]:
     """Return the exchanges of a step that refreshes and inverts these factors."""
     exchanges = []
-    # sampled labels have a backward pass of their own
+    # sampled labels have a separate backward pass
     early = plan.exchanges(refreshed) if plan.word == "statistics" else {}
     for key in plan.buckets.members:
         side = int(key)

@@ -27,7 +27,7 @@ def vogn(
 ) -> Optimizer:
     """A Gaussian over the weights; the package's docstring describes the rule.
 
-    In a training loop of one's own, `suite.engine.jax_alone.observing` draws the weights and makes the statistics that
+    In your own training loop, `suite.engine.jax_alone.observing` draws the weights and makes the statistics that
     `update` asks for. Beside optax's two functions the optimizer offers `plan`, `observe`, `absorb`, `forward_params`
     and `facts`, which the suite's engine calls as it calls those of `suite.optimizers.vogn.torch.VOGN`.
 

@@ -172,7 +172,7 @@ def _last_message() -> str:
 def _keep_run(path: Path) -> None:
     """Copy a result to results/runs of the checkout, under the name that `suite submit` gives it.
 
-    A committed result is never replaced; a repeated run gets a file of its own.
+    A committed result is never replaced; a repeated run gets a separate file.
     """
     result = json.loads(path.read_text(encoding="utf-8"))
     target = find_committed() / "runs" / name_of(result)

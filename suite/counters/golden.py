@@ -70,7 +70,7 @@ def read_counters(path: Path) -> list[dict[str, Any]]:
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise UserError(f"{path}: expected entries: [{{name: mine, run: +task=resnet50}}]: {error}") from error
     if len(set(names)) < len(names) or set(kinds) != {1}:
-        raise UserError(f"{path}: each entry needs a name of its own, and one of {', '.join(KINDS)}")
+        raise UserError(f"{path}: each entry needs its own name, and one of {', '.join(KINDS)}")
     return entries
 
 

@@ -171,7 +171,7 @@ def _paired(recorded: Events, repeated: Events, kind: str, name: str, steps: int
 
 
 def first_steps(run: AnyRun, steps: int) -> Events:
-    """Run the first steps in processes of their own; return the events, possibly of a few steps more.
+    """Run the first steps in separate processes; return the events, possibly of a few steps more.
 
     Raises:
         UserError: if the run made no step, with the end of its output.

@@ -41,7 +41,7 @@ def launch(
     Args:
         run: the run.
         command: what was typed after `suite`.
-        apart: ignored, because every run is a job of its own.
+        apart: ignored, because every run is a separate job.
         parent: id of the sweep's MLflow run.
         report_directory: called with the run's directory.
 

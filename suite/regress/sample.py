@@ -106,7 +106,7 @@ class Run:
         if self._output is None:
             self._signal(signal.SIGKILL)
             output = ""
-            with suppress(subprocess.TimeoutExpired):  # a process in a session of its own may hold the pipe
+            with suppress(subprocess.TimeoutExpired):  # a process in another session may hold the pipe
                 output, _ = self._process.communicate(timeout=GRACE)
             self._fail(f"a run took longer than {LIMIT:g} s", output)
         code, result = self._process.returncode, self._path / "run" / "result.json"
@@ -137,7 +137,7 @@ class Sampler:
         self._seconds: dict[Benchmark, float] = {}  # of a step
 
     def __call__(self, sides: Sequence[Side], benchmark: Benchmark, core: int | None) -> list[float]:
-        """Run a benchmark once on each side, in processes of their own, and return the numbers that are compared.
+        """Run a benchmark once on each side, in separate processes, and return the numbers that are compared.
 
         The sides take turns if the compared number is seconds of a step. Before the first turn, a rehearsal measures
         them. A longer time, such as that of compiling, would contain stops; and several ranks have processes of their

@@ -16,7 +16,7 @@ from suite.tuning.trials import PREFIX, list_rungs, make_table, measure_shortfal
 
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3
-HELP = f"""Run a fixed quasi-random list of trials, each in a process of its own. Rank them by the number of targets
+HELP = f"""Run a fixed quasi-random list of trials, each in a separate process. Rank them by the number of targets
 they reach, then by the steps to the last one. Write the best values into a recipe, which later runs use automatically.
 A trial is ranked by the worst of its seeds: the best trial runs again with the next seed, until the best trial has run
 with {SEEDS} seeds. The ranges stand in the optimizer's YAML file, search: {{lr: [low, high, log]}}; a value on the

@@ -28,7 +28,7 @@ def take(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.nd
     Args:
         samples: rows in the split.
         batch_size: global batch size.
-        seed: the run's seed; each epoch of each seed has an order of its own.
+        seed: the run's seed; each epoch of each seed has its own order.
         index: number of the batch in the run, from 0.
 
     Returns:

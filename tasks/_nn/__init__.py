@@ -41,7 +41,7 @@ def draw(spec: Spec, seed: int, name: str, rows: slice | None = None) -> np.ndar
         spec: its `initializer` is `zeros`, `ones`, `constant(c)`, a key of NORMAL or UNIFORM, with its number in
             brackets if it has one, or `truncated_normal(σ)`.
         seed: the run's seed.
-        name: the parameter's name; each has a stream of its own.
+        name: the parameter's name; each has its own stream.
         rows: a slice of the leading axis; None draws all rows.
 
     Returns:

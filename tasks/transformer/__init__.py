@@ -103,7 +103,7 @@ class Translation:
         return self.architecture.shapes()
 
     def layers(self) -> dict[str, Layer]:
-        """Linear layers, and embeddings with a matrix of their own."""
+        """Linear layers, and embeddings with their own matrix."""
         return self.architecture.layers()
 
     def kept(self) -> float:

@@ -1,7 +1,7 @@
 """The operations of a jax function, from its jaxpr.
 
 Calls of jitted functions are inlined, so that the function can be cut inside them; shardings and donations of these
-calls are ignored. Operations with rules of their own stay whole: `custom_jvp`, `custom_vjp`, `checkpoint`, `scan`,
+calls are ignored. Operations with their own rules stay whole: `custom_jvp`, `custom_vjp`, `checkpoint`, `scan`,
 `while` and `cond`.
 """
 

@@ -163,7 +163,7 @@ def _values(view: SectionView, rows: Sequence[RowView]) -> dict[str, frozenset[s
 
 
 def _write_results(leaderboard: Leaderboard, out: Path) -> None:
-    """Write leaderboard.json, and each result as a file of its own."""
+    """Write leaderboard.json, and each result as a separate file."""
     for file, result in leaderboard.results.items():
         # without indentation, which takes most of the time for many results
         _write(
