@@ -60,7 +60,7 @@ def _check(settings: Settings) -> None:
     """Check the settings of a lag against each other.
 
     Raises:
-        UserError: with what to type.
+        UserError: with what to set.
     """
     lag, interval, root = settings.lag, settings.inverse_interval, settings.root
     if lag > interval:
