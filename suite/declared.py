@@ -117,7 +117,7 @@ class Declared(BaseModel):
         return not words or values.get("module", words[0]) in words
 
     @classmethod
-    def chosen(cls, values: Mapping[str, Any]) -> type[Self]:
+    def chosen(cls, values: Mapping[str, Any], *, old: bool = False) -> type[Self]:
         """Return the class of a group of settings with these values; `Part` chooses that of its member."""
         return cls
 
@@ -136,11 +136,13 @@ class Declared(BaseModel):
         here = f"{place}{name}."
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, Declared) and kind.fits(value):
-                return kind.chosen(value).given(value, here, old=old)
+                return kind.chosen(value, old=old).given(value, here, old=old)
             entry = get_args(kind)[1] if get_origin(kind) is dict else None
             if isinstance(entry, type) and issubclass(entry, Declared):
                 return {
-                    key: entry.chosen(item).given(item, f"{here}{key}.", old=old) if isinstance(item, dict) else item
+                    key: entry.chosen(item, old=old).given(item, f"{here}{key}.", old=old)
+                    if isinstance(item, dict)
+                    else item
                     for key, item in value.items()
                 }
         return value

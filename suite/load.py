@@ -223,6 +223,21 @@ def load_settings(module: str) -> "type[Declared] | None":
     return sys.modules[name].Settings
 
 
+def declares_settings(module: str) -> bool:
+    """Return whether a module is here and has a `settings.py`. Nothing is imported."""
+    folder = package_folder(module) if is_here(module) else None
+    return folder is not None and (folder / "settings.py").exists()
+
+
+def is_here(module: str) -> bool:
+    """Return whether there is a module of this name. Nothing is imported."""
+    try:
+        package_folder(module)
+    except (UserError, ValueError):  # Python rejects names such as ""
+        return False
+    return True
+
+
 def package_folder(module: str) -> Path | None:
     """Return the folder of a package, without importing it; None for a module that is a file.
 

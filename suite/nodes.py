@@ -8,7 +8,7 @@ from pydantic import ConfigDict, SerializerFunctionWrapHandler, create_model, mo
 
 from suite.contract import UserError
 from suite.declared import MEASUREMENT, NOTHING, PROBLEM, TIME, Declared, setting
-from suite.load import load_settings
+from suite.load import is_here, load_settings
 
 
 class Options(Declared):
@@ -38,12 +38,12 @@ class Part(Options):
         return _restore, (next(family for family in families if isinstance(self, family)), self.plain())
 
     @classmethod
-    def chosen(cls, values: Mapping[str, Any]) -> type[Self]:
-        """Return the class with the settings of the member that the values name."""
+    def chosen(cls, values: Mapping[str, Any], *, old: bool = False) -> type[Self]:
+        """Return the class with the settings of the member that the values name; of a result's member, which may be gone."""
         module = values.get("module")
         if not isinstance(module, str):
             raise UserError(f"module={module}: must be the dotted name of a module")
-        return _with_settings(cls, module)
+        return _with_settings(cls, None if old and not is_here(module) else module)
 
     def options(self) -> dict[str, Any]:
         """Return what the member's `make` takes: the values that are set, without `name` and `module`."""
@@ -87,10 +87,10 @@ def _restore(family: type[Part], values: dict[str, Any]) -> Part:
 
 
 @cache
-def _with_settings(base: type[Part], module: str) -> Any:
+def _with_settings(base: type[Part], module: str | None) -> Any:
     """Return the class of a member's node: its declared settings, or any options for a member that declares none."""
-    settings = load_settings(module)
-    if settings is None:
+    settings = load_settings(module) if module else None
+    if module is None or settings is None:
         return type(
             f"Open{base.__name__}", (base,), {"model_config": ConfigDict(extra="allow"), "__module__": __name__}
         )

@@ -100,6 +100,15 @@ def test_an_older_result_gets_what_its_run_had() -> None:
 
 
 @pytest.mark.quick
+def test_a_result_of_a_member_that_is_not_here_is_read() -> None:
+    run = engines.config("sgd", "torch").plain()
+    run["optimizer"] = {"name": "away", "module": "gone.away", "rate": 0.3}
+    assert read_run(run, old=True).plain()["optimizer"] == run["optimizer"]
+    with pytest.raises(UserError, match=r"gone\.away: no module gone"):
+        read_run(run)
+
+
+@pytest.mark.quick
 def test_a_member_without_settings_takes_the_keys_of_its_yaml_file(tmp_path: Path) -> None:
     outside = conftest.OUTSIDE / "conf"
     assert resolve(["task=tiny", "optimizer=secant", "optimizer.lr=0.3"], outside).method == "secant"

@@ -9,6 +9,7 @@ from typing import Any
 from suite.contract import UserError
 from suite.entries.recompute import list_contradictions, list_differences, recompute_result, schema_faults
 from suite.launch.replay import list_modules, repeat_run
+from suite.load import declares_settings
 from suite.record import record
 from suite.settings.run import AnyRun, read_run
 
@@ -46,6 +47,10 @@ def main(arguments: Sequence[str]) -> int:
     result = _read(chosen.result)
     if _report("schema", list(schema_faults(result)), f"agrees with version {record.SCHEMA}"):
         return 1
+    named = list_modules(result["spec"]["config"])
+    foreign = [] if chosen.trust else [name for name in named if not name.startswith("suite.")]
+    if declaring := [name for name in foreign if declares_settings(name)]:
+        raise _distrusted(chosen.result, declaring, "which settings its hash covers is declared there")
     log = chosen.result.parent / "events.jsonl"
     events = _events(log) if log.exists() else None
     try:
@@ -54,20 +59,22 @@ def main(arguments: Sequence[str]) -> int:
         faults = [f"{log}: not the log of a complete run ({type(error).__name__}: {error})"]
     except record.LogError as error:
         faults = [f"{log if events is not None else chosen.result}: {error}", *list_contradictions(result)]
+    except UserError as error:  # its configuration is not that of a run
+        faults = [str(error)]
     source = log if events is not None else "the result alone, because there is no events.jsonl beside it"
     code = _report("numbers", faults, f"agree, recomputed from {source}")
     if chosen.steps < 1:
         return code
+    if foreign:
+        raise _distrusted(chosen.result, foreign, "to check only the numbers, use --steps 0")
     run = _located(record.load_run(result), chosen.data_dir)
-    foreign = [name for name in list_modules(run.plain()) if not name.startswith("suite.")]
-    if foreign and not chosen.trust:
-        names = ", ".join(foreign)
-        raise UserError(
-            f"{chosen.result}: uses {names} from outside the suite; to import it, use --trust; to check only the "
-            "numbers, use --steps 0"
-        )
     faults, agreed = repeat_run(result, events, run, steps=chosen.steps)
     return max(code, _report("rerun", faults, agreed))
+
+
+def _distrusted(path: Path, foreign: Sequence[str], further: str) -> UserError:
+    names = ", ".join(foreign)
+    return UserError(f"{path}: uses {names} from outside the suite; to import it, use --trust; {further}")
 
 
 def _read(path: Path) -> Any:

@@ -35,9 +35,15 @@ def test_verify_imports_nothing_foreign_without_trust(suite: Call, one: Path, tm
             code, text = suite("verify", str(path))
             assert code == 2 and "evil" in text and "--trust" in text
             assert suite("verify", str(path), "--steps", "0")[0] == 1  # the hash differs
+        (tmp_path / "sly").mkdir()
+        (tmp_path / "sly" / "__init__.py").write_text("")
+        (tmp_path / "sly" / "settings.py").write_text("raise SystemExit('imported')")
+        path = copied(one, tmp_path / "declared", spec__config__optimizer__module="sly", log=False)
+        code, text = suite("verify", str(path), "--steps", "0")
+        assert code == 2 and "sly" in text and "--trust" in text
     finally:
         sys.path.remove(str(tmp_path))
-    assert "evil" not in sys.modules
+    assert not {"evil", "sly", "sly.settings"} & set(sys.modules)
 
 
 @pytest.mark.parametrize(
