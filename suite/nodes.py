@@ -39,7 +39,7 @@ class Part(Options):
 
     @classmethod
     def chosen(cls, values: Mapping[str, Any], *, old: bool = False) -> type[Self]:
-        """Return the class with the settings of the member that the values name; of a result's member, which may be gone."""
+        """Return the class with the settings of the member that the values name (a result's member may be gone)."""
         module = values.get("module")
         if not isinstance(module, str):
             raise UserError(f"module={module}: must be the dotted name of a module")
