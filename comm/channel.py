@@ -48,7 +48,7 @@ class Channels:
     """All channels of one run.
 
     Attributes:
-        default: of gradients whose kind has no channel of its own.
+        default: of gradients whose kind has no separate channel.
         schedule: when gradients are sent; the framework file of a `suite.comm.contract.Schedule`.
         symmetric: whether symmetric matrices among the factors are sent as triangles.
         kinds: channels of gradients by kind of layer: of the weights of `linear`, `conv2d`, `embedding` or `batchnorm`
@@ -79,7 +79,7 @@ class Channels:
         return {codec for channel in channels for codec in (channel.codec, channel.inner)}
 
     def of(self, name: str) -> Channel:
-        """The channel of a parameter's gradient."""
+        """Return the channel of a parameter's gradient."""
         return self.kinds.get(self.kind_of.get(name, REST), self.default)
 
     def buckets(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, Channel, list[str]]]:

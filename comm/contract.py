@@ -44,11 +44,11 @@ class Array(Protocol):
         ...
 
     def reshape(self, *shape: int) -> Self:
-        """The same elements in another shape; one size may be -1."""
+        """Return the same elements in another shape; one size may be -1."""
         ...
 
     def swapaxes(self, first: int, second: int, /) -> Self:
-        """The same elements with two axes exchanged."""
+        """Return the same elements with two axes exchanged."""
         ...
 
 
@@ -84,7 +84,7 @@ class Transport(Protocol[Value, HandleOut]):
     def xp(self) -> ModuleType: ...  # noqa: D102
 
     def all_reduce(self, name: str, value: Value) -> Value:
-        """The sum over ranks, in the array's own type; torch overwrites `value`."""
+        """Return the sum over ranks, in the array's own type; torch overwrites `value`."""
         ...
 
     def all_to_all(self, name: str, value: Value) -> HandleOut:
@@ -129,17 +129,17 @@ class Encoder(Protocol[Value, HandleIn]):
         """(r, k) values to payloads (r, nbytes), each row by itself: one payload for each piece of the length k.
 
         Args:
-            slot: the place in the algorithm that encodes; it has a residual of its own.
+            slot: the place in the algorithm that encodes; it has its own residual.
             rows: the values.
         """
         ...
 
     def decode(self, payloads: Iterable[HandleIn], like: Value) -> Value:
-        """The payloads (r, nbytes) of all pieces to (r, k) values; `like` is one row (k,)."""
+        """Decode the payloads (r, nbytes) of all pieces to (r, k) values; `like` is one row (k,)."""
         ...
 
     def total(self, payloads: Iterable[HandleIn], like: Value) -> Value:
-        """The sum of the r rows, in order, that `decode` would return; a new array (k,)."""
+        """Return the sum of the r rows, in order, that `decode` would return; a new array (k,)."""
         ...
 
 
@@ -178,11 +178,11 @@ class Algorithm(Member, Protocol):
     def mean(
         self, name: str, values: Value, *, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle]
     ) -> Value:
-        """The mean over ranks of a flat (n,) array, which may be overwritten."""
+        """Return the mean over ranks of a flat (n,) array, which may be overwritten."""
         ...
 
     def traffic(self, name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
-        """What `mean` sends, as the ledger will count it on rank 0.
+        """Return what `mean` sends, as the ledger will count it on rank 0.
 
         Args:
             name: of the array.
@@ -217,7 +217,7 @@ class Topology(Member, Protocol):
         encoders: Encoders[Value, Handle],
         transport: Transport[Value, Handle],
     ) -> Value:
-        """The mean over ranks of a flat (n,) array, which may be overwritten."""
+        """Return the mean over ranks of a flat (n,) array, which may be overwritten."""
         ...
 
     def to_owners(
@@ -247,19 +247,19 @@ class Topology(Member, Protocol):
     def traffic(
         self, name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
     ) -> list[Entry]:
-        """What `mean` sends of `count` values."""
+        """Return what `mean` sends of `count` values."""
         ...
 
     def to_owners_traffic(
         self, name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
     ) -> list[Entry]:
-        """What `to_owners` sends of (world, count) values."""
+        """Return what `to_owners` sends of (world, count) values."""
         ...
 
     def gather_traffic(
         self, name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
     ) -> list[Entry]:
-        """What `gather` sends of a rank's (count,) values."""
+        """Return what `gather` sends of a rank's (count,) values."""
         ...
 
 
@@ -330,7 +330,7 @@ def check(module: str, protocol: type, *parts: ModuleType, later: Iterable[str] 
 
 
 def _stated(protocol: type) -> dict[str, list[str]]:
-    """What a protocol declares: names of attributes, and of functions with the names of their arguments."""
+    """Return what a protocol declares: names of attributes, and of functions with the names of their arguments."""
     stated: dict[str, list[str]] = {}
     for base in reversed(protocol.__mro__):
         stated |= {name: [] for name in inspect.get_annotations(base) if name.isupper()}
@@ -341,7 +341,7 @@ def _stated(protocol: type) -> dict[str, list[str]]:
 
 
 def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
-    """Whether a function has arguments of these names; `options` stands for any others."""
+    """Return whether a function has arguments of these names; `options` stands for any others."""
     parameters = inspect.signature(function).parameters.values()
     names = {"options", *(parameter.name for parameter in parameters)}
     return names.issuperset(arguments) or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

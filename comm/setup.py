@@ -67,7 +67,7 @@ def make_channels(
 def make_modes(
     comm: CommSettings, task: Task, world: int, backend: str | None, compiles: bool = False
 ) -> dict[str, Channels]:
-    """The channels of each mode: of each candidate of a policy, or without a policy of the preset alone.
+    """Return the channels of each mode: of each candidate of a policy, or without a policy of the preset alone.
 
     Args:
         comm: the communication mode.
@@ -91,12 +91,12 @@ def make_modes(
                 f"comm.candidates.{name}: keeps residuals or delayed gradients, which no other mode can use"
             )
         if candidate.locals != ranks_of_host:
-            raise UserError(f"comm.candidates.{name}: groups ranks in another way than comm.topology; type the same")
+            raise UserError(f"comm.candidates.{name}: groups ranks in another way than comm.topology; set the same")
     return candidates
 
 
 def mix_modes(candidates: Mapping[str, Channels], mode: str | Mapping[str, str]) -> Channels:
-    """The channels of a mode: those of one candidate, or of one candidate for each kind of parameter."""
+    """Return the channels of a mode: those of one candidate, or of one candidate for each kind of parameter."""
     if isinstance(mode, str):
         return candidates[mode]
     kinds = {kind: candidates[name].kinds.get(kind, candidates[name].default) for kind, name in mode.items()}
@@ -104,13 +104,13 @@ def mix_modes(candidates: Mapping[str, Channels], mode: str | Mapping[str, str])
 
 
 def merge_channel(comm: CommSettings, changes: ChannelSettings) -> CommSettings:
-    """The settings of a channel that differs from those of `comm`."""
+    """Return the settings of a channel that differs from those of `comm`."""
     values = {name: getattr(changes, name) for name in ChannelSettings.model_fields}
     return comm.model_copy(update={name: value for name, value in values.items() if value is not None})
 
 
 def keeps_state(comm: CommSettings) -> bool:
-    """Whether anything is kept from step to step: residuals, or gradients that are sent later."""
+    """Return whether anything is kept from step to step: residuals, or gradients that are sent later."""
     feedback = comm.feedback or any(kind.feedback for kind in comm.kinds.values())
     return feedback or load.load_member(comm.schedule.module).REMEMBERS
 

@@ -24,12 +24,12 @@ class Buckets:
     place: dict[Any, tuple[str, int]]
 
     def owners(self, key: str) -> tuple[int, ...]:
-        """The rank that owns each row of a stack."""
+        """Return the rank that owns each row of a stack."""
         return tuple(row // self.share[key] for row in range(len(self.members[key])))
 
 
 def dealt(count: int, world: int) -> tuple[int, ...]:
-    """The rank that owns each of `count` rows: slices of equal length; the last may be shorter or empty."""
+    """Return the rank that owns each of `count` rows: slices of equal length; the last may be shorter or empty."""
     share = -(-count // world)
     return tuple(row // share for row in range(count))
 

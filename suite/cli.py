@@ -105,7 +105,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _help(arguments: list[str]) -> str:
-    """The help text with the choices of every group. Hydra's own help would print whole configuration files."""
+    """Return the help text with the choices of every group. Hydra's own help would print whole configuration files."""
     directory, _ = split_directory(arguments)
     groups = {group: ", ".join(list_options(group, directory)) for group in CHOICES}
     wrap = functools.partial(textwrap.fill, width=110, subsequent_indent=" " * 14)
@@ -118,7 +118,7 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", *, apart: bool) ->
     Args:
         commands: the overrides of each run.
         runs: the runs.
-        apart: whether the runs are a sweep, in which each is a process of its own.
+        apart: whether the runs are a sweep, in which each is a separate process.
 
     Returns:
         The worst exit code.

@@ -111,14 +111,14 @@ class Declared(BaseModel):
 
     @classmethod
     def fits(cls, values: Mapping[str, Any]) -> bool:
-        """Whether the values may be of this class, where a setting has several: only if their `module` may."""
+        """Return whether the values may be of this class, where a setting has several: only if their `module` may."""
         field = cls.model_fields.get("module")
         words = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
         return not words or values.get("module", words[0]) in words
 
     @classmethod
     def chosen(cls, values: Mapping[str, Any], *, old: bool = False) -> type[Self]:
-        """The class of a group of settings with these values; `Part` chooses that of its member."""
+        """Return the class of a group of settings with these values; `Part` chooses that of its member."""
         return cls
 
     @classmethod
@@ -153,7 +153,7 @@ class Declared(BaseModel):
             yield from _leaves(f"{prefix}{name}", value, effects_of(type(self)).get(name, Effects()))
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        """The values by name."""
+        """Yield the values by name."""
         yield from self
 
     def plain(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Declared(BaseModel):
 
     @classmethod
     def _message(cls, error: ValidationError, place: str) -> str:
-        """The first problem in words."""
+        """Return the first problem in words."""
         problem = error.errors()[0]
         limits = problem.get("ctx", {})
         if problem["type"] == "value_error":
@@ -189,18 +189,18 @@ class Declared(BaseModel):
 
     @classmethod
     def choices(cls, name: str) -> tuple[str, ...]:
-        """The words that a setting may be; () for one that is no choice of words."""
+        """Return the words that a setting may be; () for one that is no choice of words."""
         kind = cls.model_fields[name].annotation
         return get_args(kind) if get_origin(kind) is Literal else ()
 
     @classmethod
     def searched(cls) -> dict[str, list[Any]]:
-        """What `suite tune` tries: [least, largest, scale] by name."""
+        """Return what `suite tune` tries: [least, largest, scale] by name."""
         return {name: found for name, field in cls.model_fields.items() if (found := _further(field)["search"])}
 
     @classmethod
     def names(cls, *, scheduled: bool) -> tuple[str, ...]:
-        """The settings that may change while training, or those that may not."""
+        """Return the settings that may change while training, or those that may not."""
         return tuple(name for name, field in cls.model_fields.items() if _further(field)["scheduled"] == scheduled)
 
     def scheduled(self) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def _further(field: FieldInfo) -> dict[str, Any]:
 
 @cache
 def _kinds_of(declared: type[Declared]) -> dict[str, tuple[Any, ...]]:
-    """The alternatives of each setting's type."""
+    """Return the alternatives of each setting's type."""
     types = {name: field.annotation for name, field in declared.model_fields.items()}
     return {name: get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,) for name, kind in types.items()}
 
@@ -280,7 +280,7 @@ def has_groups(declared: type[Declared], name: str) -> bool:
 
 @cache
 def _earlier(declared: type[Declared]) -> dict[str, Any]:
-    """The values of `before`, by setting."""
+    """Return the values of `before`, by setting."""
     values = {name: _further(field)["before"] for name, field in declared.model_fields.items()}
     return {name: value for name, value in values.items() if value is not ...}
 
@@ -303,7 +303,7 @@ def _type_name(field: FieldInfo) -> str:
 
 
 def _alternatives(field: FieldInfo) -> str:
-    """What a setting of several types may be, in words."""
+    """Return what a setting of several types may be, in words."""
     words: list[str] = []
     for kind in get_args(field.annotation):
         if get_origin(kind) is Literal:

@@ -39,7 +39,7 @@ class Part(Options):
 
     @classmethod
     def chosen(cls, values: Mapping[str, Any], *, old: bool = False) -> type[Self]:
-        """The class with the settings of the member that the values name; of a result's member, which may be gone."""
+        """Return the class with the settings of the member that the values name (a result's member may be gone)."""
         module = values.get("module")
         if not isinstance(module, str):
             raise UserError(f"module={module}: must be the dotted name of a module")
@@ -51,7 +51,7 @@ class Part(Options):
 
 
 class Member(Part):
-    """A part with a name of its own, as one of a configuration group."""
+    """A part with its own name, as one of a configuration group."""
 
     name: str = setting(..., "name, as reports show it")
 
@@ -88,7 +88,7 @@ def _restore(family: type[Part], values: dict[str, Any]) -> Part:
 
 @cache
 def _with_settings(base: type[Part], module: str | None) -> Any:
-    """The class of a member's node: its declared settings, or any options for a member that declares none."""
+    """Return the class of a member's node: its declared settings, or any options for a member that declares none."""
     settings = load_settings(module) if module else None
     if module is None or settings is None:
         return type(

@@ -15,6 +15,7 @@ from suite.comm.channel import Channels
 from suite.comm.settings import CommSettings
 from suite.declared import Declared
 from suite.nodes import Part
+from suite.settings import configure
 from suite.settings.run import Run, read_run
 
 DEVICE = os.environ.get("BENCH_DEVICE", "cpu")
@@ -113,6 +114,8 @@ def change(run: Run, changes: Mapping[str, Any]) -> Run:
         for part in path:
             node = node[part]
         value = value.plain() if isinstance(value, Declared) else value
+        if last == "task" and list(value) == ["module"] and value["module"].startswith("suite.tasks."):
+            value = configure.resolve([f"task={value['module'].rpartition('.')[2]}"]).task.plain()
         kept = node.get(last) if isinstance(value, dict) and last not in WHOLE else None
         if kept and value.get("module", kept.get("module")) == kept.get("module"):
             value = {**kept, **value}

@@ -31,17 +31,18 @@ def train(backend: str, rank: int, world: int, cases: dict[str, Any]) -> Found:
 
     ends_with: Found = {}
     for name, (optimizer, steps, changes) in cases.items():
-        ends, apart = [*changes.pop("restored", []), steps], changes.pop("apart", [])
+        ends, apart = [steps], []
         if optimizer is None:
-            task = execution.make_task(changes)
+            run, task = changes, execution.make_task(changes)
         else:
+            ends, apart = [*changes.pop("restored", []), steps], changes.pop("apart", [])
             task = engines.tiny(**changes.pop("task", {}))
-            changes = engines.config(optimizer, backend, world=world, **changes)
-        made = engines.engine(changes, task)
+            run = engines.config(optimizer, backend, world=world, **changes)
+        made = engines.engine(run, task)
         losses = engines.advance(made, range(ends[0]))
         for begin, end in itertools.pairwise(ends):
             arrays, skeleton = made.snapshot()
-            made = engines.engine(changes, task)
+            made = engines.engine(run, task)
             made.restore({name: array.copy() for name, array in arrays.items()}, skeleton)
             losses += engines.advance(made, range(begin, end))
         found = engines.weights(made) | {

@@ -28,7 +28,7 @@ def started_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         (["launch=torchrun"], "launch.rank: missing; start each host with: torchrun"),
         (["launch=jax"], "launch.rank: missing; set launch.rank=0"),
         (["launch=jax", "launch.rank=0", "launch.processes=2"], "launch.address: missing"),
-        (["launch=jax", *HERE, "launch.rank=2"], "with launch.processes=2, type a rank from 0 to 1"),
+        (["launch=jax", *HERE, "launch.rank=2"], "with launch.processes=2, set a rank from 0 to 1"),
         (["launch=jax", *HERE, "launch.processes=3"], "set world=3"),
         (["launch=jax", *HERE, "backend=jax", "launch.processes=4"], "set world=4"),
         (["launch=torchrun", "backend=jax"], "launch=torchrun: does not support backend=jax; use launch=jax"),

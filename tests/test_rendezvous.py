@@ -52,7 +52,7 @@ def test_two_processes_with_one_number(address: str) -> None:
 
 def test_processes_that_were_told_different_numbers(address: str) -> None:
     said = together((0, 2, address), (1, 3, address))
-    assert all("launch.processes=2 on rank 0, but 3 on rank 1; type the same for every rank" in one for one in said)
+    assert all("launch.processes=2 on rank 0, but 3 on rank 1; set the same for every rank" in one for one in said)
 
 
 def test_a_rank_that_was_started_again_is_not_two(address: str) -> None:
@@ -138,6 +138,4 @@ def test_each_failure_is_one_line_of_the_command(tmp_path: Path, backend: str, a
     )
     with socket.create_server(("", 0)) as taken:
         used = said(0, f"127.0.0.1:{taken.getsockname()[1]}")
-    assert (
-        "is in use on this host; end the process that uses it, or type another port" in used and used.count("\n") == 1
-    )
+    assert "is in use on this host; end the process that uses it, or set another port" in used and used.count("\n") == 1

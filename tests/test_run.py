@@ -262,7 +262,7 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
         state(world=2)
     stale = directories.Directory(config, "f")
     (tmp_path / "run" / "result.json").write_text('{"outcome": {"kind": "reached"}}')
-    with pytest.raises(UserError, match="another process has just used this directory; type the same command again"):
+    with pytest.raises(UserError, match="another process has just used this directory; run the same command again"):
         local.claim_directory(config, header, stale)
 
 

@@ -45,7 +45,7 @@ class Codec(abc.ABC):
             if setting.default is not dataclasses.MISSING and type(value) not in accepted:
                 raise UserError(
                     f"codec {type(self).__name__.lower()}: {setting.name}={value} is no {expected.__name__}; "
-                    f"type for example comm.codec.{setting.name}={setting.default}"
+                    f"set for example comm.codec.{setting.name}={setting.default}"
                 )
 
     @abc.abstractmethod
@@ -62,8 +62,8 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, payload: Any, like: Any) -> Any:
-        """The payload to values, of the type and length of `like`."""
+        """Decode the payload to values, of the type and length of `like`."""
 
     def narrow(self, values: Any) -> Any:
-        """The values in the type in which the network adds them, if the codec is closed."""
+        """Return the values in the type in which the network adds them, if the codec is closed."""
         raise TypeError(f"{type(self).__name__} is not closed under addition")

@@ -53,12 +53,12 @@ class Encoder:
         return payloads
 
     def decode(self, payloads: Iterable[Array], like: Array) -> Array:
-        """The payloads (r, nbytes) of all pieces to (r, k) values; `like` is one row (k,)."""
+        """Decode the payloads (r, nbytes) of all pieces to (r, k) values; `like` is one row (k,)."""
         parts = zip(payloads, self._cut(like), strict=True)
         return jnp.concatenate([self._decode(payload, part) for payload, part in parts], 1)
 
     def total(self, payloads: Iterable[Array], like: Array) -> Array:
-        """The sum of the r rows, in order, that `decode` would return; (k,)."""
+        """Return the sum of the r rows, in order, that `decode` would return; (k,)."""
         parts = zip(payloads, self._cut(like), strict=True)
         return jnp.concatenate([self._total(payload, part) for payload, part in parts])
 
@@ -71,7 +71,7 @@ class Encoder:
         return jax.vmap(lambda payload: self.codec.decode(payload, like))(payloads)
 
     def _total(self, payloads: Array, like: Array) -> Array:
-        """The sum of the rows, added one by one: XLA on CPUs sums over a short leading axis a thousand times slower."""
+        """Add the rows one by one: XLA on CPUs sums over a short leading axis a thousand times slower."""
         total = self.codec.decode(payloads[0], like)
         if len(payloads) <= UNROLLED:
             for payload in payloads[1:]:

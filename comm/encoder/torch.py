@@ -59,12 +59,12 @@ class Encoder:
             self.state[name] = _joined(lost, 1)
 
     def decode(self, payloads: Iterable[Tensor | Arriving], like: Tensor) -> Tensor:
-        """The payloads (r, nbytes) of all pieces to (r, k) values; `like` is one row (k,)."""
+        """Decode the payloads (r, nbytes) of all pieces to (r, k) values; `like` is one row (k,)."""
         parts = zip(_arrived(payloads), self._cut(like), strict=True)
         return _joined([self._decode(payload, part) for payload, part in parts], 1)
 
     def total(self, payloads: Iterable[Tensor | Arriving], like: Tensor) -> Tensor:
-        """The sum of the r rows, in order, that `decode` would return; a new array (k,)."""
+        """Return the sum of the r rows, in order, that `decode` would return; a new array (k,)."""
         sums = torch.empty_like(like, memory_format=torch.contiguous_format)
         for (first, *others), part, total in zip(_arrived(payloads), self._cut(like), self._cut(sums), strict=True):
             decoded = self.codec.decode(first, part)  # may be a view of the payload

@@ -1,6 +1,6 @@
 """Lossless layout of arrays before a codec encodes them. Buckets of gradients are in `suite.comm.channel`.
 
-Long arrays are sent in pieces, each with a payload of its own: while one piece is sent the next can be encoded, and a
+Long arrays are sent in pieces, each with its own payload: while one piece is sent the next can be encoded, and a
 short message does not wait for a long one.
 
 A symmetric matrix is sent as its lower triangle, row by row: entry (row, column) has the number row (row + 1) / 2 +
@@ -30,7 +30,7 @@ def list_slots(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def locate_parts(owners: tuple[int, ...], world: int) -> tuple[int, ...]:
-    """The index of each row in `slots`."""
+    """Return the index of each row in `slots`."""
     index = {row: slot for slot, row in enumerate(list_slots(owners, world))}
     return tuple(index[row] for row in range(len(owners)))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @functools.lru_cache(maxsize=256)
 def _places(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The index of each packed number in the flat matrix, and of each element of the matrix in the packed array."""
+    """Return each packed number's index in the flat matrix, and each element's index in the packed array."""
     row, column = torch.tril_indices(n, n, device=device)
     number = torch.arange(len(row), device=device)
     back = torch.empty(n, n, dtype=torch.int64, device=device)

@@ -41,7 +41,7 @@ def check_steps(steps: int) -> None:
 
 
 def calibrate_plan(plan: Plan, passes: Mapping[int, Passes], step: Simulation = simulate_step) -> Plan:
-    """The plan with measured times of its stages, and the step that follows from them.
+    """Return the plan with measured times of its stages, and the step that follows from them.
 
     Args:
         plan: to correct.

@@ -8,7 +8,7 @@ from suite.comm.partition.timeline import Run, StageTimes, Timeline
 
 
 def meet_ranks(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: int) -> Timeline:
-    """Simulate one step of devices that are processes of their own.
+    """Simulate one step of devices that are separate processes.
 
     All processes join their messages in the order of `place_passes`. A process joins a message when it has begun
     all earlier passes of its own in this order and has finished the last but one, and a thread exchanges one message

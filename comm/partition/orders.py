@@ -21,7 +21,7 @@ class Pass:
 
 
 def in_flight(schedule: Schedule, stages_left: int, replicas: int, micro_batches: int) -> int:
-    """The number of micro-batches whose activations a device holds at once.
+    """Return the number of micro-batches whose activations a device holds at once.
 
     Args:
         schedule: `gpipe` holds all of the device's micro-batches; `1f1b` as many as there are stages left.
@@ -36,7 +36,7 @@ def in_flight(schedule: Schedule, stages_left: int, replicas: int, micro_batches
 def order_passes(
     schedule: Schedule, stage: int, stages: int, replica: int, replicas: int, micro_batches: int
 ) -> tuple[Pass, ...]:
-    """The passes of one device in one step.
+    """Return the passes of one device in one step.
 
     `gpipe` (Huang et al. 2019, arXiv:1811.06965): all forward passes, then all backward passes. `1f1b` (Narayanan et
     al. 2019, doi:10.1145/3341301.3359646): a backward pass as soon as the device holds `in_flight` micro-batches.

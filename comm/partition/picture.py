@@ -63,7 +63,7 @@ def draw_plan(plan: Plan) -> str:
 
 
 def _stage(plan: Plan, stage: Stage, number: int, x: float, y: float) -> list[str]:
-    """The box of a stage, with an arrow that brings what it receives."""
+    """Return the box of a stage, with an arrow that brings what it receives."""
     parts = [svg.box(x, y, BOX, TALL, "stage")]
     if number:
         parts.append(svg.text(x - GAP / 2, y + TALL / 2 - 8, format_size(stage.received), "tick", "middle"))
@@ -119,12 +119,12 @@ class Span:
     label: str = ""
 
     def placed(self, left: float, scale: float) -> "Span":
-        """The span in coordinates: second 0 is at `left`, and a second is `scale` wide."""
+        """Return the span in coordinates: second 0 is at `left`, and a second is `scale` wide."""
         return replace(self, start=left + self.start * scale, end=left + self.end * scale)
 
 
 def _spans(stage: Stage, runs: Sequence[Run]) -> list[Span]:
-    """What a device does in a step, in seconds."""
+    """Return what a device does in a step, in seconds."""
     spans = []
     for run in runs:
         start = run.start
@@ -138,7 +138,7 @@ def _spans(stage: Stage, runs: Sequence[Run]) -> list[Span]:
 
 
 def _row(spans: Sequence[Span], y: float) -> list[str]:
-    """The bars of one device, whose spans are coordinates, with numbers where there is room."""
+    """Return the bars of one device, whose spans are coordinates, with numbers where there is room."""
     parts = [svg.bars([(span.start, span.end) for span in spans if span.kind == kind], y, BAR, kind) for kind in KINDS]
     wide = [span for span in spans if span.label and span.end - span.start >= DIGITS * len(span.label)]
     return parts + [svg.text((span.start + span.end) / 2, y + 13, span.label, "number", "middle") for span in wide]

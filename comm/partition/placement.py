@@ -46,11 +46,11 @@ class Grid:
         return self.pipelines * sum(self.replicas)
 
     def rank(self, place: Place) -> int:
-        """The rank at a place."""
+        """Return the rank at a place."""
         return place.pipeline * sum(self.replicas) + sum(self.replicas[: place.stage]) + place.replica
 
     def place(self, rank: int) -> Place:
-        """The place of a rank."""
+        """Return the place of a rank."""
         pipeline, rest = divmod(rank, sum(self.replicas))
         stage = 0
         while rest >= self.replicas[stage]:
@@ -59,12 +59,12 @@ class Grid:
         return Place(pipeline, stage, rest)
 
     def words(self, rank: int) -> str:
-        """The place of a rank in words, for errors."""
+        """Return the place of a rank in words, for errors."""
         place = self.place(rank)
         return f"rank {rank} (stage {place.stage}, replica {place.replica}, pipeline {place.pipeline})"
 
     def peer(self, place: Place, stage: int, micro_batch: int) -> int:
-        """The rank that runs a micro-batch of a place's pipeline at another stage."""
+        """Return the rank that runs a micro-batch of a place's pipeline at another stage."""
         return self.rank(Place(place.pipeline, stage, micro_batch % self.replicas[stage]))
 
     def group(self, stage: int) -> list[int]:
@@ -76,7 +76,7 @@ class Grid:
         ]
 
     def passes(self, place: Place) -> tuple[Pass, ...]:
-        """The passes of one rank in one step."""
+        """Return the passes of one rank in one step."""
         stages = len(self.replicas)
         replicas = self.replicas[place.stage]
         return order_passes(self.schedule, place.stage, stages, place.replica, replicas, self.micro_batches)

@@ -177,7 +177,7 @@ class Plan:
 
 
 def list_readers(stages: Iterable[Iterable[str]]) -> dict[str, list[int]]:
-    """The stages that read each parameter, in order; the first of them owns it.
+    """List the stages that read each parameter, in order; the first of them owns it.
 
     Args:
         stages: names of the trainable parameters that each stage reads.

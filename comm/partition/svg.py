@@ -46,7 +46,7 @@ def arrow(x1: float, x2: float, y: float) -> str:
 
 
 def shorten(content: str, most: int) -> str:
-    """The end of a text of limited length; the start of a layer's path says least."""
+    """Return the end of a text of limited length; the start of a layer's path says least."""
     return content if len(content) <= most else "…" + content[len(content) - most + 1 :]
 
 

@@ -137,7 +137,7 @@ def simulate_step(stages: Sequence[StageTimes], schedule: Schedule, micro_batche
 def _sent(
     end: Callable[[tuple[str, int, int]], float | None], times: StageTimes, job: Pass, stage: int, stages: int
 ) -> tuple[float | None, float]:
-    """The time at which a pass's input is sent, None if that is not known yet; and how long it travels."""
+    """Return the time at which a pass's input is sent, None if that is not known yet; and how long it travels."""
     if job.kind == "forward":
         return (end(("forward", stage - 1, job.micro_batch)), times.receive) if stage else (0.0, 0.0)
     if stage == stages - 1:

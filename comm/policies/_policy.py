@@ -141,7 +141,7 @@ class Estimate:
     spread: float
 
     def above(self, other: "Estimate") -> bool:
-        """Whether this number exceeds the other by more than `MARGIN` standard deviations of their difference."""
+        """Return whether this number exceeds the other by over `MARGIN` standard deviations of their difference."""
         return self.value - other.value > MARGIN * math.hypot(self.spread, other.spread)
 
 

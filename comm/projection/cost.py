@@ -48,7 +48,7 @@ class Cost:
     coded: float = 0.0
 
     def seconds(self, network: Network) -> float:
-        """The collective's time on a network, in seconds."""
+        """Return the collective's time on a network, in seconds."""
         return sum(self.parts(network))
 
     def parts(self, network: Network) -> tuple[float, float, float]:
@@ -133,7 +133,7 @@ def crossing(entries: Iterable[Entry], place: Place, network: Network) -> float:
 def _collectives(
     entries: Iterable[Entry], place: Place, network: Network, coded: Callable[[Entry], bool]
 ) -> Iterator[list[Cost]]:
-    """The costs of each collective's pieces."""
+    """Yield the costs of each collective's pieces."""
     talking = place.locals
     for (operation, _, _), items in itertools.groupby(entries, lambda item: (item.operation, item.name, item.level)):
         if operation in ("to_first", "broadcast"):
@@ -182,6 +182,6 @@ class _Group:
         return Cost((inside, outside), self._loads(inside * size, self.local, outside * size, self.local))
 
     def first(self, size: float) -> Cost:
-        """The first rank sends `size` bytes to every other rank in turn, or receives them from it."""
+        """Let the first rank send `size` bytes to every other rank in turn, or receive them from it."""
         inside, outside = self.local - 1, self.world - self.local
         return Cost((inside, outside), self._loads(inside * size, 1, outside * size, 1))

@@ -153,7 +153,7 @@ def overlap(parts: Step) -> float:
 
 
 def _filled(parts: Step) -> list[tuple[float, float]]:
-    """The buckets and statistics in the order in which backward completes them.
+    """Return the buckets and statistics in the order in which backward completes them.
 
     Each is (seconds of backward until then, seconds of sending).
     """
@@ -164,7 +164,7 @@ def _filled(parts: Step) -> list[tuple[float, float]]:
 
 
 def _contended(parts: Step, end: float) -> float:
-    """The end of the step plus the time that is lost while the device and the channel are both busy."""
+    """Return the end of the step plus the time that is lost while the device and the channel are both busy."""
     return end + parts.contention * (sync(parts) - end)
 
 

@@ -1,6 +1,6 @@
 """The reductions that engines offer to optimizers (`suite.contract.Reduce`), over the channels of a run.
 
-With error feedback, each name has residuals of its own, which are part of the checkpoint.
+With error feedback, each name has its own residuals, which are part of the checkpoint.
 
 Rows of a stack are sent to their owners, and from the owners to all ranks, in one of two ways. Sliced: every rank has
 as many rows as the owner with the most, and the rows are sent by a reduce-scatter and an all-gather. As a mean of all
@@ -14,7 +14,7 @@ from suite.comm.transport import Entry
 
 
 def as_mean(owners: tuple[int, ...], world: int) -> bool:
-    """Whether rows are sent as a mean of all rows, because over half of the slices would be padding."""
+    """Return whether rows are sent as a mean of all rows, because over half of the slices would be padding."""
     return 2 * len(owners) < len(list_slots(owners, world))
 
 
@@ -29,7 +29,7 @@ def traffic(
     world: int,
     locals: int | None,
 ) -> list[Entry]:
-    """What rank 0 sends when rows are sent to their owners, or gathered from them.
+    """Return what rank 0 sends when rows are sent to their owners, or gathered from them.
 
     Args:
         name: of the stack, for the ledger.

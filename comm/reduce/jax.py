@@ -90,7 +90,7 @@ class Reduce:
         return list(self.channels.buckets({name: value.nbytes for name, value in gradients.items()}))
 
     def bucket(self, name: str, channel: Channel, values: Tree) -> Tree:
-        """The mean over ranks of values that are sent together."""
+        """Return the mean over ranks of values that are sent together."""
         flat = jnp.concatenate([value.reshape(-1) for value in values.values()])
         mean = channel.topology.mean(name, flat, **self._parts(channel))
         ends = list(itertools.accumulate(value.size for value in values.values()))[:-1]
@@ -149,7 +149,7 @@ class Reduce:
         return jnp.array(list_slots(owners, self.world)).reshape(self.world, -1)[self.transport.rank]
 
     def _parts(self, channel: Channel) -> dict[str, Any]:
-        """The arguments of a topology's functions beside the name and the values."""
+        """Return the arguments of a topology's functions beside the name and the values."""
 
         def encoder(name: str, codec: Codec, whole: bool = False) -> Encoder:
             state = self.state if channel.feedback else None
@@ -160,7 +160,7 @@ class Reduce:
 
 
 def _ordered(stack: Array, rows: np.ndarray) -> Array:
-    """The given rows of a stack, zeros for -1; the first rows in order are not copied."""
+    """Return the given rows of a stack, zeros for -1; the first rows in order are not copied."""
     if len(rows) <= len(stack) and np.array_equal(rows, np.arange(len(rows))):
         return stack[: len(rows)]
     return stack.at[np.where(rows < 0, len(stack), rows)].get(mode="fill", fill_value=0)

@@ -68,7 +68,7 @@ class Reduce:
         return list(self.channels.buckets({name: value.nbytes for name, value in gradients.items()}))
 
     def bucket(self, name: str, channel: Channel, values: Tree) -> Tree:
-        """The mean over ranks of values that are sent together."""
+        """Return the mean over ranks of values that are sent together."""
         return _cut(channel.topology.mean(name, _flat(values), **self._parts(channel)), values)
 
     def code(self, values: Tree) -> None:
@@ -128,7 +128,7 @@ class Reduce:
         return _ordered(stack, order[self.transport.rank * share : (self.transport.rank + 1) * share])
 
     def _parts(self, channel: Channel) -> dict[str, Any]:
-        """The arguments of a topology's functions beside the name and the values."""
+        """Return the arguments of a topology's functions beside the name and the values."""
 
         def encoder(name: str, codec: Codec, whole: bool = False) -> Encoder:
             state = self.state if channel.feedback else None
@@ -139,7 +139,7 @@ class Reduce:
 
 
 def _ordered(stack: Tensor, rows: Sequence[int]) -> Tensor:
-    """The given rows of a stack, zeros for -1; the first rows in order are not copied."""
+    """Return the given rows of a stack, zeros for -1; the first rows in order are not copied."""
     if len(rows) <= len(stack) and all(map(int.__eq__, rows, range(len(rows)))):
         return stack[: len(rows)]
     ordered = stack.new_zeros(len(rows), *stack.shape[1:])

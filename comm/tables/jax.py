@@ -8,7 +8,7 @@ from suite.contract import Rows
 
 
 def fetch(name: str, table: Array, ids: Array, transport: Transport) -> Array:
-    """The rows of the table that this rank's samples name; see `suite.comm.tables.torch.fetch`."""
+    """Return the rows of the table that this rank's samples name; see `suite.comm.tables.torch.fetch`."""
     if transport.world == 1:
         return table[ids]
     local = transport.all_gather(name, ids) - transport.rank * len(table)
@@ -22,7 +22,7 @@ def fetch(name: str, table: Array, ids: Array, transport: Transport) -> Array:
 
 
 def gradient(name: str, ids: Array, rows: Array, table: Array, transport: Transport) -> Rows:
-    """The gradient of this rank's rows, summed over ranks; an id may occur several times.
+    """Return the gradient of this rank's rows, summed over ranks; an id may occur several times.
 
     Rows of other owners are kept as zeros at row 0, because shapes must not depend on values.
     """

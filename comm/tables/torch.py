@@ -7,7 +7,7 @@ from suite.comm.transport.torch import Transport
 
 
 def fetch(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor:
-    """The rows of the table that this rank's samples name.
+    """Return the rows of the table that this rank's samples name.
 
     Args:
         name: of the table, for the ledger.
@@ -28,7 +28,7 @@ def fetch(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor
 
 
 def gradient(name: str, ids: Tensor, rows: Tensor, table: Tensor, transport: Transport) -> Tensor:
-    """The gradient of this rank's rows, summed over ranks: a sparse (k, d) tensor, as torch's optimizers accept it.
+    """Return this rank's rows' gradient, summed over ranks: a sparse (k, d) tensor, as torch's optimizers accept it.
 
     Args:
         name: of the table, for the ledger.

@@ -33,10 +33,10 @@ def gather(
 def to_owners_traffic(
     name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
 ) -> list[Entry]:
-    """What `to_owners` sends of (world, count) values."""
+    """Return what `to_owners` sends of (world, count) values."""
     return [entry("all_to_all", name, "", world * payload, world) for payload in channel.payloads(count, itemsize)]
 
 
 def gather_traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
-    """What `gather` sends of a rank's (count,) values."""
+    """Return what `gather` sends of a rank's (count,) values."""
     return [entry("all_gather", name, "", payload, world) for payload in channel.payloads(count, itemsize)]

@@ -25,7 +25,7 @@ class Entry:
 
 
 def entry(operation: str, name: str, dtype: str, payload: int, world: int, level: str = "flat") -> Entry:
-    """The ledger's entry for a collective whose operand has `payload` bytes on this rank."""
+    """Return the ledger's entry for a collective whose operand has `payload` bytes on this rank."""
     sent = {
         "all_reduce": 2 * (world - 1) * payload // world,
         "all_to_all": (world - 1) * payload // world,
@@ -66,7 +66,7 @@ class Ledger:
             self.counting = True
 
     def facts(self) -> dict[str, Any]:
-        """The bytes for the result."""
+        """Return the bytes for the result."""
         return {"sent": self.total, "by_name": dict(self.sent), "by_level": dict(self.levels)}
 
     @property

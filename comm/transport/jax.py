@@ -90,20 +90,20 @@ class Transport:
         return lax.dynamic_index_in_dim(rows, number, keepdims=False)
 
     def unchecked(self) -> Transport:
-        """The same transport without checksums: the body of a loop cannot return them."""
+        """Return the same transport without checksums: the body of a loop cannot return them."""
         other = copy.copy(self)
         other.exchanges = []
         return other
 
     def checksums(self) -> Array:
-        """The sums of words sent to and received from each rank in this trace, (1, 2, world) uint32."""
+        """Return the sums of words sent to and received from each rank in this trace, (1, 2, world) uint32."""
         total = jnp.zeros((2, self.world), jnp.uint32)
         for exchange in self.exchanges:
             total = total.at[exchange.direction, exchange.ranks].add(exchange.sums)
         return total[None]
 
     def _members(self) -> Array:
-        """The numbers in the whole mesh of the ranks of this axis, (world,)."""
+        """Return the numbers in the whole mesh of the ranks of this axis, (world,)."""
         members = jnp.arange(self.world)
         if self.level == "inner":
             return members + lax.axis_index(AXIS[0]) * self.world
@@ -120,7 +120,7 @@ class Transport:
         self.entries.append(entry(operation, name, str(value.dtype), size, self.world, self.level))
 
     def all_reduce(self, name: str, value: Array) -> Array:
-        """The sum over ranks, in the array's own type."""
+        """Return the sum over ranks, in the array's own type."""
         if value.dtype == jnp.bfloat16 and jax.default_backend() == "cpu":
             raise UserError(
                 "codec bfloat16 with algorithm native: XLA on CPUs sends bfloat16 as float32; "
@@ -191,7 +191,7 @@ class Leaders(Transport):
         return lax.axis_index(self.axis) // self.locals
 
     def _turn(self, value: Array, by: int) -> Array:
-        """What the leader `by` hosts before this one sends."""
+        """Return what the leader `by` hosts before this one sends."""
         pairs = [(h * self.locals, (h + by) % self.world * self.locals) for h in range(self.world)]
         return lax.ppermute(value, self.axis, pairs)
 
@@ -240,7 +240,7 @@ class Leaders(Transport):
 
 
 def word_sums(rows: Array) -> Array:
-    """The sum modulo 2^32 of each row's words, (n,) uint32, of an (n, …) array of any type.
+    """Return the sum modulo 2^32 of each row's words, (n,) uint32, of an (n, …) array of any type.
 
     A changed byte always changes such a sum.
     """

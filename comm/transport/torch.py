@@ -81,7 +81,7 @@ class Transport:
             self.inner, self.outer = self._levels([list(range(self.world))], locals)
 
     def among(self, groups: list[list[int]], locals: int | None = None) -> Transport:
-        """The transport of this rank's group. All ranks call it.
+        """Return the transport of this rank's group. All ranks call it.
 
         Args:
             groups: of ranks; each rank is in one of them.
@@ -95,7 +95,7 @@ class Transport:
         return part
 
     def _levels(self, groups: list[list[int]], locals: int) -> tuple[Transport, Transport]:
-        """The transports of this rank's group, between the ranks of one host and between hosts."""
+        """Return the transports of this rank's group, between the ranks of one host and between hosts."""
         hosts = [[list(host) for _, host in itertools.groupby(ranks, lambda rank: rank // locals)] for ranks in groups]
         inner = [host for group in hosts for host in group]
         outer = [list(level) for group in hosts for level in zip(*group, strict=True)]
@@ -106,7 +106,7 @@ class Transport:
         return dist.new_group(ranks, timeout=timedelta(seconds=self.deadline) if self.deadline else None)
 
     def _part(self, level: str, groups: list[list[int]]) -> Transport:
-        """The transport of this rank's group among some groups; torch requires every rank to create all of them."""
+        """Make the transport of this rank's group among some groups; torch requires every rank to create them all."""
         part = object.__new__(Transport)
         created = [(ranks, self._group(ranks) if self.world > 1 else None) for ranks in groups]
         [(ranks, group)] = [(ranks, group) for ranks, group in created if self.rank in ranks]
@@ -121,7 +121,7 @@ class Transport:
         self.ledger.add([entry(operation, name, dtype, size, self.world, self.level)])
 
     def _member(self, rank: int) -> int:
-        """The number in the whole world of a rank of this group."""
+        """Return the number in the whole world of a rank of this group."""
         return dist.get_global_rank(self.group, rank) if self.group else rank
 
     @property
@@ -155,7 +155,7 @@ class Transport:
         return functools.partial(self.checksums.receive, ranks)
 
     def all_reduce(self, name: str, value: Tensor) -> Tensor:
-        """The sum over ranks, in the array's own type; `value` is overwritten."""
+        """Return the sum over ranks, in the array's own type; `value` is overwritten."""
         self._count("all_reduce", name, value)
         total = value.contiguous()
         dist.all_reduce(total, group=self.group)

@@ -46,7 +46,7 @@ class Checksums:
 
 
 def word_sums(rows: Tensor) -> Tensor:
-    """The sum of each row's 8-byte words and of its last bytes, (n,) int64, of an (n, …) array of any type."""
+    """Return the sum of each row's 8-byte words and of its last bytes, (n,) int64, of an (n, …) array of any type."""
     data = rows.detach().contiguous().reshape(-1).view(torch.uint8).view(len(rows), -1)
     count = data.shape[1] // WORD * WORD
     words, rest = data[:, :count], data[:, count:].sum(1, dtype=torch.int64)

@@ -76,7 +76,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 
         def change(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
             if params is None:
-                raise UserError("update(grads, state): the parameters are missing; type update(grads, state, params)")
+                raise UserError("update(grads, state): the parameters are missing; call update(grads, state, params)")
             if injected:
                 state = state | {"hyper": state["hyper"] | hyper(**injected)}
             # other members of an optax.chain may take further arguments
@@ -98,7 +98,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 
 
 def named(values: Any) -> dict[str, Any]:
-    """The leaves of a tree by their path, such as `layer.weight`; bfloat16 and float16 in float32. `Rows` are leaves.
+    """Name a tree's leaves by path, such as `layer.weight`; bfloat16 and float16 in float32. `Rows` are leaves.
 
     Raises:
         UserError: if two leaves have the same path.
@@ -167,7 +167,7 @@ def settled(declared: type[Values], optimizer: str, values: Mapping[str, Any], *
 
 
 def schedulable(settings: Declared) -> dict[str, Any]:
-    """The settings that may change while training, for an optimizer whose state has a velocity only with momentum.
+    """List the settings that may change while training, if the state has a velocity only with momentum.
 
     A momentum of 0 is left out, because it may not change (see `still`).
     """
@@ -176,19 +176,19 @@ def schedulable(settings: Declared) -> dict[str, Any]:
 
 
 def traced(value: Any) -> bool:
-    """Whether a setting's value is traced, and so is unknown while a step is compiled."""
+    """Return whether a setting's value is traced, and so is unknown while a step is compiled."""
     return isinstance(value, Tracer)
 
 
 def live(value: Any) -> bool:
-    """Whether a setting is not 0, or is an array, whose value may change."""
+    """Return whether a setting is not 0, or is an array, whose value may change."""
     return isinstance(value, Array) or bool(value)
 
 
 def unseen(optimizer: str) -> UserError:
-    """The error for an update that lacks the layers' statistics."""
+    """Return the error for an update that lacks the layers' statistics."""
     return UserError(
-        f"{optimizer} needs statistics of its layers beside the gradient; type 'from suite.engine.jax_alone import "
+        f"{optimizer} needs statistics of its layers beside the gradient; use 'from suite.engine.jax_alone import "
         "observing', then loss, grads, statistics = observing(loss_of, optimizer)(params, state, batch) and "
         "update(grads, state, params, statistics=statistics)"
     )
@@ -233,7 +233,7 @@ def after_programs(
     if begin + period > LONGEST:
         raise UserError(
             f"an interval or a start of {max(cycle):,} steps is too long for a compiled step, which has a table of all "
-            f"steps until the programs repeat; type at most {LONGEST:,} in all"
+            f"steps until the programs repeat; set at most {LONGEST:,} in all"
         )
     steps = [programs(number) for number in range(begin + period)]
     kinds = list(dict.fromkeys(steps))
@@ -275,7 +275,7 @@ def local(value: Array) -> np.ndarray:
 
 
 def with_local(value: Array, slices: np.ndarray) -> Array:
-    """The array with this process's slices replaced by `slices`, which are shaped as the result of `local`."""
+    """Return the array with this process's slices replaced by `slices`, which are shaped as the result of `local`."""
     shards = _slices(value)
     parts = np.split(slices.astype(value.dtype), len(shards))
     placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, shards, strict=True)]
@@ -287,7 +287,7 @@ def _slices(value: Array) -> list[Any]:
 
 
 def dense(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:
-    """The gradients as arrays; `Rows`, the gradient of a table, is expanded with zeros."""
+    """Return the gradients as arrays; `Rows`, the gradient of a table, is expanded with zeros."""
     return {
         name: jnp.zeros_like(params[name]).at[grad.ids].add(grad.values) if isinstance(grad, Rows) else grad
         for name, grad in grads.items()

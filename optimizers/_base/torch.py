@@ -154,7 +154,7 @@ def by_name(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     groups = optimizer.param_groups
     if any("param_names" not in group for group in groups):
         kind = type(optimizer).__name__
-        raise UserError(f"{kind} must know its parameters' names; type {kind}(model.named_parameters(), …)")
+        raise UserError(f"{kind} must know its parameters' names; use {kind}(model.named_parameters(), …)")
     return {name: p for group in groups for name, p in zip(group["param_names"], group["params"], strict=True)}
 
 
@@ -269,5 +269,5 @@ def _shifted(word: Tensor, places: int) -> Tensor:
 
 
 def _signed(word: int) -> int:
-    """The int32 of the same 32 bits."""
+    """Return the int32 of the same 32 bits."""
     return (word + 2**31) % 2**32 - 2**31

@@ -36,7 +36,7 @@ class Observing(Optimizer):
         raise NotImplementedError
 
     def due(self) -> bool:
-        """Whether the next step uses statistics."""
+        """Return whether the next step uses statistics."""
         return True
 
     @contextlib.contextmanager
@@ -64,7 +64,7 @@ class Observing(Optimizer):
         if self._sums is None:
             kind = type(self).__name__
             raise UserError(
-                f"{kind} needs statistics of its layers beside the gradient; type 'from suite.engine.torch_alone "
+                f"{kind} needs statistics of its layers beside the gradient; use 'from suite.engine.torch_alone "
                 "import observed', and run forward and backward inside 'with observed(model, optimizer):' before each "
                 "step"
             )
@@ -81,7 +81,7 @@ class Observing(Optimizer):
         kind = type(self).__name__
         raise UserError(
             f"{kind}.add_param_group: groups cannot be added later, because layers are grouped at construction; "
-            f"type {kind}([{{'params': …}}, {{'params': …}}], layers=…)"
+            f"use {kind}([{{'params': …}}, {{'params': …}}], layers=…)"
         )
 
     def _shared(self, *names: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def decomposable(stack: Array) -> tuple[Array, Array, Array]:
 
 
 def finite(stack: Array) -> Array:
-    """Whether all entries of each matrix are finite (count, 1, 1).
+    """Return whether all entries of each matrix are finite (count, 1, 1).
 
     The test is a sum, which XLA compiles fastest, of 0 · x, which is 0 if x is finite and NaN otherwise. A sum of zeros
     does not overflow.
@@ -75,7 +75,7 @@ def _eigh(stack: Array, mean: Array, epsilon: Array, *, order: int, wide: bool =
 
 
 def _noise(norm: Array, stack: Array) -> Array:
-    """The error of the eigenvalues by rounding, relative to the largest eigenvalue, as is `norm`.
+    """Return the error of the eigenvalues by rounding, relative to the largest eigenvalue, as is `norm`.
 
     `stack` has the type of the matrices, `norm` that of the eigenvalues.
     """
@@ -83,7 +83,7 @@ def _noise(norm: Array, stack: Array) -> Array:
 
 
 def _newton(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
-    """The coupled iteration on A / mean; see `_newton` in torch.py."""
+    """Return the coupled iteration on A / mean; see `_newton` in torch.py."""
     with jax.default_matmul_precision("highest"):
         top, identity = largest(stack / mean), jnp.eye(stack.shape[-1], dtype=stack.dtype)
         tolerance = 8.0 * jnp.finfo(stack.dtype).eps
@@ -112,7 +112,7 @@ def _newton(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
 
 
 def _regular(stack: Array, top: Array, root: Array, epsilon: Array) -> Array:
-    """Whether each matrix with largest eigenvalue about `top` is regular (count, 1, 1); see torch.py."""
+    """Return whether each matrix with largest eigenvalue about `top` is regular (count, 1, 1); see torch.py."""
     power = root
     for _ in range(2):
         power = jnp.linalg.matrix_power(power / jnp.linalg.norm(power, axis=(-2, -1), keepdims=True), 4)

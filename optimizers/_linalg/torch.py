@@ -40,13 +40,13 @@ def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "au
 
 
 def finite(stack: Tensor) -> Tensor:
-    """Whether all entries of each matrix are finite (count, 1, 1), from extremes, which keep NaN and need no memory."""
+    """Test whether each matrix is finite (count, 1, 1), by its extremes, which keep NaN and need no memory."""
     flat = stack.flatten(1)
     return (flat.amax(1).isfinite() & flat.amin(1).isfinite())[:, None, None]
 
 
 def _eigh(stack: Tensor, order: int, epsilon: float, factor: Tensor, unit: float) -> Tensor:
-    """The roots times `factor` (count, 1, 1), in the type of the stack; `unit` is the entries' machine epsilon."""
+    """Compute the roots times `factor` (count, 1, 1), in the stack's type; `unit` is the entries' machine epsilon."""
     try:
         values, vectors = torch.linalg.eigh(stack)
     except torch.linalg.LinAlgError:  # torch raises if one matrix of the stack does not converge
@@ -60,7 +60,7 @@ def _eigh(stack: Tensor, order: int, epsilon: float, factor: Tensor, unit: float
 
 
 def _noise(norm: Tensor, stack: Tensor, unit: float) -> Tensor:
-    """The error of the eigenvalues by rounding, relative to the largest eigenvalue, as is `norm`."""
+    """Return the error of the eigenvalues by rounding, relative to the largest eigenvalue, as is `norm`."""
     return (unit / stack.shape[-1] * norm).clamp(min=SOLVER * torch.finfo(stack.dtype).eps)
 
 
@@ -92,7 +92,7 @@ def _newton(stack: Tensor, order: int, epsilon: float) -> tuple[Tensor, Tensor]:
 
 
 def _regular(wide: Tensor, root: Tensor, epsilon: float, unit: float) -> Tensor:
-    """Whether each matrix is regular (count, 1, 1), from its inverse root.
+    """Return whether each matrix is regular (count, 1, 1), from its inverse root.
 
     The largest eigenvalues of the root belong to the least eigenvalues of the matrix. The longest column of a high
     power of the root is therefore close to an eigenvector of the least eigenvalue, which is its Rayleigh quotient.

@@ -54,7 +54,7 @@ class Adagrad:
         }
 
     def update(self, grads: dict[str, Any], state: State, params: Tree) -> tuple[dict[str, Any], State]:
-        """The changes of the parameters, and the next state."""
+        """Return the changes of the parameters, and the next state."""
         hyper, sums = state["hyper"], state["sum"]
         rows = self._rows(grads)
         grads = dense({name: grad for name, grad in grads.items() if name not in rows}, params)
@@ -74,13 +74,13 @@ class Adagrad:
         return changes, state | {"sum": total, "velocity": velocity}
 
     def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
-        """The gradients given by rows that change only these rows; momentum and decay change every row of a table."""
+        """Select the gradients by rows that change only these rows; momentum and decay change every row of a table."""
         if self.moving or live(self.settings.weight_decay):
             return {}
         return {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)}
 
     def reset(self, state: State, moved: Tree) -> State:
-        """The state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
+        """Return the state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
         return forget(state, moved, "sum", *(["velocity"] if self.moving else []))
 
 

@@ -40,7 +40,7 @@ class AdamW:
         }
 
     def update(self, grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state."""
+        """Return the changes of the parameters, and the next state."""
         hyper, steps = state["hyper"], state["steps"] + 1
         beta1, beta2 = hyper["beta1"], hyper["beta2"]
         grads = dense(grads, params)
@@ -56,11 +56,11 @@ class AdamW:
         return changes, state | {"steps": steps, "first": first, "second": second}
 
     def _weight(self, beta: Array, steps: Array) -> Array | float:
-        """What the weights in an average of so many steps sum to: 1 - βᵗ, computed without cancellation."""
+        """Return what the weights in an average of so many steps sum to: 1 - βᵗ, computed without cancellation."""
         return -jnp.expm1(steps * jnp.log(beta)) if self.settings.bias_correction else 1.0
 
     def reset(self, state: State, moved: Tree) -> State:
-        """The state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
+        """Return the state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
         return forget(state, moved, "first", "second")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from suite.contract import UserError
 from suite.optimizers.external.settings import Settings
 
-# what to type for a missing package, where its name is not what pip wants
+# what to run for a missing package, where its name is not what pip wants
 INSTALL = {
     "pytorch_optimizer": "pip install -e '.[rivals]', or optimizer.path=DIR where it lies",
     "kfac_jax": "git clone https://github.com/google-deepmind/kfac-jax DIR, then optimizer.path=DIR",
@@ -17,7 +17,7 @@ INSTALL = {
 
 
 def dotted_path(backend: str, settings: Settings) -> str:
-    """The dotted path for a backend.
+    """Return the dotted path for a backend.
 
     Args:
         backend: `torch` or `jax`.
@@ -38,7 +38,7 @@ def dotted_path(backend: str, settings: Settings) -> str:
 
 
 def imported_object(key: str, dotted: str, path: str | None) -> Any:
-    """The class or function that a dotted path names.
+    """Return the class or function that a dotted path names.
 
     Args:
         key: the setting it was typed in, for messages.
@@ -79,9 +79,9 @@ def imported(typed: str, module: str, path: str | None) -> ModuleType:
             raise
         root = error.name.partition(".")[0]
         how = INSTALL.get(root, f"pip install {root}, or optimizer.path=DIR where it lies")
-        raise UserError(f"{typed}: no module {error.name} here; type {how}") from error
+        raise UserError(f"{typed}: no module {error.name} here; use {how}") from error
 
 
 def rejected(key: str, dotted: str, error: Exception) -> UserError:
-    """The error for an optimizer that cannot be made with the arguments given."""
+    """Return the error for an optimizer that cannot be made with the arguments given."""
     return UserError(f"optimizer.{key}={dotted}: {error}; see optimizer.arguments and the rival's documentation")

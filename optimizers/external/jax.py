@@ -20,7 +20,7 @@ State = dict[str, Any]
 
 @describe_settings(Settings)
 def external(**settings: Any) -> Optimizer:
-    """The optimizer that `jax` names.
+    """Return the optimizer that `jax` names.
 
     It is made anew with the step's learning rate in each trace, as `optax.inject_hyperparams` does.
 
@@ -44,7 +44,7 @@ class External:
         self._check()
 
     def _made(self, lr: Any) -> GradientTransformation:
-        """The transformation with this learning rate."""
+        """Return the transformation with this learning rate."""
         return self._build(learning_rate=lr, **(self.settings.arguments or {}))
 
     def _check(self) -> None:
@@ -68,18 +68,18 @@ class External:
                 raise UserError(f"optimizer.jax={dotted}: asks for more than the gradient: {error}") from error
 
     def init(self, params: Tree) -> State:
-        """The transformation's state, as `rival`."""
+        """Return the transformation's state, as `rival`."""
         return {"rival": self._made(self.settings.lr).init(params)}
 
     def update(self, grads: Tree, state: State, params: Tree) -> tuple[Any, State]:
-        """The changes of the parameters, and the next state."""
+        """Return the changes of the parameters, and the next state."""
         transformation = self._made(state["hyper"]["lr"])
         changes, rival = transformation.update(grads, state["rival"], params)
         return changes, state | {"rival": rival}
 
 
 def _imported(dotted: str, path: str | None) -> Callable[..., Any]:
-    """The function that returns a transformation.
+    """Return the function that returns a transformation.
 
     Raises:
         UserError: where it is not found, or takes no learning rate.

@@ -15,7 +15,7 @@ from suite.optimizers.external.settings import Settings
 
 @describe_settings(Settings)
 def external(parameters: Iterable[tuple[str, Tensor]], **settings: Any) -> Optimizer:
-    """The optimizer that `torch` names, with named parameters.
+    """Return the optimizer that `torch` names, with named parameters.
 
     Args:
         parameters: `model.named_parameters()`.
@@ -37,7 +37,7 @@ def external(parameters: Iterable[tuple[str, Tensor]], **settings: Any) -> Optim
 
 
 def _imported(settings: Settings) -> Callable[..., Optimizer]:
-    """The class.
+    """Return the class.
 
     Raises:
         UserError: where it is not found, is no optimizer, or needs a closure.

@@ -25,7 +25,7 @@ State = dict[str, Any]
 def kbfgs(*, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], **settings: Any) -> Optimizer:
     """Kronecker-factored BFGS; the package's docstring describes the rule.
 
-    In a training loop of one's own, `suite.engine.jax_alone.observing` makes the statistics that `update` asks for, and
+    In your own training loop, `suite.engine.jax_alone.observing` makes the statistics that `update` asks for, and
     `evaluate` is the same function of other parameters. Beside optax's two functions the optimizer offers `plan`,
     `observe`, `prepare`, `absorb`, `program` and `facts`, which the suite's engine calls as it calls those of
     `suite.optimizers.kbfgs.torch.KBFGS`.
@@ -100,13 +100,13 @@ class KBFGS:
         return means(self.plan, taps, weight)
 
     def prepare(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state that begins with the A of `plan.warm_start` batches."""
+        """Return the state that begins with the A of `plan.warm_start` batches."""
         factors = reduce.exact(self._stacked(statistics, "factor"))
         ones = {name: jnp.ones_like(state[name]) for name in ("mass", "prepared")}
         return state | {"a": factors} | ones
 
     def absorb(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state with the averaged statistics; A takes them in, but not in the step after `prepare`."""
+        """Return the state with the averaged statistics; A takes them in, but not in the step after `prepare`."""
         decay, prepared = state["hyper"]["factor_decay"], state["prepared"]
         factors = reduce.mean("factors", self._stacked(statistics, "factor"))
         small = reduce.exact({name: value for name, value in statistics.items() if not name.endswith("/factor")})
@@ -126,7 +126,7 @@ class KBFGS:
 
     # -------------------------------------------------------------------------------------------- inverses
     def program(self, name: str, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state with Ha from A for all layers with so many inputs; every rank does the same."""
+        """Return the state with Ha from A for all layers with so many inputs; every rank does the same."""
         keys, identity = self.plan.equal[name], jnp.eye(int(name), dtype=state["mass"].dtype)
         factors = jnp.concatenate([self._damped(key, state) for key in keys])
 
@@ -159,7 +159,7 @@ class KBFGS:
         reduce: Reduce[Array] | None = None,
         statistics: Tree | None = None,
     ) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state, whose inverses follow a second look at the batch.
+        """Return the changes of the parameters, and the next state, whose inverses follow a second look at the batch.
 
         Args:
             grads: by parameter.
@@ -205,7 +205,7 @@ class KBFGS:
         return jnp.concatenate([stack.reshape(*stack.shape[:2], -1) for stack in stacks], 2)
 
     def _follow(self, before: Tree, after: Tree, statistics: Tree, state: State) -> State:
-        """The state whose Hg and Ha follow from the parameters before and after a step, and the means after it."""
+        """Update Hg and Ha in the state from the parameters before and after a step, and the means after it."""
         hyper, kept = state["hyper"], state["kept"]
         middles, slopes = self._stacked(statistics, "middle"), self._stacked(statistics, "slope")
         new: dict[str, Tree] = {"s": {}, "y": {}, "hg": {}, "ha": {}}
@@ -222,7 +222,7 @@ class KBFGS:
         return state | new | {"kept": kept}
 
     def _alone(self, statistics: Tree | None, evaluate: Any, state: State) -> State:
-        """The state after what an engine would have done before the update.
+        """Return the state after what an engine would have done before the update.
 
         Raises:
             UserError: for missing statistics or `evaluate`, or a warm start.
@@ -237,7 +237,7 @@ class KBFGS:
         return jax.lax.cond(state["steps"] == 0, self._first, lambda state: state, state)
 
     def _first(self, state: State) -> State:
-        """The state after the programs of the first step."""
+        """Return the state after the programs of the first step."""
         for name in self.plan.programs(0):
             state = jax.lax.optimization_barrier(self.program(name, state, reduce=ALONE))
         return state

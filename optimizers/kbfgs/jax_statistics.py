@@ -47,7 +47,7 @@ def _positions(plan: KBFGSPlan, taps: Taps) -> dict[str, tuple[Array, Array]]:
 
 
 def _joined(calls: tuple[Array, ...]) -> Array:
-    """The positions (N, T, …) of one call as they are, which compiles to nothing, or those of several."""
+    """Return the positions (N, T, …) of one call as they are, which compiles to nothing, or those of several."""
     return calls[0] if len(calls) == 1 else jnp.concatenate(calls, 1)
 
 

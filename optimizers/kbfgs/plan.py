@@ -47,7 +47,7 @@ class KBFGSPlan(Plan):
         return ("statistics",)
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The first inverses of A, by size."""
+        """Return the first inverses of A, by size."""
         return tuple(self.equal) if step == 0 else ()
 
 

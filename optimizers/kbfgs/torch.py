@@ -179,7 +179,7 @@ class KBFGS(Observing):
         """
         if closure is None:
             raise UserError(
-                "KBFGS looks at each batch twice; type optimizer.step(closure), with a closure that zeroes gradients, "
+                "KBFGS looks at each batch twice; call optimizer.step(closure), with a closure that zeroes gradients, "
                 "runs forward and backward inside 'with observed(model, optimizer):' (from suite.engine.torch_alone "
                 "import observed), and returns the loss"
             )
@@ -245,7 +245,7 @@ class KBFGS(Observing):
                 directions |= {b: stack[row, :, -1] for b in bias}
 
     def _idle(self, members: list[str]) -> list[int]:
-        """The rows of a stack's layers none of whose parameters has a gradient."""
+        """Return the rows of a stack's layers none of whose parameters has a gradient."""
         parameters = [[self.named[p] for p in self.plan.layers[name].parameters] for name in members]
         return [row for row, tensors in enumerate(parameters) if not present(tensors)]
 

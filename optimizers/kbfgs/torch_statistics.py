@@ -47,7 +47,7 @@ def _positions(plan: KBFGSPlan, taps: Taps) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def _joined(calls: tuple[Tensor, ...]) -> Tensor:
-    """The positions (N, T, …) of one call as they are, or those of several."""
+    """Return the positions (N, T, …) of one call as they are, or those of several."""
     return calls[0] if len(calls) == 1 else torch.cat(calls, 1)
 
 

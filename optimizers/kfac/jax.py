@@ -35,7 +35,7 @@ def kfac(
 ) -> Optimizer:
     """Natural gradient with Kronecker factors; the package's docstring describes the rule.
 
-    In a training loop of one's own, `suite.engine.jax_alone.observing` makes the statistics that `update` asks for.
+    In your own training loop, `suite.engine.jax_alone.observing` makes the statistics that `update` asks for.
     Beside optax's two functions the optimizer offers `plan`, `host`, `observe`, `absorb`, `prepare`, `program` and
     `facts`, which the suite's engine calls as it calls those of `suite.optimizers.kfac.torch.KFAC`.
 
@@ -120,12 +120,12 @@ class KFAC:
         return sums
 
     def prepare(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state whose factors are these statistics, averaged over ranks."""
+        """Return the state whose factors are these statistics, averaged over ranks."""
         every = jnp.ones(len(self.plan.factors), bool)
         return mix(self.plan, statistics, state, every, jnp.zeros(()), reduce=reduce)[0]
 
     def absorb(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state whose factors have taken in these statistics, averaged over ranks."""
+        """Return the state whose factors have taken in these statistics, averaged over ranks."""
         stale = self.settings.stale
         due = state["wait"] <= 0 if stale else jnp.ones(len(self.plan.factors), bool)
         state, similar = mix(self.plan, statistics, state, due, state["hyper"]["factor_decay"], reduce=reduce)
@@ -133,7 +133,7 @@ class KFAC:
 
     # -------------------------------------------------------------------------------------------- inverses
     def program(self, name: str, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state with new inverses of one bucket: each rank inverts what it owns, and gathers the others'."""
+        """Return the state with new inverses of one bucket: each rank inverts what it owns, and gathers the others'."""
         plan, previous = self.plan, state["inverse"][name]
         owners = plan.buckets.owners(name)
         numbers = reduce.mine(jnp.array(plan.rows(name)), owners)
@@ -151,7 +151,7 @@ class KFAC:
         return state | {"inverse": state["inverse"] | {name: inverse}, "kept": kept}
 
     def _inverse(self, item: tuple[Array, Array, Array, Array, Array]) -> Array:
-        """The damped inverse (n, n) of one factor; the old one where the factor is not due."""
+        """Return the damped inverse (n, n) of one factor; the old one where the factor is not due."""
         due, factor, scale, ridge, previous = item
 
         def inverse() -> Array:
@@ -169,7 +169,7 @@ class KFAC:
         reduce: Reduce[Array] | None = None,
         statistics: Tree | None = None,
     ) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state.
+        """Return the changes of the parameters, and the next state.
 
         Args:
             grads: by parameter.
@@ -200,7 +200,7 @@ class KFAC:
         return changes, state | ({"wait": state["wait"] - 1} if self.settings.stale else {})
 
     def _rescaled(self, params: Tree, changes: Tree) -> Tree:
-        """The changes after which each weight of a linear layer or convolution has the norm √(2 outputs)."""
+        """Return the changes after which each weight of a linear layer or convolution has the norm √(2 outputs)."""
         rescaled = {}
         for name in self.plan.kronecker:
             weight = self.plan.layers[name].parameters[0]
@@ -209,7 +209,7 @@ class KFAC:
         return rescaled
 
     def _alone(self, statistics: Tree | None, state: State) -> State:
-        """The state after what an engine would have done before the update.
+        """Return the state after what an engine would have done before the update.
 
         Raises:
             UserError: for missing statistics, several ranks, or a setting that needs an engine.

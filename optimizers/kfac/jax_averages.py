@@ -93,7 +93,7 @@ def mix(
 def _replicated(
     plan: KFACPlan, means: Tree, state: State, refresh: Refresh, similar: Array
 ) -> tuple[Tree, Tree, Array]:
-    """The factors that all ranks hold, those before them, and `similar` with their rows filled in."""
+    """Return the factors that all ranks hold, those before them, and `similar` with their rows filled in."""
     factors, before = {}, {}
     for name, value in means.items():
         past = state["before"][name][None] if plan.settings.stale else None
@@ -108,7 +108,7 @@ def _replicated(
 def _owned(
     plan: KFACPlan, statistics: Tree, state: State, refresh: Refresh, similar: Array, reduce: Reduce[Array]
 ) -> tuple[dict[str, Tree], Array]:
-    """The factors that this rank owns, as state; and `similar` with the rows of all owners filled in."""
+    """Return the factors that this rank owns, as state; and `similar` with the rows of all owners filled in."""
     past, factors, before = state["owned"].get("before", {}), {}, {}
     for key, members in plan.buckets.members.items():
         owners, stack = plan.buckets.owners(key), jnp.stack([statistics[side] for side in members])

@@ -16,14 +16,14 @@ def usable(inverse: Array) -> Array:
 
 
 def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Array:
-    """The mean eigenvalue of each of `plan.factors` (F,); 0 before its first statistics."""
+    """Return the mean eigenvalue of each of `plan.factors` (F,); 0 before its first statistics."""
     kind = state["trace"].dtype
     sizes = jnp.array([plan.sizes.get(name, 1) for name in plan.factors], kind)
     return state["trace"] / jnp.maximum(state["mass"], jnp.finfo(kind).tiny) / sizes
 
 
 def ridges(plan: KFACPlan, state: dict[str, Any]) -> Array:
-    """What is added to the diagonal of each factor (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
+    """Compute each diagonal's ridge (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means, damping = mean_eigenvalues(plan, state), state["hyper"]["damping"]
     mean, partner = jnp.maximum(means[: plan.paired], SMALLEST), jnp.array(plan.partner, int)
     ratio = mean / mean[partner] if plan.settings.damping_split == "pi" else jnp.ones_like(mean)

@@ -53,7 +53,7 @@ def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Arr
 
 
 def clipped(plan: KFACPlan, grads: Tree, direction: Tree, *, lr: Array, bound: Array) -> Tree:
-    """The covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`.
+    """Return the covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`.
 
     A bound of 0 means no limit.
     """

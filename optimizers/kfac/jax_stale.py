@@ -13,7 +13,7 @@ State = dict[str, Any]
 
 
 def begin(state: State) -> State:
-    """The state with what the intervals are computed from.
+    """Return the state with what the intervals are computed from.
 
     These are `before`, the factor before the last, beside each factor; `wait` (F,), steps until each factor is due; and
     `interval` (2, F), its last interval and the one before.
@@ -25,7 +25,7 @@ def begin(state: State) -> State:
 
 
 def similar(now: Array, last: Array, before: Array, alpha: Array) -> Array:
-    """Whether factors (m, …) differ by less than `alpha` from the last ones, and from the ones before (m, 2)."""
+    """Return whether factors (m, …) differ by less than `alpha` from the last ones, and from the ones before (m, 2)."""
 
     def norm(value: Array) -> Array:
         return jnp.sqrt(jnp.square(value).sum(range(1, value.ndim)))
@@ -34,7 +34,7 @@ def similar(now: Array, last: Array, before: Array, alpha: Array) -> Array:
 
 
 def settle(state: State, due: Array, similar: Array) -> State:
-    """The state with new waiting times of the factors that were due.
+    """Return the state with new waiting times of the factors that were due.
 
     Args:
         state: of the optimizer.

@@ -51,7 +51,7 @@ def _normalised(calls: Sequence[Pair], inverse: Array, *, full: bool) -> Array:
 
 
 def _call(layer: Layer, x: Array, dy: Array, weight: Array, root: Array, inverse: Array, rows: int) -> Tree:
-    """The sums of one call; `root` is √weight and `inverse` what dy is multiplied by, (N,) each."""
+    """Return the sums of one call; `root` is √weight and `inverse` what dy is multiplied by, (N,) each."""
     places, g = dy[0, ..., 0].size, dy * _beside(inverse, dy)
     sums = {"/out": gram(g.reshape(-1, g.shape[-1]))}
     if layer.kind == "embedding":
@@ -69,7 +69,7 @@ def _call(layer: Layer, x: Array, dy: Array, weight: Array, root: Array, inverse
 
 
 def gram(rows: Array, halvings: int = 2) -> Array:
-    """The symmetric product rowsᵀ rows (n, n), by halves: three products for every four of an ordinary one."""
+    """Return the symmetric product rowsᵀ rows (n, n), by halves: three products for every four of an ordinary one."""
     if rows.shape[1] <= LEAST or not halvings:
         return rows.T @ rows
     half = rows.shape[1] // 2
@@ -79,7 +79,7 @@ def gram(rows: Array, halvings: int = 2) -> Array:
 
 
 def blocks(rows: list[list[Array]]) -> Array:
-    """Matrices put together, as by `numpy.block`, each by an update of its own.
+    """Matrices put together, as by `numpy.block`, each by its own update.
 
     XLA compiles every concatenation on a CPU by itself, but equal updates of equal layers only once.
     """

@@ -53,7 +53,7 @@ class KFACPlan(Plan):
                 "optimizer.stale=true: each factor has its own interval, so none can be set; "
                 "set optimizer.factor_interval=1 optimizer.inverse_interval=1"
             )
-        # a matrix that two layers use has no factors of its own
+        # a matrix that two layers use has no separate factors
         uses = Counter(layer.parameters[0] for layer in layers.values())
         self.layers = layers = {name: layer for name, layer in layers.items() if uses[layer.parameters[0]] == 1}
         self.covered = {parameter for layer in layers.values() for parameter in layer.parameters}
@@ -92,11 +92,11 @@ class KFACPlan(Plan):
         return sizes
 
     def rows(self, key: str) -> list[int]:
-        """The number in `sides` of each member of a bucket."""
+        """Return the number in `sides` of each member of a bucket."""
         return [self.index[side] for side in self.buckets.members[key]]
 
     def chosen(self, key: str, names: Collection[str]) -> tuple[list[int], tuple[int, ...]]:
-        """The rows of a bucket's stack that hold some of these factors, and the owner of each."""
+        """Return the rows of a bucket's stack that hold some of these factors, and the owner of each."""
         rows = [row for row, side in enumerate(self.buckets.members[key]) if side in names]
         return rows, tuple(row // self.buckets.share[key] for row in rows)
 
@@ -112,12 +112,12 @@ class KFACPlan(Plan):
         return parcels
 
     def parcels(self, step: int) -> dict[str, Parcel]:
-        """The factors that are refreshed in this step, by the names under which they are sent."""
+        """Return the factors that are refreshed in this step, by the names under which they are sent."""
         return {f"factor/{key}": parcel for key, parcel in self.exchanges(self.now(step)).items()}
 
     # ------------------------------------------------------------------------------------------------ when
     def now(self, step: int) -> tuple[str, ...]:
-        """The factors whose statistics are refreshed in this step.
+        """Return the factors whose statistics are refreshed in this step.
 
         With `stale` they follow from the waiting times last read. Before the first reading, even steps refresh all and
         odd ones none, so that both kinds of step are compiled in advance.
@@ -129,7 +129,7 @@ class KFACPlan(Plan):
         return tuple(name for name in self.factors if self._due[name] <= step)
 
     def asks(self, step: int) -> bool:
-        """Whether the waiting times must be read before this step: after a refresh, and after a jump."""
+        """Return whether the waiting times must be read before this step: after a refresh, and after a jump."""
         known = self._last is not None and self._last == step - 1 and not self.now(step - 1)
         self._last = step
         return self.settings.stale and not known
@@ -143,7 +143,7 @@ class KFACPlan(Plan):
         return (self.word,) if self.now(step) else ()
 
     def inverted(self, step: int) -> tuple[str, ...]:
-        """The dense factors that are inverted in this step."""
+        """Return the dense factors that are inverted in this step."""
         if self.settings.stale:
             return tuple(name for name in self.now(step) if name in self.buckets.place)
         due = step <= self.settings.inverse_warmup or step % self.settings.inverse_interval == 0
@@ -156,7 +156,7 @@ class KFACPlan(Plan):
         return settings.inverse_warmup + 1, math.lcm(settings.factor_interval, settings.inverse_interval)
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The buckets with a factor that is inverted in this step."""
+        """Return the buckets with a factor that is inverted in this step."""
         due = {self.buckets.place[side][0] for side in self.inverted(step)}
         return tuple(key for key in self.buckets.members if key in due)
 

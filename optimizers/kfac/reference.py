@@ -30,7 +30,7 @@ def init(params: Tree) -> dict[str, Any]:
 
 
 def rows(x: np.ndarray, layer: Layer) -> np.ndarray:
-    """The (T, in) inputs of one sample, whose products with dy make its gradient; a 1 is appended for a bias.
+    """Return the (T, in) inputs of one sample, whose products with dy make its gradient; a 1 is appended for a bias.
 
     A convolution's are its windows, in the order (row, column, channel).
     """

@@ -100,7 +100,7 @@ class KFAC(Observing):
             self.wanted = self.plan.now(step)
 
     def due(self) -> bool:
-        """Whether the next step wants statistics."""
+        """Return whether the next step wants statistics."""
         self.host(self.state["kfac"]["steps"])
         return bool(self.plan.phase(self.state["kfac"]["steps"]))
 
@@ -162,7 +162,7 @@ class KFAC(Observing):
             state["kept"] += ~good
 
     def _inverses(self, name: str, rows: list[int]) -> list[Tensor]:
-        """The damped inverses (n, n) of a bucket's factors in these rows of its stack, which this rank owns."""
+        """Return the damped inverses (n, n) of a bucket's factors in these rows of its stack, which this rank owns."""
         state, share, added = self.state["kfac"], self.plan.buckets.share[name], self._ridges()
         factor, members = state["owned"]["factor"][name], self.plan.buckets.members[name]
         # on a CPU one by one, so that each stays in the cache
@@ -221,7 +221,7 @@ class KFAC(Observing):
         self.state["kfac"]["steps"] += 1
 
     def _gradients(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
-        """What is preconditioned: gradients with L2 decay, or their average."""
+        """Return what is preconditioned: gradients with L2 decay, or their average."""
         grads = decayed(dense(params), params, group["weight_decay"])
         if self.settings.momentum_on == "direction":
             return grads

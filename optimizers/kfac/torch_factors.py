@@ -9,23 +9,23 @@ from suite.optimizers.kfac.plan import SMALLEST, KFACPlan
 
 
 def certain(flag: Tensor) -> bool:
-    """Whether a boolean is known to be true without waiting for a GPU: false on every device but a CPU."""
+    """Return whether a boolean is known to be true without waiting for a GPU: false on every device but a CPU."""
     return flag.device.type == "cpu" and bool(flag)
 
 
 def usable(inverse: Tensor) -> Tensor:
-    """Whether an inverse L⁻ᵀ L⁻¹ (…, n, n) is finite (…,): its diagonal bounds all other entries."""
+    """Return whether an inverse L⁻ᵀ L⁻¹ (…, n, n) is finite (…,): its diagonal bounds all other entries."""
     return inverse.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
 
 
 def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Tensor:
-    """The mean eigenvalue of each of `plan.factors` (F,); 0 before its first statistics."""
+    """Return the mean eigenvalue of each of `plan.factors` (F,); 0 before its first statistics."""
     sizes = state["trace"].new_tensor([plan.sizes.get(name, 1) for name in plan.factors])
     return state["trace"] / state["mass"].clamp_min(torch.finfo(sizes.dtype).tiny) / sizes
 
 
 def ridges(plan: KFACPlan, state: dict[str, Any], damping: float) -> Tensor:
-    """What is added to the diagonal of each factor (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
+    """Compute each diagonal's ridge (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means = mean_eigenvalues(plan, state)
     added, mean = torch.full_like(means, damping), means[: plan.paired].clamp_min(SMALLEST)
     ratio = mean / mean[plan.partner] if plan.settings.damping_split == "pi" else torch.ones_like(mean)

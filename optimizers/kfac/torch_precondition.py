@@ -54,7 +54,7 @@ def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Ten
 
 
 def clipped(plan: KFACPlan, grads: Tree, direction: Tree, *, rates: Mapping[str, float], bound: float) -> Tree:
-    """The covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`.
+    """Return the covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`.
 
     `rates` are the learning rates by parameter.
     """

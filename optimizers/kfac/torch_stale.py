@@ -25,7 +25,7 @@ def begin(state: State) -> None:
 
 
 def similar(now: Tensor, last: Tensor, before: Tensor, alpha: float) -> Tensor:
-    """Whether a factor differs by less than `alpha` from the last one, and from the one before (2,).
+    """Return whether a factor differs by less than `alpha` from the last one, and from the one before (2,).
 
     `before` then holds the last one.
     """

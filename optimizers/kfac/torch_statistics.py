@@ -72,7 +72,7 @@ def _call(
     rows: int,
     wanted: Collection[str],
 ) -> Tree:
-    """The sums of one call; `root` is √weight and `inverse` what dy is multiplied by, (N,) each."""
+    """Return the sums of one call; `root` is √weight and `inverse` what dy is multiplied by, (N,) each."""
     convolution, places, sums = layer.kind == "conv2d", _places(layer, dy), dict[str, Tensor]()
     if "/out" in wanted:
         if convolution:
@@ -98,7 +98,7 @@ def _call(
 
 
 def gram(rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """The symmetric product rowsᵀ rows (n, n), by halves: three products for every four of an ordinary one."""
+    """Return the symmetric product rowsᵀ rows (n, n), by halves: three products for every four of an ordinary one."""
     n = rows.shape[1]
     out = rows.new_empty(n, n) if out is None else out
     if n <= LEAST:

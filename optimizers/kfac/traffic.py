@@ -18,7 +18,7 @@ KEPT, OF = 4, 17
 def cycle(
     layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], *, world: int, options: Mapping[str, Any]
 ) -> list[list[Exchange]]:
-    """The exchanges of each step of one cycle, after which all repeats.
+    """Return the exchanges of each step of one cycle, after which all repeats.
 
     With `stale` the intervals follow from the statistics, so they are not known in advance. SP-NGD's frequency is taken
     instead: all factors in `KEPT` of `OF` steps, and none in the others.
@@ -40,9 +40,9 @@ def cycle(
 
 
 def _exchanges(plan: KFACPlan, refreshed: Collection[str], inverted: Collection[str]) -> list[Exchange]:
-    """The exchanges of a step that refreshes and inverts these factors."""
+    """Return the exchanges of a step that refreshes and inverts these factors."""
     exchanges = []
-    # sampled labels have a backward pass of their own
+    # sampled labels have a separate backward pass
     early = plan.exchanges(refreshed) if plan.word == "statistics" else {}
     for key in plan.buckets.members:
         side = int(key)

@@ -46,7 +46,7 @@ def products(layer: Layer, rows: int) -> list[Product]:
 
 
 def met(layer: Layer, rows: int, i: int, distance: int = 0) -> tuple[int, int, int]:
-    """The rows of the image that row i of the kernel meets, while row i + distance is inside the image too.
+    """Return the rows of the image that row i of the kernel meets, while row i + distance is inside the image too.
 
     Returns:
         The first of every stride-th rows; and the range (low, high) of the count along them.

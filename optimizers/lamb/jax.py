@@ -40,7 +40,7 @@ class LAMB:
         }
 
     def update(self, grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state."""
+        """Return the changes of the parameters, and the next state."""
         hyper, steps = state["hyper"], state["steps"] + 1
         beta1, beta2 = hyper["beta1"], hyper["beta2"]
         first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], grads)
@@ -55,7 +55,7 @@ class LAMB:
         return changes, state | {"steps": steps, "first": first, "second": second}
 
     def _weight(self, beta: Array, steps: Array) -> Array | float:
-        """The sum of the weights in an average of so many steps: 1 - βᵗ, computed without cancellation."""
+        """Return the sum of the weights in an average of so many steps: 1 - βᵗ, computed without cancellation."""
         return -jnp.expm1(steps * jnp.log(beta)) if self.settings.bias_correction else 1.0
 
     def _adapted(self, w: Array, adam: Array, hyper: Tree) -> Array:

@@ -31,7 +31,7 @@ def init(params: Tree) -> State:
 
 
 def update(grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
-    """The changes of the parameters, and the next state."""
+    """Return the changes of the parameters, and the next state."""
     hyper = state["hyper"]
     lr, momentum = hyper["lr"], hyper["momentum"]
     rates = jax.tree.map(lambda w, g: _rate(w, g, hyper), params, grads)

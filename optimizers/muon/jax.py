@@ -53,7 +53,7 @@ class Muon:
         }
 
     def update(self, grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state."""
+        """Return the changes of the parameters, and the next state."""
         hyper, state = state["hyper"], state | {"steps": state["steps"] + 1}
         matrices, momentum = self._orthogonal({name: grads[name] for name in self.plan.sides}, state)
         rest, moments = _adam({name: grads[name] for name in self.plan.rest}, state)
@@ -78,7 +78,7 @@ class Muon:
         return direction, {"momentum": momentum}
 
     def _iterated(self, matrices: Tree) -> Tree:
-        """The parameters of one stack with their singular values close to one, times their factors."""
+        """Return the parameters of one stack with their singular values close to one, times their factors."""
         plan = self.plan
         flat = {name: value.reshape(plan.sides[name]) for name, value in matrices.items()}
         stack = jnp.stack([x.mT if plan.tall(name) else x for name, x in flat.items()])

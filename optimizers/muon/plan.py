@@ -55,7 +55,7 @@ class MuonPlan:
         self.rest = [name for name in shapes if name not in self.sides]
 
     def tall(self, name: str) -> bool:
-        """Whether a matrix has more rows than columns, and is transposed in its stack."""
+        """Return whether a matrix has more rows than columns, and is transposed in its stack."""
         rows, columns = self.sides[name]
         return rows > columns
 

@@ -21,7 +21,7 @@ def init(params: Tree) -> dict[str, Any]:
 
 
 def newton_schulz(u: np.ndarray, iterations: int) -> np.ndarray:
-    """The post's `newtonschulz5`, in whatever type u is."""
+    """Return the post's `newtonschulz5`, in whatever type u is."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = u / max(np.linalg.norm(u), 1e-7)
     for _ in range(iterations):

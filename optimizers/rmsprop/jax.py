@@ -45,7 +45,7 @@ class RMSprop:
         }
 
     def update(self, grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state."""
+        """Return the changes of the parameters, and the next state."""
         hyper = state["hyper"]
         grads = decayed(dense(grads, params), params, hyper["weight_decay"])
         variance, averages = self._averages(grads, state)
@@ -61,7 +61,7 @@ class RMSprop:
         return jax.tree.map(lambda d: -outside * d, direction), state | averages | {"velocity": velocity}
 
     def _averages(self, grads: Tree, state: State) -> tuple[Tree, State]:
-        """What the root is taken of, and the next averages `second` and `mean`."""
+        """Return what the root is taken of, and the next averages `second` and `mean`."""
         beta2 = state["hyper"]["beta2"]
         second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], grads)
         if not self.settings.centered:
@@ -77,7 +77,7 @@ class RMSprop:
         return grad / (jnp.sqrt(variance) + epsilon)
 
     def reset(self, state: State, moved: Tree) -> State:
-        """The state at its start for blocks that have moved: {parameter (n, …): (n,) booleans}."""
+        """Return the state at its start for blocks that have moved: {parameter (n, …): (n,) booleans}."""
         state = forget(state, moved, *(name for name in ("mean", "velocity") if state[name]))
         second = dict(state["second"])
         for name, mask in moved.items():

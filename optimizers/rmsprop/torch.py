@@ -57,7 +57,7 @@ class RMSprop(Optimizer):
                     torch._foreach_addcdiv_(values, grads, scale, -rate)
 
     def _scale(self, second: Sequence[Tensor], epsilon: float) -> list[Tensor]:
-        """What the gradients are divided by."""
+        """Return what the gradients are divided by."""
         if self.settings.tensorflow:
             scale = torch._foreach_add(list(second), epsilon)
             torch._foreach_sqrt_(scale)

@@ -37,7 +37,7 @@ class SGD:
         return {"velocity": jax.tree.map(jnp.zeros_like, params)}
 
     def update(self, grads: dict[str, Any], state: State, params: Tree) -> tuple[dict[str, Any], State]:
-        """The changes of the parameters, and the next state. A gradient given by rows may change only its rows."""
+        """Compute the parameters' changes and the next state. A gradient given by rows may change only its rows."""
         hyper = state["hyper"]
         lr, momentum = hyper["lr"], hyper["momentum"]
         rows = self._rows(grads)
@@ -52,13 +52,13 @@ class SGD:
         return changes | by_rows, state | {"velocity": state["velocity"] | velocity}
 
     def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
-        """The gradients given by rows that change only these rows; momentum and decay change every row of a table."""
+        """Select the gradients by rows that change only these rows; momentum and decay change every row of a table."""
         if live(self.settings.momentum) or live(self.settings.weight_decay):
             return {}
         return {name: grad for name, grad in grads.items() if isinstance(grad, Rows)}
 
     def reset(self, state: State, moved: Tree) -> State:
-        """The state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
+        """Return the state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
         return forget(state, moved, "velocity")
 
 

@@ -119,7 +119,7 @@ class Shampoo:
         return state | {"pending": pending | {"owned": owned | landed}}
 
     def collect(self, grads: Tree, state: State, params: Tree) -> State:
-        """The state with the gradients added to the statistics."""
+        """Return the state with the gradients added to the statistics."""
         grads = decayed(grads, params, state["hyper"]["weight_decay"])
         past, gain = shares(state["hyper"]["beta2"])
         products = {stack: list[Array]() for stack in self.plan.counts}
@@ -132,7 +132,7 @@ class Shampoo:
         return state | {"factor": jax.tree.map(lambda old, new: past * old + gain * new, state["factor"], new)}
 
     def program(self, name: str, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state after one of `plan.programs(step)`; a root that fails stays as it was, and is counted."""
+        """Return the state after one of `plan.programs(step)`; a root that fails stays as it was, and is counted."""
         stack, action = split_name(name)
         factor, old, plan = state["factor"][stack], state["root"][stack], self.plan
         if action == "take":
@@ -147,7 +147,7 @@ class Shampoo:
         return self._with_roots(state, stack, jnp.where(usable, fresh, old), ~usable)
 
     def _refreshed_in_turn(self, stack: str, state: State, reduce: Reduce[Array]) -> State:
-        """The state after a refresh of those roots of a stack whose turn it is."""
+        """Return the state after a refresh of those roots of a stack whose turn it is."""
         turns, roots, turn = self.plan.rows(stack), state["root"][stack], state["turn"][stack]
         # turns of fewer rows are filled up with a row that is neither read nor written
         table = np.full((len(turns), max(map(len, turns))), len(roots))
@@ -162,18 +162,18 @@ class Shampoo:
         return self._with_roots(state, stack, roots, failed)
 
     def _computed(self, stack: str, factor: Array, state: State, reduce: Reduce[Array]) -> Array:
-        """The roots of this rank's slice of some statistics."""
+        """Return the roots of this rank's slice of some statistics."""
         share, ridge = reduce.mine(factor, self.plan.owners(len(factor))), state["hyper"]["epsilon"]
         return inverse_root(share, self.plan.order(stack), epsilon=ridge, method=self.settings.root)
 
     def _gathered(self, stack: str, share: Array, count: int, reduce: Reduce[Array]) -> tuple[Array, Array]:
-        """The roots of all ranks, and which of them are finite (count, 1, 1)."""
+        """Return the roots of all ranks, and which of them are finite (count, 1, 1)."""
         fresh = reduce.gather(f"root/{stack}", share, self.plan.owners(count), symmetric=True)
         return fresh, finite(fresh)
 
     @staticmethod
     def _with_roots(state: State, stack: str, roots: Array, failed: Array) -> State:
-        """The state with these roots of a stack; `failed` says which ones could not be refreshed."""
+        """Return the state with these roots of a stack; `failed` says which ones could not be refreshed."""
         return state | {
             "root": state["root"] | {stack: roots},
             "refreshed": jnp.ones_like(state["refreshed"]),
@@ -181,7 +181,7 @@ class Shampoo:
         }
 
     def _alone(self, name: str, state: State) -> State:
-        """The state after a program without an engine; computes what the host's thread would have computed."""
+        """Return the state after a program without an engine; computes what the host's thread would have computed."""
         stack, action = split_name(name)
         if action == "install":
             pending, order = state["pending"], self.plan.order(stack)
@@ -193,7 +193,7 @@ class Shampoo:
     def update(
         self, grads: Tree, state: State, params: Tree, *, reduce: Reduce[Array] | None = None
     ) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state; without `reduce` also the refreshes that are due."""
+        """Compute the parameters' changes and the next state; without `reduce` also the refreshes that are due."""
         if reduce is None:  # no engine has called collect and program
             one_rank("shampoo", self.plan.world)
             state = self.collect(grads, state, params)
@@ -210,7 +210,7 @@ class Shampoo:
         return jax.tree.map(lambda d: -lr * d, ahead), state | changed
 
     def _preconditioned(self, grads: Tree, steps: Tree, state: State) -> Tree:
-        """The steps of preconditioned parameters in Shampoo's direction; the given ones before the first refresh."""
+        """Turn preconditioned parameters' steps into Shampoo's direction; before the first refresh, leave them."""
         direction = {}
         for key, names in self.plan.stacked.items():
             stack = self._blocks(key, grads)
@@ -226,7 +226,7 @@ class Shampoo:
         return direction
 
     def _blocks(self, key: str, grads: Tree) -> Array:
-        """The blocks of one bucket, in one stack."""
+        """Return the blocks of one bucket, in one stack."""
         return jnp.concatenate([cut(grads[name], self.plan.grids[name]) for name in self.plan.stacked[key]])
 
     @staticmethod

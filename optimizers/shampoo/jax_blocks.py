@@ -31,7 +31,7 @@ def cut(value: Array, grid: Grid) -> Array:
 
 
 def join(blocks: Array, grid: Grid) -> Array:
-    """The tensor that `cut` made these blocks of."""
+    """Return the tensor that `cut` made these blocks of."""
     order, apart = len(grid.sides), blocks.reshape(*grid.counts, *grid.lengths)
     whole = apart.transpose([axis for side in range(order) for axis in (side, order + side)]).reshape(grid.padded)
     return whole[tuple(map(slice, grid.sides))]

@@ -14,12 +14,12 @@ State = dict[str, Any]
 
 
 def shares(beta2: Array) -> tuple[Array, Array]:
-    """The factors of the old value and of the new term: of an average, or of a sum where `beta2` is 1."""
+    """Return the factors of the old value and of the new term: of an average, or of a sum where `beta2` is 1."""
     return beta2, jnp.where(beta2 < 1, 1.0 - beta2, 1.0)
 
 
 def grafted(graft: Graft, grads: Tree, state: State) -> tuple[Tree, State]:
-    """The grafted method's steps, without learning rate and momentum, and what they change in the state.
+    """Return the grafted method's steps, without learning rate and momentum, and what they change in the state.
 
     Args:
         graft: the method.

@@ -38,7 +38,7 @@ def split(side: int, block_size: int) -> tuple[int, int]:
 
 
 def reshaped(shape: tuple[int, ...], how: Reshape, merge_size: int) -> tuple[int, ...]:
-    """The shape as which a parameter is preconditioned, without sides of length 1; one side or none is a vector.
+    """Return the shape as which a parameter is preconditioned, without sides of length 1; one side or none is a vector.
 
     `matrix`: the first side, and the product of the rest. `none`: every side. `merge`: neighbours are merged, from the
     last one on, while their product is at most `merge_size`, as `merge_small_dims` of google-research/precondition does
@@ -60,11 +60,11 @@ def _check(settings: Settings) -> None:
     """Check the settings of a lag against each other.
 
     Raises:
-        UserError: with what to type.
+        UserError: with what to set.
     """
     lag, interval, root = settings.lag, settings.inverse_interval, settings.root
     if lag > interval:
-        raise UserError(f"optimizer.lag={lag}: one refresh at a time; type 0 to inverse_interval={interval}")
+        raise UserError(f"optimizer.lag={lag}: one refresh at a time; set 0 to inverse_interval={interval}")
     if lag and settings.stagger:
         raise UserError("optimizer.stagger=true: with lag the host already spreads the work; choose one of the two")
     if lag and root not in HOSTED:
@@ -82,7 +82,7 @@ def _grid(shape: tuple[int, ...], settings: Settings) -> Grid | None:
 
 
 def split_name(program: str) -> tuple[str, str]:
-    """The stack of a program, and its action: "" (a whole refresh), turn, take or install."""
+    """Return the stack of a program, and its action: "" (a whole refresh), turn, take or install."""
     size, order, *what = program.split("/")
     return f"{size}/{order}", "".join(what)
 
@@ -147,7 +147,7 @@ class ShampooPlan(Plan):
         self.turns = self._turns()
 
     def _turns(self) -> dict[str, dict[int, list[int]]]:
-        """The rows of each stack by their turn; both backends deal the blocks out in the same order."""
+        """Return the rows of each stack by their turn; both backends deal the blocks out in the same order."""
         turns: dict[str, dict[int, list[int]]] = {stack: {} for stack in self.counts}
         for number, block in enumerate(sorted(self.buckets.place)):
             key, row = self.buckets.place[block]
@@ -162,7 +162,7 @@ class ShampooPlan(Plan):
 
     @staticmethod
     def order(stack: str) -> int:
-        """The p of a stack's roots A^(-1/p): 2 k with k factors (Gupta et al. 2018, algorithm 2), unless overridden."""
+        """Return p of a stack's roots A^(-1/p): 2 k with k factors (Gupta et al. 2018, algorithm 2), or as set."""
         return int(stack.partition("/")[2])
 
     def share(self, stack: str) -> int:
@@ -170,15 +170,15 @@ class ShampooPlan(Plan):
         return -(-self.counts[stack] // self.world)
 
     def owners(self, count: int) -> tuple[int, ...]:
-        """The rank that owns each of so many matrices; each rank owns a slice."""
+        """Return the rank that owns each of so many matrices; each rank owns a slice."""
         return dealt(count, self.world)
 
     def rows(self, stack: str) -> list[list[int]]:
-        """The rows that are refreshed in each of a stack's turns, in order."""
+        """Return the rows that are refreshed in each of a stack's turns, in order."""
         return list(self.turns[stack].values())
 
     def taken(self, step: int) -> bool:
-        """Whether all roots are computed from the statistics that include the gradient of `step`."""
+        """Return whether all roots are computed from the statistics that include the gradient of `step`."""
         since = step - self.start
         return since >= 0 and since % self.inverse_interval == 0 and not (self.stagger and since)
 
@@ -197,7 +197,7 @@ class ShampooPlan(Plan):
         return list(self.counts) if self.lag and self.taken(step - self.lag) else []
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The refreshes of this step, by stack.
+        """Return the refreshes of this step, by stack.
 
         `<stack>` refreshes all its roots, `<stack>/turn` those whose turn it is. With `lag`, `<stack>/take` passes the
         statistics to the host, and `<stack>/install` sends the host's roots to all ranks.

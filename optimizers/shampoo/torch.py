@@ -109,7 +109,7 @@ class Shampoo(Optimizer):
         self.roots.drain()
 
     def _pending(self, stack: str, group: int) -> tuple[Any, int, float]:
-        """The host's arguments for one stack: statistics, order of the root and ridge."""
+        """Return the host's arguments for one stack: statistics, order of the root and ridge."""
         pending = self.state[_place(group)]["pending"]
         return pending["owned"][stack].cpu().numpy().copy(), self.plans[group].order(stack), pending["epsilon"]
 
@@ -213,13 +213,13 @@ class Shampoo(Optimizer):
             torch._foreach_add_(values, ahead, alpha=-group["lr"])
 
     def _gradients(self, group: dict[str, Any]) -> Tree:
-        """The gradients of the parameters that have one, with decay, by name."""
+        """Return the gradients of the parameters that have one, with decay, by name."""
         params = present(group["params"])
         grads = decayed(dense(params), params, group["weight_decay"])
         return {self.names[parameter]: grad for parameter, grad in zip(params, grads, strict=True)}
 
     def _precondition(self, grads: Tree, steps: Tree, number: int) -> Tree:
-        """The steps in Shampoo's direction, by name; {} before the first refresh."""
+        """Return the steps in Shampoo's direction, by name; {} before the first refresh."""
         state, plan = self.state[_place(number)], self.plans[number]
         done: Tree = {}
         for key in plan.stacked if state["refreshed"] else ():
@@ -245,12 +245,12 @@ class Shampoo(Optimizer):
 
 
 def _place(group: int) -> str:
-    """The key of a group's statistics in the state."""
+    """Return the key of a group's statistics in the state."""
     return f"shampoo/{group}" if group else "shampoo"
 
 
 def _blocks(plan: ShampooPlan, members: list[str], grads: Tree) -> tuple[Tensor, list[int]]:
-    """The blocks of some parameters of one bucket, in one stack, and the number of blocks of each."""
+    """Return the blocks of some parameters of one bucket, in one stack, and the number of blocks of each."""
     grids = [plan.grids[name] for name in members]
     counts = [grid.blocks for grid in grids]
     stack = grads[members[0]].new_empty(sum(counts), *grids[0].lengths)
@@ -260,7 +260,7 @@ def _blocks(plan: ShampooPlan, members: list[str], grads: Tree) -> tuple[Tensor,
 
 
 def _rows(plan: ShampooPlan, key: str, side: int, members: list[str]) -> tuple[str, Index]:
-    """The stack of statistics of one side of some parameters of a bucket, and their rows there."""
+    """Return the stack of statistics of one side of some parameters of a bucket, and their rows there."""
     stack, rows = plan.place[key, side]
     if members == plan.stacked[key]:
         return stack, rows

@@ -9,7 +9,7 @@ from suite.optimizers.shampoo.plan import Grid
 
 
 def touched(stack: Tensor) -> Tensor | None:
-    """The rows of tables (tables, rows, columns) that any of them has a gradient for; None unless these are few.
+    """Return the rows of tables (tables, rows, columns) that any of them has a gradient for; None unless these are few.
 
     Gᵀ G and G R^(-1/2) need no others. Only on a CPU: elsewhere the host would have to wait for the answer.
     """
@@ -51,7 +51,7 @@ def cut(value: Tensor, grid: Grid, into: Tensor) -> None:
 
 
 def join(blocks: Tensor, grid: Grid) -> Tensor:
-    """The tensor that `cut` took these blocks of."""
+    """Return the tensor that `cut` took these blocks of."""
     whole = blocks.new_empty(math.prod(grid.padded))
     apart(whole, grid).copy_(blocks.reshape(*grid.counts, *grid.lengths))
     return whole.view(grid.padded)[tuple(map(slice, grid.sides))]

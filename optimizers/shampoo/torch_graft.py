@@ -12,12 +12,12 @@ Tree = dict[str, Tensor]
 
 
 def shares(beta2: float) -> tuple[float, float]:
-    """The factors of the old value and of the new term: of an average, or of a sum where `beta2` is 1."""
+    """Return the factors of the old value and of the new term: of an average, or of a sum where `beta2` is 1."""
     return beta2, 1.0 - beta2 if beta2 < 1 else 1.0
 
 
 def grafted(graft: Graft, grads: Tree, states: list[dict[str, Tensor]], beta2: float) -> Tree:
-    """The grafted method's steps, without learning rate and momentum.
+    """Return the grafted method's steps, without learning rate and momentum.
 
     Args:
         graft: the method.

@@ -6,7 +6,7 @@ holds μ, and the least μ of an element's slices stands for the sum of its squa
 SM3-I: μ(slice) ← μ(slice) + max g²;  ν = least μ.    SM3-II: ν = least μ + g²;  μ(slice) ← max ν, a closer bound.
 
 Then m ← β m + (1 - β) g / √ν and w ← w - η m, with the convention 0/0 = 0; without momentum nothing but μ is held.
-In vectors and scalars each element is a slice of its own, which is AdaGrad. g holds the L2 decay λ w of matrices and
+In vectors and scalars each element is its own slice, which is AdaGrad. g holds the L2 decay λ w of matrices and
 filters.
 
 Without momentum and decay, a gradient given by rows is treated as by the authors' code: its rows are its only slices,

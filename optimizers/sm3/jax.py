@@ -46,7 +46,7 @@ class SM3:
         }
 
     def update(self, grads: dict[str, Any], state: State, params: Tree) -> tuple[dict[str, Any], State]:
-        """The changes of the parameters, and the next state."""
+        """Return the changes of the parameters, and the next state."""
         hyper, covers = state["hyper"], dict(state["covers"])
         rows = self._rows(grads)
         grads = dense({name: grad for name, grad in grads.items() if name not in rows}, params)
@@ -66,14 +66,14 @@ class SM3:
         return changes, state | {"covers": covers, "velocity": velocity}
 
     def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
-        """The gradients given by rows that change only these rows; momentum and decay change every row of a table."""
+        """Select the gradients by rows that change only these rows; momentum and decay change every row of a table."""
         if self.moving or live(self.settings.weight_decay):
             return {}
         return {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)}
 
     @staticmethod
     def _average(velocity: Tree, direction: Tree, momentum: Array) -> Tree:
-        """The next average of scaled gradients."""
+        """Return the next average of scaled gradients."""
         return jax.tree.map(lambda v, d: momentum * v + (1.0 - momentum) * d, velocity, direction)
 
     def _bound_by_rows(self, covers: list[Array], ids: Array, values: Array) -> tuple[Array, list[Array]]:
@@ -100,7 +100,7 @@ def _bound(covers: list[Array], grad: Array, variant: str) -> tuple[Array, list[
 
 
 def _largest(value: Array) -> list[Array]:
-    """The largest element of every slice, by axis. Each axis is reduced before the next: two passes over the whole."""
+    """Find every slice's largest element, by axis. Each axis is reduced before the next: two passes over the whole."""
     maxima, rest = [], value
     for axis in range(value.ndim - 1):
         maxima.append(rest.max(tuple(range(axis + 1, value.ndim)), keepdims=True))

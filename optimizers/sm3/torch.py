@@ -85,12 +85,12 @@ class SM3(Optimizer):
 
 
 def _slices(value: Tensor, axis: int) -> list[int]:
-    """The shape of μ along an axis: one number for each slice."""
+    """Return the shape of μ along an axis: one number for each slice."""
     return [length if place == axis else 1 for place, length in enumerate(value.shape)]
 
 
 def _least(covers: list[Tensor]) -> Tensor:
-    """The least μ of each element's slices. Starts with the last axes, so that only the last minimum has full size."""
+    """Find the least μ of each element's slices, starting with the last axes: only the last minimum has full size."""
     least = covers[-1]
     for cover in reversed(covers[:-1]):
         least = torch.minimum(cover, least)
@@ -98,7 +98,7 @@ def _least(covers: list[Tensor]) -> Tensor:
 
 
 def _largest(value: Tensor) -> list[Tensor]:
-    """The largest element of every slice, by axis. Each axis is reduced before the next: two passes over the whole."""
+    """Find every slice's largest element, by axis. Each axis is reduced before the next: two passes over the whole."""
     maxima, rest = [], value
     for axis in range(value.ndim - 1):
         maxima.append(rest.amax(list(range(axis + 1, value.ndim)), keepdim=True))

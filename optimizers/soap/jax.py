@@ -68,7 +68,7 @@ class SOAP:
         return stacks | {name: jnp.zeros_like(params[name]) for name in self.plan.rest}
 
     def program(self, name: str, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state after a refresh of all bases of one size; a basis that fails stays as it was, and is counted."""
+        """Refresh all bases of one size in the state; a basis that fails stays as it was, and is counted."""
         plan = self.plan
         stacks, owners = plan.equal[name], plan.owners(name)
         factors, bases = (jnp.concatenate([state[kind][stack] for stack in stacks]) for kind in ("factor", "basis"))
@@ -88,7 +88,7 @@ class SOAP:
     def update(
         self, grads: Tree, state: State, params: Tree, *, reduce: Reduce[Array] | None = None
     ) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state; without `reduce` also the refreshes that are due."""
+        """Compute the parameters' changes and the next state; without `reduce` also the refreshes that are due."""
         if reduce is None:  # no engine has called `program`
             state = self._refreshed_alone(state)
         state = state | {"steps": state["steps"] + 1}
@@ -108,18 +108,18 @@ class SOAP:
         return changes, state | moments | {"factor": self._absorbed(stacks, state)}
 
     def _refreshed_alone(self, state: State) -> State:
-        """The state after the refreshes that are due, without an engine."""
+        """Return the state after the refreshes that are due, without an engine."""
         one_rank("soap", self.plan.world)
         alone = functools.partial(self.program, reduce=ALONE)
         return after_programs(self.plan.programs, self.plan.cycle, state, state["steps"], alone)
 
     def _stacked(self, key: str, grads: Tree) -> Array:
-        """The gradients of one stack as matrices (count, rows, columns)."""
+        """Return the gradients of one stack as matrices (count, rows, columns)."""
         rows, columns = map(int, key.split("x"))
         return jnp.stack([grads[name].reshape(rows, columns) for name in self.plan.members[key]])
 
     def _absorbed(self, stacks: Tree, state: State) -> Tree:
-        """The statistics, with the gradients in these stacks added."""
+        """Return the statistics, with the gradients in these stacks added."""
         beta2, factor = state["hyper"]["beta2"], dict(state["factor"])
         for key, stack in stacks.items():
             for side, one, other in (("left", stack, stack.mT), ("right", stack.mT, stack)):

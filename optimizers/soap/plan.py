@@ -54,7 +54,7 @@ class SOAPPlan(Plan):
         return len(self.members[stack.partition("/")[0]])
 
     def owners(self, size: str) -> tuple[int, ...]:
-        """The rank that owns each matrix of a size; each rank owns a slice."""
+        """Return the rank that owns each matrix of a size; each rank owns a slice."""
         return dealt(sum(map(self.count, self.equal[size])), self.world)
 
     @property
@@ -63,7 +63,7 @@ class SOAPPlan(Plan):
         return self.start, self.precondition_frequency
 
     def programs(self, step: int) -> tuple[str, ...]:
-        """The refreshes of this step, one for each size; the first ones are in step `start`."""
+        """Return the refreshes of this step, one for each size; the first ones are in step `start`."""
         since = step - self.start
         return tuple(self.equal) if since >= 0 and since % self.precondition_frequency == 0 else ()
 

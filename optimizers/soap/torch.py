@@ -206,12 +206,12 @@ class SOAP(Optimizer):
 
 
 def _place(group: int) -> str:
-    """The key of a group's statistics in the state."""
+    """Return the key of a group's statistics in the state."""
     return f"soap/{group}" if group else "soap"
 
 
 def _rows(every: list[str], chosen: list[str]) -> Index:
-    """The rows of a stack that belong to some of its members."""
+    """Return the rows of a stack that belong to some of its members."""
     return slice(None) if chosen == every else torch.tensor([every.index(name) for name in chosen])
 
 

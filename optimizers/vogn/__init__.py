@@ -23,7 +23,7 @@ leaves its s as it was, and is counted (`kept`); a gradient that is not finite s
 optimizer here.
 
 Batch normalisation's scale and shift have a mean only: neither noise nor prior (section 3; `non_reg_for_bn` in the
-code), but curvature of their own. A parameter that no layer describes (LayerNorm, tied tables, recurrent matrices,
+code), but their own curvature. A parameter that no layer describes (LayerNorm, tied tables, recurrent matrices,
 grouped convolutions) has no per-sample gradient here: it takes Adam's step at `fallback_ratio` times the learning rate,
 without noise or prior.
 """

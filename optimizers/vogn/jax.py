@@ -27,7 +27,7 @@ def vogn(
 ) -> Optimizer:
     """A Gaussian over the weights; the package's docstring describes the rule.
 
-    In a training loop of one's own, `suite.engine.jax_alone.observing` draws the weights and makes the statistics that
+    In your own training loop, `suite.engine.jax_alone.observing` draws the weights and makes the statistics that
     `update` asks for. Beside optax's two functions the optimizer offers `plan`, `observe`, `absorb`, `forward_params`
     and `facts`, which the suite's engine calls as it calls those of `suite.optimizers.vogn.torch.VOGN`.
 
@@ -128,7 +128,7 @@ class VOGN:
         return sums
 
     def absorb(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
-        """The state with the mean over ranks of the first draw's squares, which the update takes out again."""
+        """Return the state with the mean over ranks of the first draw's squares, which the update takes out again."""
         return state | {"squared": reduce.exact(statistics)}
 
     def update(
@@ -142,7 +142,7 @@ class VOGN:
         reduce: Reduce[Array] | None = None,
         statistics: Tree | None = None,
     ) -> tuple[Tree, State]:
-        """The changes of the means, and the next state.
+        """Return the changes of the means, and the next state.
 
         Args:
             grads: by parameter, at the first draw.
@@ -181,7 +181,7 @@ class VOGN:
         return jax.tree.map(lambda value: value / self.draws, total)
 
     def _vogn(self, grads: Tree, squared: Tree, state: State, params: Tree, step: Array) -> tuple[Tree, State]:
-        """The changes of parameters that a layer describes, and their next state."""
+        """Return the changes of parameters that a layer describes, and their next state."""
         hyper, kept = state["hyper"], state["kept"]
         _, tau, delta = self._constants(hyper, step)
         keep = jnp.where(step == 0, 0.0, 1 - tau * hyper["beta2"])  # the first step starts s with its squares
@@ -198,7 +198,7 @@ class VOGN:
         return changes, {"momentum": momentum, "curvature": curvature, "kept": kept}
 
     def _adam(self, grads: Tree, state: State, step: Array) -> tuple[Tree, State]:
-        """The changes of parameters that no layer describes, and their next state."""
+        """Return the changes of parameters that no layer describes, and their next state."""
         hyper = state["hyper"]
         beta1, beta2 = hyper["fallback_beta1"], hyper["fallback_beta2"]
         first, second, changes = {}, {}, {}
@@ -211,7 +211,7 @@ class VOGN:
         return changes, {"first": first, "second": second}
 
     def _alone(self, statistics: Tree | None, state: State) -> tuple[Array, State]:
-        """The key (0, step) and the state after what an engine would have done before the update.
+        """Return the key (0, step) and the state after what an engine would have done before the update.
 
         Raises:
             UserError: for missing statistics or several draws.

@@ -62,6 +62,6 @@ def parts(samples: int, size: int, device: str) -> int:
 
 
 def make(layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], settings: Settings) -> VOGNPlan:
-    """The plan of a run, whose settings are checked together; see `check` and `VOGNPlan`."""
+    """Return the plan of a run, whose settings are checked together; see `check` and `VOGNPlan`."""
     check(settings)
     return VOGNPlan(layers, shapes)

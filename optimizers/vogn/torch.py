@@ -68,7 +68,7 @@ class VOGN(Observing):
             self._closed()
 
     def forward_weights(self) -> contextlib.AbstractContextManager[None]:
-        """The weights that the next step draws, for the model's forward pass."""
+        """Return the weights that the next step draws, for the model's forward pass."""
         return self.forward_params((0, self.state["vogn"]["steps"]))
 
     def facts(self) -> dict[str, float]:
@@ -170,7 +170,7 @@ class VOGN(Observing):
         return 0, self.state["vogn"]["steps"]
 
     def _all_draws(self, draws: int, key: tuple[int, int], evaluate: Any, reduce: Reduce[Tensor]) -> Tree:
-        """The mean squares over all draws; the parameters' gradients become means over them, too."""
+        """Return the mean squares over all draws; the parameters' gradients become means over them, too."""
         squared = dict(self.squared)
         for draw in range(1, draws):
             with self.forward_params(key, draw):

@@ -76,7 +76,7 @@ class Contest:
 
 
 def compare_rows(entries: Iterable[Entry]) -> list[Contest]:
-    """The contests of a group, the one with the most optimizers and results first. Baselines take part in none."""
+    """Find the contests of a group, the one with the most optimizers and results first. Baselines are in none."""
     members: dict[Setting, list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.backend is not None and entry.comm is not None and entry.world is not None:
@@ -93,7 +93,7 @@ def compare_rows(entries: Iterable[Entry]) -> list[Contest]:
 
 
 def _places(rows: list[Entry]) -> tuple[Place, ...]:
-    """The places of a contest's rows, which are in the order of their medians."""
+    """Return the places of a contest's rows, which are in the order of their medians."""
     first = rows[0]
     if first.rank is None:
         return tuple(Place("missed" if row.steps else "no runs") for row in rows)
@@ -135,7 +135,7 @@ class FrameworkEffect:
 
 
 def framework_effects(entries: Iterable[Entry]) -> list[FrameworkEffect]:
-    """The effect of the framework on every row that was run in both, in the order of the torch rows."""
+    """Return the effect of the framework on every row that was run in both, in the order of the torch rows."""
     rows = list(entries)
     twins: dict[tuple, dict[str, Entry]] = defaultdict(dict)
     for row in rows:

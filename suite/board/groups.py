@@ -233,7 +233,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _is_shown(key: str) -> bool:
-    """Whether a setting is shown where rows differ in it; names are columns, and follow modules."""
+    """Return whether a setting is shown where rows differ in it; names are columns, and follow modules."""
     return key.rpartition(".")[2] not in (*COLUMNS, "name", "module")
 
 

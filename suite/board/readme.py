@@ -40,14 +40,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rank_committed() -> Leaderboard:
-    """The leaderboard of the results that are committed with the suite."""
+    """Return the leaderboard of the results that are committed with the suite."""
     folder = Path(str(resources.files("suite.results"))) / "runs"
     results, _ = intake.read_results(sorted(folder.rglob("*.json")))
     return rank_results(results)
 
 
 def make_table(leaderboard: Leaderboard) -> str:
-    """The table in Markdown: a line for each tuned ladder with the rows of its largest contest."""
+    """Return the table in Markdown: a line for each tuned ladder with the rows of its largest contest."""
     lines = [_line(section) for section in make_sections(leaderboard.groups) if section.hardest.tuned and section.main]
     if len(lines) > MOST_LINES:
         more = len(lines) - MOST_LINES + 1
@@ -56,7 +56,7 @@ def make_table(leaderboard: Leaderboard) -> str:
 
 
 def replace_table(text: str, table: str) -> str:
-    """The text with another table between the markers.
+    """Return the text with another table between the markers.
 
     Raises:
         UserError: if the text lacks the markers.
@@ -83,7 +83,7 @@ def _line(section: Section) -> str:
 
 
 def _leader(section: Section) -> str:
-    """The optimizer that leads, or how many cannot be told apart."""
+    """Return the optimizer that leads, or how many cannot be told apart."""
     if section.leader:
         return f"**{section.leader}**"
     contest = section.main[0]

@@ -92,7 +92,7 @@ def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings
 
 
 def rank_median(summary: Summary | None) -> float:
-    """The median for sorting; infinite if the median seed misses."""
+    """Return the median for sorting; infinite if the median seed misses."""
     return math.inf if summary is None or summary.median is None else summary.median
 
 
@@ -110,7 +110,7 @@ def _timings(results: list[Result], target: dict[str, Any] | None) -> tuple[Timi
 
 
 def _unbilled(result: Result) -> bool:
-    """Whether the training seconds are too low, because threads computed while the clock was stopped."""
+    """Return whether the training seconds are too low, because threads computed while the clock was stopped."""
     return bool(result.get("busy_pauses"))
 
 
@@ -120,25 +120,25 @@ def _bytes_per_step(result: Result) -> float | None:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are known."""
+    """Return the median of the values that are known."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
 def _score(results: list[Result], target: dict[str, Any] | None) -> float | None:
-    """The median of the target's metric at the last evaluations."""
+    """Return the median of the target's metric at the last evaluations."""
     values = [result["curve"][-1]["metrics"].get(target["metric"]) for result in results if target and result["curve"]]
     defined = [value for value in values if value is not None]
     return median_low(defined) if defined else None
 
 
 def _crossing(result: Result, target: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The entry of the ladder in which the run reached the target; None if it missed it."""
+    """Return the entry of the ladder in which the run reached the target; None if it missed it."""
     return next((rung for rung in result["targets"] if rung["reached"] and read_rung(rung) == target), None)
 
 
 def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> Seeds:
-    """What each seed spent to the target: the median of its executions. Interrupted runs do not count."""
+    """Return what each seed spent to the target: the median of its executions. Interrupted runs do not count."""
     # (missed, spent, earliest), so that misses sort last
     executions: dict[int, list[tuple[bool, float, float]]] = defaultdict(list)
     for result in results:
@@ -158,7 +158,7 @@ def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> S
 
 
 def _earliest(result: Result, crossing: dict[str, Any], unit: str) -> float:
-    """The first step (or training second) at which the run may have met the target.
+    """Return the first step (or training second) at which the run may have met the target.
 
     It is one step after the last evaluation that did not see it.
     """
@@ -174,7 +174,7 @@ def _summary(seeds: Seeds) -> Summary | None:
 
 
 def _machine(result: Result) -> str:
-    """The machine in words; a run that was resumed elsewhere has several devices."""
+    """Return the machine in words; a run that was resumed elsewhere has several devices."""
     environment = result["environment"]
     devices = dict.fromkeys(segment["device"] for segment in result["segments"])
     return f"{' then '.join(devices)} · {environment['cpu']} · {environment['threads']} threads"

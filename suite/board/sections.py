@@ -75,7 +75,7 @@ def make_sections(groups: Iterable[Group]) -> list[Section]:
     """Collect the groups of each ladder; the ladders are in the order of their first groups.
 
     A section shows the rows of its hardest target. A group with results that this target lacks, because they were run
-    with another ladder, therefore begins a section of its own.
+    with another ladder, therefore begins a new section.
     """
     conditions: dict[str, list[Group]] = {}
     for group in groups:
@@ -84,7 +84,7 @@ def make_sections(groups: Iterable[Group]) -> list[Section]:
 
 
 def _split(groups: list[Group]) -> Iterator[Section]:
-    """The sections of groups that differ only in the target, hardest first."""
+    """Return the sections of groups that differ only in the target, hardest first."""
     ladders: list[tuple[set[str], list[Group]]] = []
     for group in groups:
         files = {result["file"] for entry in group.entries for result in entry.results}

@@ -160,7 +160,7 @@ def _difference(before: float, again: float) -> str:
 
 
 def format_repetition(done: Repetition) -> dict[str, Any]:
-    """The comparison for JSON."""
+    """Return the comparison for JSON."""
     checks = [
         {
             "claim": one.claim,

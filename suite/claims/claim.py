@@ -46,7 +46,7 @@ class Region(_Strict):
         return f"above {self.above:g}" if self.below is None else f"{self.above:g} to {self.below:g}"
 
     def contains(self, value: float) -> bool:
-        """Whether a value lies in the region, its bounds excluded."""
+        """Return whether a value lies in the region, its bounds excluded."""
         return (self.above is None or value > self.above) and (self.below is None or value < self.below)
 
 
@@ -156,7 +156,7 @@ def load_claims() -> dict[str, Paper]:
 
 
 def parse_claims(text: str, name: str) -> Paper:
-    """The claims of a user's file. It is read by the parser in Python, which bounds the depth of nesting.
+    """Return the claims of a user's file. It is read by the parser in Python, which bounds the depth of nesting.
 
     Args:
         text: content of the file.
@@ -175,7 +175,7 @@ def parse_claims(text: str, name: str) -> Paper:
 
 
 def _paper(content: Any, text: str, name: str) -> Paper:
-    """The claims of a file's content; its text and name are for messages."""
+    """Return the claims of a file's content; its text and name are for messages."""
     try:
         return Paper.model_validate(content)
     except ValidationError as error:
@@ -216,7 +216,7 @@ def select_claims(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
 
 
 def _read(path: Path) -> Paper:
-    """The claims of a user's file; its studies are checked too."""
+    """Return the claims of a user's file; its studies are checked too."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -48,7 +48,7 @@ class Evidence:
 
 
 def find_committed() -> Path:
-    """The suite's own folder of results."""
+    """Find the suite's own folder of results."""
     return Path(str(resources.files("suite.results")))
 
 
@@ -69,7 +69,7 @@ class Results:
                     self._all.append((_label(path, folder), result))
 
     def of(self, overrides: str, check: Check) -> list[tuple[str, Result]]:
-        """The results of a run with their files, sorted by name.
+        """Return the results of a run with their files, sorted by name.
 
         At the published size, runs on generated data do not count.
 
@@ -88,7 +88,7 @@ class Results:
 
 
 def _counts(result: Result, check: Check) -> bool:
-    """Whether a result may count for a check, whatever its settings."""
+    """Return whether a result may count for a check, whatever its settings."""
     if result["outcome"]["kind"] == "interrupted" or (check.scale == "published" and result["data"]["kind"] != "real"):
         return False
     return not (result["tuning"]["trials"] and result["spec"]["seed"] in TUNING_SEEDS)
@@ -100,7 +100,7 @@ def _label(path: Path, folder: Path) -> str:
 
 
 def _read(path: Path) -> Result | None:
-    """The content of a file if it is a result, else None."""
+    """Return the content of a file if it is a result, else None."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -109,13 +109,13 @@ def _read(path: Path) -> Result | None:
 
 
 def parse_overrides(overrides: str) -> dict[str, str]:
-    """The keys and values of overrides."""
+    """Return the keys and values of overrides."""
     words = (word.lstrip("+~").partition("=") for word in shlex.split(overrides))
     return {key: value for key, _, value in words}
 
 
 def may_be_of_run(words: Mapping[str, str], result: Result) -> bool:
-    """Whether a result agrees with the choices and values that overrides name; composing the rest takes longer."""
+    """Return whether a result has the choices and values that overrides name; composing the rest takes longer."""
     usual = _chosen_by(words["experiment"]) if "experiment" in words else USUAL
     chosen = {"backend": "torch", **usual, **words}
     spec = result["spec"]
@@ -127,14 +127,14 @@ def may_be_of_run(words: Mapping[str, str], result: Result) -> bool:
 
 @cache
 def _chosen_by(experiment: str) -> dict[str, str]:
-    """The choices of an experiment's file, such as its task and scale."""
+    """Return the choices of an experiment's file, such as its task and scale."""
     entries = (entry for entry in read_preset("experiment", experiment).get("defaults", []) if isinstance(entry, dict))
     named = {key.removeprefix("override /"): value for entry in entries for key, value in entry.items()}
     return {key: value for key, value in named.items() if key in CHOICES}
 
 
 def _differs(word: str, value: Any) -> bool:
-    """Whether a value is another number or word than a typed one; other types are not compared."""
+    """Return whether a value is another number or word than a typed one; other types are not compared."""
     if isinstance(value, bool):
         return word in ("true", "false") and word != str(value).lower()
     if isinstance(value, str):
@@ -146,7 +146,7 @@ def _differs(word: str, value: Any) -> bool:
 
 
 def resolve_decisive(overrides: str) -> dict[str, Any]:
-    """The settings of a run, by dotted key, that affect its weights or what is measured."""
+    """Return the settings of a run, by dotted key, that affect its weights or what is measured."""
     return _composed(tuple(word for word in shlex.split(overrides) if word != DEFAULT))
 
 
@@ -157,12 +157,12 @@ def _composed(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def select_decisive(result: Result) -> dict[str, Any]:
-    """The same settings of a result's run."""
+    """Return the same settings of a result's run."""
     return select_settings(record.load_run(result), DECISIVE)
 
 
 def is_of_run(wanted: Mapping[str, Any], result: Result) -> bool:
-    """Whether a result is of the run with some settings, up to the seed; other settings may be missing in `wanted`."""
+    """Return whether a result is of the run with the settings `wanted`, which may be few, up to the seed."""
     own = select_decisive(result)
     return all(key in own and own[key] == value for key, value in wanted.items()) and ("baseline.name" in own) == (
         "baseline.name" in wanted
@@ -170,7 +170,7 @@ def is_of_run(wanted: Mapping[str, Any], result: Result) -> bool:
 
 
 def describe_kind(result: Result) -> tuple[str, ...]:
-    """What must be equal for seconds to be compared: processor, GPUs, device, threads, and settings of time."""
+    """Return what must be equal for seconds to be compared: processor, GPUs, device, threads, and settings of time."""
     facts, devices = result["environment"], {segment["device"] for segment in result["segments"]}
     everything = select_settings(record.load_run(result), ("time",))
     timing = [f"{key}={value}" for key, value in everything.items() if key not in select_decisive(result)]
@@ -198,7 +198,7 @@ def collect_evidence(claim: Claim, check: Check, results: Results) -> list[Evide
 
 
 def _of_one_kind(check: Check, runs: Mapping[str, Found]) -> dict[str, BySeed]:
-    """The result of each seed, of several the last by name; for seconds, of the kind of machine with the most seeds."""
+    """Select each seed's last result by name; for seconds, of the kind of machine with the most seeds."""
     if not is_in_seconds(check):
         return {name: _by_seed(found) for name, found in runs.items()}
     kinds = sorted({describe_kind(result) for found in runs.values() for _, result in found})
@@ -223,7 +223,7 @@ def name_differences(check: Check, results: Results) -> str:
 
 
 def is_in_seconds(check: Check) -> bool:
-    """Whether a check's quantity is a time, which depends on the machine."""
+    """Return whether a check's quantity is a time, which depends on the machine."""
     measure = check.measure
     return measure is not None and bool(measure.seconds_to or (measure.field and "seconds" in measure.field))
 
@@ -238,7 +238,7 @@ def _evidence(check: Check, seed: int, runs: Mapping[str, tuple[str, Result]]) -
 
 
 def locate_value(folder: Path, claim: Claim, check: Check, seed: int) -> Path:
-    """The file of a study's value."""
+    """Return the file of a study's value."""
     return folder / "studies" / claim.id / f"{check.name}-s{seed}.json"
 
 
@@ -254,7 +254,7 @@ def _of_study(claim: Claim, check: Check, folders: Sequence[Path]) -> Iterator[E
 
 
 def identify_study(check: Check) -> dict[str, Any]:
-    """What determines a study's value: its name, its arguments and the sha256 (12 digits) of its source files.
+    """Return what determines a study's value: its name, its arguments and the sha256 (12 digits) of its source files.
 
     Raises:
         UserError: if the study does not exist.
@@ -267,7 +267,7 @@ def identify_study(check: Check) -> dict[str, Any]:
 
 
 def list_missing_seeds(check: Check, measured: Sequence[Evidence], count: int) -> list[int]:
-    """The seeds to measure next, so that `count` seeds are measured; tuned runs use no seed of the tuning."""
+    """List the seeds to measure next, so that `count` seeds are measured; tuned runs use no seed of the tuning."""
     used = {evidence.seed for evidence in measured}
     start = TUNING_SEEDS.stop if check.runs else 0
     candidates = (seed for seed in range(start, start + count + len(used)) if seed not in used)

@@ -35,13 +35,13 @@ class Bounds:
         return self.low == self.high
 
     def against(self, region: Region) -> float:
-        """The possible value that speaks most against lying in a region."""
+        """Return the possible value that speaks most against lying in a region."""
         if region.above is None:
             return self.high
         return self.low if region.below is None or not region.contains(self.low) else self.high
 
     def in_favour(self, region: Region) -> float:
-        """The possible value that speaks most for lying in a region."""
+        """Return the possible value that speaks most for lying in a region."""
         low = -math.inf if region.above is None else region.above
         high = math.inf if region.below is None else region.below
         if self.high <= low:
@@ -50,7 +50,7 @@ class Bounds:
 
 
 def compute_quantity(check: Check, results: Mapping[str, Result]) -> Bounds:
-    """The quantity of a check for one seed.
+    """Compute the quantity of a check for one seed.
 
     Args:
         check: with `runs`.
@@ -74,7 +74,7 @@ def _quotient(numerator: float, denominator: float) -> float:
 
 
 def read_number(measure: Measure, result: Result) -> Bounds:
-    """The number that a measure names; NaN if the result does not contain it."""
+    """Read the number that a measure names; NaN if the result does not contain it."""
     if measure.outcome is not None:
         number = float(result["outcome"]["kind"] == measure.outcome)
         return Bounds(number, number)
@@ -122,13 +122,13 @@ def _reached(result: Result, target: str, unit: str) -> Bounds:
 
 
 def _spacing(result: Result, spent: float, unit: str) -> float:
-    """The steps or seconds between the evaluation that met the target and the one before it."""
+    """Return the steps or seconds between the evaluation that met the target and the one before it."""
     before = [point[unit] for point in result["curve"] if point[unit] is not None and point[unit] < spent]
     return float(spent - max(before, default=0.0))
 
 
 def _rung(result: Result, target: str) -> Mapping[str, Any] | None:
-    """The entry of the result's ladder that equals a target."""
+    """Return the entry of the result's ladder that equals a target."""
     match = TARGET.fullmatch(target)
     for entry in result["targets"]:
         sign = ">=" if entry["higher_is_better"] else "<="
@@ -138,7 +138,7 @@ def _rung(result: Result, target: str) -> Mapping[str, Any] | None:
 
 
 def _crossing(result: Result, target: str) -> Mapping[str, Any] | None:
-    """The first evaluation that meets a target which is not in the result's ladder."""
+    """Return the first evaluation that meets a target which is not in the result's ladder."""
     match = TARGET.fullmatch(target)
     if match is None:
         return None

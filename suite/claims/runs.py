@@ -46,7 +46,7 @@ class Budget:
     started: float = field(default_factory=time.monotonic)
 
     def allows(self, minutes: float) -> bool:
-        """Whether work of this length would end in time."""
+        """Return whether work of this length would end in time."""
         return time.monotonic() - self.started + 60.0 * minutes <= self.seconds
 
 
@@ -114,12 +114,12 @@ def _measure(
 
 
 def estimate_minutes(check: Check) -> float:
-    """The minutes of one seed of a check on two cores; infinite if unknown."""
+    """Estimate the minutes of one seed of a check on two cores; infinite if unknown."""
     return math.inf if check.minutes is None else check.minutes * max(1, len(check.runs))
 
 
 def format_duration(check: Check) -> str:
-    """The same in words."""
+    """Return the same in words."""
     minutes = estimate_minutes(check)
     return "for an unknown time" if math.isinf(minutes) else f"about {minutes:.2g} min"
 
@@ -164,7 +164,7 @@ def _run_suite(words: str, seed: int, overrides: Sequence[str], *, keep: bool) -
 
 
 def _last_message() -> str:
-    """The last message of a process in the log."""
+    """Return the last message of a process in the log."""
     lines = LOG.read_text(encoding="utf-8").splitlines()
     return next((line.removeprefix("suite: ") for line in reversed(lines) if line.startswith("suite: ")), f"see {LOG}")
 
@@ -172,7 +172,7 @@ def _last_message() -> str:
 def _keep_run(path: Path) -> None:
     """Copy a result to results/runs of the checkout, under the name that `suite submit` gives it.
 
-    A committed result is never replaced; a repeated run gets a file of its own.
+    A committed result is never replaced; a repeated run gets a separate file.
     """
     result = json.loads(path.read_text(encoding="utf-8"))
     target = find_committed() / "runs" / name_of(result)

@@ -18,7 +18,7 @@ from suite.claims.verdict import judge_claim
 
 
 def list_standings(names: Sequence[str] = ()) -> list[Standing]:
-    """The standing of every claim, or of the named claims, papers and files, in the order of the files.
+    """List the standing of every claim, or of the named claims, papers and files, in the order of the files.
 
     Raises:
         UserError: if a name is none of these, or a file of claims is malformed.
@@ -28,7 +28,7 @@ def list_standings(names: Sequence[str] = ()) -> list[Standing]:
 
 
 def list_bearing(result: Mapping[str, Any]) -> list[str]:
-    """The ids of the claims for which a run counts, whatever its seed."""
+    """List the ids of the claims for which a run counts, whatever its seed."""
     return [
         claim.id
         for paper in load_claims().values()
@@ -38,7 +38,7 @@ def list_bearing(result: Mapping[str, Any]) -> list[str]:
 
 
 def _counts(overrides: str, result: Mapping[str, Any]) -> bool:
-    """Whether a result is of the run with these overrides. Its command tells most cases apart in less time."""
+    """Return whether a result is of the run with these overrides. Its command tells most cases apart in less time."""
     words, decisive = parse_overrides(overrides), select_decisive(result)
     others = set(parse_overrides(result["command"].removeprefix("suite "))) - set(words)
     return (

@@ -12,7 +12,7 @@ FOLDER = Path(str(resources.files("suite"))) / "studies"
 
 
 def source_files(name: str) -> list[Path]:
-    """The source files of a study; empty if there is no such study.
+    """Return the source files of a study; empty if there is no such study.
 
     Args:
         name: as in a claim, with hyphens for the underscores of its file.
@@ -23,7 +23,7 @@ def source_files(name: str) -> list[Path]:
 
 
 def find_fault(study: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The field of a check that is wrong, and what is wrong with it; None if nothing is.
+    """Find the field of a check that is wrong, and what is wrong with it; None if nothing is.
 
     Args:
         study: the name of the check's study.
@@ -47,7 +47,7 @@ def find_fault(study: str, arguments: Mapping[str, Any]) -> tuple[str, str] | No
 
 
 def _measure(name: str) -> ast.FunctionDef | None:
-    """The definition of a study's function `measure`."""
+    """Return the definition of a study's function `measure`."""
     for file in source_files(name):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name == "measure":
@@ -56,7 +56,7 @@ def _measure(name: str) -> ast.FunctionDef | None:
 
 
 def _names() -> list[str]:
-    """The names of all studies."""
+    """Return the names of all studies."""
     stems = {path.stem for path in FOLDER.glob("*.py")} | {path.parent.name for path in FOLDER.glob("*/__init__.py")}
     names = (stem.replace("_", "-") for stem in stems if not stem.startswith("_"))
     return sorted(name for name in names if _measure(name))

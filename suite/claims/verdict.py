@@ -25,12 +25,12 @@ REASONS: dict[State, str] = {
 
 
 def divide_error(claim: Claim, check: Check) -> float:
-    """The error rate of one check: the claim's, divided by its number of checks of the same size."""
+    """Return the error rate of one check: the claim's, divided by its number of checks of the same size."""
     return ALPHA / sum(other.scale == check.scale for other in claim.checks)
 
 
 def judge_check(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> Measured:
-    """The state of a check.
+    """Return the state of a check.
 
     Args:
         check: of a claim.
@@ -97,7 +97,7 @@ class _Rule:
 
 
 def _share(check: Check, values: Mapping[int, float], files: tuple[str, ...], alpha: float) -> Measured:
-    """The state of a check of a share."""
+    """Return the state of a check of a share."""
     ones, n = sum(value == 1 for value in values.values()), len(values)
     interval = share_interval(ones, n, alpha)
     above = -math.inf if check.holds.above is None else check.holds.above
@@ -108,7 +108,7 @@ def _share(check: Check, values: Mapping[int, float], files: tuple[str, ...], al
 
 
 def judge_claim(claim: Claim, name: str, paper: Paper, results: Results) -> Standing:
-    """The verdict on a claim so far.
+    """Return the verdict on a claim so far.
 
     Args:
         claim: of the paper.
@@ -134,7 +134,7 @@ def judge_claim(claim: Claim, name: str, paper: Paper, results: Results) -> Stan
 
 
 def _verdict(states: Sequence[State]) -> Verdict | None:
-    """The verdict from the checks at the published size; one that fails decides."""
+    """Return the verdict from the checks at the published size; one that fails decides."""
     if not states:
         return None
     words: dict[State, Verdict] = {
@@ -150,7 +150,7 @@ def _verdict(states: Sequence[State]) -> Verdict | None:
 
 
 def _pattern(states: Sequence[State]) -> Pattern | None:
-    """The same for stand-ins."""
+    """Return the same for stand-ins."""
     if not states:
         return None
     words: dict[State, Pattern] = {

@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """An error that the user can correct. The message says what is wrong, where, and what to type; exit code 2."""
+    """An error that the user can correct. The message says what is wrong, where, and what to do; exit code 2."""

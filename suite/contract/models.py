@@ -56,7 +56,7 @@ class JaxModel(Model, Protocol):
         ...
 
     def encode(self, params: Tree, batch: Tree) -> Any:
-        """The state from which sequences are generated; only models of tasks that generate offer it."""
+        """Return the state from which sequences are generated; only models of tasks that generate offer it."""
         ...
 
     def decode_step(self, params: Tree, state: Any, rows: Any, token: Any, position: Any) -> tuple[Any, Any]:

@@ -54,7 +54,7 @@ def _shown(value: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------------ the file
 def read_counters(path: Path) -> list[dict[str, Any]]:
-    """The entries of a file of counts.
+    """Read the entries of a file of counts.
 
     Raises:
         UserError: if it is no such file.
@@ -70,7 +70,7 @@ def read_counters(path: Path) -> list[dict[str, Any]]:
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise UserError(f"{path}: expected entries: [{{name: mine, run: +task=resnet50}}]: {error}") from error
     if len(set(names)) < len(names) or set(kinds) != {1}:
-        raise UserError(f"{path}: each entry needs a name of its own, and one of {', '.join(KINDS)}")
+        raise UserError(f"{path}: each entry needs its own name, and one of {', '.join(KINDS)}")
     return entries
 
 
@@ -91,12 +91,12 @@ def write_counters(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def made_with() -> dict[str, str]:
-    """The versions on which counts depend."""
+    """Return the versions on which counts depend."""
     return {"python": platform.python_version(), **environment.read_versions(PACKAGES)}
 
 
 def other_versions(path: Path) -> list[str]:
-    """The packages whose versions differ from those of the accepted counts, with both versions."""
+    """Return the packages whose versions differ from those of the accepted counts, with both versions."""
     import yaml
 
     try:
@@ -129,7 +129,7 @@ def count_all(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _process(entry: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """The JSON that a module prints."""
+    """Return the JSON that a module prints."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, env=variables)
     if done.returncode:
@@ -140,7 +140,7 @@ def _process(entry: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------------------ changes
 def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """The counts in which two entries differ."""
+    """List the counts in which two entries differ."""
     return list(_changes(before.get("counts"), after.get("counts"), ""))
 
 
@@ -154,7 +154,7 @@ def _changes(before: Any, after: Any, place: str) -> Iterator[Change]:
 
 
 def judge_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """What kind of change the losses show; None if none has changed.
+    """Return what kind of change the losses show; None if none has changed.
 
     In double precision rounding is tiny in the first steps, so that a difference means other mathematics.
 
@@ -171,7 +171,7 @@ def judge_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | 
 
 
 def _close(before: Sequence[float], after: Sequence[float], epsilon: float) -> bool:
-    """Whether losses agree up to rounding that grows from step to step."""
+    """Return whether losses agree up to rounding that grows from step to step."""
     bounds = (FIRST * epsilon * GROWTH**step for step in range(len(before)))
     pairs = zip(before, after, bounds, strict=False)
     return len(before) == len(after) and all(

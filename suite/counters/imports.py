@@ -16,7 +16,7 @@ def main(module: str) -> None:
 
 
 def _standard(name: str) -> bool:
-    """Whether a module belongs to Python; the names of some begin with an underscore and the platform."""
+    """Return whether a module belongs to Python; the names of some begin with an underscore and the platform."""
     return name in sys.stdlib_module_names or name.startswith("_")
 
 

@@ -48,7 +48,7 @@ def count_programs(engine: Any, warm: Callable[[], None], steps: Callable[[], No
 
 
 def counts_of(program: Any) -> dict[str, int]:
-    """The counts of a compiled program.
+    """Return the counts of a compiled program.
 
     Args:
         program: a `jax.stages.Compiled`.

@@ -38,7 +38,7 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def counted(overrides: Sequence[str]) -> dict[str, Any]:
-    """The counts and the losses of a run's first steps.
+    """Return the counts and the losses of a run's first steps.
 
     Raises:
         UserError: if the run's configuration is wrong, or needs several processes.

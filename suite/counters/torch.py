@@ -55,7 +55,7 @@ def count_operators(engine: Any, warm: Callable[[], None], steps: Callable[[], N
 
 
 def _peak(events: Iterable[Any]) -> int:
-    """The largest sum of allocations less releases, in the order in which they were made; events of the profiler."""
+    """Compute the largest sum of allocations less releases, in the order of the profiler's events."""
     memory = [event for event in events if event.name() == "[memory]"]
     sizes = (event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns()))
     return max(accumulate(sizes), default=0)

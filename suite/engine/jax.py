@@ -163,7 +163,7 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------- programs
     def _stages(self, step: int, run: Any, batch: Any, key: Any, hyper: Any) -> dict[Any, Any]:
-        """The programs of step `step` by key: (body, arguments, specs of the arguments, spec of the result)."""
+        """Return the programs of step `step` by key: (body, arguments, specs of the arguments, spec of the result)."""
         phase, state = self.plan.phase(step), self.layout.state_spec(run)
         between = {"grads": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
         rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
@@ -220,7 +220,7 @@ class Engine:
         self.programs.seconds += time.perf_counter() - began
 
     def _preparing(self, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
-        """The programs of `prepare`: a batch's statistics, and the optimizer's initialisation with their mean."""
+        """Make the programs of `prepare`: a batch's statistics, and the optimizer's initialisation with their mean."""
         labels = "sampled" if "sampled" in self.plan.phase(0) else "given"
         body = functools.partial(self.maths.prepared, labels=labels)
         specs, spec = (self.layout.state_spec(run), P(AXIS), P()), self.layout.spec(run["opt"])
@@ -273,12 +273,12 @@ class Engine:
             return loss
 
     def _with_hyper(self, hyper: Tree) -> Tree:
-        """The optimizer's state with this step's hyper-parameters, for the programs that run before the gradient."""
+        """Put this step's hyper-parameters into the optimizer's state, for programs that run before the gradient."""
         state = self.run["opt"]
         return state | {"hyper": state["hyper"] | jax.device_put(hyper, self.layout.whole)}
 
     def _moving(self, task: Sparse, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
-        """The programs of a move: the reset of moved blocks, and if the task uses it the gradient of whole matrices."""
+        """Make the programs of a move: reset moved blocks, and if the task uses it, whole matrices' gradient."""
         state, specs = self.layout.state_spec(run), {name: P() for name in task.matrices()}
         blocks = {f"{name}.weight": run["params"][f"{name}.weight"].shape[:1] for name in specs}
         masks = {name: jax.ShapeDtypeStruct(shape, bool, sharding=self.layout.whole) for name, shape in blocks.items()}
@@ -336,7 +336,7 @@ class Engine:
         return Evaluation(predict, self.maths.model, self.layout, specs, ledger, self.seed)
 
     def _host(self, value: Array, name: str = "evaluation") -> np.ndarray:
-        """The whole array on every host; see `Evaluation.host`."""
+        """Return the whole array on every host; see `Evaluation.host`."""
         return self._evaluation.host(value, name)
 
     def compare(self) -> None:
@@ -393,7 +393,7 @@ class Engine:
         return arrays, {"tree": None, "own": own}
 
     def _meaning(self, path: Sequence[Any]) -> str:
-        """The kind of a split array of the run, in words."""
+        """Return the kind of a split array of the run, in words."""
         part = path[0].key
         if part in ("carry", "comm"):
             return engine.CARRY if part == "carry" else engine.RESIDUALS
@@ -421,7 +421,7 @@ class Engine:
         }
 
     def _counted(self) -> dict[str, float] | None:
-        """The optimizer's counts, or None: a step that failed may have deleted its donated state."""
+        """Return the optimizer's counts, or None: a step that failed may have deleted its donated state."""
         state = self.run["opt"]
         deleted = any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
         return self.optimizer.facts(state) if "facts" in self.needs and not deleted else None

@@ -63,7 +63,7 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
         jax.eval_shape(lambda p: loss(p, *arguments, tap=lambda name, x, y: outputs.add(name, y)), weights)
         if missing := sorted(set(optimizer.layers) - {name for name, _ in outputs.values}):
             raise UserError(
-                f"observing: the loss does not tap {', '.join(missing)}; type y = tap(name, x, y) behind each layer, "
+                f"observing: the loss does not tap {', '.join(missing)}; write y = tap(name, x, y) behind each layer, "
                 "and go on with y"
             )
         probes = {call: jnp.zeros(value.shape, value.dtype) for call, value in outputs.values.items()}

@@ -68,7 +68,7 @@ class Layout:
         return NamedSharding(self.mesh, P(AXIS))
 
     def is_split(self, path: Sequence[Any]) -> bool:
-        """Whether a leaf of the run is split by rank: it is below a key `owned`, or part of a table."""
+        """Return whether a leaf of the run is split by rank: it is below a key `owned`, or part of a table."""
         return any(getattr(key, "key", None) in {"owned", *self.tables} for key in path)
 
     def spec(self, value: Any) -> Any:

@@ -81,7 +81,7 @@ class Evaluation:
         return jax.jit(self._model.encode), jax.jit(self._model.decode_step)
 
     def host(self, value: Array, name: str) -> np.ndarray:
-        """The whole array on every host. One that is split over processes is gathered, as `name` in the ledger."""
+        """Return the whole array on every host; one split over processes is gathered, as `name` in the ledger."""
         if not value.is_fully_addressable and not value.is_fully_replicated:
             world = self.layout.mesh.size
             self.ledger.add([entry("all_gather", name, str(value.dtype), value.nbytes // world, world)])

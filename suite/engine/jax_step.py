@@ -266,7 +266,7 @@ class Maths:
         return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=untouched)[0]
 
     def _clipped(self, grads: Tree, params: Tree, reduce: Reduce) -> Tree:
-        """The gradient, scaled to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
+        """Scale the gradient to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
         if not self.clip_norm:
             return grads
         square = sum(jnp.vdot(grad, grad) for name, grad in grads.items() if name not in self.tables)
@@ -285,7 +285,7 @@ def context(run: Tree, batch: Tree, carry: Tree, key: Any) -> Tree:
 
 
 def untouched(name: str, x: Array, y: Array) -> Array:
-    """The tap that changes nothing."""
+    """Return the tap that changes nothing."""
     return y
 
 

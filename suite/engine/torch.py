@@ -224,7 +224,7 @@ class Engine:
         self.optimizer.reset(masks)
 
     def _micro(self, batch: Batch) -> list[Tree]:
-        """The batch on the device, split into `accumulate` micro-batches."""
+        """Return the batch on the device, split into `accumulate` micro-batches."""
         values = {name: self._tensor(value) for name, value in batch.items()}
         parts = {name: value.chunk(self.accumulate) for name, value in values.items()}
         return [{name: part[i] for name, part in parts.items()} for i in range(self.accumulate)]

@@ -40,7 +40,7 @@ class Copy:
 
 
 def find_accepted(folder: Path) -> list[Entry]:
-    """The results that are already in a folder of results; other JSON files are left out."""
+    """Find the results that are already in a folder of results; other JSON files are left out."""
     entries = []
     for path in sorted(folder.glob("*/*.json")) if folder.is_dir() else ():
         with suppress(Unreadable):
@@ -51,7 +51,7 @@ def find_accepted(folder: Path) -> list[Entry]:
 
 
 def is_accepted(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two results have the same content, whatever the order of keys and the spaces between them."""
+    """Return whether two results have the same content, whatever the order of keys and the spaces between them."""
     return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
@@ -128,7 +128,7 @@ def write_accepted(planned: Sequence[Copy]) -> None:
 
 
 def recorded_digest(path: Path) -> str | None:
-    """The digest of a result's log, recorded when the result was submitted; None if there is none.
+    """Return the digest of a result's log, recorded when the result was submitted; None if there is none.
 
     Args:
         path: of the result.

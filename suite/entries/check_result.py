@@ -131,12 +131,12 @@ def _log_clock(events: "tuple[Event, ...] | list[dict[str, Any]]") -> Iterator[s
 
 
 def bounds(metric: str) -> tuple[float, float] | None:
-    """The range of a metric's values, if it is known."""
+    """Return the range of a metric's values, if it is known."""
     return next((limits for name, limits in RANGES.items() if metric == name or metric.startswith(f"{name}_")), None)
 
 
 def _ranges(result: Mapping[str, Any]) -> Iterator[str]:
-    """The first value of each metric that is outside the metric's range."""
+    """Yield the first value of each metric that is outside the metric's range."""
     seen: set[str] = set()
     for point in result["curve"]:
         for name, value in point["metrics"].items():

@@ -46,7 +46,7 @@ def check_set(entries: Sequence[Entry]) -> Iterator[Finding]:
 
 
 def _settings(entry: Entry) -> dict[str, Any]:
-    """The settings of a run that can change a number, as dotted keys."""
+    """Return the settings of a run that can change a number, as dotted keys."""
     return select_settings(record.load_run(entry.result), ("weights", "measurement"))
 
 
@@ -64,7 +64,7 @@ def row_name(entry: Entry) -> str:
 
 
 def _differing(row: Sequence[Entry]) -> list[str]:
-    """The settings in which results differ. A setting that older results lack counts only if others differ in it."""
+    """Find the settings in which results differ; one that older results lack counts only if others differ in it."""
     settings = [_settings(entry) for entry in row]
     names = sorted({name for values in settings for name in values})
     return [
@@ -162,7 +162,7 @@ def _without_clock(point: Mapping[str, Any]) -> list[Any]:
 
 
 def _unchecked(entries: Sequence[Entry]) -> Iterator[Finding]:
-    """What results do not contain, so that nobody can check it from them."""
+    """Yield what results do not contain, so that nobody can check it from them."""
     alone = [entry for entry in entries if entry.events is None]
     if alone:
         sentence = (

@@ -27,7 +27,7 @@ def check_entries(entries: Sequence[Entry]) -> list[Finding]:
 
 
 def check_paths(paths: Sequence[Path]) -> tuple[int, list[Finding]]:
-    """The findings about the results that paths name.
+    """Return the findings about the results that paths name.
 
     Args:
         paths: result files, run directories, or folders with either.

@@ -20,7 +20,7 @@ Counts = dict[str, Counter[str]]
 
 
 def count_results() -> Counts | None:
-    """The number of committed results by group and name; None if the suite is installed without results."""
+    """Return the number of committed results by group and name; None if the suite is installed without results."""
     folder = Path(str(resources.files("suite.results")))
     if not (folder / "runs").is_dir():
         return None
@@ -41,7 +41,7 @@ def _results(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _source(recipe: str) -> str:
-    """The name of a recipe in results: its file name if it was tuned here, else the published row or code it cites."""
+    """Name a recipe in results: by its file if it was tuned here, else by the published row or code that it cites."""
     source = load.read_preset("recipe", recipe).get("tuning", {}).get("source", recipe)
     return recipe if source.startswith("$") else source
 

@@ -42,7 +42,7 @@ def add_baselines(members: dict[str, list[str]]) -> None:
 
 
 def read_condition(result: Result) -> dict[str, Any]:
-    """What must be equal for two results to rank together, apart from the target."""
+    """Return what must be equal for two results to rank together, apart from the target."""
     spec, data = result["spec"], result["data"]
     run = record.load_run(result)
     source = run.init_from if isinstance(run, Run) else None
@@ -60,7 +60,7 @@ def read_condition(result: Result) -> dict[str, Any]:
 
 
 def _task_settings(run: AnyRun) -> dict[str, Any]:
-    """The settings of a task that change data, model or metric, as nested dictionaries."""
+    """Return the settings of a task that change data, model or metric, as nested dictionaries."""
     settings: dict[str, Any] = {}
     for key, value in select_settings(run, ("measurement",)).items():
         if not key.startswith("task."):
@@ -76,7 +76,7 @@ def _task_settings(run: AnyRun) -> dict[str, Any]:
 
 
 def select_reported(files: Mapping[str, Result]) -> dict[str, Result]:
-    """The results that count. Those of a tuned recipe with a seed of its tuning do not, where there are others.
+    """Return the results that count. Those of a tuned recipe with a seed of its tuning do not, where there are others.
 
     `suite tune` chooses settings by these seeds, so such a result was judged by its own choice. It counts only as long
     as its method has no other result on the same task and data, with the same framework, communication and devices.
@@ -98,7 +98,7 @@ def select_reported(files: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def read_rung(target: Mapping[str, Any]) -> dict[str, Any]:
-    """The target of an entry of a result's ladder, without the run's progress."""
+    """Read the target of an entry of a result's ladder, without the run's progress."""
     return {key: target[key] for key in ("metric", "value", "higher_is_better")}
 
 

@@ -41,7 +41,7 @@ class Row(_Strict):
     backend: Literal["torch", "jax"] | None = None
 
     def matches(self, result: Mapping[str, Any]) -> bool:
-        """Whether a result belongs to the row."""
+        """Return whether a result belongs to the row."""
         spec = result["spec"]
         data = spec["config"]["task"].get("data") or result["data"]["name"]
         words = {"data": data, **{name: spec[name] for name in ("task", "optimizer", "comm", "backend")}}
@@ -70,7 +70,7 @@ class Doubt(_Strict):
         return self
 
     def concerns(self, result: Mapping[str, Any]) -> bool:
-        """Whether the doubt is about a result; a file's name ends with the hash of the result's configuration."""
+        """Return whether the doubt is about a result; a file's name ends with the hash of its configuration."""
         if self.row is not None:
             return self.row.matches(result)
         return any(re.search(rf"-{re.escape(result['hash'])}(-x[0-9a-f]+)?\.json$", file) for file in self.results)
@@ -78,7 +78,7 @@ class Doubt(_Strict):
 
 @cache
 def list_doubts() -> list[Doubt]:
-    """The doubts that are committed, by name.
+    """List the doubts that are committed, by name.
 
     Raises:
         Unreadable: if a file does not follow the format.
@@ -88,7 +88,7 @@ def list_doubts() -> list[Doubt]:
 
 
 def about(doubts: Iterable[Doubt], files: Iterable[str], results: Iterable[Mapping[str, Any]] = ()) -> list[Doubt]:
-    """The doubts about some results, in their order.
+    """Return the doubts about some results, in their order.
 
     Args:
         doubts: to choose from.
@@ -105,7 +105,7 @@ def about(doubts: Iterable[Doubt], files: Iterable[str], results: Iterable[Mappi
 
 
 def read_doubts(path: Path) -> tuple[bytes, Doubt]:
-    """The bytes of a doubt's file, and the doubt.
+    """Read the bytes of a doubt's file, and the doubt.
 
     Raises:
         Unreadable: if the file does not follow the format.
@@ -117,7 +117,7 @@ def read_doubts(path: Path) -> tuple[bytes, Doubt]:
 
 
 def parse_doubts(content: bytes, name: str) -> Doubt:
-    """The doubt in a file's content.
+    """Return the doubt in a file's content.
 
     Args:
         content: of the file.

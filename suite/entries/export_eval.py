@@ -36,7 +36,7 @@ class Source:
 
 
 def eval_record(result: Result, source: Source) -> dict[str, Any]:
-    """The record of a result.
+    """Return the record of a result.
 
     Args:
         result: contents of a result.json.

@@ -28,7 +28,7 @@ LACKING = {
 
 
 def format_log(result: Result) -> Iterator[str]:
-    """The lines of a result's log.
+    """Yield the lines of a result's log.
 
     Args:
         result: contents of a result.json.

@@ -22,7 +22,7 @@ def not_yaml(error: Exception) -> str:
 
 
 def first_fault(error: ValidationError, model: type[BaseModel], text: str, *, apart: Collection[str] = ()) -> str:
-    """The first fault of a file, in one line.
+    """Return the first fault of a file, in one line.
 
     Args:
         error: of `model.model_validate`.
@@ -51,7 +51,7 @@ def first_fault(error: ValidationError, model: type[BaseModel], text: str, *, ap
 
 
 def _model_at(model: type[BaseModel], place: Place) -> type[BaseModel] | None:
-    """The format of the entry at a place; None if it is no model."""
+    """Return the format of the entry at a place; None if it is no model."""
     for part in place:
         if isinstance(part, str):
             field = model.model_fields.get(part)
@@ -63,7 +63,7 @@ def _model_at(model: type[BaseModel], place: Place) -> type[BaseModel] | None:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models in a type such as `Measure | None` or `tuple[Check, ...]`."""
+    """Yield the models in a type such as `Measure | None` or `tuple[Check, ...]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
@@ -71,7 +71,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def line_of(text: str, place: Place) -> int:
-    """The line of an entry; if the file does not have it, that of the entry around it.
+    """Return the line of an entry; if the file does not have it, that of the entry around it.
 
     Args:
         text: content of the file, in YAML.

@@ -175,7 +175,7 @@ def read_results(files: Iterable[Path]) -> tuple[list[Result], list[str]]:
 
 
 def parse_result(text: str) -> Result:
-    """The result that a file contains.
+    """Return the result that a file contains.
 
     Raises:
         ValueError: if the text is no result that the leaderboard can use.
@@ -202,7 +202,7 @@ def parse_result(text: str) -> Result:
 
 
 def _deeper(value: Any, levels: int) -> bool:
-    """Whether objects and lists are nested more than so many levels deep."""
+    """Return whether objects and lists are nested more than so many levels deep."""
     if not isinstance(value, dict | list):
         return False
     inner = value.values() if isinstance(value, dict) else value

@@ -50,7 +50,7 @@ def escape_text(value: object) -> str:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The content of a regular file.
+    """Read the content of a regular file.
 
     Args:
         path: the file.
@@ -76,7 +76,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(content: bytes) -> Any:
-    """The JSON value in a file's content.
+    """Return the JSON value in a file's content.
 
     Raises:
         Unreadable: with one line for each fault.

@@ -48,7 +48,7 @@ class Checked:
 
 
 def list_files(path: Path) -> list[Path]:
-    """The result files that a path names.
+    """List the result files that a path names.
 
     Args:
         path: a file; a run directory; a folder with run directories; or a folder of result files, which is what a
@@ -72,14 +72,14 @@ def list_files(path: Path) -> list[Path]:
             raise Unreadable(f"contains more than {MOST_FILES:,} result files; name smaller folders")
     runs = [file for file in found if file.name == own.name]
     if not found and (path / HEADER).exists():
-        raise Unreadable("is a run that has not finished; type its command again to continue it, then name it again")
+        raise Unreadable("is a run that has not finished; run its command again to continue it, then name it again")
     if not found:
         raise Unreadable(f"contains no result.json; {REMEDY}")
     return sorted(runs or found)
 
 
 def read_submission(path: Path) -> tuple[bytes, Result]:
-    """The bytes of a file, and the object in it, which has the version number of a result.
+    """Read the bytes of a file, and the object in it, which has the version number of a result.
 
     Raises:
         Unreadable: if it is no result of this version; one line for each fault.
@@ -169,7 +169,7 @@ def _number_faults(entry: Entry) -> Iterator[str]:
 
 
 def name_of(result: Result) -> Path:
-    """The folder and name of a result among others, made of checked words only: task/data-optimizer-backend-s0-hash.
+    """Name a result's folder and file with checked words only: task/data-optimizer-backend-s0-hash.
 
     Args:
         result: contents of a result.json that follows the schema.

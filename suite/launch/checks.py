@@ -69,7 +69,7 @@ def parse_whole(key: str, value: Any) -> int:
 
 
 def _modules(run: Run) -> Iterator[str]:
-    """The modules that must support the run's backend: the task, the optimizer and the parts of the channels."""
+    """Yield the modules that must support the run's backend: the task, the optimizer and the parts of the channels."""
     yield run.task.module
     yield run.optimizer.module
     comm = run.comm

@@ -13,12 +13,12 @@ DIFFERENCES = 3  # settings that a message names
 
 
 def locate_run(run: AnyRun) -> Path:
-    """The directory of a run's first execution: `run_dir`, or `runs/<task>/<hash>`."""
+    """Return the directory of a run's first execution: `run_dir`, or `runs/<task>/<hash>`."""
     return Path(run.run_dir or Path("runs") / run.task.name / hash_run(run))
 
 
 def has_begun(directory: Path) -> bool:
-    """Whether the run in a directory has made a step, a checkpoint or a result; True also if its log is damaged."""
+    """Return whether a directory's run has made a step, a checkpoint or a result, or has a damaged log."""
     log = directory / "events.jsonl"
     outputs = (directory / "result.json", directory / checkpoint.NAME / "index.json", directory / checkpoint.BEFORE)
     if any(path.exists() for path in outputs):

@@ -71,7 +71,7 @@ def make_task(run: AnyRun, *, absent: bool = False) -> Task:
 
 
 def count_threads(run: AnyRun) -> int:
-    """The number of threads of one process.
+    """Return the number of threads of one process.
 
     `threads=auto` takes OMP_NUM_THREADS where the user has set it, else divides the cores among the processes of this
     host.
@@ -90,7 +90,7 @@ def count_threads(run: AnyRun) -> int:
 
 
 def count_processes(run: AnyRun) -> int:
-    """The number of processes: `launch.processes`; if it is auto, one per device in torch, and 1 in jax."""
+    """Return the number of processes: `launch.processes`; if it is auto, one per device in torch, and 1 in jax."""
     if isinstance(run, BaselineRun):
         return 1
     setting = run.launch.processes
@@ -229,14 +229,14 @@ def _write_result(run: AnyRun, task: Task, directory: Path, header: dict[str, An
 
 
 def exit_code(run: AnyRun, result: Mapping[str, Any]) -> int:
-    """The exit code of a finished run: 0, 1 (failed) or 3 (target missed under require=target)."""
+    """Return the exit code of a finished run: 0, 1 (failed) or 3 (target missed under require=target)."""
     if run.require == "target" and not all(target["reached"] for target in result["targets"]):
         return MISSED
     return EXIT[result["outcome"]["kind"]]
 
 
 def make_header(run: AnyRun, command: list[str], task: Task) -> dict[str, Any]:
-    """The header of an execution: what is known before it starts."""
+    """Return the header of an execution: what is known before it starts."""
     facts = environment.capture_environment() | {"data": dependencies.hash_data(task.data)}
     if code := dependencies.hash_outside_code(run.plain()):
         facts["members"] = code

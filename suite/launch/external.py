@@ -86,7 +86,7 @@ def launch(
 
 
 def settings_of(run: Run) -> ExternalLaunch:
-    """The settings of this launcher."""
+    """Return the settings of this launcher."""
     assert isinstance(run.launch, ExternalLaunch)
     return run.launch
 
@@ -125,7 +125,7 @@ def check_launch(run: Run, *, apart: bool = False) -> tuple[int, int]:
             raise UserError(f"launch.{key}: missing; {node.hint}")
     rank, ranks = checks.parse_whole("launch.rank", node.rank), checks.parse_whole("launch.processes", node.processes)
     if not 0 <= rank < ranks:
-        raise UserError(f"launch.rank={rank}: with launch.processes={ranks}, type a rank from 0 to {ranks - 1}")
+        raise UserError(f"launch.rank={rank}: with launch.processes={ranks}, set a rank from 0 to {ranks - 1}")
     if world % ranks or (run.backend == "torch" and world != ranks):
         rule = "torch needs one per device" if run.backend == "torch" else "they cannot share the devices equally"
         raise UserError(f"world={world}: {ranks} processes were started, and {rule}; set world={ranks}")
@@ -160,7 +160,7 @@ def _run(run: Run, task: Task, decision: Mapping[str, Any], rank: int) -> int:
     if "error" in decision:
         raise UserError(decision["error"])
     if decision["hash"] != hash_run(run):
-        raise UserError("this process has a different configuration than rank 0; type the same command for every rank")
+        raise UserError("this process has a different configuration than rank 0; run the same command for every rank")
     if "code" in decision:
         return decision["code"]
     directory = Path(decision["directory"])

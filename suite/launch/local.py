@@ -123,7 +123,7 @@ def claim_directory(
     try:
         if directory.look() != directory.state:
             raise UserError(
-                f"{directory.path}: another process has just used this directory; type the same command again"
+                f"{directory.path}: another process has just used this directory; run the same command again"
             )
         if directory.state == "new":
             _start(run, header, directory.path)
@@ -276,7 +276,7 @@ def _children(run: AnyRun, directory: Path, ranks: int, lock: int) -> int:
 
 
 def _reported(errors: int) -> str:
-    """The errors that ranks have written into the pipe: each message once, with its ranks if the messages differ."""
+    """Collect the errors that ranks wrote into the pipe: each message once, with its ranks if messages differ."""
     try:
         lines = os.read(errors, 2**20).decode().splitlines()
     except BlockingIOError:
@@ -307,7 +307,7 @@ def _await(children: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _exit_code(children: list[subprocess.Popen[bytes]], *, quiet: bool) -> int:
-    """The exit code of rank 0, or of a rank that failed; prints which ranks failed.
+    """Return the exit code of rank 0, or of a rank that failed; prints which ranks failed.
 
     Args:
         children: one process for each rank.

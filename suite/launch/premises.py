@@ -50,7 +50,7 @@ def list_missing(run: AnyRun) -> list[str]:
 
 
 def count_gpus() -> int:
-    """The number of NVIDIA GPUs that a run could use here, from the driver and CUDA_VISIBLE_DEVICES."""
+    """Return the number of NVIDIA GPUs that a run could use here, from the driver and CUDA_VISIBLE_DEVICES."""
     if shutil.which("nvidia-smi") is None:
         return 0
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)

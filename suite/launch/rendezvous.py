@@ -99,12 +99,12 @@ def _listening(address: str, port: int) -> socket.socket:
             errno.EACCES: "is reserved for root",
         }.get(error.errno or 0, f"cannot be used ({error.strerror})")
         raise UserError(
-            f"launch.address={address}: port {port} {reason}, or type another port, the same for every rank"
+            f"launch.address={address}: port {port} {reason}, or set another port, the same for every rank"
         ) from error
 
 
 def _greeting(visitor: socket.socket) -> dict[str, int] | None:
-    """The rank and the number of ranks that a process sends; None for a process that sends something else."""
+    """Return the rank and the number of ranks that a process sends; None for a process that sends something else."""
     try:
         visitor.settimeout(GREETING)
         message = json.loads(visitor.recv(LINE))
@@ -123,7 +123,7 @@ def _join(joined: dict[int, socket.socket], greeting: dict[str, int], visitor: s
     fault = ""
     if greeting["ranks"] != ranks:
         fault = (
-            f"launch.processes={ranks} on rank 0, but {greeting['ranks']} on rank {rank}; type the same for every rank"
+            f"launch.processes={ranks} on rank 0, but {greeting['ranks']} on rank {rank}; set the same for every rank"
         )
     elif not 0 < rank < ranks or (rank in joined and _waits(joined[rank])):
         fault = f"launch.rank={rank}: two processes have this rank; give each process its own, 0 to {ranks - 1}"
@@ -134,7 +134,7 @@ def _join(joined: dict[int, socket.socket], greeting: dict[str, int], visitor: s
 
 
 def _waits(visitor: socket.socket) -> bool:
-    """Whether a process that has joined still waits; a process that was restarted has left."""
+    """Return whether a process that has joined still waits; a process that was restarted has left."""
     visitor.setblocking(False)
     try:
         return visitor.recv(1, socket.MSG_PEEK) != b""
@@ -183,7 +183,7 @@ def _report(rank: int, ranks: int, address: str, host: str, port: int, deadline:
         except (ValueError, KeyError, TypeError):
             fault = (
                 f"launch.address={address}: the process that answers there is not rank 0 of this run, or it has "
-                "ended; see rank 0's output, or type another port, the same for every rank"
+                "ended; see rank 0's output, or set another port, the same for every rank"
             )
     if fault:
         raise UserError(fault)
@@ -203,7 +203,7 @@ def _connection(address: str, host: str, port: int, deadline: float) -> socket.s
         except socket.gaierror as error:
             if waited > min(deadline, UNKNOWN):
                 raise UserError(
-                    f"launch.address={address}: the host {host} is unknown on this machine; type rank 0's name or "
+                    f"launch.address={address}: the host {host} is unknown on this machine; set rank 0's name or "
                     "address as the other ranks see it"
                 ) from error
         except OSError as error:

@@ -37,7 +37,7 @@ Events = list[dict[str, Any]]
 
 
 def list_modules(node: Any, key: str = "") -> list[str]:
-    """The modules that a configuration names: `module`, and an external optimizer's `torch` and `jax`."""
+    """List the modules that a configuration names: `module`, and an external optimizer's `torch` and `jax`."""
     if isinstance(node, dict):
         return sorted({name for key, value in node.items() for name in list_modules(value, key)})
     return [node] if isinstance(node, str) and key in ("module", "torch", "jax") else []
@@ -97,7 +97,7 @@ def repeat_run(result: Mapping[str, Any], events: Events | None, run: AnyRun, *,
 
 
 def _same(result: Mapping[str, Any], run: AnyRun) -> tuple[bool, str]:
-    """Whether the numbers must be equal bit for bit; and otherwise what differs from the recorded run."""
+    """Return whether the numbers must be equal bit for bit; and otherwise what differs from the recorded run."""
     if resumed := result.get("resumed_anyway"):
         changed = " and ".join(dict.fromkeys(part for segment in resumed for part in segment["changed"]))
         return False, f"changed during the run (resume=anyway): {changed}"
@@ -119,7 +119,7 @@ def _fitted_again(result: Mapping[str, Any], run: AnyRun) -> tuple[list[str], st
 
 
 def losses_agree(expected: float | None, actual: float | None, allowed: float) -> bool:
-    """Whether two losses differ at most by the share `allowed`; a loss that is not finite is None (old logs: NaN)."""
+    """Return whether two losses differ by at most the share `allowed`; None (old logs: NaN) was not finite."""
     expected, actual = record.drop_infinities(expected), record.drop_infinities(actual)
     if expected is None or actual is None:
         return expected is actual
@@ -127,7 +127,7 @@ def losses_agree(expected: float | None, actual: float | None, allowed: float) -
 
 
 def allow_difference(step: int, precision: str) -> float:
-    """The largest allowed relative difference between two losses at a step (from 1), for different rounding."""
+    """Return the largest allowed relative difference between two losses at a step (from 1), for different rounding."""
     return min(MOST, FIRST * EPSILON[precision] * float(GROWTH) ** min(step - 1, 20))
 
 
@@ -150,7 +150,7 @@ def _premises(result: Mapping[str, Any], run: AnyRun) -> Iterator[str]:
     task, absent = describe_task(run)
     if absent:
         raise UserError(
-            f"cannot repeat the steps here; missing {absent[0]}. Type --data-dir DIR; to check only the numbers, type "
+            f"cannot repeat the steps here; missing {absent[0]}. Add --data-dir DIR; to check only the numbers, add "
             "--steps 0"
         )
     targets = [Target(entry["metric"], entry["value"], entry["higher_is_better"]) for entry in result["targets"]]
@@ -171,7 +171,7 @@ def _paired(recorded: Events, repeated: Events, kind: str, name: str, steps: int
 
 
 def first_steps(run: AnyRun, steps: int) -> Events:
-    """Run the first steps in processes of their own; return the events, possibly of a few steps more.
+    """Run the first steps in separate processes; return the events, possibly of a few steps more.
 
     Raises:
         UserError: if the run made no step, with the end of its output.
@@ -209,7 +209,7 @@ def _events(log: Path) -> Events:
 
 
 def _enough(events: Events, steps: int) -> bool:
-    """Whether the log has `steps` steps, and the evaluation after the last of them if there is one."""
+    """Return whether the log has `steps` steps, and the evaluation after the last of them if there is one."""
     past = any(event["event"] == "step" and event["step"] > steps for event in events)
     return past or any(event["event"] == "evaluated" and (event["step"] or 0) >= steps for event in events)
 

@@ -41,7 +41,7 @@ def launch(
     Args:
         run: the run.
         command: what was typed after `suite`.
-        apart: ignored, because every run is a job of its own.
+        apart: ignored, because every run is a separate job.
         parent: id of the sweep's MLflow run.
         report_directory: called with the run's directory.
 
@@ -78,7 +78,7 @@ def import_submitit() -> Any:
 
 
 def request_resources(run: Run) -> dict[str, Any]:
-    """The resources to request, as parameters of submitit.
+    """Return the resources to request, as parameters of submitit.
 
     Raises:
         UserError: if the ranks cannot be divided among the nodes and tasks.
@@ -133,13 +133,13 @@ def _wait(job: Any) -> int:
 
 
 def settings_of(run: Run) -> SlurmLaunch:
-    """The settings of this launcher."""
+    """Return the settings of this launcher."""
     assert isinstance(run.launch, SlurmLaunch)
     return run.launch
 
 
 def describe_rank(job: Any, settings: SlurmLaunch) -> ExternalLaunch:
-    """The rank of a task, and rank 0's address, as `suite.launch.external` reads them.
+    """Return the rank of a task, and rank 0's address, as `suite.launch.external` reads them.
 
     Args:
         job: submitit.JobEnvironment, which reads Slurm's variables.

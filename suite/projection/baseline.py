@@ -41,7 +41,7 @@ def find_measured(run: BaselineRun, folder: Path = Path("runs")) -> dict[str, An
 
 
 def format_plan(planned: Mapping[str, Any], run: BaselineRun) -> list[str]:
-    """The plan as lines of text."""
+    """Return the plan as lines of text."""
     near = planned["measured"]
     time = "unknown: runs/ has no result of this baseline on the same task and data"
     if near:

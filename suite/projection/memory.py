@@ -48,7 +48,7 @@ def estimate_memory(run: Run, task: Task) -> dict[str, int]:
 
 
 def _optimizer_elements(optimizer: Mapping[str, Any], task: Task, counts: Mapping[str, int]) -> int:
-    """The number of elements in an optimizer's state."""
+    """Return the number of elements in an optimizer's state."""
     averages = 0
     for name in AVERAGES:
         zero = name == "momentum" and not optimizer.get(name)  # no velocity is stored then
@@ -64,7 +64,7 @@ def _optimizer_elements(optimizer: Mapping[str, Any], task: Task, counts: Mappin
 
 
 def _squares(shape: tuple[int, ...], optimizer: Mapping[str, Any]) -> int:
-    """The number of elements of one square matrix for each of the two sides of a parameter.
+    """Return the number of elements of one square matrix for each of the two sides of a parameter.
 
     `block_size` splits a side into blocks; a side longer than `max_size` has no matrix.
     """
@@ -74,7 +74,7 @@ def _squares(shape: tuple[int, ...], optimizer: Mapping[str, Any]) -> int:
 
 
 def describe_device(run: Run) -> tuple[int, str]:
-    """The memory of one device in bytes, and the device in words.
+    """Return the memory of one device in bytes, and the device in words.
 
     A GPU's memory is read from the driver. Without a GPU, `USUAL` is assumed. Ranks on the CPU share the host's memory.
     """

@@ -67,7 +67,7 @@ def plan_partition(
 
 
 def format_plan(planned: Mapping[str, Any], run: Run) -> list[str]:
-    """The plan as lines of text."""
+    """Return the plan as lines of text."""
     head = [planned["task"], run.scale, planned["data"], run.optimizer.name, run.backend]
     return [
         " · ".join([*head, f"{run.world:,} devices", f"network {planned['network']}"]),

@@ -91,7 +91,7 @@ class Model:
         )
 
     def _largest(self, kind: str) -> tuple[Group, Place]:
-        """The ranks that average the most gradients of one kind: those of a stage of a pipeline, otherwise all."""
+        """Find the ranks that average the most gradients of one kind: those of a pipeline's stage, otherwise all."""
         shapes, kinds = self.task.shapes(), setup.find_kinds(self.task)
 
         def values(item: tuple[Group, Place]) -> tuple[bool, int]:
@@ -102,7 +102,7 @@ class Model:
         return max(self.places, key=values)
 
     def _with_mode(self, mode: str, place: Place) -> Run:
-        """The run with one candidate as its communication mode, for ranks in one place."""
+        """Return the run with one candidate as its communication mode, for ranks in one place."""
         comm = self.modes[mode].model_copy(update={"ranks_per_host": place.locals})
         return self.run.model_copy(update={"world": place.world, "comm": comm})
 
@@ -155,7 +155,7 @@ class Model:
 
 @functools.cache
 def declare_error(codec: Codec) -> float:
-    """The relative error that a codec declares for normal numbers: RMS of its bound divided by RMS of the numbers."""
+    """Compute a codec's declared relative error for normal numbers: RMS of its bound over RMS of the numbers."""
     values = np.random.default_rng(0).normal(size=SAMPLE).astype(np.float32)
     bound = codec.bound(values).astype(np.float64)
     return float(np.sqrt(np.mean(bound**2) / np.mean(values.astype(np.float64) ** 2)))
@@ -176,5 +176,5 @@ def _fitted(rows: np.ndarray, seconds: np.ndarray) -> Network:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation of a few values; 0 for fewer than two."""
+    """Return the standard deviation of a few values; 0 for fewer than two."""
     return statistics.stdev(values) if len(values) > 1 else 0.0

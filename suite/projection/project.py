@@ -44,12 +44,12 @@ class Sent:
 
 
 def without_projection(run: Run) -> Run:
-    """The run that would be started: without the settings of a projection."""
+    """Return the run that would be started: without the settings of a projection."""
     return run.model_copy(update={"network": None, "compute_seconds": None, "inverse_seconds": 0.0})
 
 
 def place_ranks(run: Run) -> Run:
-    """The run with the ranks per host of its network, if it has one and comm.ranks_per_host is auto."""
+    """Return the run with the ranks per host of its network, if it has one and comm.ranks_per_host is auto."""
     if not run.network or run.comm.ranks_per_host != "auto":
         return run
     ranks = min(run.network.ranks_per_host or run.world, run.world)
@@ -57,7 +57,7 @@ def place_ranks(run: Run) -> Run:
 
 
 def _parameters(task: Task) -> dict[str, int]:
-    """The number of elements of each parameter that all ranks hold, in the model's order."""
+    """Return the number of elements of each parameter that all ranks hold, in the model's order."""
     replicated = ("parameter", "replicated")
     return {
         name: math.prod(spec.shape) for name, spec in task.shapes().items() if (spec.kind, spec.placement) == replicated
@@ -70,7 +70,7 @@ def _map(function: Callable[[Item], Value], items: Iterable[Item]) -> list[Value
 
 
 def list_gradients(run: Run, task: Task, kind: str | None = None, names: Collection[str] | None = None) -> list[Sent]:
-    """What one reduction of the gradients sends, by the ledger's formulas.
+    """Return what one reduction of the gradients sends, by the ledger's formulas.
 
     With a leader topology, rank 0 is a leader. Tables split by rows are not included.
 
@@ -98,7 +98,7 @@ def list_gradients(run: Run, task: Task, kind: str | None = None, names: Collect
 
 
 def list_refreshes(run: Run, task: Task) -> list[list[tuple[Exchange, Sent, Sent]]] | None:
-    """What the optimizer exchanges with the owners of its factors.
+    """Return what the optimizer exchanges with the owners of its factors.
 
     Returns:
         For each step of a refresh cycle, (an Exchange, what is sent to its owners, what they send back). None if it is
@@ -139,7 +139,7 @@ def list_refreshes(run: Run, task: Task) -> list[list[tuple[Exchange, Sent, Sent
 
 
 def _reached(task: Task) -> dict[str, float]:
-    """The share of the backward pass that is over before each gradient, estimated by parameters as in `_shares`."""
+    """Estimate the share of the backward pass that is over before each gradient, by parameters as in `_shares`."""
     counts = _parameters(task)
     total, done, shares = sum(counts.values()), 0, {}
     for name in reversed(counts):
@@ -237,7 +237,7 @@ def _refreshed(
     seconds: Callable[[Sent], float],
     reached: Mapping[str, float],
 ) -> list[Refresh]:
-    """The refreshes of one step; `inverse` is the seconds that all inverses need on one device."""
+    """Return the refreshes of one step; `inverse` is the seconds that all inverses need on one device."""
     total = sum(exchange.total for exchange, _, _ in exchanges)
     return [
         Refresh(
@@ -262,7 +262,7 @@ def travel_seconds(sent: Sent, place: Place, net: Network, run: Run) -> float:
 
 
 def only_copies(codec: Codec, itemsize: int) -> bool:
-    """Whether a codec only copies, judged by the length of its payload."""
+    """Return whether a codec only copies, judged by the length of its payload."""
     return codec.nbytes(1000, itemsize) == 1000 * itemsize
 
 
@@ -280,7 +280,7 @@ def host_bytes(
 
 
 def _each_crosses(buckets: Sequence[Sent], cycle: Sequence[Sequence[tuple[Exchange, Sent, Sent]]]) -> bool:
-    """Whether an all-to-all of all ranks is used; a host's link then carries the bytes of each of its ranks."""
+    """Return whether an all-to-all of all ranks is used; a host's link then carries the bytes of each of its ranks."""
     exchanged = [sent for exchanges in cycle for _, *both in exchanges for sent in both]
     return any(
         (item.operation, item.level) == ("all_to_all", "flat")
@@ -307,7 +307,7 @@ def optimizer_bytes(cycle: Sequence[Sequence[tuple[Exchange, Sent, Sent]]] | Non
 
 
 def optimizer_text(exchanged: Mapping[str, float] | None) -> str:
-    """The end of a line about the gradients' bytes: the optimizer's bytes, as `optimizer_bytes` returns them."""
+    """Return the end of a line about the gradients' bytes: the optimizer's bytes, as `optimizer_bytes` returns them."""
     if exchanged is None:
         return "; the optimizer's exchanges are not counted"
     every = f"mean of {exchanged['steps']} steps" if exchanged["steps"] > 1 else "if all are refreshed"

@@ -47,7 +47,7 @@ class Row:
 
 @cache
 def _texts() -> dict[str, str]:
-    """The text of every file of published rows, by file name."""
+    """Return the text of every file of published rows, by file name."""
     folder = resources.files("suite.results") / "published"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     return {file.name: file.read_text(encoding="utf-8") for file in files}
@@ -72,7 +72,7 @@ def load_rows() -> tuple[Row, ...]:
 
 
 def find_rows(task: str, *, model: str | None = None) -> tuple[Row, ...]:
-    """The rows that runs of a task can be compared with, sorted by id.
+    """Find the rows that runs of a task can be compared with, sorted by id.
 
     Only files that mention the task are parsed.
 
@@ -86,7 +86,7 @@ def find_rows(task: str, *, model: str | None = None) -> tuple[Row, ...]:
 
 
 def find_row(id: str) -> Row:
-    """The row with an id.
+    """Find the row with an id.
 
     Raises:
         UserError: if there is no such row; names the nearest ids.

@@ -24,7 +24,7 @@ def _table() -> dict[str, Any]:
 
 
 def select_comparable(rows: Iterable[Row], task: str) -> list[Row]:
-    """The rows that report the task's metric for one of its models, in their order."""
+    """Return the rows that report the task's metric for one of its models, in their order."""
     protocol = _table()["tasks"].get(task)
     if protocol is None:
         return []
@@ -41,7 +41,7 @@ def select_comparable(rows: Iterable[Row], task: str) -> list[Row]:
 
 
 def list_methods(name: str) -> frozenset[str]:
-    """The papers' names of an optimizer or baseline of this suite."""
+    """List the papers' names of an optimizer or baseline of this suite."""
     return frozenset(_table()["methods"].get(name, ()))
 
 

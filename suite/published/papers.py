@@ -12,7 +12,7 @@ FEW = 3  # row ids that a line lists
 
 
 def find_repeated(overrides: Iterable[str]) -> Row | None:
-    """The published row that `experiment=` names; None without `experiment=`, or if the user wrote the experiment."""
+    """Find the published row that `experiment=` names; None without one, or if the user wrote the experiment."""
     chosen = dict(override.split("=", 1) for override in clean_overrides(overrides) if "=" in override)
     try:
         return published.find_row(chosen["experiment"]) if "experiment" in chosen else None
@@ -21,7 +21,7 @@ def find_repeated(overrides: Iterable[str]) -> Row | None:
 
 
 def list_devices(rows: Iterable[Row], *, batch_size: int) -> list[dict[str, Any]]:
-    """The numbers of devices that published rows used.
+    """List the numbers of devices that published rows used.
 
     Args:
         rows: the task's published rows.

@@ -75,7 +75,7 @@ def _folders(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
 
 
 def _package(name: str) -> tuple[Path, list[Path]]:
-    """The folder that contains a top-level package, and its files; no files for the suite and installed packages."""
+    """Find a top-level package's folder and files; no files for the suite and installed packages."""
     spec = None if name == "suite" else _spec(name)
     if spec is None:
         return Path(), []
@@ -97,13 +97,13 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _installed(path: Path) -> bool:
-    """Whether a file belongs to an installed package or to Python, whose versions are hashed already."""
+    """Return whether a file belongs to an installed package or to Python, whose versions are hashed already."""
     standard = Path(sysconfig.get_path("stdlib")).resolve()
     return bool(VERSIONED & set(path.parts)) or path.resolve().is_relative_to(standard)
 
 
 def _files(root: Path) -> list[Path]:
-    """The files of code below a folder, without hidden folders and installed packages."""
+    """Return the files of code below a folder, without hidden folders and installed packages."""
     files = [path for path in root.rglob("*") if path.suffix in CODE and path.is_file()]
     return sorted(path for path in files if not _skipped(path.relative_to(root).parts))
 
@@ -113,7 +113,7 @@ def _skipped(parts: Iterable[str]) -> bool:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """The top-level packages that a file imports anywhere; none if it is not valid Python."""
+    """Yield the top-level packages that a file imports anywhere; none if it is not valid Python."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

@@ -53,7 +53,7 @@ def describe_machine() -> str:
 
 
 def describe_environment(environment: Mapping[str, Any]) -> str:
-    """The same of the machine of a result, from its environment."""
+    """Return the same of the machine of a result, from its environment."""
     gpus = environment.get("gpus") or ()
     return ", ".join([environment["cpu"], f"{environment['cores']} cores", *map(str, gpus)])
 
@@ -79,7 +79,7 @@ def compute_fingerprint(environment: dict[str, Any], *, device: str, threads: in
 
 
 def list_changes(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """The differences between two environments that change the fingerprint, one entry in words for each fact.
+    """List the differences between two environments that change the fingerprint, one entry in words for each fact.
 
     Args:
         there: the earlier environment.
@@ -110,7 +110,7 @@ def _described(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
 
 
 def hash_source() -> str:
-    """The sha256 (16 digits) of all files of the installed suite that can change a number, with its members."""
+    """Return the sha256 (16 digits) of all files of the installed suite that can change a number, with its members."""
     digest = hashlib.sha256()
     for name in ("suite", "suite.tasks", "suite.optimizers", "suite.comm", "suite.conf"):
         root = Path(next(iter(importlib.import_module(name).__path__)))
@@ -122,13 +122,13 @@ def hash_source() -> str:
 
 @functools.cache
 def hash_packages() -> str:
-    """The sha256 (16 digits) of the names and versions of all installed packages."""
+    """Return the sha256 (16 digits) of the names and versions of all installed packages."""
     versions = sorted({f"{d.metadata['Name']}=={d.version}".lower() for d in importlib.metadata.distributions()})
     return hashlib.sha256("\n".join(versions).encode()).hexdigest()[:16]
 
 
 def read_revision() -> tuple[str | None, bool | None]:
-    """The checkout's commit, and whether it has uncommitted changes apart from results; None outside a checkout."""
+    """Read the checkout's commit, and whether files other than results have changed; None outside a checkout."""
     root = Path(suite.__file__).parent.parent
 
     def git(*arguments: str) -> str:
@@ -143,7 +143,7 @@ def read_revision() -> tuple[str | None, bool | None]:
 
 
 def read_versions(names: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
-    """The versions of the packages that are installed, by name."""
+    """Read the versions of the packages that are installed, by name."""
     found = {}
     for name in names:
         try:
@@ -154,7 +154,7 @@ def read_versions(names: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
 
 
 def _gpus() -> list[str]:
-    """The models of the GPUs that the driver lists; none if CUDA_VISIBLE_DEVICES is empty."""
+    """Return the models of the GPUs that the driver lists; none if CUDA_VISIBLE_DEVICES is empty."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return []
     texts = [path.read_text() for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]

@@ -66,7 +66,7 @@ class Log:
         return {"bytes": self._size, "crc32": self._sum}
 
     def _is_there(self) -> bool:
-        """Whether the path still names the open file."""
+        """Return whether the path still names the open file."""
         return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
 
     def close(self) -> None:

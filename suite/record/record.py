@@ -171,7 +171,7 @@ def _cost(facts: Mapping[str, Any], samples: int) -> dict[str, Any]:
 
 
 def _usage(segments: list[dict[str, Any]], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The bytes sent and the peak memory of each segment, up to its last checkpoint, or to the end of the run.
+    """Return the bytes sent and the peak memory of each segment, up to its last checkpoint, or to the end of the run.
 
     Work after a segment's last checkpoint is lost and not counted. Logs of older versions contain only the last
     segment's numbers; then only these are returned.
@@ -186,7 +186,7 @@ def _largest(values: Iterable[int | None]) -> int | None:
 
 
 def _bytes(segments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sum of all segments' bytes by the ledger; on the test bed also by the kernel, and the ratio of the two.
+    """Sum all segments' bytes by the ledger; on the test bed also by the kernel, with the ratio of the two.
 
     With several ranks on a host there is no ratio, because a rank's bytes may stay inside the host.
     """
@@ -211,19 +211,19 @@ def _quantiles(seconds: list[float]) -> dict[str, float | None]:
 
 
 def describe_data(data: Data) -> dict[str, Any]:
-    """The entry `data` of a result."""
+    """Return the entry `data` of a result."""
     optional = ("dropped", "dropped_unit", "dropped_of")  # left out if empty, as in older results
     entry = {name: value for name, value in asdict(data).items() if name != "stamp" and (name not in optional or value)}
     return {**entry, "samples": dict(data.samples), "skipped": list(data.skipped), "label": str(data)}
 
 
 def identify_data(entry: Mapping[str, Any]) -> str:
-    """The identity of a result's data. For generated data it includes the sizes, which older results lack."""
+    """Return the identity of a result's data. For generated data it includes the sizes, which older results lack."""
     return sized(entry["identity"], entry["samples"]) if entry["kind"] == "generated" else entry["identity"]
 
 
 def read_data(entry: Mapping[str, Any]) -> Data:
-    """The data that a result's entry `data` describes; older results lack some fields."""
+    """Read the data that a result's entry `data` describes; older results lack some fields."""
     known = {field.name for field in fields(Data)}
     return Data(**{name: value for name, value in entry.items() if name in known})
 
@@ -303,7 +303,7 @@ def _read(config: str) -> AnyRun:
 
 
 def hash_of(result: Mapping[str, Any]) -> str:
-    """The hash of a result's run, as it was computed when the result was made."""
+    """Return the hash of a result's run, as it was computed when the result was made."""
     if result["schema"] != 1:
         return hash_run(load_run(result))
     settings = {key: value for key, value in result["spec"]["config"].items() if key not in UNHASHED_IN_1}
@@ -316,7 +316,7 @@ def is_baseline(spec: Mapping[str, Any]) -> bool:
 
 
 def method_of(spec: Mapping[str, Any]) -> str:
-    """The method of a result's `spec` as it is printed: the optimizer's name, or `trees (baseline)`."""
+    """Return the method of a result's `spec` as it is printed: the optimizer's name, or `trees (baseline)`."""
     return f"{spec['baseline']} (baseline)" if is_baseline(spec) else spec["optimizer"]
 
 

@@ -87,7 +87,7 @@ class Benchmark:
         return (*self.run, *rest)
 
     def value(self, result: Mapping[str, Any], wall: float) -> float:
-        """The compared number of a finished run.
+        """Return the compared number of a finished run.
 
         Args:
             result: of the run.
@@ -106,7 +106,7 @@ class Benchmark:
 
 
 def read_benchmarks(path: Path | None = None) -> list[Benchmark]:
-    """The benchmarks of a YAML file; by default the suite's own.
+    """Read the benchmarks of a YAML file; by default the suite's own.
 
     Raises:
         UserError: naming the entry that is wrong.

@@ -13,7 +13,7 @@ from suite.regress.sides import Side, at, build_side, find_repository
 
 
 def list_commits(folder: Path, first: str, last: str) -> list[str]:
-    """The commits after `first` up to `last` along the first parents, oldest first.
+    """List the commits after `first` up to `last` along the first parents, oldest first.
 
     Raises:
         UserError: if `last` does not descend from `first`.
@@ -88,7 +88,7 @@ def _compare(
     say: Callable[[str], None],
     report: Callable[[Outcome], None],
 ) -> str:
-    """The worst answer of all benchmarks."""
+    """Return the worst answer of all benchmarks."""
     say(f"comparing {(b.commit or b.name)[:12]} with {(a.commit or a.name)[:12]}")
     outcomes = Session((a, b), benchmarks, limits, report=report).run()
     states = [answer(outcome, limits, len(outcomes)) for outcome in outcomes]

@@ -39,7 +39,7 @@ class Change:
 
 
 def find_changes(values: Sequence[float], *, level: float = LEVEL, seed: int = 0) -> list[Change]:
-    """The changes of a series of positive values, in order.
+    """Find the changes of a series of positive values, in order.
 
     Args:
         values: in the order of time.
@@ -87,7 +87,7 @@ def _split(segment: np.ndarray, level: float, rng: np.random.Generator) -> tuple
 
 
 def _block(segment: np.ndarray, place: int) -> int:
-    """The length of a block: best for the variance of a mean of an autoregressive series (Carlstein 1986, section 4).
+    """Compute the block's length that is best for an autoregressive series' mean (Carlstein 1986, section 4).
 
     The correlation of neighbours is estimated with the levels before and after `place` removed.
     """
@@ -102,7 +102,7 @@ def _block(segment: np.ndarray, place: int) -> int:
 
 
 def _statistics(series: np.ndarray) -> np.ndarray:
-    """The statistic for each place with LEAST values on both sides, (series, places)."""
+    """Return the statistic for each place with LEAST values on both sides, (series, places)."""
     count = series.shape[1]
     before = np.arange(1, count)
     sums = np.cumsum(series - series.mean(1, keepdims=True), 1)[:, :-1]

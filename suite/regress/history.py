@@ -49,7 +49,7 @@ class Series:
 
 
 def read_history(paths: Sequence[Path]) -> list[Series]:
-    """The series in some reports.
+    """Read the series in some reports.
 
     Args:
         paths: files, or folders with them.
@@ -89,7 +89,7 @@ def format_history(series: Iterable[Series]) -> Iterator[str]:
 
 
 def as_dict(series: Iterable[Series]) -> list[dict[str, Any]]:
-    """The series and their changes, for JSON."""
+    """Return the series and their changes, for JSON."""
     return [
         {
             "benchmark": one.benchmark.name,

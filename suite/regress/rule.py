@@ -51,7 +51,7 @@ class Look:
 
 
 def look_at(ratios: Sequence[float], margin: float = MARGIN, alpha: float = ALPHA) -> Look:
-    """What the ratios of some rounds show.
+    """Return what the ratios of some rounds show.
 
     Args:
         ratios: B over A, one per round, positive.
@@ -70,7 +70,7 @@ def look_at(ratios: Sequence[float], margin: float = MARGIN, alpha: float = ALPH
 
 
 def _look(ratios: Sequence[float], margin: float, alpha: float, statistic: Statistic) -> Look:
-    """What one statistic shows."""
+    """Return what one statistic shows."""
     decision = decide(ratios, None, 1 + margin, statistic, alpha, log=True)
     state: State = "undecided"
     if len(ratios) >= LEAST:
@@ -101,7 +101,7 @@ class Verdict:
 
 
 def judge_ratios(first: Look, second: Look | None) -> Verdict:
-    """The answer from the first look and, after an alarm, from the confirming one.
+    """Return the answer from the first look and, after an alarm, from the confirming one.
 
     Args:
         first: of the first rounds.

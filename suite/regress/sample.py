@@ -98,7 +98,7 @@ class Run:
             os.killpg(self._process.pid, number)
 
     def value(self) -> float:
-        """The number that is compared.
+        """Return the number that is compared.
 
         Raises:
             RunFailedError: if the run failed or took too long, with the end of its output.
@@ -106,7 +106,7 @@ class Run:
         if self._output is None:
             self._signal(signal.SIGKILL)
             output = ""
-            with suppress(subprocess.TimeoutExpired):  # a process in a session of its own may hold the pipe
+            with suppress(subprocess.TimeoutExpired):  # a process in another session may hold the pipe
                 output, _ = self._process.communicate(timeout=GRACE)
             self._fail(f"a run took longer than {LIMIT:g} s", output)
         code, result = self._process.returncode, self._path / "run" / "result.json"
@@ -137,7 +137,7 @@ class Sampler:
         self._seconds: dict[Benchmark, float] = {}  # of a step
 
     def __call__(self, sides: Sequence[Side], benchmark: Benchmark, core: int | None) -> list[float]:
-        """Run a benchmark once on each side, in processes of their own, and return the numbers that are compared.
+        """Run a benchmark once on each side, in separate processes, and return the numbers that are compared.
 
         The sides take turns if the compared number is seconds of a step. Before the first turn, a rehearsal measures
         them. A longer time, such as that of compiling, would contain stops; and several ranks have processes of their
@@ -166,7 +166,7 @@ class Sampler:
 
 
 def count_ranks(sides: Sequence[Side], benchmark: Benchmark) -> int:
-    """The most devices of a run."""
+    """Return the most devices of a run."""
     words = [*benchmark.run, *(word for side in sides for word in side.overrides)]
     counts = [word.partition("=")[2] for word in words if word.lstrip("+").startswith("world=")]
     return max((int(count) for count in counts if count.isdecimal()), default=1)
@@ -203,7 +203,7 @@ def in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn
 
 
 def _prepare(core: int | None) -> None:
-    """What a new process does before it starts: stay on one core, and end with the command, also if it is stopped."""
+    """Prepare a new process: it stays on one core, and ends with the command, also if it is stopped."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     if LIBC is not None:
@@ -211,7 +211,7 @@ def _prepare(core: int | None) -> None:
 
 
 def list_cores(ranks: int) -> list[int | None]:
-    """The cores that rounds use, one after the other; only None for a run of several ranks, which need several.
+    """List the cores that rounds use, one after the other; only None for a run of several ranks, which need several.
 
     Args:
         ranks: processes of a run.

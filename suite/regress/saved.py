@@ -43,7 +43,7 @@ class Saved:
 
 
 def list_files(path: Path) -> list[Path]:
-    """The JSON files in a folder and below it, or the file itself."""
+    """List the JSON files in a folder and below it, or the file itself."""
     return sorted(path.rglob("*.json")) if path.is_dir() else [path]
 
 
@@ -57,7 +57,7 @@ def read_report(file: Path) -> Report:
 
 
 def find_saved(path: Path, metric: str) -> Saved:
-    """The measurements in a file or folder, of reports and of results.
+    """Find the measurements in a file or folder, of reports and of results.
 
     A benchmark of results is named after task, data, optimizer, communication mode, number of ranks and backend.
 
@@ -82,7 +82,7 @@ def find_saved(path: Path, metric: str) -> Saved:
 
 
 def list_shared(sides: Sequence[Saved], alone: bool) -> list[Benchmark]:
-    """The benchmarks that saved sides have in common.
+    """List the benchmarks that saved sides have in common.
 
     Args:
         sides: the saved ones, one or two.

@@ -48,7 +48,7 @@ class Outcome:
     error: str | None = None
 
     def looks(self, limits: Limits, family: int) -> tuple[Look, Look | None] | None:
-        """What the rounds show; None before the first one.
+        """Return what the rounds show; None before the first one.
 
         Args:
             limits: margin and error rate.
@@ -64,7 +64,7 @@ class Outcome:
         return both[0], both[1]
 
     def verdict(self, limits: Limits, family: int) -> Verdict | None:
-        """The answer so far; None before the first round."""
+        """Return the answer so far; None before the first round."""
         looks = self.looks(limits, family)
         return judge_ratios(*looks) if looks else None
 
@@ -113,7 +113,7 @@ class Session:
         return self.outcomes
 
     def _open(self, outcome: Outcome) -> bool:
-        """Whether another round may change the answer."""
+        """Return whether another round may change the answer."""
         if outcome.error:
             return False
         looks = outcome.looks(self.limits, len(self.outcomes))
@@ -127,7 +127,7 @@ class Session:
         return second is None or (second.state == "undecided" and second.rounds < self.limits.rounds)
 
     def _most(self, benchmark: Benchmark) -> float:
-        """The rounds for which both sides have measurements."""
+        """Return the rounds for which both sides have measurements."""
         return min((len(side.saved.values[benchmark]) for side in self.sides if side.saved), default=float("inf"))
 
     def _round(self, outcome: Outcome) -> None:
@@ -148,7 +148,7 @@ class Session:
         rounds.append((values[0], values[1]))
 
     def _order(self, benchmark: Benchmark, number: int) -> tuple[int, int]:
-        """The side that starts first in a round, and the other one.
+        """Return the side that starts first in a round, and the other one.
 
         The process that starts second is slower (by 0.6 % in results/processes.csv). So two rounds in a row have both
         orders; which comes first is random.

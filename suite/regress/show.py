@@ -87,7 +87,7 @@ def reasons(outcomes: Sequence[Outcome], limits: Limits) -> list[str]:
 
 
 def markdown(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> str:
-    """The answer as one table, for a comment on a pull request."""
+    """Return the answer as one table, for a comment on a pull request."""
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     for row in rows(outcomes, limits):
         state = f"**{row[-1]}**" if row[-1] in ("slower", "failed") else row[-1]
@@ -102,7 +102,7 @@ def _escaped(text: str) -> str:
 
 
 def as_dict(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> dict[str, Any]:
-    """The answer and every measurement, for JSON."""
+    """Return the answer and every measurement, for JSON."""
     return {
         "schema": SCHEMA,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -129,7 +129,7 @@ def _entry(outcome: Outcome, verdict: Verdict | None, limits: Limits, outcomes: 
 
 
 def junit(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> str:
-    """The answer as JUnit's XML: a benchmark that is slower is a failure, and an undecided one is skipped."""
+    """Return the answer as JUnit's XML: a benchmark that is slower is a failure, and an undecided one is skipped."""
     states = [answer(outcome, limits, len(outcomes)) for outcome in outcomes]
     suite = ElementTree.Element(
         "testsuite",

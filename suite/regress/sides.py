@@ -46,11 +46,11 @@ class Side:
     saved: Saved | None = None
 
     def command(self, overrides: Sequence[str]) -> list[str]:
-        """The command line of a run."""
+        """Return the command line of a run."""
         return [str(self.python), "-m", "suite", *overrides, *self.overrides]
 
     def environment(self) -> dict[str, str]:
-        """The environment variables of a run: one thread, and the side's own code first."""
+        """Return the environment variables of a run: one thread, and the side's own code first."""
         path = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         return os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
@@ -93,30 +93,30 @@ def build_side(typed: str, report: Callable[[str], None], metric: str = "step") 
 
 
 def at(side: Side, commit: str) -> str:
-    """What to type for a side at another commit, with the same overrides, requirements and interpreter."""
+    """Return what to run for a side at another commit, with the same overrides, requirements and interpreter."""
     kept = (word for word in shlex.split(side.name) if _is_setting(word))
     return shlex.join([commit, *kept])
 
 
 def _is_setting(word: str) -> bool:
-    """Whether a word of a side is a requirement, an override or an interpreter."""
+    """Return whether a word of a side is a requirement, an override or an interpreter."""
     executable = Path(word).is_file() and os.access(word, os.X_OK)
     return bool(REQUIREMENT.fullmatch(word) or OVERRIDE.fullmatch(word)) or executable
 
 
 def is_saved(typed: str) -> bool:
-    """Whether a side is a JSON file or a folder other than the working directory."""
+    """Return whether a side is a JSON file or a folder other than the working directory."""
     return typed.endswith(".json") or (Path(typed).is_dir() and Path(typed).resolve() != Path.cwd())
 
 
 def find_repository(folder: Path) -> Path | None:
-    """The root of the git checkout around a folder; None outside of one."""
+    """Find the root of the git checkout around a folder; None outside of one."""
     done = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=folder, capture_output=True, text=True)
     return Path(done.stdout.strip()) if done.returncode == 0 else None
 
 
 def resolve_commit(folder: Path, word: str) -> str:
-    """The commit that a word names.
+    """Return the commit that a word names.
 
     Raises:
         UserError: if it names none.

@@ -185,7 +185,7 @@ def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
 
 
 def _added(override: str) -> list[str]:
-    """The words for Hydra: keys are added where no file has them, because the check of the run knows all keys.
+    """Return the words for Hydra: keys are added where no file has them, because the check of the run knows all keys.
 
     A whole part, as in `comm.codec={…}`, is replaced, because the new codec may lack options of the old one.
     """
@@ -269,7 +269,7 @@ def _check_types(node: Mapping[str, Any], defaults: Mapping[str, Any], group: st
 
 
 def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The part of a composed configuration that a baseline reads.
+    """Return the part of a composed configuration that a baseline reads.
 
     Raises:
         UserError: the baseline is for another task, or an override is a setting that it does not read.
@@ -289,12 +289,12 @@ def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
 
 
 def _brings_optimizer(recipe: str | None, directory: Path | None) -> bool:
-    """Whether a recipe overrides the optimizer. Published ones do; tuned ones are chosen by the optimizer's name."""
+    """Return whether a recipe overrides the optimizer. Published ones do; the optimizer's name selects tuned ones."""
     return any("override /optimizer" in entry for entry in read_preset("recipe", recipe, directory).get("defaults", []))
 
 
 def _codec(value: Any, directory: Path | None = None) -> Any:
-    """The codec of `partition.activations`: that of a preset of `comm`, as in `partition.activations=fp8`.
+    """Return the codec of `partition.activations`: that of a preset of `comm`, as in `partition.activations=fp8`.
 
     Raises:
         UserError: there is no preset of that name, or it names no codec.

@@ -67,7 +67,7 @@ def render_page() -> str:
 
 
 def _table(title: str, settings: type[Declared], *, effects: bool) -> list[str]:
-    """The lines of one table."""
+    """Return the lines of one table."""
     head = ["| setting | default | meaning | affects |", "|---|---|---|---|"]
     lines = ["", f"## {title}", "", *(head if effects else ["| setting | default | meaning |", "|---|---|---|"])]
     for key, default, meaning in list_rows(settings):

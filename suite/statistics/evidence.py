@@ -41,7 +41,7 @@ def t_evidence(t: NDArray[np.floating] | float, n: NDArray[np.integer] | int) ->
 
 
 def critical_t(n: int, alpha: float = 0.05) -> float:
-    """The t statistic at which `t_evidence` reaches 1/alpha; infinite if n values can never reach it.
+    """Return the t statistic at which `t_evidence` reaches 1/alpha; infinite if n values can never reach it.
 
     At alpha = 0.05, beside the usual critical value for one look:
 
@@ -85,7 +85,7 @@ def critical_count(n: int, alpha: float = 0.05) -> int | None:
 
 
 def sign_evidence(n: int) -> Iterator[tuple[int, float]]:
-    """The counts of n values on one side that are more than half, from n downwards, and the evidence of each."""
+    """Yield the counts of n values on one side that are more than half, from n downwards, and the evidence of each."""
     tail = 2 ** (n + 1) - 1  # Σ C(n + 1, j) over j ≤ count
     for count in range(n, n // 2, -1):
         uniform = tail / ((n + 1) * math.comb(n, count))  # = 2^(n + 1) ∫ p^count (1 − p)^(n − count) dp on [1/2, 1]

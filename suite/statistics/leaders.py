@@ -76,7 +76,7 @@ def find_separation(a: Row, b: Row, alpha: float = 0.05, *, resolution: float = 
 
 
 def compare_pairs(a: Row, b: Row) -> Iterator[tuple[Observation, Observation]]:
-    """The observations that are compared: of equal seeds, or in the order of seeds if the rows share none."""
+    """Return the observations that are compared: of equal seeds, or in the order of seeds if the rows share none."""
     shared = sorted(a.keys() & b.keys())
     if shared:
         return ((a[seed], b[seed]) for seed in shared)
@@ -84,7 +84,7 @@ def compare_pairs(a: Row, b: Row) -> Iterator[tuple[Observation, Observation]]:
 
 
 def find_leader(rows: Sequence[Row], alpha: float = 0.05) -> int | None:
-    """The row that is separable from every other one; None if there is no such row, or only one.
+    """Find the row that is separable from every other one; None if there is no such row, or only one.
 
     The probability that a row is ever named that is not truly best is at most alpha, although the data choose the row,
     and whenever seeds are added to any row. Proof: let b be a truly best row of k. Naming another row i requires that
@@ -107,7 +107,7 @@ def find_leader(rows: Sequence[Row], alpha: float = 0.05) -> int | None:
 
 
 def tied_with_leader(rows: Sequence[Row], alpha: float = 0.05) -> tuple[int, ...]:
-    """The rows that may be best: those from which no other row is separable as the earlier one.
+    """Return the rows that may be best: those from which no other row is separable as the earlier one.
 
     They include every truly best row, at all times, with probability at least 1 − alpha if there is one such row; the
     proof is that of `leader`. (If several rows are equally best, each is included with probability at least 1 −
@@ -128,12 +128,12 @@ def tied_with_leader(rows: Sequence[Row], alpha: float = 0.05) -> tuple[int, ...
 
 
 def _level(rows: Sequence[Row], alpha: float) -> float:
-    """The level of one comparison."""
+    """Return the level of one comparison."""
     return alpha / max(1, len(rows) - 1)
 
 
 def _log_ratio(a: Observation, b: Observation, resolution: float) -> Interval:
-    """The logarithms of ratios that agree with a pair; equal bounds if nothing is missed or rounded."""
+    """Return the logarithms of ratios that agree with a pair; equal bounds if nothing is missed or rounded."""
     if not a.reached and not b.reached:
         return Interval(-math.inf, math.inf)
     if not a.reached:

@@ -29,7 +29,7 @@ class Profile:
     score: float | None
 
     def share(self, tau: float) -> float:
-        """The share of this method's tasks with a ratio of at most tau.
+        """Return the share of this method's tasks with a ratio of at most tau.
 
         Raises:
             ValueError: if the method was run on no task.
@@ -39,13 +39,13 @@ class Profile:
         return sum(ratio <= tau and math.isfinite(ratio) for ratio in self.ratios.values()) / len(self.ratios)
 
     def points(self, tau_max: float = TAU_MAX) -> list[tuple[float, float]]:
-        """The corners of the profile as (tau, share), for a figure with steps."""
+        """Return the corners of the profile as (tau, share), for a figure with steps."""
         taus = sorted({1.0, tau_max} | {ratio for ratio in self.ratios.values() if ratio <= tau_max})
         return [(tau, self.share(tau)) for tau in taus]
 
 
 def compute_profiles(times: Mapping[str, Mapping[str, float | None]], tau_max: float = TAU_MAX) -> dict[str, Profile]:
-    """The profile of every method.
+    """Compute the profile of every method.
 
     Args:
         times: by method and task, the steps (or seconds) of the median seed to the target. None or infinity: the

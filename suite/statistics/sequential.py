@@ -181,7 +181,7 @@ def exponential(number: float) -> float:
 
 
 def median_of(numbers: NDArray[np.floating]) -> float:
-    """The median; infinite if half of the values or more are."""
+    """Return the median; infinite if half of the values or more are."""
     ordered = np.sort(numbers)
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
@@ -189,7 +189,7 @@ def median_of(numbers: NDArray[np.floating]) -> float:
 def _seeds_for_mean(
     numbers: NDArray[np.floating], above: float, below: float, alpha: float, resolution: float
 ) -> int | None:
-    """The least number of further values that decide, if mean and standard deviation stay the same."""
+    """Return the least number of further values that decide, if mean and standard deviation stay the same."""
     n = len(numbers)
     spread = float(numbers.std(ddof=1)) if n > 1 else 0.0
     if spread <= 1e-12 * float(np.abs(numbers).max()) and not resolution:
@@ -205,7 +205,7 @@ def _seeds_for_mean(
 
 
 def seeds_for_share(share: float, n: int, alpha: float) -> int | None:
-    """The least number of values beyond n at which a share of all of them suffices to bound the median.
+    """Return the least number of values beyond n at which a share of all of them suffices to bound the median.
 
     Args:
         share: of the values that lie on one side.

@@ -33,7 +33,7 @@ def share_interval(ones: int, n: int, alpha: float = 0.05) -> Interval:
     limit = math.log(1 / alpha)
 
     def excluded(p: float) -> bool:
-        """Whether p in (0, 1) has too much evidence against it."""
+        """Return whether p in (0, 1) has too much evidence against it."""
         return mixture - ones * math.log(p) - (n - ones) * math.log1p(-p) >= limit
 
     middle = ones / n
@@ -43,7 +43,7 @@ def share_interval(ones: int, n: int, alpha: float = 0.05) -> Interval:
 
 
 def _edge(inside: float, outside: float, excluded: Callable[[float], bool]) -> float:
-    """The boundary between a value that is not excluded and one that is."""
+    """Return the boundary between a value that is not excluded and one that is."""
     for _ in range(BISECTIONS):
         middle = (inside + outside) / 2
         if excluded(middle):

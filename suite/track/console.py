@@ -27,7 +27,7 @@ PLAIN_WIDTH, LEAST_WIDTH, MOST_WIDTH = 120, 80, 120  # columns
 
 
 def make_printer() -> "rich.console.Console":
-    """The console that prints tables, as wide as the terminal, within `LEAST_WIDTH` and `MOST_WIDTH`."""
+    """Return the console that prints tables, as wide as the terminal, within `LEAST_WIDTH` and `MOST_WIDTH`."""
     import rich.console
 
     terminal = sys.stdout.isatty()
@@ -177,7 +177,7 @@ def format_metric(name: str, metrics: Mapping[str, float | None]) -> str:
 
 
 def format_distance(target: Target, metrics: Mapping[str, float | None]) -> str:
-    """The distance of the metrics to a target in words: `9.5 short`, or `0.2 over` if lower is better."""
+    """Return the distance of the metrics to a target in words: `9.5 short`, or `0.2 over` if lower is better."""
     value = metrics[target.metric]
     if value is None:
         return "undefined"
@@ -198,7 +198,7 @@ MUCH = 0.01  # share of dropped samples above which the first line mentions them
 
 
 def describe_run(run: AnyRun, task: Task) -> str:
-    """The first line of a run: task, scale, data, optimizer, backend and devices, or a baseline."""
+    """Return the first line of a run: task, scale, data, optimizer, backend and devices, or a baseline."""
     scale, data = run.scale, task.data
     size = f"{sum(data.samples.values()):,} {data.unit}"
     parts = [

@@ -108,7 +108,7 @@ def replay(client: Client, directory: Path, *, parent: str | None = None) -> tup
 
 
 def _complete(run: Run, view: View, parent: str | None) -> bool:
-    """Whether an MLflow run has everything of a run directory."""
+    """Return whether an MLflow run has everything of a run directory."""
     tags = run.data.tags
     return (
         view.digests().items() <= tags.items() and run.info.status == view.status and parent in (None, tags.get(PARENT))

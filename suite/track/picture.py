@@ -52,11 +52,11 @@ def draw_curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
 
 
 def _drawn(value: float | None) -> float:
-    """The value to plot: NaN, which leaves a gap in the line, for an undefined metric."""
+    """Return the value to plot: NaN, which leaves a gap in the line, for an undefined metric."""
     return math.nan if value is None else value
 
 
 def _mode(decision: Mapping[str, Any]) -> str:
-    """The communication mode of a decision, in one line or one line for each kind of parameter."""
+    """Return the communication mode of a decision, in one line or one line for each kind of parameter."""
     mode = decision["mode"]
     return mode if isinstance(mode, str) else "\n".join(f"{kind}: {name}" for kind, name in mode.items())

@@ -51,14 +51,14 @@ def list_points(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]], 
 
 
 def _series(event: Mapping[str, Any]) -> dict[str, float | None]:
-    """The values of one event that form curves, by key."""
+    """Return the values of one event that form curves, by key."""
     if event["event"] == "step":
         return {"train/loss": event["loss"]}
     return {f"valid/{name}": value for name, value in event.get("metrics", {}).items()}
 
 
 def _totals(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """The values of a whole run, by key."""
+    """Return the values of a whole run, by key."""
     quantiles = {f"step_seconds/{name}": value for name, value in result["step_seconds"].items()}
     names = ("train_seconds", "wall_seconds", "compile_seconds", "peak_memory_bytes", "parameters", "steps", "samples")
     counted = {"flops": result["flops"]["trained"]} if "flops" in result else {}

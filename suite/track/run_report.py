@@ -35,7 +35,7 @@ class Report:
 
 
 def make_report(result: Result, *, claims: Sequence[str] = (), curve: bytes | None = None) -> Report:
-    """What there is to say about a run.
+    """Return what there is to say about a run.
 
     Args:
         result: contents of its result.json.
@@ -103,7 +103,7 @@ def environment(result: Result) -> list[list[str]]:
 
 
 def render_page(reports: Sequence[Report], kind: str) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Args:
         reports: of one or several runs.

@@ -33,12 +33,12 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}
 
 
 def find_address(uri: str | None = None) -> str:
-    """The tracking URI: `uri`, else MLFLOW_TRACKING_URI, else a database in the current directory."""
+    """Find the tracking URI: `uri`, else MLFLOW_TRACKING_URI, else a database in the current directory."""
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT
 
 
 def how_to_open(uri: str | None = None) -> str:
-    """The command to type, or the address to open in a browser, to see the runs."""
+    """Return the command to run, or the address to open in a browser, to see the runs."""
     where = _public(find_address(uri))
     if where.startswith("http"):
         return f"{where}{TRAINING}"
@@ -80,7 +80,7 @@ def connect_client(uri: str | None = None) -> Iterator[Client]:
         except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
             raise UserError(
                 f"MLflow at {_public(where)}: {_reason(error)}. The runs remain in their directories. To "
-                "send them later, type `suite sync`; to send them to another server, `suite sync --uri URI`"
+                "send them later, run `suite sync`; to send them to another server, `suite sync --uri URI`"
             ) from error
 
 
@@ -96,7 +96,7 @@ def search_runs(client: Client, experiments: list[str], condition: str) -> Itera
 
 
 def find_experiment(client: Client, name: str) -> str:
-    """The id of the experiment called `name`, which is created if it does not exist."""
+    """Find the id of the experiment called `name`, which is created if it does not exist."""
     from mlflow.exceptions import MlflowException
 
     existing = client.get_experiment_by_name(name)
@@ -124,7 +124,7 @@ def _try_database(where: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The operating system's error that caused an error, if any; otherwise the error's first sentence."""
+    """Return the operating system's error that caused an error, if any; otherwise the error's first sentence."""
     cause: BaseException | None = error
     system = None
     while cause:

@@ -46,7 +46,7 @@ def make_table(runs: Sequence[Run]) -> "Table":
 
 
 def _numbers(result: Mapping[str, Any]) -> list[str]:
-    """The hardest target reached, the steps and seconds to it, and the metric at the end of the run.
+    """Return the hardest target reached, the steps and seconds to it, and the metric at the end of the run.
 
     If no target was reached, `>` marks the steps and seconds that the run spent.
     """

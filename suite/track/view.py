@@ -81,16 +81,16 @@ class View:
         return _changed(self.folder / "events.jsonl")
 
     def parameters(self) -> dict[str, str]:
-        """The settings by dotted key, such as `optimizer.lr`, with values as text; places are not among them."""
+        """Return the settings by dotted key, such as `optimizer.lr`, with values as text; places are not among them."""
         roles: tuple[Role, ...] = ("setting", "replicate", "provenance")
         return {leaf.key: _text(leaf.value) for leaf in self.run.leaves() if leaf.effects.role in roles}
 
     def digests(self) -> dict[str, str]:
-        """The sha256 of every file, by tag."""
+        """Return the sha256 of every file, by tag."""
         return hash_files(self.folder)
 
     def tags(self) -> dict[str, str]:
-        """The tags by which runs can be searched and compared."""
+        """Return the tags by which runs can be searched and compared."""
         result, environment = self.result, self.result["environment"]
         outcome = result["outcome"]["kind"] if self.ended_itself else self.status.lower()
         values = {
@@ -112,7 +112,7 @@ class View:
 
 
 def experiment_name(run: AnyRun, data: str) -> str:
-    """The name of an experiment: `<task>/<scale>/<data>`."""
+    """Return the name of an experiment: `<task>/<scale>/<data>`."""
     return f"{run.task.name}/{run.scale}/{data}"
 
 
@@ -122,12 +122,12 @@ def task_of(run: AnyRun) -> Task:
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """The sha256 of every file of a run, by tag."""
+    """Return the sha256 of every file of a run, by tag."""
     return {DIGEST + file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in list_files(folder)}
 
 
 def list_files(folder: Path) -> list[Path]:
-    """The files of a run that are sent."""
+    """List the files of a run that are sent."""
     return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
 
 
@@ -170,7 +170,7 @@ def _read(folder: Path, directory: Path) -> View:
 
 
 def _alive(directory: Path) -> bool:
-    """Whether another process holds the directory's lock."""
+    """Return whether another process holds the directory's lock."""
     import fcntl
 
     path = directory / "lock"

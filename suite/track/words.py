@@ -27,17 +27,17 @@ def describe_outcome(result: Mapping[str, Any]) -> str:
 
 
 def list_missed(result: Mapping[str, Any]) -> list[str]:
-    """The targets that the run did not reach."""
+    """List the targets that the run did not reach."""
     return [str(target_of(entry)) for entry in result["targets"] if not entry["reached"]]
 
 
 def target_of(entry: Mapping[str, Any]) -> Target:
-    """The target of an entry of the result's ladder."""
+    """Return the target of an entry of the result's ladder."""
     return Target(entry["metric"], entry["value"], entry["higher_is_better"])
 
 
 def list_ladder(result: Mapping[str, Any]) -> list[list[str]]:
-    """The cells of each target (`LADDER`): when it was reached, and the last evaluation that missed it.
+    """List the cells of each target (`LADDER`): when it was reached, and the last evaluation that missed it.
 
     For a missed target, `>` marks what the run had spent at its last evaluation.
     """
@@ -64,7 +64,7 @@ def _spent(result: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
 
 
 def find_best(result: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    """The best value that the run reached of a target's metric, in words."""
+    """Find the best value that the run reached of a target's metric, in words."""
     values = [point["metrics"][entry["metric"]] for point in result["curve"]]
     defined = [value for value in values if value is not None]
     better = max if entry["higher_is_better"] else min
@@ -105,7 +105,7 @@ def describe_wire(sent: Mapping[str, Any]) -> str:
 
 
 def published_cells(rows: Sequence[Row]) -> list[list[str]]:
-    """The cells of each published row (`PUBLISHED`)."""
+    """Return the cells of each published row (`PUBLISHED`)."""
     cells = []
     for row in rows:
         paper = re.split("[,:(]", row.citation)[0].strip()

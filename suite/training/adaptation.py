@@ -36,7 +36,7 @@ def read_decisions(path: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in text.splitlines()] if path.endswith(".jsonl") else []
         decisions = [line for line in lines if line["event"] == "decided"] if lines else json.loads(text)["decisions"]
     except (OSError, KeyError, ValueError) as error:
-        raise UserError(f"decisions={path}: no record of decisions ({error}); type a result.json") from error
+        raise UserError(f"decisions={path}: no record of decisions ({error}); name a result.json") from error
     return [{name: decision[name] for name in ("step", "mode", "steps", "why")} for decision in decisions]
 
 
@@ -168,7 +168,7 @@ class Adaptation:
         return Probed(self.engine.ranks.slowest(spent / len(steps)), points)
 
     def _point(self, step: int) -> Point:
-        """The current value of the last target's metric, negated if lower is better.
+        """Return the current value of the last target's metric, negated if lower is better.
 
         Raises:
             UserError: the validation split does not define it.
@@ -183,7 +183,7 @@ class Adaptation:
         return Point(step, value if target.higher_is_better else -value)
 
     def _best(self) -> float:
-        """The best possible value: 1 or 100 for accuracies, 0 for negated losses."""
+        """Return the best possible value: 1 or 100 for accuracies, 0 for negated losses."""
         target = self.task.targets[-1]
         if not target.higher_is_better:
             return 0.0

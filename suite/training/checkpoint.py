@@ -230,7 +230,7 @@ def load_checkpoint(
 
 
 def _joined(parts: Sequence[Arrays]) -> Arrays:
-    """The arrays of some ranks: those of one name are concatenated, in the order of the ranks."""
+    """Return the arrays of some ranks: those of one name are concatenated, in the order of the ranks."""
     values: dict[str, list[np.ndarray]] = {}
     for name, value in (item for part in parts for item in part.items()):
         values.setdefault(name, []).append(value)

@@ -31,14 +31,14 @@ def wait_until_idle(patience: float = PATIENCE) -> bool:
 
 
 def _busy() -> bool:
-    """Whether another thread computes during one observation, or waits for a core."""
+    """Return whether another thread computes during one observation, or waits for a core."""
     began, before = time.monotonic(), time.process_time()
     time.sleep(WINDOW)
     return time.process_time() - before > BUSY_SHARE * (time.monotonic() - began) or _runnable()
 
 
 def _runnable() -> bool:
-    """Whether Linux counts another thread of this process or of a child as running; false on other systems."""
+    """Return whether Linux counts another thread of this process or of a child as running; false on other systems."""
     others = [path for path in THREADS.glob("[0-9]*/stat") if path.parent.name != str(threading.get_native_id())]
     children = (path for pid in _children() for path in Path("/proc", pid, "task").glob("[0-9]*/stat"))
     return any(_state(path) == "R" for path in itertools.chain(others, children))

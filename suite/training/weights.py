@@ -130,7 +130,7 @@ def _check(shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, Spec], 
 
 
 def _trained(source: str) -> str:
-    """The task and variant of a run directory as typed; "" if `source` is a file."""
+    """Return the task and variant of a run directory as typed; "" if `source` is a file."""
     import yaml
 
     path = Path(source).expanduser() / "config.yaml"

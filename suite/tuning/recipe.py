@@ -27,7 +27,7 @@ ANY = "all"  # the source's name for a task with only one source
 def collect_evidence(
     ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[str], name: str
 ) -> dict[str, Any]:
-    """The recipe's entry for one data source: the best trial's values, and how they were found.
+    """Return the recipe's entry for one data source: the best trial's values, and how they were found.
 
     Args:
         ranked: the trials, best first.
@@ -57,14 +57,14 @@ def _line(trial: Trial) -> dict[str, Any]:
 
 
 def _ending(result: Result | None) -> dict[str, Any]:
-    """The last target that a run reached and its steps; `short` ranks runs that reached none."""
+    """Return the last target that a run reached and its steps; `short` ranks runs that reached none."""
     ending: dict[str, Any] = {"reached": name_last(result), "steps": count_steps(result)}
     distance = measure_shortfall(result)
     return ending if ending["reached"] or math.isinf(distance) else {**ending, "short": float(f"{distance:.4g}")}
 
 
 def tuned_in(path: Path) -> dict[str, Any]:
-    """The tuned values that a recipe file already has, by data source; {} if there is no file.
+    """Return the tuned values that a recipe file already has, by data source; {} if there is no file.
 
     Raises:
         UserError: if the file was not written by `suite tune`.
@@ -80,7 +80,7 @@ def tuned_in(path: Path) -> dict[str, Any]:
 
 
 def render_recipe(run: Run, tuned: Mapping[str, Any]) -> str:
-    """The contents of the recipe file.
+    """Return the contents of the recipe file.
 
     Args:
         run: the run without tuning; its values are the defaults.
@@ -104,7 +104,7 @@ def render_recipe(run: Run, tuned: Mapping[str, Any]) -> str:
 
 
 def value_at(run: AnyRun, key: str) -> Any:
-    """The value at a dotted key."""
+    """Return the value at a dotted key."""
     return next(leaf.value for leaf in run.leaves() if leaf.key == key)
 
 

@@ -1,4 +1,4 @@
-"""Runs the trials of `suite tune`, each in a process of its own, and ranks them."""
+"""Runs the trials of `suite tune`, each in a separate process, and ranks them."""
 
 import dataclasses
 import json

@@ -19,7 +19,7 @@ Result = dict[str, Any]
 
 
 def list_rungs(result: Result | None) -> list[dict[str, Any]]:
-    """The targets that a run reached; none if it failed."""
+    """List the targets that a run reached; none if it failed."""
     return [target for target in result["targets"] if target["reached"]] if result else []
 
 
@@ -29,7 +29,7 @@ def count_steps(result: Result | None) -> int | None:
 
 
 def name_last(result: Result | None) -> str | None:
-    """The label of the last target that a run reached; None if it reached none."""
+    """Return the label of the last target that a run reached; None if it reached none."""
     return list_rungs(result)[-1]["label"] if list_rungs(result) else None
 
 
@@ -72,7 +72,7 @@ def _score(result: Result | None) -> tuple[int, float, float]:
 
 
 def propose_trials(optimizer: Mapping[str, Any], *, fixed: Collection[str], trials: int) -> list[dict[str, float]]:
-    """The values of each trial, by dotted key.
+    """Return the values of each trial, by dotted key.
 
     Args:
         optimizer: its composed configuration, `search: {name: [low, high, log | linear]}` included.
@@ -88,7 +88,7 @@ def propose_trials(optimizer: Mapping[str, Any], *, fixed: Collection[str], tria
     if not ranges:
         example = "'+optimizer.search={lr: [0.003, 0.3, log]}'"
         raise UserError(
-            f"optimizer={optimizer['name']}: no ranges to search; type {example}, or add search: to its YAML file"
+            f"optimizer={optimizer['name']}: no ranges to search; set {example}, or add search: to its YAML file"
         )
     for name, limits in ranges.items():
         _check(name, limits, optimizer)
@@ -117,7 +117,7 @@ def _scaled(u: float, low: float, high: float, scale: str, *, like: float) -> fl
 
 
 def make_table(ranked: Sequence[Trial]) -> str:
-    """The trials as a table of text, in the order given."""
+    """Return the trials as a table of text, in the order given."""
     rows = [["trial", *(key.removeprefix(PREFIX) for key in ranked[0].values), "reached", "steps", "outcome", "again"]]
     for trial in ranked:
         values = [f"{value:g}" for value in trial.values.values()]

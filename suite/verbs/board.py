@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _usual_folders() -> list[Path]:
-    """The committed results of this checkout, or outside a checkout those of the suite; and this directory's runs."""
+    """List the folders: this checkout's committed results, or outside of one the suite's; and this directory's runs."""
     committed, own = Path("results/runs"), Path("runs")
     if not committed.is_dir():
         committed = _shipped()
@@ -96,12 +96,12 @@ def _usual_folders() -> list[Path]:
 
 
 def _shipped() -> Path:
-    """The results that come with the suite; an installation from a wheel has none."""
+    """Return the results that come with the suite; an installation from a wheel has none."""
     return Path(str(resources.files("suite.results"))) / "runs"
 
 
 def _files(folders: Iterable[Path]) -> list[Path]:
-    """The JSON files of the folders that may be results."""
+    """Return the JSON files of the folders that may be results."""
     files = (
         file for folder in folders for file in folder.rglob("*.json") if STUDIES not in file.relative_to(folder).parts
     )

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command accepts."""
+    """Return what the command accepts."""
     accepted = argparse.ArgumentParser(prog="suite counters", description=HELP)
     accepted.add_argument("names", nargs="*", metavar="NAME", help="only these entries")
     accepted.add_argument(

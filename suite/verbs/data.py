@@ -110,7 +110,7 @@ def _print_sources(task: str, runs: Mapping[str, AnyRun], *, as_json: bool) -> N
 
 
 def _json(sources: Mapping[str, Source]) -> str:
-    """The sources as JSON: each source's data as a result holds it, and the other fields of `Source`."""
+    """Return the sources as JSON: each source's data as a result holds it, and the other fields of `Source`."""
     described = {
         name: {
             "data": record.describe_data(source.data) if source.data else None,

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _results(paths: Sequence[Path]) -> Iterator[tuple[Path, Result]]:
-    """The results that the paths name, checked as `suite submit` does."""
+    """Yield the results that the paths name, checked as `suite submit` does."""
     for path in paths:
         try:
             files = submission.list_files(path)
@@ -89,7 +89,7 @@ def _results(paths: Sequence[Path]) -> Iterator[tuple[Path, Result]]:
 
 
 def _source(chosen: argparse.Namespace) -> export_eval.Source:
-    """What the schema demands beside the result."""
+    """Return what the schema demands beside the result."""
     if not chosen.organization:
         raise UserError(
             "source_organization_name is mandatory in the schema, and a result does not say who publishes it; "

@@ -152,7 +152,7 @@ def epoch_steps(task: Task) -> float | None:
 
 
 def _smaller(run: Run, task: Task, needed: Mapping[str, int], capacity: int) -> str:
-    """What to type to make a run fit into a device's memory: the smallest `accumulate=` for which the estimate fits."""
+    """Advise how a run fits into a device's memory: the smallest `accumulate=` for which the estimate fits."""
     fixed, share = needed["parameters"] + needed["optimizer"], task.batch_size // run.world // task.group
     for accumulate in range(run.accumulate + 1, share + 1):
         activations = needed["activations"] * run.accumulate // accumulate
@@ -180,7 +180,7 @@ def gradient_bytes(run: Run, task: Task) -> dict[str, int]:
 
 
 def find_measured(run: Run, folder: Path = Path("runs")) -> dict[str, Any] | None:
-    """The step time of the most similar result in `folder`.
+    """Find the step time of the most similar result in `folder`.
 
     Only results with the same task (apart from its targets), optimizer, backend and number of devices are considered.
 
@@ -202,31 +202,31 @@ def find_measured(run: Run, folder: Path = Path("runs")) -> dict[str, Any] | Non
 
 
 def _share(run: Run) -> Run:
-    """The run on one device, with that device's share of the batch."""
+    """Return the run on one device, with that device's share of the batch."""
     task = run.task.model_copy(update={"batch_size": run.task.batch_size // run.world})
     return run.model_copy(update={"world": 1, "task": task})
 
 
 def _one_device(run: Run) -> str:
-    """The command that measures one device's share."""
+    """Return the command that measures one device's share."""
     size = _share(run).task.batch_size
     return f"suite task={run.task.name} optimizer={run.optimizer.name} scale={run.scale} task.batch_size={size}"
 
 
 def _work(run: Run) -> list[Any]:
-    """What must be equal for two step times to be comparable."""
+    """Return what must be equal for two step times to be comparable."""
     task = run.task.model_copy(update={"targets": ()})
     return [task.plain(), run.optimizer.name, run.backend, run.world]
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """The settings that can change the time of a step, by dotted key."""
+    """Return the settings that can change the time of a step, by dotted key."""
     settings = select_settings(run, ("weights", "time"))
     return {key: value for key, value in settings.items() if not key.startswith("task.")}
 
 
 def format_plan(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
-    """The plan as lines of text."""
+    """Return the plan as lines of text."""
     if isinstance(run, BaselineRun):
         return plan_baseline.format_plan(planned, run)
     if run.partition:
@@ -274,7 +274,7 @@ def _epochs(count: float | None) -> str:
 
 
 def _memory(needed: Mapping[str, int]) -> str:
-    """The line with the estimated memory of one device and its parts."""
+    """Return the line with the estimated memory of one device and its parts."""
     activations = f"activations of a micro-batch {_gib(needed['activations'])}"
     if not needed["activations"]:
         activations = "activations not counted: the task does not estimate them"

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.history:
         return _history(chosen)
     if chosen.a is None:
-        raise UserError("type a side, such as suite regress HEAD~1; or --history with reports")
+        raise UserError("name a side, such as suite regress HEAD~1; or --history with reports")
     if not (chosen.margin > 0 and chosen.minutes > 0):
         raise UserError("--margin and --minutes are positive")
     reports = [path for path in (chosen.json, chosen.junit, chosen.markdown) if path]
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         if not path.absolute().parent.is_dir():
             raise UserError(f"{path}: no such folder")
     if chosen.rounds < LEAST:
-        raise UserError(f"--rounds {chosen.rounds}: fewer rounds tell nothing about the spread; type {LEAST} or more")
+        raise UserError(f"--rounds {chosen.rounds}: fewer rounds tell nothing about the spread; set {LEAST} or more")
     limits = Limits(chosen.margin / 100, ALPHA, chosen.rounds, 60 * chosen.minutes)
     earlier = [find_saved(Path(side), chosen.metric) for side in (chosen.a, chosen.b) if is_saved(side)]
     benchmarks = benchmarks_of(chosen, list_shared(earlier, alone=len(earlier) == 2) if earlier else None)
@@ -112,7 +112,7 @@ def _terminable() -> Iterator[None]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command accepts."""
+    """Return what the command accepts."""
     accepted = argparse.ArgumentParser(prog="suite regress", description=HELP)
     accepted.add_argument("a", metavar="A", nargs="?", help="the side that is believed to be fast")
     accepted.add_argument("b", metavar="B", nargs="?", default=".", help="the side in question; default: .")
@@ -137,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def benchmarks_of(chosen: argparse.Namespace, saved: Sequence[Benchmark] | None) -> list[Benchmark]:
-    """The benchmarks that were asked for.
+    """Return the benchmarks that were asked for.
 
     Args:
         chosen: what was typed.

@@ -81,5 +81,5 @@ def _seconds(text: str) -> float:
     if text == "none":
         return float("inf")
     if match is None:
-        raise UserError(f"--budget {text}: not a duration; type a number with s, m or h, such as 30m")
+        raise UserError(f"--budget {text}: not a duration; give a number with s, m or h, such as 30m")
     return float(match[1]) * UNITS[match[2]]

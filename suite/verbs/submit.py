@@ -51,10 +51,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _in_checkout(folder: Path) -> Path:
-    """The default folder, if the working directory is a checkout."""
+    """Return the default folder, if the working directory is a checkout."""
     if not folder.parent.is_dir():
         raise UserError(
-            f"this directory is no checkout of the suite: it has no folder {folder.parent}; go to a checkout, or type "
+            f"this directory is no checkout of the suite: it has no folder {folder.parent}; go to a checkout, or name "
             "--to DIR"
         )
     return folder
@@ -88,7 +88,7 @@ def _submit(paths: Sequence[Path], folder: Path, *, partial: bool) -> int:
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """The result files that the paths name, each once."""
+    """Return the result files that the paths name, each once."""
     files: dict[Path, Path] = {}
     for path in paths:
         try:

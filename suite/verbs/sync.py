@@ -36,9 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     if not chosen.pull:
         return _send(chosen.folders or [Path("runs")], chosen.uri)
     if chosen.folders or chosen.uri:
-        raise UserError(
-            "suite sync --pull URI takes only --out DIR; to send runs, type a second command without --pull"
-        )
+        raise UserError("suite sync --pull URI takes only --out DIR; to send runs, run a second command without --pull")
     return _pull(chosen.pull, chosen.out)
 
 

@@ -16,7 +16,7 @@ from suite.tuning.trials import PREFIX, list_rungs, make_table, measure_shortfal
 
 SEARCH = f"{PREFIX}search"
 TRIALS, SEEDS = 8, 3
-HELP = f"""Run a fixed quasi-random list of trials, each in a process of its own. Rank them by the number of targets
+HELP = f"""Run a fixed quasi-random list of trials, each in a separate process. Rank them by the number of targets
 they reach, then by the steps to the last one. Write the best values into a recipe, which later runs use automatically.
 A trial is ranked by the worst of its seeds: the best trial runs again with the next seed, until the best trial has run
 with {SEEDS} seeds. The ranges stand in the optimizer's YAML file, search: {{lr: [low, high, log]}}; a value on the
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     print(f"\n{make_table(ranked)}\n")
     missed = not list_rungs(ranked[0].result)
     if missed and not (chosen.misses and math.isfinite(measure_shortfall(ranked[0].result))):
-        print("no trial reached a target, so no recipe is written; type a larger max_steps=, or other ranges")
+        print("no trial reached a target, so no recipe is written; set a larger max_steps=, or other ranges")
         return 1
     keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
     source = run.task.options().get("data", recipe.ANY)
@@ -99,7 +99,7 @@ def _split(typed: list[str]) -> tuple[list[str], int, int]:
             counts[key] = value
             continue
         if key in ("recipe", "experiment"):
-            raise UserError(f"{override}: tuning starts from the defaults; type the {key}'s values instead")
+            raise UserError(f"{override}: tuning starts from the defaults; set the {key}'s values instead")
         if key == "baseline":
             raise UserError(f"{override}: a baseline has no optimizer to tune; run suite +task=… {override}")
         adds = key.startswith(("+", "~")) and key.lstrip("+~").startswith(TUNED)
@@ -121,6 +121,6 @@ def _keys(overrides: Sequence[str]) -> list[str]:
 
 
 def _recipe_path(run: Run, directory: Path | None) -> Path:
-    """The file in which `configure.resolve` looks for a tuned recipe."""
+    """Return the file in which `configure.resolve` looks for a tuned recipe."""
     folder = directory or Path(next(iter(importlib.import_module("suite.conf").__path__)))
     return folder / "recipe" / f"{run.task.name}-{run.optimizer.name}-{run.scale}.yaml"

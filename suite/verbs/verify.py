@@ -112,7 +112,7 @@ def _report(part: str, faults: Sequence[str], agreed: str) -> int:
 
 
 def _located(run: AnyRun, data_dir: str | None) -> AnyRun:
-    """The run with the data directory of this machine, if one was given."""
+    """Return the run with the data directory of this machine, if one was given."""
     if data_dir is None:
         return run
     values = run.plain()

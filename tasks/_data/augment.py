@@ -13,7 +13,7 @@ ATTEMPTS = 10  # boxes that are tried before the fallback (torchvision's RandomR
 
 
 def generator(seed: int, number: int) -> np.random.Generator:
-    """The generator of sample `number` of a run; it always gives the same draws."""
+    """Return the generator of sample `number` of a run; it always gives the same draws."""
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, AUGMENT]))
 
 
@@ -52,13 +52,13 @@ def square(draws: np.random.Generator, *, side: int, size: int) -> tuple[int, in
 
 
 def centre(width: int, height: int, wide: int, tall: int) -> tuple[int, int, int, int]:
-    """The box of `wide` × `tall` pixels in the middle of an image: (left, top, right, bottom)."""
+    """Return the box of `wide` × `tall` pixels in the middle of an image: (left, top, right, bottom)."""
     left, top = (width - wide) // 2, (height - tall) // 2
     return left, top, left + wide, top + tall
 
 
 def flip(draws: np.random.Generator) -> bool:
-    """Whether to mirror left and right, with probability ½."""
+    """Return whether to mirror left and right, with probability ½."""
     return draws.random() < 0.5
 
 

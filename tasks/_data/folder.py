@@ -142,7 +142,7 @@ class Folder:
         return np.stack(images), np.array(labels, np.int32)
 
     def _open(self, split: str, row: int) -> tuple[Image.Image, int, list[str]]:
-        """The first readable image from `row` on, its row, and the paths of unreadable files before it."""
+        """Return the first readable image from `row` on, its row, and the paths of unreadable files before it."""
         paths, unreadable = self._paths[split], []
         for candidate in (*range(row, len(paths)), *range(row)):
             try:
@@ -150,7 +150,7 @@ class Folder:
             except UNREADABLE as error:
                 if self._on_error == "stop":
                     raise UserError(
-                        f"cannot read {self._root / paths[candidate]}: {error}. Repair it, or type "
+                        f"cannot read {self._root / paths[candidate]}: {error}. Repair it, or set "
                         "task.on_error=skip to leave such files out; the result will list them"
                     ) from error
                 unreadable.append(paths[candidate])

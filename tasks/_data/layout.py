@@ -98,7 +98,7 @@ def _files(root: Path, folder: str, label: str) -> list[File]:
 
 
 def _listed(root: Path, folder: str, classes: set[str]) -> Iterator[File]:
-    """The files of a flat folder, with their classes from the list beside the folder."""
+    """Yield the files of a flat folder, with their classes from the list beside the folder."""
     listing = root / f"{folder}.txt"
     if not listing.is_file():
         raise UserError(f"{root / folder} contains no class directories, and {listing} is missing. {LAYOUT}")

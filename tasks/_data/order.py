@@ -23,12 +23,12 @@ def permutation(samples: int, *, seed: int, epoch: int) -> np.ndarray:
 
 
 def take(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of training batch `index`; epochs follow each other without a gap, so no row is dropped or padded.
+    """Return the rows of training batch `index`; epochs follow without a gap, so no row is dropped or padded.
 
     Args:
         samples: rows in the split.
         batch_size: global batch size.
-        seed: the run's seed; each epoch of each seed has an order of its own.
+        seed: the run's seed; each epoch of each seed has its own order.
         index: number of the batch in the run, from 0.
 
     Returns:
@@ -44,7 +44,7 @@ def take(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.nd
 
 
 def sweep(samples: int, *, batch_size: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of evaluation batch `index`, in order; the last batch is padded with row 0 at weight 0.
+    """Return the rows of evaluation batch `index`, in order; the last batch is padded with row 0 at weight 0.
 
     Returns:
         Rows (batch_size,) int64 and weights (batch_size,) float32, 1 or 0.
@@ -58,7 +58,7 @@ ROUNDS = 6  # of the Feistel network in `scatter`; Luby and Rackoff (1988) need 
 
 
 def scatter(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """The training batch `index` of a split too large for `permutation`: like `take`, in memory of one batch.
+    """Return the training batch `index` of a split too large for `permutation`: like `take`, in memory of one batch.
 
     A Feistel network keyed by (seed, epoch), on the next power of 4, maps a place in the epoch to a row. It is applied
     again until the row is below `samples` (Black and Rogaway 2002, §3: cycle walking), so each epoch has each row once.

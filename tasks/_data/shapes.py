@@ -36,10 +36,10 @@ NAMES = tuple(
 def paint(
     split: str, rows: np.ndarray, *, size: int = 48, radius: tuple[float, float] = (0.30, 0.42), noise: float = 0.08
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The images of some rows, before normalisation.
+    """Return the images of some rows, before normalisation.
 
     Args:
-        split: `train` or `valid`; each has streams of its own.
+        split: `train` or `valid`; each has its own streams.
         rows: (n,) any integers from 0: the source has no end.
         size: height and width in pixels. Textures are in pixels too, so a smaller image shows fewer waves.
         radius: smallest and largest radius, in units of `size`; smaller is harder.

@@ -34,7 +34,7 @@ class Architecture(Protocol):
         ...
 
     def layers(self) -> dict[str, Layer]:
-        """The layers that a curvature method can precondition."""
+        """Return the layers that a curvature method can precondition."""
         ...
 
 
@@ -80,11 +80,11 @@ class Classification:
         return self.architecture.shapes()
 
     def layers(self) -> dict[str, Layer]:
-        """The layers that a curvature method can precondition."""
+        """Return the layers that a curvature method can precondition."""
         return self.architecture.layers()
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        """The initial value of one parameter or buffer."""
+        """Return the initial value of one parameter or buffer."""
         return _nn.draw(self.shapes()[name], seed, name, rows)
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
@@ -114,7 +114,7 @@ class Classification:
         return -(-self.data.samples[split] // self.eval_batch_size)
 
     def carry(self, samples: int) -> Batch:
-        """The previous step's images and targets for running mixup; {} without mixup."""
+        """Return the previous step's images and targets for running mixup; {} without mixup."""
         if not self.mixup:
             return {}
         size, classes = self.images.size, self.architecture.classes
@@ -159,7 +159,7 @@ def check(data_dir: str, **_: Any) -> list[str]:
 
 
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """The number of images of each class in each split of a directory; no image is opened."""
+    """Return the number of images of each class in each split of a directory; no image is opened."""
     from suite.tasks._data import layout
 
     splits = layout.scan(data_dir).splits

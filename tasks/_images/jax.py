@@ -52,7 +52,7 @@ class Classifier(ABC):
         return (losses * batch["weight"]).sum(), batch["weight"].sum()
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
-        """The outputs with targets drawn from the model's own distribution."""
+        """Return the outputs with targets drawn from the model's own distribution."""
         draws = stream.uniform(jnp, key, "label", batch["index"])
         cumulative = jnp.cumsum(jax.nn.softmax(outputs["logits"]), 1)
         classes = self.architecture.classes

@@ -55,7 +55,7 @@ class Classifier(nn.Module, ABC):
         return (losses * batch["weight"]).sum(), batch["weight"].sum()
 
     def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
-        """The outputs with targets drawn from the model's own distribution."""
+        """Return the outputs with targets drawn from the model's own distribution."""
         draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].cpu().numpy())).to(outputs["logits"])
         cumulative = outputs["logits"].softmax(1).cumsum(1)
         label = (cumulative < draws[:, None]).sum(1).clamp(max=self.classes - 1)

@@ -35,13 +35,13 @@ CUT = 2.0  # deviations at which truncated_normal(σ) is cut, as in TensorFlow's
 
 
 def draw(spec: Spec, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-    """The initial value of one parameter or buffer, or some rows of it.
+    """Return the initial value of one parameter or buffer, or some rows of it.
 
     Args:
         spec: its `initializer` is `zeros`, `ones`, `constant(c)`, a key of NORMAL or UNIFORM, with its number in
             brackets if it has one, or `truncated_normal(σ)`.
         seed: the run's seed.
-        name: the parameter's name; each has a stream of its own.
+        name: the parameter's name; each has its own stream.
         rows: a slice of the leading axis; None draws all rows.
 
     Returns:

@@ -52,7 +52,7 @@ class BatchNorm2d(nn.Module):
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def normalize(self, x: Tensor) -> Tensor:
-        """The normalised input before scale and shift: which curvature methods use as this layer's input."""
+        """Return the normalised input before scale and shift: which curvature methods use as this layer's input."""
         return torch.cat(
             [functional.batch_norm(part, None, None, training=True, eps=self.eps) for part in x.split(self.group)]
         )

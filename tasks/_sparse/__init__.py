@@ -82,7 +82,7 @@ class Sparsity:
         return math.exp(1.969 * self.share**2 + 0.2905 * self.share) if self.scale_rate else 1.0
 
     def grid(self, name: str, shape: Shape) -> Shape:
-        """The numbers of rows and columns of blocks.
+        """Return the numbers of rows and columns of blocks.
 
         Raises:
             UserError: if the block size does not divide the shape.
@@ -94,14 +94,14 @@ class Sparsity:
         return shape[0] // self.block, shape[1] // self.block
 
     def count(self, name: str, shape: Shape) -> int:
-        """The number of stored blocks, at least one (if balanced, at least one per row)."""
+        """Return the number of stored blocks, at least one (if balanced, at least one per row)."""
         rows, columns = self.grid(name, shape)
         if self.pattern == "balanced":
             return rows * max(1, round((1.0 - self.share) * columns))
         return max(1, round((1.0 - self.share) * rows * columns))
 
     def start(self, seed: int, name: str, shape: Shape) -> np.ndarray:
-        """The first places of the blocks, (n,) int32, ascending."""
+        """Return the first places of the blocks, (n,) int32, ascending."""
         grid, count = self.grid(name, shape), self.count(name, shape)
         draws = stream.bits(np, (seed, 0), f"{name}.pattern", np.arange(math.prod(grid)))
         if self.pattern == "balanced":
@@ -110,13 +110,13 @@ class Sparsity:
         return np.sort(draws.argsort(kind="stable")[:count]).astype(np.int32)
 
     def moves(self, step: int) -> bool:
-        """Whether blocks move after update `step` (from 0): an interval ends there, and it is not the last update."""
+        """Return whether blocks move after update `step` (from 0): an interval ends there, and more updates follow."""
         done = step + 1
         ends = done * self.intervals // self.steps > step * self.intervals // self.steps
         return self.kind == "dynamic" and ends and done < self.steps
 
     def moving(self, step: int, count: int, free: int) -> int:
-        """The number of blocks that move after update `step`: p(t) times `count`, at most the `free` empty places."""
+        """Count the blocks that move after update `step`: p(t) times `count`, at most the `free` empty places."""
         ratio = self.ratio * 0.5 * (1.0 + math.cos(math.pi * (step + 1) / self.steps))
         return min(round(ratio * count), free)
 
@@ -130,7 +130,7 @@ class Sparsity:
         pattern: np.ndarray,
         gradient: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The next places (n,) of a matrix's blocks (n, b, b), and which moved, (n,) bool; see `suite.contract`."""
+        """Choose the next places (n,) of a matrix's blocks (n, b, b), and which move (n,); see `suite.contract`."""
         grid = self.grid(name, shape)
         places = math.prod(grid)
         norms = np.abs(weight.astype(np.float64)).sum((1, 2))
@@ -158,7 +158,7 @@ class Sparsity:
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """The indices of the `count` largest values; among equal values, the first."""
+    """Return the indices of the `count` largest values; among equal values, the first."""
     return (-values).argsort(kind="stable")[:count]
 
 

@@ -71,9 +71,9 @@ class Autoencoder:
         evaluate_on: str = "valid",
     ):
         if metric not in ("loss", "objective"):
-            raise UserError(f"task.metric={metric}: unknown; type loss or objective")
+            raise UserError(f"task.metric={metric}: unknown; set loss or objective")
         if evaluate_on not in ("valid", "train"):
-            raise UserError(f"task.evaluate_on={evaluate_on}: unknown; type valid or train")
+            raise UserError(f"task.evaluate_on={evaluate_on}: unknown; set valid or train")
         self.images, self.architecture = images, architecture
         self.batch_size, self.eval_batch_size, self.evaluate_on = batch_size, eval_batch_size, evaluate_on
         self.targets = tuple(Target(metric, value, higher_is_better=False) for value in targets)
@@ -103,7 +103,7 @@ class Autoencoder:
         return self.architecture.kept()
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        """The initial value of one parameter."""
+        """Return the initial value of one parameter."""
         return _nn.draw(self.shapes()[name], seed, name, rows)
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:

@@ -19,7 +19,7 @@ CHUNK = 125  # strokes drawn together, so that temporary arrays fit into the cac
 
 
 def paint(split: str, start: int, stop: int) -> np.ndarray:
-    """The strokes of rows start…stop-1, (n, 784) float32 in 0…1; start must be a multiple of CHUNK."""
+    """Return the strokes of rows start…stop-1, (n, 784) float32 in 0…1; start must be a multiple of CHUNK."""
     draws = np.random.Generator(np.random.Philox(key=[WORLD, start], counter=[0, 0, SPLITS[split], STREAM]))
     corners = draws.uniform(*REACH, (CHUNK, 3, 2))[: stop - start]
     t = np.linspace(0.0, 1.0, POINTS)

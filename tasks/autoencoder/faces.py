@@ -27,7 +27,7 @@ FEATURES = (
 
 
 def paint(split: str, start: int, stop: int) -> np.ndarray:
-    """The faces of rows start…stop-1, (n, 625) float32 around 0…1; start must be a multiple of CHUNK."""
+    """Return the faces of rows start…stop-1, (n, 625) float32 around 0…1; start must be a multiple of CHUNK."""
     generator = np.random.Generator(np.random.Philox(key=[WORLD, start], counter=[0, 0, SPLITS[split], STREAM]))
     draws = generator.uniform(-1.0, 1.0, (CHUNK, DRAWS)).astype(np.float32)[: stop - start, :, None, None]
     turn, scale = 0.35 * draws[:, 0], 0.42 + 0.05 * draws[:, 1]

@@ -38,7 +38,7 @@ class Images:
 
 
 def _bytes(folder: Path, name: str) -> tuple[Path, bytes]:
-    """The path and the uncompressed contents of a file, which may be compressed."""
+    """Return the path and the uncompressed contents of a file, which may be compressed."""
     plain, packed = folder / name, folder / f"{name}.gz"
     path = plain if plain.exists() else packed
     try:
@@ -96,7 +96,7 @@ def _mat(folder: Path, name: str, *keys: str) -> tuple[list[np.ndarray], str]:
 
 
 def curves_mat(*, data_dir: str | None) -> Images:
-    """The published CURVES: 20,000 and 10,000 images."""
+    """Return the published CURVES: 20,000 and 10,000 images."""
     if data_dir is None:
         raise UserError(f"{CURVES} is not here; set data_dir=DIRECTORY")
     (train, valid), identity = _mat(Path(data_dir), CURVES, "bdata", "bdatatest")
@@ -104,7 +104,7 @@ def curves_mat(*, data_dir: str | None) -> Images:
 
 
 def faces_mat(*, data_dir: str | None) -> Images:
-    """The published FACES: 103,500 and 41,400 images."""
+    """Return the published FACES: 103,500 and 41,400 images."""
     if data_dir is None:
         raise UserError(f"{FACES} is not here; set data_dir=DIRECTORY")
     (images,), identity = _mat(Path(data_dir), FACES, "newfaces_single")
@@ -128,7 +128,7 @@ def check(data_dir: str, *, data: str = "mnist", **_: Any) -> list[str]:
 
 
 def census(data_dir: str, *, data: str = "mnist", **_: Any) -> dict[str, dict[str, int]]:
-    """The number of images in each split; there are no classes."""
+    """Return the number of images in each split; there are no classes."""
     images = SOURCES[data](data_dir=data_dir)
     return {split: {"images": count} for split, count in images.data.samples.items()}
 

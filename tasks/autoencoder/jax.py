@@ -48,7 +48,7 @@ class Model:
         return total + outputs["penalty"] * weight, weight
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
-        """The outputs with images drawn from the model: Bernoulli pixels, or normal pixels of deviation 1."""
+        """Return the outputs with images drawn from the model: Bernoulli pixels, or normal pixels of deviation 1."""
         output = outputs["output"]
         size = output.shape[1]
         place = batch["index"].astype(jnp.uint32)[:, None] * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)

@@ -49,7 +49,7 @@ class Model(nn.Module):
         return total + outputs["penalty"] * weight, weight
 
     def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
-        """The outputs with images drawn from the model: Bernoulli pixels, or normal pixels of deviation 1."""
+        """Return the outputs with images drawn from the model: Bernoulli pixels, or normal pixels of deviation 1."""
         output = outputs["output"]
         size = output.shape[1]
         place = batch["index"].cpu().numpy()[:, None] * size + np.arange(size)

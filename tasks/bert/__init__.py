@@ -106,17 +106,17 @@ class Bert:
         return self.architecture.sparsity is not None and self.architecture.sparsity.growth == "gradient"
 
     def matrices(self) -> dict[str, Layer]:
-        """The sparse matrices."""
+        """Return the sparse matrices."""
         return {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in self.architecture.sparse()}
 
     def moves(self, step: int) -> bool:
-        """Whether blocks move after update `step`."""
+        """Return whether blocks move after update `step`."""
         return self.architecture.sparsity is not None and self.architecture.sparsity.moves(step)
 
     def move(
         self, seed: int, step: int, name: str, weight: np.ndarray, pattern: np.ndarray, gradient: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The next places of one matrix's blocks, and which blocks moved."""
+        """Return the next places of one matrix's blocks, and which blocks moved."""
         assert self.architecture.sparsity
         shape = self.architecture.sparse()[name]
         return self.architecture.sparsity.move(seed, step, name, shape, weight, pattern, gradient)
@@ -138,7 +138,7 @@ class Bert:
         return self.architecture.kept(self.sequence, math.ceil(self.hidden_each))
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        """The initial value of one parameter; for a pattern, the places of the blocks."""
+        """Return the initial value of one parameter; for a pattern, the places of the blocks."""
         spec, sparsity = self.shapes()[name], self.architecture.sparsity
         if spec.kind != "pattern" or not sparsity:
             return _nn.draw(spec, seed, name, rows)
@@ -215,7 +215,7 @@ def check(data_dir: str, **_: Any) -> list[str]:
 
 
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """The number of records of each shard in each split of a directory."""
+    """Return the number of records of each shard in each split of a directory."""
     from suite.tasks.bert import records
 
     splits = records.open_manifest(data_dir)[1]["splits"]

@@ -52,7 +52,7 @@ class Architecture:
             raise UserError(f"task.heads={self.heads}: must divide task.hidden={self.hidden}")
 
     def matrices(self, layer: int) -> dict[str, tuple[int, int]]:
-        """The fully connected weights (outputs, inputs) of one encoder layer, by module name; these may be sparse."""
+        """List one encoder layer's fully connected weights (outputs, inputs), by module name; these may be sparse."""
         square, up = (self.hidden, self.hidden), (self.intermediate, self.hidden)
         names = {"query": square, "key": square, "value": square, "out": square, "up": up, "down": up[::-1]}
         return {f"encoder.{layer}.{name}": shape for name, shape in names.items()}
@@ -66,7 +66,7 @@ class Architecture:
         return layers
 
     def sparse(self) -> dict[str, tuple[int, int]]:
-        """The matrices that are stored as blocks: all of the encoder, or none."""
+        """Return the matrices that are stored as blocks: all of the encoder, or none."""
         if not self.sparsity:
             return {}
         return {name: shape for layer in range(self.layers) for name, shape in self.matrices(layer).items()}

@@ -38,7 +38,7 @@ def best(rows: np.ndarray) -> dict[str, float]:
 
 
 def _first() -> int:
-    """The first word's number: words are the vocabulary's last pieces."""
+    """Return the first word's number: words are the vocabulary's last pieces."""
     return wordpiece().pieces.size - len(language().words)
 
 
@@ -100,7 +100,7 @@ def posteriors(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _places(rows: np.ndarray) -> np.ndarray:
-    """Whether a position has a word, (n, T): all except [CLS] and the end of each segment."""
+    """Return whether a position has a word, (n, T): all except [CLS] and the end of each segment."""
     place = np.arange(1, int(rows["length"][0]) - 1)[None].repeat(len(rows), 0)
     between = place == rows["second"][:, None].astype(np.int64) - 1
     return place[~between].reshape(len(rows), -1)

@@ -58,7 +58,7 @@ class Language:
 
 @functools.cache
 def language() -> Language:
-    """The language of version WORLD."""
+    """Return the language of version WORLD."""
     draws = np.random.default_rng(WORLD)
     transition = STAY * np.eye(TOPICS) + (1 - STAY) * draws.dirichlet(np.full(TOPICS, CONCENTRATION), TOPICS)
     stationary = np.linalg.matrix_power(transition, 1 << 16)[0]  # every row of the power is π
@@ -85,7 +85,7 @@ def _uniform(split: str, row: int, count: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def generate(split: str, samples: int, sequence: int, hiding: Hiding, next_sentence: bool) -> np.ndarray:
-    """The first samples of a split as records; a row does not depend on their number."""
+    """Return the first samples of a split as records; a row does not depend on their number."""
     length = sequence - (3 if next_sentence else 2)
     draws = np.stack([_uniform(split, row, 2 * length + 2) for row in range(samples)])
     cut = length // 4 + (draws[:, 0] * (length // 2)).astype(np.int64) if next_sentence else np.full(samples, length)

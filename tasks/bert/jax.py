@@ -97,7 +97,7 @@ class Network:
         return total, hidden.sum()
 
     def _sums(self, outputs: Tree, batch: Tree) -> Tree:
-        """The inputs of the score for each sample, (N,) each."""
+        """Return the inputs of the score for each sample, (N,) each."""
         losses, masked = self._losses(outputs), batch["masked"]
         hits = (outputs["logits"].argmax(2) == outputs["label"]) * masked
         sums = {"weight": batch["weight"], "masks": masked.sum(1)}
@@ -108,7 +108,7 @@ class Network:
         return sums
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
-        """The outputs with both labels drawn from the model's own distributions."""
+        """Return the outputs with both labels drawn from the model's own distributions."""
         count = outputs["label"].shape[1]
         index = batch["index"].astype(jnp.uint32)
         each = index[:, None] * jnp.uint32(count) + jnp.arange(count, dtype=jnp.uint32)

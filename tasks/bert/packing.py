@@ -63,7 +63,7 @@ class Packing:
         return self.sequence - (3 if self.next_sentence else 2)
 
     def fitted(self, sentence: Tokens) -> list[Tokens]:
-        """The sentence, or parts of one that no record has room for. One part fills a record, or two where it has two.
+        """Cut a sentence that no record has room for into parts. One part fills a record, or two where it has two.
 
         In text without full stops, each paragraph is one sentence. All but its beginning would be lost.
         """

@@ -73,7 +73,7 @@ def prepare(
         UserError: if there is no text, a file cannot be read, the target is in use, or a split has no record.
     """
     if (target / MANIFEST).exists():
-        raise UserError(f"{target}: contains prepared records already; type another directory, --to DIR, or delete it")
+        raise UserError(f"{target}: contains prepared records already; name another directory, --to DIR, or delete it")
     whole, faults = text.survey(source)
     if faults and on_error != "skip":
         raise UserError(f"{faults[0]}. To skip such files, set task.on_error=skip; the result will list them")
@@ -126,7 +126,7 @@ def _draws(documents: int, seed: int) -> np.ndarray:
 
 
 def _held_out(source: Path, draws: np.ndarray, share: float) -> np.ndarray:
-    """Whether each document is held out, (documents,) bool.
+    """Return whether each document is held out, (documents,) bool.
 
     Raises:
         UserError: for a single document, which cannot be divided, or a share that leaves one split empty.
@@ -146,7 +146,7 @@ def _held_out(source: Path, draws: np.ndarray, share: float) -> np.ndarray:
 
 
 def _hold_out(draws: np.ndarray, count: int) -> str:
-    """What to type to hold out `count` documents; if that leaves a split without documents, more text is needed."""
+    """Advise how to hold out `count` documents; if that leaves a split without documents, more text is needed."""
     if not 0 < count < len(draws):
         return "add documents"
     low, high = np.sort(draws)[count - 1 : count + 1].tolist()
@@ -188,7 +188,7 @@ def _records(
     times: int,
     before: int,
 ) -> np.ndarray:
-    """The records of one group, cut and masked `times` times, and shuffled; `before` records of the split precede."""
+    """Make one group's records, cut and masked `times` times, and shuffled; `before` records of the split precede."""
     draws = (np.random.default_rng([*key, again]) for again in range(times))
     pairs = [pair for generator in draws for pair in packing.cut(documents, generator, losses)]
     rows = np.zeros(len(pairs), record(packing.sequence, hiding.predictions))

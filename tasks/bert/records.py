@@ -88,7 +88,7 @@ def _mapped(path: str) -> np.ndarray:
 
 
 def open_manifest(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
-    """The directory of records and its manifest.
+    """Return the directory of records and its manifest.
 
     Raises:
         UserError: if there is no manifest, or it cannot be read.

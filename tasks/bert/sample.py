@@ -41,7 +41,7 @@ class Hiding:
     whole_word: bool = False
 
     def count(self, length: int) -> int:
-        """The number of tokens to mask in a sequence of `length`, rounded as in create_pretraining_data.py."""
+        """Return the number of tokens to mask in a sequence of `length`, rounded as in create_pretraining_data.py."""
         return min(self.predictions, max(1, round(length * self.probability)))
 
     def apply(self, tokens: np.ndarray, pieces: Pieces, *, seed: int, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +83,7 @@ class Hiding:
 
 
 def record(sequence: int, predictions: int) -> np.dtype:
-    """The type of one sample of a source; 2 · sequence + 4 · predictions + 7 bytes."""
+    """Return the type of one sample of a source; 2 · sequence + 4 · predictions + 7 bytes."""
     return np.dtype(
         [
             ("tokens", "<u2", (sequence,)),  # corrupted, padded

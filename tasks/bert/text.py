@@ -50,7 +50,7 @@ class File:
 
 
 def files(root: Path) -> list[Path]:
-    """The text files below a directory, sorted; or the file itself.
+    """Return the text files below a directory, sorted; or the file itself.
 
     Raises:
         UserError: if there are none.
@@ -81,7 +81,7 @@ def survey(root: Path) -> tuple[list[File], list[str]]:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a file, decoded one by one.
+    """Yield the lines of a file, decoded one by one.
 
     Raises:
         Damaged: if it is not UTF-8, or its compressed stream is truncated or corrupt.
@@ -101,7 +101,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def documents(path: Path) -> Iterator[Document]:
-    """The documents of one file as lists of sentences; empty documents are left out.
+    """Yield the documents of one file as lists of sentences; empty documents are left out.
 
     Raises:
         Damaged: if the file cannot be read, or a block of WikiExtractor is not closed.
@@ -126,7 +126,7 @@ def documents(path: Path) -> Iterator[Document]:
 
 
 def split(paragraph: str) -> list[str]:
-    """The sentences of a paragraph, split by punctuation only; without a list of abbreviations, `Dr. Who` is split."""
+    """Split a paragraph into sentences by punctuation only; without a list of abbreviations, `Dr. Who` is split."""
     apart = FULL_WIDTH.sub("\\1\n", SENTENCE.sub("\\1\n", paragraph.strip()))
     return [sentence for sentence in apart.split("\n") if sentence.strip()]
 

@@ -50,7 +50,7 @@ class EncoderLayer(nn.Module):
         return drop(self.out(merge(seen)), "out")
 
     def feed(self, x: Tensor, drop: Drop) -> Tensor:
-        """The feed-forward part, position by position."""
+        """Return the feed-forward part, position by position."""
         return drop(self.down(_gelu(self.up(x))), "down")
 
     def forward(self, x: Tensor, visible: Tensor, drop: Drop) -> Tensor:
@@ -139,7 +139,7 @@ class Network(nn.Module):
         return total, hidden.sum()
 
     def _sums(self, outputs: Tree, batch: Tree) -> Tree:
-        """The inputs of the score for each sample, (N,) each."""
+        """Return the inputs of the score for each sample, (N,) each."""
         losses, masked = self._losses(outputs), batch["masked"]
         hits = (outputs["logits"].argmax(2) == outputs["label"]) * masked
         sums = {"weight": batch["weight"], "masks": masked.sum(1)}
@@ -150,7 +150,7 @@ class Network(nn.Module):
         return sums
 
     def sample(self, outputs: Tree, key: Key, batch: Tree) -> Tree:
-        """The outputs with both labels drawn from the model's own distributions."""
+        """Return the outputs with both labels drawn from the model's own distributions."""
         count = outputs["label"].shape[1]
         index = batch["index"][:, None] * count + torch.arange(count, device=outputs["label"].device)
         drawn = outputs | {"label": _draw(outputs["logits"], uniform(key, "label", index))}

@@ -50,17 +50,17 @@ class WordPiece:
         self._tokenizer = _tokenizer(models.WordPiece(numbers, unk_token="[UNK]", max_input_chars_per_word=LONGEST))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The pieces' numbers of each text, uint16, without special pieces."""
+        """Return the pieces' numbers of each text, uint16, without special pieces."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint16) for encoding in encodings]
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """The pieces as text, in lower case with one space between words."""
+        """Return the pieces as text, in lower case with one space between words."""
         return " ".join(self.vocabulary[number] for number in numbers).replace(" ##", "")
 
 
 def read(path: Path) -> WordPiece:
-    """The vocabulary in a file, one piece a line."""
+    """Read the vocabulary in a file, one piece a line."""
     return WordPiece(path.read_text(encoding="utf-8").splitlines(), path)
 
 

@@ -105,7 +105,7 @@ class Architecture:
         return f"constant({value})" if self.init == "gaussian" else "zeros"
 
     def layers(self) -> dict[str, Layer]:
-        """The layers that a curvature method can precondition: linear layers, and convolutions without groups."""
+        """List the layers that a curvature method can precondition: linear ones, and convolutions without groups."""
         layers = {
             conv.name: Layer(
                 "conv2d", (f"{conv.name}.weight", f"{conv.name}.bias"), conv.kernel, conv.stride, conv.padding
@@ -117,7 +117,7 @@ class Architecture:
 
 
 def pooled(side: int) -> int:
-    """The side after a 3×3 pool of stride 2 in Caffe, which rounds up: the last window may be incomplete."""
+    """Return the side after a 3×3 pool of stride 2 in Caffe, which rounds up: the last window may be incomplete."""
     return -(-(side - POOL) // POOL_STRIDE) + 1
 
 

@@ -38,7 +38,7 @@ def check(data_dir: str, **_: Any) -> list[str]:
 
 
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """The number of images of each class in each split."""
+    """Return the number of images of each class in each split."""
     from suite.tasks.cifar10 import binary
 
     return binary.census(data_dir)

@@ -66,7 +66,7 @@ def _records(path: Path) -> np.ndarray:
 
 
 def find(data_dir: str | Path | None) -> dict[str, list[Path]]:
-    """The batch files of each split, in the directory itself or in the folder that the archive creates.
+    """Find the batch files of each split, in the directory itself or in the folder that the archive creates.
 
     Raises:
         UserError: if a file is missing.
@@ -158,7 +158,7 @@ def check(data_dir: str) -> list[str]:
 
 
 def census(data_dir: str) -> dict[str, dict[str, int]]:
-    """The number of images of each class in each split."""
+    """Return the number of images of each class in each split."""
     counts = {}
     for split, paths in find(data_dir).items():
         labels = np.concatenate([_records(path)[:, 0] for path in paths])

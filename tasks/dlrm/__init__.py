@@ -81,7 +81,7 @@ class DLRM:
         return self.architecture.shapes()
 
     def layers(self) -> dict[str, Layer]:
-        """The linear layers and the tables."""
+        """Return the linear layers and the tables."""
         return self.architecture.layers()
 
     def kept(self) -> float:
@@ -89,7 +89,7 @@ class DLRM:
         return self.architecture.kept()
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        """The initial value of one parameter; a table's rows within ±1/√(rows of the table)."""
+        """Return the initial value of one parameter; a table's rows within ±1/√(rows of the table)."""
         value = _nn.draw(self.shapes()[name], seed, name, rows)
         return value * self.architecture.bounds(rows or slice(None)) if name == "tables.weight" else value
 

@@ -54,7 +54,7 @@ class Architecture:
                 raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
         if len(self.hots) != len(self.rows):
             raise UserError(
-                f"task.hots: {len(self.hots)} numbers, but there are {len(self.rows)} categorical features; type one "
+                f"task.hots: {len(self.hots)} numbers, but there are {len(self.rows)} categorical features; set one "
                 "for each"
             )
 
@@ -115,7 +115,7 @@ class Architecture:
         return (np.asarray(self.rows, np.float64) ** -0.5)[table].astype(np.float32)[:, None]
 
     def layers(self) -> dict[str, Layer]:
-        """The linear layers, and the tables as one embedding."""
+        """Return the linear layers, and the tables as one embedding."""
         layers = {"tables": Layer("embedding", ("tables.weight",))}
         for name, (_, _, bias) in self._linears().items():
             layers[name] = Layer("linear", (f"{name}.weight", *([f"{name}.bias"] if bias else [])))
@@ -129,5 +129,5 @@ class Architecture:
 
 
 def sizes(rows: Sequence[int], limit: int | None) -> tuple[int, ...]:
-    """The tables' sizes with at most `limit` rows each, as after hashing to this range."""
+    """Return the tables' sizes with at most `limit` rows each, as after hashing to this range."""
     return tuple(min(count, limit) for count in rows) if limit else tuple(rows)

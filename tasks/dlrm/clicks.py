@@ -45,7 +45,7 @@ class World:
 
 @functools.lru_cache(maxsize=1)
 def world() -> World:
-    """The world of version WORLD."""
+    """Return the world of version WORLD."""
     draws = np.random.Generator(np.random.Philox(key=[WORLD, 0], counter=[0, 0, 2, STREAM]))
     latent = [draws.normal(size=(rows, LATENT)) / LATENT**0.5 for rows in ROWS]
     biases = [draws.normal(0, 0.21 if field % 2 else 0.07, rows) for field, rows in enumerate(ROWS)]
@@ -111,7 +111,7 @@ def write(folder: Path, *, train: int, valid: int) -> None:
 
 
 def make(*, train: int = 400_000, valid: int = 30_000) -> criteo.Records:
-    """The generated rows, prepared once in the user's cache and memory-mapped.
+    """Return the generated rows, prepared once in the user's cache and memory-mapped.
 
     Args:
         train: training rows.

@@ -121,7 +121,7 @@ def _emptied(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     leftovers = [target / f"{split}.{name}.bin" for split in SPLITS for name in COLUMNS]
     if set(target.iterdir()) - set(leftovers):
-        raise UserError(f"{target}: is not empty; type another directory, --to DIR")
+        raise UserError(f"{target}: is not empty; name another directory, --to DIR")
     for path in leftovers:
         path.unlink(missing_ok=True)
 
@@ -162,7 +162,7 @@ def _chunks(part: Part, skipped: list[str] | None) -> Iterator[list[list[str]]]:
 
 
 def _fields(line: bytes) -> list[str]:
-    """The 40 fields of a line, after checking them.
+    """Return the 40 fields of a line, after checking them.
 
     Raises:
         ValueError: if a field is malformed.
@@ -185,7 +185,7 @@ def _fields(line: bytes) -> list[str]:
 def _encoded(
     rows: list[list[str]], words: list[dict[str, int]], hash_rows: int, *, learn: bool
 ) -> dict[str, np.ndarray]:
-    """The arrays of some rows; with `learn`, new words are added to the dictionaries."""
+    """Return the arrays of some rows; with `learn`, new words are added to the dictionaries."""
     label, *columns = zip(*rows, strict=True)
     counts = np.array([[int(field or 0) for field in column] for column in columns[:DENSE]], np.float64).T
     ids = np.empty((len(rows), FEATURES), np.int32)
@@ -241,7 +241,7 @@ def check(data_dir: str, **_: Any) -> list[str]:
 
 
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """The number of rows with and without a click in each split."""
+    """Return the number of rows with and without a click in each split."""
     records, counts = Records(data_dir), {}
     for split in records.data.samples:
         clicks = int(records.arrays[split]["label"].sum(dtype=np.int64))
@@ -250,7 +250,7 @@ def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
 
 
 def _dropped(manifest: dict[str, Any]) -> dict[str, int]:
-    """The number of raw rows that no split contains, by reason; older manifests count only damaged rows."""
+    """Return the number of raw rows that no split contains, by reason; older manifests count only damaged rows."""
     counts = {DAMAGED: len(manifest["skipped"]), HELD_BACK: manifest.get("held_back", 0)}
     return {reason: count for reason, count in counts.items() if count}
 

@@ -20,7 +20,7 @@ class Model:
     architecture: Architecture
 
     def lookups(self, batch: Tree) -> Tree:
-        """The rows of the tables that a batch needs."""
+        """Return the rows of the tables that a batch needs."""
         return {"tables.weight": batch["ids"]}
 
     def apply(
@@ -60,7 +60,7 @@ class Model:
         return (losses * batch["weight"]).sum(), batch["weight"].sum()
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
-        """The outputs with clicks drawn from the model's own probabilities."""
+        """Return the outputs with clicks drawn from the model's own probabilities."""
         draws = stream.uniform(jnp, key, "label", batch["index"])
         return outputs | {"label": (draws < jax.nn.sigmoid(outputs["logit"])).astype(outputs["label"].dtype)}
 

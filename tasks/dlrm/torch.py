@@ -62,7 +62,7 @@ class Model(nn.Module):
         self.top = Network(architecture.networks["top"], last=False)
 
     def lookups(self, batch: Tree) -> Tree:
-        """The rows of the tables that a batch needs."""
+        """Return the rows of the tables that a batch needs."""
         return {"tables.weight": batch["ids"]}
 
     def forward(self, batch: Tree, carry: Tree | None = None, key: object = None) -> tuple[Tree, Tree]:
@@ -89,7 +89,7 @@ class Model(nn.Module):
         return (losses * batch["weight"]).sum(), batch["weight"].sum()
 
     def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
-        """The outputs with clicks drawn from the model's own probabilities."""
+        """Return the outputs with clicks drawn from the model's own probabilities."""
         draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].cpu().numpy())).to(outputs["logit"])
         return outputs | {"label": (draws < outputs["logit"].sigmoid()).to(outputs["label"])}
 

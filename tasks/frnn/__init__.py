@@ -114,7 +114,7 @@ class FRNN:
         divided, faults = self._divided, self.source.data().skipped
         if faults and self.on_error == "stop":
             raise UserError(
-                f"{faults[0]}. {len(faults)} of the listed shots cannot be used; repair them, or type "
+                f"{faults[0]}. {len(faults)} of the listed shots cannot be used; repair them, or set "
                 "task.on_error=skip to leave them out; the result will list them"
             )
         shots.require(divided)
@@ -162,7 +162,7 @@ class FRNN:
         return self.length * self.architecture.kept()
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        """The initial value of one parameter; the forget gates' bias is 1, as in Keras."""
+        """Return the initial value of one parameter; the forget gates' bias is 1, as in Keras."""
         spec = self.shapes()[name]
         value = _nn.draw(spec, seed, name)
         if name.startswith("lstm") and name.endswith("bias"):
@@ -198,7 +198,7 @@ class FRNN:
         }
 
     def _sequences(self, split: str, chosen: np.ndarray, firsts: np.ndarray, ends: np.ndarray, size: int) -> Batch:
-        """The steps of n chosen shots from `firsts` to `ends`, padded with zeros to `size` steps."""
+        """Return the steps of n chosen shots from `firsts` to `ends`, padded with zeros to `size` steps."""
         available, channels = self.splits[split], self.source.channels
         values = np.zeros((len(chosen), size, channels.width), np.float32)
         goal, mask = np.zeros((2, len(chosen), size), np.float32)
@@ -238,7 +238,7 @@ class FRNN:
         return self.areas(outputs, disrupted) | {"loss": quotient(loss, total)}
 
     def areas(self, outputs: Sequence[np.ndarray], disrupted: Sequence[bool] | np.ndarray) -> dict[str, float | None]:
-        """The metrics of outputs (steps,) for each shot, which are larger if a disruption is more likely."""
+        """Return the metrics of outputs (steps,) for each shot, which are larger if a disruption is more likely."""
         if not 0 < np.count_nonzero(disrupted) < len(outputs):
             return dict.fromkeys(self.undefined)  # rates need both disruptive and other shots
         warning = round(self.warning / self.dt)
@@ -268,7 +268,7 @@ def check(data_dir: str, *, data: str = "archive", **options: Any) -> list[str]:
 
 
 def census(data_dir: str, *, data: str = "archive", **options: Any) -> dict[str, dict[str, int]]:
-    """The number of disruptive and other shots in each list of a directory; no shot is opened."""
+    """Return the number of disruptive and other shots in each list of a directory; no shot is opened."""
     return Archive(data_dir, **options).census()
 
 

@@ -39,7 +39,7 @@ class Architecture:
     def __post_init__(self) -> None:
         if self.profiles and self.points < 1:
             raise UserError(
-                f"task.conv_layers={self.conv_layers}: too many for {self.radii} radial points; type a smaller number"
+                f"task.conv_layers={self.conv_layers}: too many for {self.radii} radial points; set a smaller number"
             )
 
     @property

@@ -28,7 +28,7 @@ COLUMNS = {"shot": "shot", "time": "time", "label": "label"}
 
 
 def reader(root: Path, columns: Mapping[str, str] = COLUMNS) -> Reader:
-    """The reader of a directory's format.
+    """Return the reader of a directory's format.
 
     Raises:
         UserError: if the directory has none of the formats.
@@ -90,7 +90,7 @@ class Archive:
         self._opened: dict[str, tuple[Shots, list[str]]] = {}
 
     def shots(self, machine: str) -> Shots:
-        """The usable shots of one list."""
+        """Return the usable shots of one list."""
         if machine not in self._opened:
             self._opened[machine] = self._open(machine)
         return self._opened[machine][0]
@@ -128,7 +128,7 @@ class Archive:
         return "\n".join(lines)
 
     def _open(self, name: str) -> tuple[Shots, list[str]]:
-        """The shots of a list from the cache, which is filled if necessary; and a line for each unusable shot."""
+        """Read a list's shots from the cache, which is filled if necessary, and a line for each unusable shot."""
         folder = self._cache / hashlib.sha256(self._listing(name, times=True).encode()).hexdigest()[:32]
         if not folder.exists():
             self._write(folder, self._lists[name])
@@ -168,7 +168,7 @@ class Archive:
         return [fault for name in self.machines for fault in self._open(name)[1]]
 
     def census(self) -> dict[str, dict[str, int]]:
-        """The number of disruptive and other shots in each list."""
+        """Return the number of disruptive and other shots in each list."""
         return {
             name: {
                 "disruptive": sum(entry.disruption is not None for entry in entries),
@@ -193,7 +193,7 @@ class Absent:
         raise UserError("DIII-D's shots are not here; set data_dir=DIRECTORY")
 
     def data(self) -> Data:
-        """The published sizes. Lengths were not published, so a sample is a shot instead of a chunk."""
+        """Return the published sizes. Lengths were not published, so a sample is a shot instead of a chunk."""
         train = round(self.train_share * 3449)
         return Data("real", "DIII-D", "not here", {"train": train, "valid": 3449 - train}, unit="shots")
 

@@ -46,7 +46,7 @@ class Imas:
         return self._root / FOLDER / entry.machine / str(entry.number) / f"{ids}.h5"
 
     def files(self, entry: Entry, channels: Channels) -> list[str]:
-        """The files of a shot; they may be missing."""
+        """Return the files of a shot; they may be missing."""
         ids = {PATHS.get(name, name).partition("/")[0] for name in (*channels.signals, *channels.profiles)}
         return [str(self._file(entry, name).relative_to(self._root)) for name in sorted(ids)]
 
@@ -75,7 +75,7 @@ class Imas:
 
 
 def _first(group: object, names: tuple[str, ...], index: list[int]) -> np.ndarray:
-    """The first data set that exists, at `index` if it has these leading axes; missing numbers become nan."""
+    """Return the first data set that exists, at `index` if it has these leading axes; missing numbers become nan."""
     for name in names:
         if name in group:  # type: ignore[operator]
             values = np.asarray(group[name], np.float64)  # type: ignore[index]

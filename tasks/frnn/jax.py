@@ -145,7 +145,7 @@ class Network:
         return (losses * mask).sum(), mask.sum()
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
-        """The outputs with targets drawn from the model, as in torch."""
+        """Return the outputs with targets drawn from the model, as in torch."""
         output = outputs["output"]
         index = batch["index"][:, None] * output.shape[1] + jnp.arange(output.shape[1])
         if self.target == "hinge":

@@ -27,7 +27,7 @@ class Peaks:
     quiet: np.ndarray
 
     def rates(self, threshold: float) -> dict[str, float]:
-        """The outcomes at a threshold, as shares of the disruptive shots; `false` as a share of the other shots.
+        """Return the outcomes at a threshold, as shares of the disruptive shots; `false` as a share of the other shots.
 
         A shot counts once, by its first alarm: `early`, `correct`, `late`, or `none`. Early alarms are counted
         separately: they are neither correct nor missed. `missed` = `late` + `none`; the true-positive rate is
@@ -58,7 +58,7 @@ class Peaks:
         return float(np.trapezoid(true, false))
 
     def best(self) -> float:
-        """The threshold with the largest difference of true- and false-positive rate (Youden 1950)."""
+        """Return the threshold with the largest difference of true- and false-positive rate (Youden 1950)."""
         false, true, thresholds = self.curve()
         return float(thresholds[1:-1][(true - false)[1:-1].argmax()])
 
@@ -75,7 +75,7 @@ def peaks(
     warning: int,
     ignore: int = 0,
 ) -> Peaks:
-    """The largest outputs of each shot by region.
+    """Return the largest outputs of each shot by region.
 
     Args:
         outputs: (steps,) of each shot, the last step of a disruptive one at the disruption.

@@ -63,7 +63,7 @@ class Reader(Protocol):
         ...
 
     def files(self, entry: Entry, channels: Channels) -> list[str]:
-        """The files of a shot, as paths from the directory."""
+        """Return the files of a shot, as paths from the directory."""
         ...
 
     def read(self, entry: Entry, name: str, *, profile: bool) -> Series:

@@ -31,7 +31,7 @@ class Channels:
         return len(self.signals) + len(self.profiles) * self.radii
 
     def parts(self) -> dict[str, slice]:
-        """The columns of each signal and profile."""
+        """Return the columns of each signal and profile."""
         columns = {name: slice(place, place + 1) for place, name in enumerate(self.signals)}
         first = len(self.signals)
         for name in self.profiles:
@@ -75,7 +75,7 @@ class Source(Protocol):
     train_share: float  # share of training shots in a list that serves for both training and test
 
     def shots(self, machine: str) -> Shots:
-        """The shots of one list."""
+        """Return the shots of one list."""
         ...
 
     def data(self) -> Data:
@@ -126,7 +126,7 @@ class Split:
 
 
 def scale(parts: Sequence[tuple[Shots, np.ndarray]], channels: Channels) -> np.ndarray:
-    """The scale of each channel over the shots of one machine, (channels.width,) float32."""
+    """Return the scale of each channel over the shots of one machine, (channels.width,) float32."""
     columns = channels.parts()
     spreads = [
         [shots.shot(row)[:, part].std(dtype=np.float64) for part in columns.values()]
@@ -199,7 +199,7 @@ def require(splits: dict[str, Split]) -> None:
 
 
 def target(kind: str, steps: int, disrupted: bool, *, dt: float, warning: float) -> np.ndarray:
-    """The target of each step of a shot, (steps,) float32, larger towards a disruption.
+    """Return the target of each step of a shot, (steps,) float32, larger towards a disruption.
 
     With u the logarithm of the time until the disruption, log10(t_end - t + dt / 10):
 

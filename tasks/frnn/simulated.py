@@ -32,14 +32,14 @@ class Simulated:
         self.channels, self._shots = Channels(ZERO_D, ONE_D, radii), shots
 
     def shots(self, machine: str) -> Shots:
-        """The simulated shots of one machine."""
+        """Return the simulated shots of one machine."""
         world = simulator.simulate(machine, self._shots, self.channels.radii)
         values = np.concatenate([shot[:steps] for shot, steps in zip(world.values, world.steps, strict=True)])
         starts = np.concatenate([[0], np.cumsum(world.steps)])
         return Shots(machine, values, starts, world.disrupted, np.arange(len(world.steps)))
 
     def data(self) -> Data:
-        """The generator's version and size."""
+        """Return the generator's version and size."""
         return Data(
             kind="generated",
             name="disruptions",

@@ -144,7 +144,7 @@ def _draws(name: str, shots: int, radii: int) -> tuple[np.ndarray, np.ndarray, n
 
 @functools.lru_cache(maxsize=8)  # shared within the process
 def simulate(name: str, shots: int, radii: int) -> World:
-    """The first `shots` shots of one device, `near` or `far`, with `radii` points per profile."""
+    """Return the first `shots` shots of one device, `near` or `far`, with `radii` points per profile."""
     device = DEVICES[name]
     once, along, normal = _draws(name, shots, radii)
 
@@ -228,7 +228,7 @@ def _diagnose(
     phase: np.ndarray,
     radii: int,
 ) -> np.ndarray:
-    """What the diagnostics show, (shots, STEPS, 14 + 2 · radii) float32; arrays of `path` are (STEPS, shots)."""
+    """Return what the diagnostics show, (shots, STEPS, 14 + 2 · radii) float32; arrays of `path` are (STEPS, shots)."""
     island, drift = path["island"], 1 + 0.3 * np.sin(6 * DT * np.arange(len(target))[:, None] + phase)
     locked = island**2 / (1 + 2 * path["rotation"]) + 0.22 * error * drift
     clean = {

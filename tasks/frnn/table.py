@@ -32,7 +32,7 @@ class Table:
         self._headers: dict[str, list[str]] = {}
 
     def lists(self) -> dict[str, list[Entry]]:
-        """The shots of each file, by the file's name.
+        """Return the shots of each file, by the file's name.
 
         Raises:
             UserError: if a column is missing, or a line does not match the header.
@@ -71,7 +71,7 @@ class Table:
         return list(entries.values())
 
     def files(self, entry: Entry, channels: Channels) -> list[str]:
-        """The table that contains the shot."""
+        """Return the table that contains the shot."""
         return [f"{entry.machine}.csv"]
 
     def read(self, entry: Entry, name: str, *, profile: bool) -> Series:

@@ -65,7 +65,7 @@ class Text:
         return self._root / SIGNALS / entry.machine / path / f"{entry.number}.txt"
 
     def files(self, entry: Entry, channels: Channels) -> list[str]:
-        """The files of a shot; they may be missing."""
+        """Return the files of a shot; they may be missing."""
         names = (*channels.signals, *channels.profiles)
         return [str(self._file(entry, name).relative_to(self._root)) for name in names]
 

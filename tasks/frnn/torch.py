@@ -157,7 +157,7 @@ class Network(nn.Module):
         return (losses * mask).sum(), mask.sum()
 
     def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
-        """The outputs with targets drawn from the model.
+        """Return the outputs with targets drawn from the model.
 
         For `ttd`, they are drawn from the normal distribution whose negative log-likelihood is the loss. A hinge loss
         has no such distribution; ±1 is drawn with log-odds of twice the output, which gives the same unit of margin.

@@ -23,7 +23,7 @@ POSITIVE = 10.0  # weight of the positive steps in boosting (plasma-python, scal
 
 
 def features(values: np.ndarray, *, dt: float) -> np.ndarray:
-    """The features of each step of one shot: (steps, width) to (steps, (1 + 3 · windows) · width) float32.
+    """Return the features of each step of one shot: (steps, width) to (steps, (1 + 3 · windows) · width) float32.
 
     The features are the signals, and their mean, standard deviation and change over each window that ends at the step.
     At the start of a shot, windows begin with the shot. No later step is used.
@@ -70,7 +70,7 @@ def samples(task: FRNN, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def score(task: FRNN, model: Any) -> dict[str, float | None]:
-    """The task's metrics of fitted trees, on its validation shots."""
+    """Return the task's metrics of fitted trees, on its validation shots."""
     split, outputs = task.splits["valid"], []
     for first in range(0, len(split), CHUNK):
         batch = [

@@ -45,7 +45,7 @@ def make(
     absent: bool = False,
     **options: Any,
 ) -> ResNet50:
-    """The task from its configuration (conf/task/resnet50.yaml).
+    """Return the task from its configuration (conf/task/resnet50.yaml).
 
     Args:
         data: where the images come from, one of SOURCES.

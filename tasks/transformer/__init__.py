@@ -48,7 +48,7 @@ class Pairs(Protocol):
         ...
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
-        """The translations of some rows as text, before tokenisation."""
+        """Return the translations of some rows as text, before tokenisation."""
         ...
 
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:
@@ -103,7 +103,7 @@ class Translation:
         return self.architecture.shapes()
 
     def layers(self) -> dict[str, Layer]:
-        """Linear layers, and embeddings with a matrix of their own."""
+        """Linear layers, and embeddings with their own matrix."""
         return self.architecture.layers()
 
     def kept(self) -> float:
@@ -111,7 +111,7 @@ class Translation:
         return self.architecture.kept(*self.pairs.lengths("train"))
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        """The initial value of one parameter."""
+        """Return the initial value of one parameter."""
         return _nn.draw(self.shapes()[name], seed, name, rows)
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
@@ -182,7 +182,7 @@ def check(data_dir: str, **_: Any) -> list[str]:
 
 
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """The number of words of each language in each split of a prepared corpus."""
+    """Return the number of words of each language in each split of a prepared corpus."""
     from suite.tasks.transformer import corpus
 
     splits = corpus.manifest_of(data_dir)[1]["splits"]

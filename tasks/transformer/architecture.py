@@ -70,11 +70,11 @@ class Architecture:
         return TYING[self.tying]
 
     def stack(self, name: str) -> list[list[str]]:
-        """The layers of the encoder or the decoder, a layer being the names of its sub-layers."""
+        """Return the layers of the encoder or the decoder, a layer being the names of its sub-layers."""
         return [[f"{name}.{layer}.{part}" for part in SUBLAYERS[name]] for layer in range(self.depth)]
 
     def projections(self, sublayer: str) -> dict[str, tuple[int, int]]:
-        """The (out, in) sizes of a sub-layer's linear layers, by name."""
+        """Return the (out, in) sizes of a sub-layer's linear layers, by name."""
         if sublayer.endswith("attention"):
             parts = ("query", "key", "value", "output")
             return {f"{sublayer}.{part}": (self.width, self.width) for part in parts}

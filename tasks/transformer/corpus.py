@@ -67,7 +67,7 @@ class Corpus:
         rows = train["up_to"][min(max(length - 1, 0), len(train["up_to"]) - 1)]
         if not rows:
             raise UserError(
-                f"length={length}: every training pair of {self.root} is longer; type a larger task.source.length="
+                f"length={length}: every training pair of {self.root} is longer; set a larger task.source.length="
             )
         dropped = {DROPPED[name]: count for name, count in train["dropped"].items()}
         dropped[f"longer than task.source.length={length}"] = train["pairs"] - rows
@@ -118,7 +118,7 @@ class Corpus:
         return sentences
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
-        """The translations as in the text file."""
+        """Return the translations as in the text file."""
         return [self._lines[row] for row in rows]
 
     @functools.cached_property

@@ -56,7 +56,7 @@ class Lexicon:
     nouns: np.ndarray
 
     def word(self, text: str) -> int:
-        """The number of a function word."""
+        """Return the number of a function word."""
         return len(SPECIAL) + FUNCTION.index(text)
 
     def form(self, kind: str, stem: np.ndarray, ending: np.ndarray | int = 0) -> np.ndarray:
@@ -66,7 +66,7 @@ class Lexicon:
 
 @functools.cache
 def lexicon() -> Lexicon:
-    """The one lexicon of this world: all stems of two syllables differ, so that all words differ."""
+    """Return the one lexicon of this world: all stems of two syllables differ, so that all words differ."""
     syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
     raw = np.random.Philox(key=[WORLD, 0]).random_raw(len(syllables) ** 2 + FORMS["noun"][0])
     stems = iter(np.argsort(raw[: len(syllables) ** 2], kind="stable"))
@@ -118,7 +118,7 @@ class Grammar:
         return self._sentences(split, rows, self.ambiguity)
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
-        """The targets as text."""
+        """Return the targets as text."""
         return self.text(self.read(split, rows)[1])
 
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:

@@ -61,7 +61,7 @@ class Pass:
         return self.linear(f"{name}.outer", self.drop(f"{name}.inner", inner))
 
     def around(self, name: str, x: Array, body: Body) -> Array:
-        """The residual connection around one sub-layer."""
+        """Return the residual connection around one sub-layer."""
         if self.architecture.norm == "pre":
             return x + self.drop(name, body(name, self.norm(f"{name}.norm", x)))
         return self.norm(f"{name}.norm", x + self.drop(name, body(name, x)))
@@ -71,7 +71,7 @@ class Pass:
         return layer_norm(self.params, name, x, eps=EPSILON)
 
     def encode(self, source: Array) -> Array:
-        """The encoder's output (N, S, width)."""
+        """Return the encoder's output (N, S, width)."""
         seen = _seen(source)
         x = self.drop("source", self.embed(0, source, self.positions(source.shape[1])))
         for own, feed_forward in self.architecture.stack("encoder"):
@@ -139,7 +139,7 @@ class Transformer:
         return -(((1.0 - share) * picked + share * each.mean(-1)) * weight).sum(), weight.sum()
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
-        """The outputs with words drawn from the model's own distribution, and no smoothing."""
+        """Return the outputs with words drawn from the model's own distribution, and no smoothing."""
         logits = outputs["logits"]
         place = batch["index"][:, None].astype(jnp.uint32) * jnp.uint32(logits.shape[1])
         draws = stream.uniform(jnp, key, "words", place + jnp.arange(logits.shape[1], dtype=jnp.uint32))
@@ -148,7 +148,7 @@ class Transformer:
         return outputs | {"target": drawn, "smoothing": jnp.zeros_like(outputs["smoothing"])}
 
     def encode(self, params: Tree, batch: Tree) -> Tree:
-        """The search's state before its first word: keys and values of every attention of the decoder."""
+        """Return the search's state before its first word: keys and values of every attention of the decoder."""
         net = Pass(self.architecture, params)
         memory, state = net.encode(batch["source"]), {"seen": _seen(batch["source"])}
         for own, source, _ in self.architecture.stack("decoder"):

@@ -12,5 +12,5 @@ def bleu(written: Sequence[str], references: Sequence[str]) -> float:
 
 
 def signature() -> str:
-    """The signature that sacreBLEU gives to `bleu`; BLEU scores are comparable only with equal signatures."""
+    """Return the signature that sacreBLEU gives to `bleu`; BLEU scores are comparable only with equal signatures."""
     return f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version('sacrebleu')}"

@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The sentences of one file: plain text, .gz, or the segments of an .sgm file.
+    """Yield the sentences of one file: plain text, .gz, or the segments of an .sgm file.
 
     As in fairseq's prepare-wmt14en2fr.sh, SGM's tags are removed and ’ becomes '; entities (&quot;) become characters.
 
@@ -68,7 +68,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def pairs(files: dict[str, list[Path]], skipped: list[str] | None) -> Iterator[tuple[str, str]]:
-    """The sentence pairs of one split.
+    """Yield the sentence pairs of one split.
 
     Args:
         files: the files of each of the two languages.
@@ -93,7 +93,7 @@ def pairs(files: dict[str, list[Path]], skipped: list[str] | None) -> Iterator[t
 
 
 def find(source: Path) -> dict[str, dict[str, list[Path]]]:
-    """The files of each split and language.
+    """Find the files of each split and language.
 
     Raises:
         UserError: if the directory is not laid out as described above.
@@ -248,6 +248,6 @@ def _store(path: Path, count: np.ndarray, order: np.ndarray) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The checksum of one file."""
+    """Return the checksum of one file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -30,7 +30,7 @@ class Drop:
         return x if self.index is None else dropout(x, self.rate, key=self.key, name=name, index=self.index)
 
     def at(self, name: str) -> Callable[[Tensor], Tensor] | None:
-        """The dropout of one place as a function, or None if it does nothing."""
+        """Return the dropout of one place as a function, or None if it does nothing."""
         return functools.partial(self, name) if self.rate and self.key is not None else None
 
 
@@ -100,7 +100,7 @@ class Transformer(nn.Module):
         return nn.LayerNorm(self.architecture.width, eps=EPSILON) if self.architecture.norm == "pre" else nn.Identity()
 
     def _sublayers(self, stack: str) -> Iterator[list[Any]]:
-        """The modules of each layer of a stack."""
+        """Yield the modules of each layer of a stack."""
         for names in self.architecture.stack(stack):
             yield [self.get_submodule(name) for name in names]
 
@@ -134,7 +134,7 @@ class Transformer(nn.Module):
         return -(((1.0 - share) * picked + share * each.mean(-1)) * weight).sum(), weight.sum()
 
     def sample(self, outputs: Tree, key: Key, batch: Tree) -> Tree:
-        """The outputs with words drawn from the model's own distribution, and no smoothing."""
+        """Return the outputs with words drawn from the model's own distribution, and no smoothing."""
         logits = outputs["logits"]
         place = batch["index"][:, None] * logits.shape[1] + torch.arange(logits.shape[1], device=logits.device)
         draws = uniform(key, "words", place).to(logits)
@@ -142,7 +142,7 @@ class Transformer(nn.Module):
         return outputs | {"target": drawn, "smoothing": torch.zeros_like(outputs["smoothing"])}
 
     def encode(self, batch: Tree) -> Tree:
-        """The search's state before its first word: keys and values of every attention of the decoder."""
+        """Return the search's state before its first word: keys and values of every attention of the decoder."""
         drop = Drop(0.0, None, None)
         memory, state = self._encode(batch["source"], drop), {"seen": _seen(batch["source"])}
         for own, source, _ in self._sublayers("decoder"):
@@ -193,7 +193,7 @@ class Transformer(nn.Module):
         return output(x) if isinstance(output, nn.Linear) else functional.linear(x, output.weight)
 
     def _around(self, part: Any, x: Tensor, body: Body, drop: Drop) -> Tensor:
-        """The residual connection around one sub-layer."""
+        """Return the residual connection around one sub-layer."""
         if self.architecture.norm == "pre":
             return x + drop(part.name, body(part, part.norm(x)))
         return part.norm(x + drop(part.name, body(part, x)))

@@ -30,7 +30,8 @@ def many(count: int) -> list[dict]:
         ]
         spec = some["spec"] | {"task": TASKS[rest % 8], "backend": ("torch", "jax")[rest // 768 % 2]}
         spec["comm"] = ("float32", "fp8", "onebit", "table1")[rest // 1536 % 4]
-        config = spec["config"] | {"task": {"name": TASKS[rest % 8]}, "trial": rest // 6144}
+        task = spec["config"]["task"] | {"name": TASKS[rest % 8]}
+        config = spec["config"] | {"task": task, "max_steps": 1000 + rest // 6144}
         results.append(some | {"spec": spec | {"config": config}, "curve": curve})
     return results
 

@@ -36,7 +36,7 @@ from suite.launch import execution
 from suite.settings import configure
 name, *overrides = sys.argv[1:]
 config = configure.resolve([f"task={name}", "optimizer=sgd", *overrides])
-load.common(config.task.module)
+load.load_member(config.task.module)
 began = time.process_time()
 task = execution.make_task(config)
 for split in ("train", "valid"):

@@ -9,6 +9,7 @@ import pytest
 from suite import load
 from suite.contract import Step
 from suite.record.log import Log
+from suite.settings.run import Run
 from suite.training.loop import train
 
 from .measure import check_limit, interleaved, ratio
@@ -19,14 +20,15 @@ ROUNDS = 40
 LR, MOMENTUM = 1e-4, 0.9
 
 
-def settings(backend: str) -> dict[str, Any]:
+def settings(backend: str) -> Run:
     base = engines.config("sgd", backend, precision="float32", hyper={"lr": LR, "momentum": MOMENTUM})
     loop = {"max_steps": 10**6, "eval_every": 10**6, "checkpoint_every": 0, "log_every": 1, "prefetch": 0}
-    return (
-        base
-        | loop
-        | {"task": {"module": "mylab.encoder"}, "schedule": {"shape": "constant", "warmup": 0}, "stop_at_target": True}
-    )
+    still = {
+        "task": {"module": "mylab.encoder"},
+        "schedule": {"shape": "constant", "warmup": 0},
+        "stop_at_target": True,
+    }
+    return engines.change(base, loop | still)
 
 
 def bare_torch(engine: Any) -> Any:

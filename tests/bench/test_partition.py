@@ -123,7 +123,7 @@ def enlarged() -> Traced:
 @pytest.fixture(scope="module")
 def fast() -> Network:
     """A network of 100 Gbit/s."""
-    return make_network(configure.resolve(["+task=bert", "network=100gbit"], check=False).network)
+    return make_network(configure.resolve(["+task=bert", "network=100gbit"]).network)
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])

@@ -161,7 +161,7 @@ def test_decisions_are_drawn() -> None:
 def test_a_record_without_decisions_is_refused(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
     for path in ("result.json", "absent.json"):
-        with pytest.raises(UserError, match="type a result"):
+        with pytest.raises(UserError, match="name a result"):
             read_decisions(str(tmp_path / path))
 
 
@@ -196,7 +196,7 @@ def test_fastest_keeps_the_first_candidate_within_the_noise() -> None:
         commit = measured(lambda request, turn, apart=apart: 1.0 + noise[turn] - apart * (request.mode == "b"))
         assert commit.mode == {"conv2d": expected, "other": expected}
         assert commit.why["other"]["a"] == {"seconds": 1.0, "spread": pytest.approx(0.1)}
-    with pytest.raises(UserError, match="one measurement has no spread; type 2 or more"):
+    with pytest.raises(UserError, match="one measurement has no spread; set 2 or more"):
         next(fastest.decide(["a", "b"], ["other"], Situation(0, 10, [], 1.0), repeats=1))
 
 

@@ -16,7 +16,7 @@ MEMBERS = [
     for backend in BACKENDS
     for name in sorted(OPTIMIZERS)
 ]
-TRUNCATED = {"comm": comm(codec={"module": "mylab.truncate16"}, algorithm="all_to_all", feedback=True)}
+TRUNCATED = {"comm": comm(codec={"module": "mylab.truncate16"}, algorithm="all_to_all", feedback=True).plain()}
 
 
 @pytest.fixture(scope="module")

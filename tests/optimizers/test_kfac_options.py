@@ -105,7 +105,7 @@ def test_two_processes_equal_one(backend: str, alone: Any) -> None:
     """All ranks decide alike, also when restored between refreshes; triangles or whole factors are sent."""
     cases: dict[str, Any] = {name: ["kfac", STEPS, {"hyper": OPTIONS[name]}] for name in ("stale", "full", "sampled")}
     cases["restored"] = ["kfac", STEPS, {"hyper": OPTIONS["stale"], "restored": [3, 6, 7]}]
-    factors = comm()["factors"] | {"symmetric": False}
+    factors = comm().factors.plain() | {"symmetric": False}
     cases["whole"] = ["kfac", STEPS, {"hyper": OPTIONS["stale"], "comm": comm(factors=factors)}]
     found = ranks.start(backend, 2, cases)
     for name, case in found.items():

@@ -64,7 +64,7 @@ def test_turns_are_dealt_out_evenly() -> None:
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        ({"lag": 5}, "type 0 to inverse_interval=4"),
+        ({"lag": 5}, "set 0 to inverse_interval=4"),
         ({"lag": -1}, "lag=-1: must be at least 0"),
         ({"lag": 2, "stagger": True}, "choose one of the two"),
         ({"lag": 2, "root": "newton"}, "with lag choose one of auto, eigh"),

@@ -197,7 +197,7 @@ def test_bisect_says_that_an_alarm_cannot_be_repeated(history: list[str], suite:
         (("HEAD", "--minutes", "nan"), "are positive"),
         (("HEAD", "--json", "nowhere/a.json"), "nowhere/a.json: no such folder"),
         (("--bisect", "HEAD~1", "HEAD", "--json", "a.json"), "writes no report"),
-        (("HEAD", "--rounds", "3"), "fewer rounds tell nothing about the spread; type 4 or more"),
+        (("HEAD", "--rounds", "3"), "fewer rounds tell nothing about the spread; set 4 or more"),
         (("HEAD", "--only", "sgd"), "no such benchmark; choose one of sgd-torch"),
         (("HEAD", "--benchmarks", "none.yaml"), "none.yaml: No such file"),
         (("HEAD", "--run", "optimizer=sgd"), "names no task"),

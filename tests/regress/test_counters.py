@@ -70,7 +70,7 @@ def test_every_count_that_differs_is_a_change() -> None:
         ("entries: [{run: b}]", "expected entries"),
         ("entries: [{name: a}]", "one of run, targets, import"),
         ("entries: [{name: a, run: b, import: c}]", "one of run, targets, import"),
-        ("entries: [{name: a, run: b}, {name: a, import: c}]", "a name of its own"),
+        ("entries: [{name: a, run: b}, {name: a, import: c}]", "its own name"),
         ("entries: [", "expected entries"),
     ],
 )

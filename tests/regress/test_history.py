@@ -109,7 +109,7 @@ def test_what_is_no_report_is_rejected(content: str, says: str, tmp_path: Path) 
 
 def test_a_side_or_a_history_is_needed(suite: Call) -> None:
     code, text = suite("regress")
-    assert code == 2 and "type a side" in text
+    assert code == 2 and "name a side" in text
 
 
 def test_a_report_of_the_command_is_read(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ PARAMETERS = {"mnist": 2_837_314, "curves": 842_340, "faces": 7_537_655}
 
 def absent(variant: str) -> Any:
     config = configure.resolve(["task=autoencoder", f"task.variant={variant}"])
-    return execution.make_task({**config, "task": {**config.task, "absent": True}})
+    return execution.make_task(config, absent=True)
 
 
 @pytest.mark.parametrize("variant", PARAMETERS)

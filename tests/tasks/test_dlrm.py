@@ -29,7 +29,7 @@ def linear(*widths: int) -> int:
 
 def absent(*overrides: str) -> Any:
     config = configure.resolve(["task=dlrm", "scale=paper", *overrides])
-    return execution.make_task({**config, "task": {**config.task, "absent": True}})
+    return execution.make_task(config, absent=True)
 
 
 def test_parameters_of_the_kaggle_network() -> None:

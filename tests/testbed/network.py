@@ -83,7 +83,7 @@ def seconds(delay: str) -> float:
 def _number(text: str, units: dict[str, float], option: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text)
     if not match or match[2] not in units or not float(match[1]):
-        raise UserError(f"{option}={text}: type a number and one of {', '.join(units)}, as in 1{next(iter(units))}")
+        raise UserError(f"{option}={text}: set a number and one of {', '.join(units)}, as in 1{next(iter(units))}")
     return float(match[1]) * units[match[2]]
 
 

@@ -85,6 +85,6 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="needs root"), Testbed(2):
         pass
     for rate in ("1", "fast", "0mbit", "1gibit"):
-        with pytest.raises(UserError, match=f"rate={rate}: type a number and one of kbit"):
+        with pytest.raises(UserError, match=f"rate={rate}: set a number and one of kbit"):
             network.bits(rate)
     assert network.bits("2.5gbit") == 2.5e9 and network.seconds("500us") == 5e-4

@@ -92,5 +92,5 @@ def test_sync_names_what_it_leaves_out(
 def test_sync_without_runs_says_what_to_type(store: Path) -> None:
     with pytest.raises(UserError, match="suite sync DIR"):
         sync.main(["nowhere"])
-    with pytest.raises(UserError, match="type a second command without --pull"):
+    with pytest.raises(UserError, match="run a second command without --pull"):
         sync.main(["runs", "--pull", "sqlite:///mlflow.db"])

@@ -89,7 +89,7 @@ def test_a_preparation_that_stopped_does_not_block_its_own_advice(
     assert code == 0 and "13 rows; 0 damaged files" in text, text
     composes(text.splitlines()[-1])
     code, text = suite(*words)
-    assert code == 2 and "is not empty; type another directory, --to DIR" in text
+    assert code == 2 and "is not empty; name another directory, --to DIR" in text
     Path("other").mkdir()
     Path("other/notes").write_text("mine")
     assert "is not empty" in suite("data", "dlrm", "--from", "logs", "--to", "other")[1]

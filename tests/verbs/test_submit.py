@@ -234,7 +234,7 @@ REMEDY = "name a finished run's directory or its result.json"
 NO_RESULTS = [
     ("absent", f"absent: no such file or folder; {REMEDY}"),
     ("empty", f"empty: contains no result.json; {REMEDY}"),
-    ("begun", "begun: is a run that has not finished; type its command again to continue it, then name it again"),
+    ("begun", "begun: is a run that has not finished; run its command again to continue it, then name it again"),
     ("text.json", f"text.json: line 1, column 1: not JSON: Expecting value; {REMEDY}"),
     ("bytes.json", f"bytes.json: byte 0: is not UTF-8, as JSON is; {REMEDY}"),
     ("other.json", f"other.json: not a result of this suite (the key schema is missing); {REMEDY}"),

@@ -15,14 +15,14 @@ CLOSED = False  # only for codecs that are closed under addition
 
 
 def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle]) -> Value:
-    """The mean over ranks of a flat (n,) array."""
+    """Return the mean over ranks of a flat (n,) array."""
     total = scatter_rows(f"{name}/scatter", transport.chunks(values), encoder, transport, "worker")
     means = gather_rows(f"{name}/gather", transport.averaged(total), encoder, transport, "server")
     return means.reshape(-1)[: values.shape[0]]
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
-    """What `mean` sends."""
+    """Return what `mean` sends."""
     payloads = channel.payloads(-(-count // world), itemsize)
     scatter = [entry("all_to_all", f"{name}/scatter", "", world * payload, world, level) for payload in payloads]
     return scatter + [entry("all_gather", f"{name}/gather", "", payload, world, level) for payload in payloads]

@@ -13,11 +13,11 @@ CLOSED = False  # only for codecs that are closed under addition
 
 
 def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle]) -> Value:
-    """The mean over ranks of a flat (n,) array."""
+    """Return the mean over ranks of a flat (n,) array."""
     received = [transport.all_gather(name, payload) for payload in encoder.encode("worker", values[None])]
     return transport.averaged(encoder.total(received, values))
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
-    """What `mean` sends."""
+    """Return what `mean` sends."""
     return [entry("all_gather", name, "", payload, world, level) for payload in channel.payloads(count, itemsize)]

@@ -13,11 +13,11 @@ CLOSED = True  # only for codecs that are closed under addition
 
 
 def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle]) -> Value:
-    """The mean over ranks of a flat (n,) array; torch overwrites it, because gradients would be copied twice."""
+    """Return the mean over ranks of a flat (n,) array; torch overwrites it, because gradients would be copied twice."""
     total = transport.all_reduce(name, encoder.codec.narrow(values))
     return transport.averaged(transport.xp.asarray(total, dtype=values.dtype))
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
-    """What `mean` sends: all in one, which the network cuts as it likes."""
+    """Return what `mean` sends: all in one, which the network cuts as it likes."""
     return [entry("all_reduce", name, "", channel.codec.nbytes(count, itemsize), world, level)]

@@ -15,7 +15,7 @@ CLOSED = False  # only for codecs that are closed under addition
 
 
 def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport: Transport[Value, Handle]) -> Value:
-    """The mean over ranks of a flat (n,) array."""
+    """Return the mean over ranks of a flat (n,) array."""
     rows = transport.chunks(values)
     partial = transport.row(rows)
     for hop in range(transport.world - 1):
@@ -28,7 +28,7 @@ def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
-    """What `mean` sends."""
+    """Return what `mean` sends."""
     payloads = channel.payloads(-(-count // world), itemsize)
     hops = [
         entry("shift", f"{name}/hop{hop}", "", payload, world, level)

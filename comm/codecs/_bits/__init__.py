@@ -31,7 +31,7 @@ def pack(xp: Any, words: Any, bits: int) -> Any:
 
 
 def unpack(xp: Any, packed: Any, bits: int) -> Any:
-    """The inverse of `pack`."""
+    """Invert `pack`."""
     columns = packed.reshape(-1, bits * group(bits) // 8)
     words = []
     for number in range(group(bits)):

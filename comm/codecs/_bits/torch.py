@@ -35,13 +35,13 @@ def _pack(packed: Tensor, words: Tensor) -> None:
 
 
 def meanings(table: Tensor, bits: int) -> Tensor:
-    """The table entries of the words in each byte, (256, 8 / bits)."""
+    """Return the table entries of the words in each byte, (256, 8 / bits)."""
     every = torch.arange(256, dtype=torch.uint8, device=table.device)
     return table[_bits.unpack(torch, every, bits).int()].view(256, -1)
 
 
 def read(packed: Tensor, table: Tensor, bits: int, count: int) -> Tensor:
-    """The entries of the (2**bits,) table that `count` packed words name."""
+    """Read the entries of the (2**bits,) table that `count` packed words name."""
     if 8 % bits:
         whole = bits * _bits.group(bits) // 8
         packed = _bits.unpack(torch, functional.pad(packed, (0, -len(packed) % whole)), bits)

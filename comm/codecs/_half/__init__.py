@@ -41,7 +41,7 @@ class Half(Codec):
             return np.ascontiguousarray(self.narrow(values)).view(np.uint8)
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload to values."""
+        """Decode the payload to values."""
         return payload.view(self.kind).astype(like.dtype)
 
     def narrow(self, values: np.ndarray) -> np.ndarray:

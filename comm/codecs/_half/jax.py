@@ -15,7 +15,7 @@ class Half(_half.Half):
         return lax.bitcast_convert_type(self.narrow(values), jnp.uint16)
 
     def decode(self, payload: Array, like: Array) -> Array:
-        """The payload to values."""
+        """Decode the payload to values."""
         return lax.bitcast_convert_type(payload, self.kind).astype(like.dtype)
 
     def narrow(self, values: Array) -> Array:

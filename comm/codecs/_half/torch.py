@@ -15,7 +15,7 @@ class Half(_half.Half):
         return self.narrow(values).contiguous().view(torch.uint8)
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload to values."""
+        """Decode the payload to values."""
         return payload.view(self.kind).to(like.dtype)
 
     def narrow(self, values: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def pack(xp: Any, a: Any, b: Any, c: Any) -> tuple[Any, Any]:
 
 
 def unpack(xp: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """The inverse of `pack`; each word is shifted to the upper bits, as in a float32."""
+    """Invert `pack`; each word is shifted to the upper bits, as in a float32."""
     u = xp.uint32
     upper = u(0xFFFFF800)
     return low << u(11), ((low >> u(10)) | (high << u(22))) & upper, (high << u(1)) & upper
@@ -59,7 +59,7 @@ class Float21(Codec):
         return np.concatenate(pack(np, *thirds)).astype("<u4").view(np.uint8)
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload to values."""
+        """Decode the payload to values."""
         bits = unpack(np, *np.split(payload.view("<u4").astype(np.uint32), 2))
         return np.concatenate(bits)[: len(like)].view(np.float32).astype(like.dtype)
 

@@ -17,7 +17,7 @@ class Float21(float21.Float21):
         return jnp.concatenate(float21.pack(jnp, *words))
 
     def decode(self, payload: Array, like: Array) -> Array:
-        """The payload to values."""
+        """Decode the payload to values."""
         a, b, c = float21.unpack(jnp, *jnp.split(payload, 2))
         parts = a, b[: like.size - a.size], c[: max(0, like.size - 2 * a.size)]  # cut before they are joined: faster
         return lax.bitcast_convert_type(jnp.concatenate(parts), jnp.float32).astype(like.dtype)

@@ -24,7 +24,7 @@ class Float21(float21.Float21):
         return words.view(-1).view(torch.uint8)
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload to values."""
+        """Decode the payload to values."""
         words = payload.view(torch.int32).view(2, -1)
         bits = words.new_empty(3, words.shape[1])
         by_parts(unpack, *bits, *words, compiles=self.compiles)
@@ -48,7 +48,7 @@ def pack(low: Tensor, high: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
 
 
 def unpack(a: Tensor, b: Tensor, c: Tensor, low: Tensor, high: Tensor) -> None:
-    """The inverse of `pack`: words where float32 has their bits."""
+    """Invert `pack`: words where float32 has their bits."""
     torch.bitwise_left_shift(low, 11, out=a)
     torch.bitwise_right_shift(low, 10, out=b).bitwise_and_(WORD << 1).bitwise_or_(high << 22).bitwise_and_(UPPER)
     torch.bitwise_left_shift(high, 1, out=c).bitwise_and_(UPPER)

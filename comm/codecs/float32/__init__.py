@@ -31,11 +31,11 @@ class Float32(Codec):
         return np.ascontiguousarray(values).view(np.uint8)
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload to values."""
+        """Decode the payload to values."""
         return payload.view(like.dtype)
 
     def narrow(self, values: Any) -> Any:
-        """The values themselves."""
+        """Return the values themselves."""
         return values
 
 

@@ -14,7 +14,7 @@ class Float32(float32.Float32):
         return lax.bitcast_convert_type(values, f"uint{8 * values.dtype.itemsize}")
 
     def decode(self, payload: Array, like: Array) -> Array:
-        """The payload to values."""
+        """Decode the payload to values."""
         return lax.bitcast_convert_type(payload, like.dtype)
 
 

@@ -15,7 +15,7 @@ class Float32(float32.Float32):
         return values.contiguous().view(torch.uint8)
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload to values."""
+        """Decode the payload to values."""
         return payload.view(like.dtype)
 
 

@@ -83,7 +83,7 @@ class Int8(Codec):
         return np.concatenate([scales.astype("<f4").view(np.uint8), numbers.view(np.uint8)])
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload to values."""
+        """Decode the payload to values."""
         head = 4 * self.blocks(len(like))
         scales, numbers = payload[:head].view("<f4").astype(np.float32), payload[head:].view(np.int8)
         return (self._rows(numbers) * scales[:, None]).reshape(-1)[: len(like)].astype(like.dtype)
@@ -93,7 +93,7 @@ class Int8(Codec):
             return np.pad(values.astype(np.float32), (0, -len(values) % self.block)).reshape(-1, self.block)
 
     def scales(self, xp: Any, rows: Any) -> Any:
-        """The scales of (blocks, block) float32 values; `xp` is `numpy`, `torch` or `jax.numpy`."""
+        """Return the scales of (blocks, block) float32 values; `xp` is `numpy`, `torch` or `jax.numpy`."""
         largest = xp.amax(xp.abs(rows), 1).view(xp.int32) & MAGNITUDE
         scale = (largest.view(xp.float32) * INVERSE).view(xp.int32)
         scale = xp.clip((scale | 0x7F) + 1, 0, LARGEST)

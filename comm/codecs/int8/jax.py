@@ -20,7 +20,7 @@ class Int8(int8.Int8):
         return jnp.concatenate([lax.bitcast_convert_type(scales, jnp.uint8).reshape(-1), numbers])
 
     def decode(self, payload: Array, like: Array) -> Array:
-        """The payload to values."""
+        """Decode the payload to values."""
         head = 4 * self.blocks(like.size)
         scales = lax.bitcast_convert_type(payload[:head].reshape(-1, 4), jnp.float32)
         rows = self._rows(lax.bitcast_convert_type(payload[head:], jnp.int8)).astype(jnp.float32)

@@ -24,7 +24,7 @@ class Int8(int8.Int8):
         return payload[: self.nbytes(count)]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload to values."""
+        """Decode the payload to values."""
         head = 4 * self.blocks(len(like))
         scales, numbers = payload[:head].clone().view(torch.float32), payload[head:].view(torch.int8)
         values = scales.new_empty(len(scales), self.block)
@@ -37,7 +37,7 @@ class Int8(int8.Int8):
         numbers.copy_(self.numbers(torch, rows, scales, draws))
 
     def numbers(self, xp: Any, rows: Tensor, scales: Tensor, draws: Tensor | None) -> Tensor:
-        """The same in fewer passes, where all scales are usable."""
+        """Return the same in fewer passes, where all scales are usable."""
         if torch.compiler.is_compiling() or not bool((scales > 0).all()):
             return super().numbers(torch, rows, scales, draws)
         return self.rounded(torch, rows * (1.0 / scales)[:, None], draws).clip_(-127, 127)

@@ -43,7 +43,7 @@ class MiniFloat(Codec):
         if 1 + e + m not in (8, 16) or not 2 <= e <= 7 or m < 1:
             raise UserError(
                 f"codec minifloat: a sign, exponent={e} and mantissa={m} bits; they must be 8 or 16 bits in all, with "
-                "an exponent of 2 to 7; type for example comm.codec.exponent=4 comm.codec.mantissa=3"
+                "an exponent of 2 to 7; set for example comm.codec.exponent=4 comm.codec.mantissa=3"
             )
         if self.scale not in ("absmax", "none"):
             raise UserError(f"codec minifloat: scale={self.scale}; set comm.codec.scale=absmax, or none")
@@ -92,7 +92,7 @@ class MiniFloat(Codec):
         return np.concatenate([np.array([(power + 127) << 23], "<i4").view(np.uint8)[: self.header], words])
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload to values."""
+        """Decode the payload to values."""
         scale = payload[: self.header].view("<f4")[0] if self.header else 1.0
         words = payload[self.header :].view(f"<u{self.width}").astype(np.int32)
         with np.errstate(over="ignore"):  # to infinities
@@ -104,7 +104,7 @@ class MiniFloat(Codec):
         return xp.where(magnitude < INFINITY, xp.clip(magnitude, 0, INFINITY - (1 << (23 - self.mantissa))), 0)
 
     def power(self, xp: Any, largest: Any) -> Any:
-        """The scale's exponent, from the largest of `finite`, such that this value rounds to a finite word."""
+        """Return the scale's exponent, from the largest of `finite`, such that this value rounds to a finite word."""
         rounded = (largest + (1 << (22 - self.mantissa))) >> 23
         return xp.clip(rounded - (127 + self.bias), self.bias + self.mantissa - 127, None)
 

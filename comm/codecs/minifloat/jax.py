@@ -25,7 +25,7 @@ class MiniFloat(minifloat.MiniFloat):
         return jnp.concatenate([scale, words]) if self.header else words
 
     def decode(self, payload: Array, like: Array) -> Array:
-        """The payload to values."""
+        """Decode the payload to values."""
         head = self.header // self.width
         scale = lax.bitcast_convert_type(payload[:head], jnp.float32) if head else 1.0
         return self.values(jnp, payload[head:].astype(jnp.int32), scale).astype(like.dtype)

@@ -40,7 +40,7 @@ class MiniFloat(minifloat.MiniFloat):
         return payload
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload to values."""
+        """Decode the payload to values."""
         scale = payload[: self.header].clone().view(torch.float32)[0] if self.header else torch.ones(())
         words = payload[self.header :].view(self._kind)
         if self._short:

@@ -33,7 +33,7 @@ class OneBit(Codec):
         return 8 + -(-count // 8)
 
     def bound(self, values: np.ndarray) -> np.ndarray:
-        """The largest magnitude of the same sign: value and mean both lie between zero and that.
+        """Return the largest magnitude of the same sign: value and mean both lie between zero and that.
 
         Infinite where their sum overflows float32.
         """
@@ -54,7 +54,7 @@ class OneBit(Codec):
         return np.concatenate([means, _bits.pack(np, words, 1)])[: self.nbytes(len(values))]
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload to values."""
+        """Decode the payload to values."""
         means, words = payload[:8].view("<f4"), _bits.unpack(np, payload[8:], 1)[: len(like)]
         return means[words].astype(like.dtype)
 

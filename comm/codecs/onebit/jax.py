@@ -22,7 +22,7 @@ class OneBit(onebit.OneBit):
         return jnp.concatenate([means, in_bytes.pack(words, 1)])[: self.nbytes(values.size)]
 
     def decode(self, payload: Array, like: Array) -> Array:
-        """The payload to values."""
+        """Decode the payload to values."""
         means = lax.bitcast_convert_type(payload[:8].reshape(2, 4), jnp.float32)
         words = in_bytes.unpack(payload[8:], 1)[: like.size]
         return jnp.where(words == 1, means[1], means[0]).astype(like.dtype)

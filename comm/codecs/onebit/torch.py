@@ -34,7 +34,7 @@ class OneBit(onebit.OneBit):
         return payload[: self.nbytes(len(values))]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload to values."""
+        """Decode the payload to values."""
         return in_bytes.read(payload[8:], payload[:8].clone().view(torch.float32), 1, len(like)).to(like.dtype)
 
     def sums(self, xp: Any, values: Tensor) -> tuple[Tensor, Tensor]:

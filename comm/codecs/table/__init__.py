@@ -62,7 +62,7 @@ class Table(Codec):
         return 4 * self.size + -(-self.bits * count // 8)
 
     def stride(self, count: int) -> int:
-        """The stride of the values from which percentiles are computed."""
+        """Return the stride of the values from which percentiles are computed."""
         return max(1, min(100, count // 1024)) if self.percentiles == "sampled" else 1
 
     def ranks(self, count: int) -> list[int]:
@@ -93,18 +93,18 @@ class Table(Codec):
         return np.concatenate([table.astype("<i4").view(np.uint8), packed])[: self.nbytes(len(values))]
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The payload to values."""
+        """Decode the payload to values."""
         table, packed = payload[: 4 * self.size].view("<i4").astype(np.int32), payload[4 * self.size :]
         whole = self.bits * _bits.group(self.bits) // 8
         words = _bits.unpack(np, np.pad(packed, (0, -len(packed) % whole)), self.bits)[: len(like)]
         return np.concatenate([table, table | SIGN])[words].view(np.float32).astype(like.dtype)
 
     def find(self, magnitudes: np.ndarray) -> np.ndarray:
-        """The table of an array, from the bits of its magnitudes."""
+        """Find the table of an array, from the bits of its magnitudes."""
         return self.table(np, magnitudes.max(), np.sort(magnitudes[:: self.stride(len(magnitudes))]))
 
     def table(self, xp: Any, largest: Any, ordered: Any) -> Any:
-        """The bits of the table's magnitudes, (size,) int32.
+        """Return the bits of the table's magnitudes, (size,) int32.
 
         Args:
             xp: `numpy`, `torch` or `jax.numpy`.
@@ -120,7 +120,7 @@ class Table(Codec):
         return (half[:-1] + half[1:]).view(xp.int32)
 
     def words(self, bits: Any, numbers: Any) -> Any:
-        """The words, int32: a magnitude's number, and the sign in the bit above."""
+        """Return the words, int32: a magnitude's number, and the sign in the bit above."""
         return numbers | (((bits >> 31) & 1) << (self.bits - 1))
 
 

@@ -31,7 +31,7 @@ class Table(table.Table):
         return jnp.concatenate([entries, packed])[: self.nbytes(values.size)]
 
     def decode(self, payload: Array, like: Array) -> Array:
-        """The payload to values."""
+        """Decode the payload to values."""
         entries = lax.bitcast_convert_type(payload[: 4 * self.size].reshape(-1, 4), jnp.int32)
         packed, whole = payload[4 * self.size :], self.bits * _bits.group(self.bits) // 8
         words = in_bytes.unpack(jnp.pad(packed, (0, -packed.size % whole)), self.bits)[: like.size]

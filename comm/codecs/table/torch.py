@@ -32,7 +32,7 @@ class Table(table.Table):
         return payload[: self.nbytes(len(values))]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        """The payload to values."""
+        """Decode the payload to values."""
         entries, packed = payload[: 4 * self.size].clone().view(torch.int32), payload[4 * self.size :]
         values = torch.cat([entries, entries | table.SIGN]).view(torch.float32)
         return in_bytes.read(packed, values, self.bits, len(like)).to(like.dtype)
@@ -56,7 +56,7 @@ class Table(table.Table):
 
 
 def prefixes(middles: Tensor) -> tuple[Tensor, ...]:
-    """The constants of `Table.search`.
+    """Return the constants of `Table.search`.
 
     The first is the middles, then a number above all of them. The second is the number of middles below each prefix, so
     that one more comparison finds the word. If two middles have the same prefix, only the middles are returned.

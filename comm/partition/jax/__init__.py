@@ -138,7 +138,7 @@ def measure_costs(memory: float) -> Device:
 
 
 def count_samples(inputs: Sequence[Tree]) -> int:
-    """The number of samples of a batch: the length of its first array with axes.
+    """Return the number of samples of a batch: the length of its first array with axes.
 
     Raises:
         UserError: if there is none.
@@ -150,7 +150,7 @@ def count_samples(inputs: Sequence[Tree]) -> int:
 
 
 def _planned(function: Function, params: Tree, inputs: Sequence[Tree], request: Request, measure: bool) -> Plan:
-    """The plan of a function that was traced with micro-batches of the planned size."""
+    """Return the plan of a function that was traced with micro-batches of the planned size."""
     count = request.micro_batches
     if count and request.batch % count:
         raise UserError(f"micro_batches={count}: does not divide the batch of {request.batch} samples")
@@ -165,7 +165,7 @@ def _planned(function: Function, params: Tree, inputs: Sequence[Tree], request: 
 
 
 def _traced(function: Function, params: Tree, inputs: Sequence[Tree], size: int) -> Traced:
-    """The function traced with the first `size` samples of a batch."""
+    """Return the function traced with the first `size` samples of a batch."""
     batch = count_samples(inputs)
     leaves, structure = jax.tree.flatten(jax.tree.map(like, tuple(inputs)))
     split = [leaf.shape[:1] == (batch,) for leaf in leaves]

@@ -36,7 +36,7 @@ def stage_of(
 
 
 def micro_batch(traced: Traced, inputs: Sequence[Tree], number: int, count: int) -> dict[str, Array]:
-    """The inputs of one micro-batch by name.
+    """Return the inputs of one micro-batch by name.
 
     A PRNG key without axes is folded with the micro-batch's number, so that micro-batches draw different numbers.
 
@@ -75,7 +75,7 @@ def _listed(names: object) -> str:
 
 @jax.jit
 def totals(results: Array) -> tuple[Array, Array]:
-    """The summed loss and the summed weight of a step; the step's loss is their quotient.
+    """Return the summed loss and the summed weight of a step; the step's loss is their quotient.
 
     Args:
         results: of the function for each micro-batch, (count, 1 or 2); they are added in order. Each loss without a

@@ -37,7 +37,7 @@ def count_flops(equation: JaxprEqn) -> float:
 
 
 def operands_of(operation: Operation, shapes: Shapes) -> list[jax.ShapeDtypeStruct]:
-    """The shapes of an operation's operands."""
+    """Return the shapes of an operation's operands."""
     return [shapes[operand] if isinstance(operand, str) else like(operand) for operand in operation.reads]
 
 
@@ -56,7 +56,7 @@ def sign_equation(operation: Operation, shapes: Shapes, moving: Sequence[int]) -
 def linearize_stage(
     operation: Operation, moving: Sequence[int], operands: Sequence[Array]
 ) -> tuple[list[Array], Callable[..., Any]]:
-    """The results of an operation, and the function from their gradients to those of the operands `moving`."""
+    """Return the results of an operation, and the function from their gradients to those of the operands `moving`."""
 
     def result(*changing: Array) -> list[Array]:
         values = list(operands)
@@ -101,7 +101,7 @@ class Residuals:
         return isinstance(operand, str) and operand in self.differentiable
 
     def _rule(self, operation: Operation, moving: list[int]) -> tuple[list[int], list[int], int]:
-        """What the operation keeps: numbers of its operands and of its results, and bytes of other arrays."""
+        """Return what the operation keeps: numbers of its operands and of its results, and bytes of other arrays."""
 
         def kept(*operands: Array) -> tuple[list[Array], list[Array]]:
             results, back = linearize_stage(operation, moving, operands)

@@ -36,12 +36,12 @@ class Dependencies:
 
 
 def name_values(operation: Operation) -> set[str]:
-    """The values and parameters that an operation reads."""
+    """Return the values and parameters that an operation reads."""
     return {operand for operand in operation.reads if isinstance(operand, str)}
 
 
 def inexact(shape: jax.ShapeDtypeStruct) -> bool:
-    """Whether an array can have a gradient."""
+    """Return whether an array can have a gradient."""
     return jnp.issubdtype(shape.dtype, jnp.inexact)
 
 
@@ -54,7 +54,7 @@ def plan_graph(
     samples: int,
     grown: Shapes | None,
 ) -> Graph:
-    """The planner's graph.
+    """Return the planner's graph.
 
     Args:
         tape: the operations.
@@ -104,7 +104,7 @@ def plan_graph(
 
 
 def _layer(operation: Operation, parameters: Mapping[str, Parameter], before: Sequence[Node]) -> str:
-    """The scope of an operation, else the path of a parameter that it reads, else the layer of the one before it."""
+    """Return an operation's scope, else the path of a parameter that it reads, else the layer before it."""
     if operation.scope:
         return operation.scope
     own = [name for name in operation.reads if isinstance(name, str) and name in parameters and name[0] != "%"]

@@ -158,7 +158,7 @@ class Links:
         return work
 
     def _exchange(self, sender: int, receiver: int) -> Callable[[Array], Array]:
-        """The function from this process's operand, (1, n), to its result."""
+        """Return the function from this process's operand, (1, n), to its result."""
         if (sender, receiver) not in self.exchanges:
             mesh = Mesh(np.array([self.devices[sender], self.devices[receiver]]), (AXIS,))
             split = NamedSharding(mesh, P(AXIS))

@@ -25,7 +25,7 @@ def pack_values(values: Sequence[Array]) -> Array:
 
 
 def unpack_values(message: Array, shapes: Sequence[Shape]) -> list[Array]:
-    """The arrays of a message (bytes,)."""
+    """Return the arrays of a message (bytes,)."""
     values, start = [], 0
     for shape in shapes:
         end = start + nbytes(_plain(shape))
@@ -40,7 +40,7 @@ def encode_values(values: Sequence[Array], codec: Codec) -> list[Array]:
 
 
 def decode_values(payloads: Sequence[Array], shapes: Sequence[Shape], codec: Codec) -> list[Array]:
-    """The arrays that `encoded` was given, as the receiver sees them."""
+    """Return the arrays that `encoded` was given, as the receiver sees them."""
     return [
         codec.decode(payload, jnp.zeros(shape.size, shape.dtype)).reshape(shape.shape) if _coded(shape) else payload
         for payload, shape in zip(payloads, shapes, strict=True)
@@ -48,17 +48,17 @@ def decode_values(payloads: Sequence[Array], shapes: Sequence[Shape], codec: Cod
 
 
 def list_payloads(shapes: Sequence[Shape], codec: Codec) -> list[Shape]:
-    """The shapes of what `encoded` returns."""
+    """List the shapes of what `encoded` returns."""
     return list(jax.eval_shape(lambda values: encode_values(values, codec), list(shapes)))
 
 
 def _coded(value: Array | Shape) -> bool:
-    """Whether a codec may encode an array; integers, such as words and masks, and PRNG keys must stay exact."""
+    """Return whether a codec may encode an array; integers, such as words and masks, and PRNG keys must stay exact."""
     return value.dtype in (jnp.float32, jnp.float64)
 
 
 def _plain(shape: Shape) -> Shape:
-    """The shape of the words of PRNG keys; other shapes as they are."""
+    """Return the shape of the words of PRNG keys; other shapes as they are."""
     if not jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
         return shape
     words = jax.eval_shape(jax.random.key_data, shape)
@@ -90,7 +90,7 @@ def _from_bytes(message: Array, shape: Shape) -> Array:
 
 
 def _implementation(shape: Shape) -> Any:
-    """The generator of PRNG keys, which jax tells only of arrays."""
+    """Return the generator of PRNG keys, which jax tells only of arrays."""
     known = []
     jax.eval_shape(lambda key: known.append(jax.random.key_impl(key)), shape)
     return known[0]

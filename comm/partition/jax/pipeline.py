@@ -91,7 +91,7 @@ class Pipeline:
         self.passes: dict[int, Passes] | None = None  # their seconds, by rank, while they are measured
 
     def _replicas(self, channels: Channels | None, seed: int) -> list[Replicas]:
-        """The ranks of each stage."""
+        """Return the ranks of each stage."""
         groups = [self.grid.group(number) for number in range(len(self.parts))]
         devices = [[self.devices[rank] for rank in group] for group in groups]
         locals = channels.locals if channels else None
@@ -132,7 +132,7 @@ class Pipeline:
         return gathered
 
     def owned(self, stage: int) -> list[str]:
-        """The trainable parameters that a stage owns: of those that several stages read, the first stage's."""
+        """Return the trainable parameters that a stage owns: of those that several stages read, the first stage's."""
         return [name for name in self.parts[stage].trainable if self.readers[name][0] == stage]
 
     # ------------------------------------------------------------------------------------------------------ a step
@@ -228,7 +228,7 @@ class Pipeline:
         return [self.traced.shapes[name] for name in names]
 
     def _moving(self, stage: int) -> list[str]:
-        """The received values of a stage that get a gradient."""
+        """Return the received values of a stage that get a gradient."""
         return [name for name in self.parts[stage].receives if self.traced.graph.values[name].differentiable]
 
     def _forward(self, place: Place, number: int, inputs: Sequence[Tree], count: int) -> None:
@@ -278,7 +278,7 @@ class Pipeline:
         jax.block_until_ready(self.busy.pop(rank, None))
 
     def _shared_by(self, owner: int) -> list[tuple[str, int]]:
-        """The parameters that a stage owns and later stages read, with each of these stages, the last one first."""
+        """List the parameters that a stage owns and later stages read, with these stages, the last one first."""
         return [
             (name, reader)
             for name, numbers in self.shared.items()
@@ -300,7 +300,7 @@ class Pipeline:
                     [self.stages[receiver].parameters[name]] = self.links.take(item, receiver)
 
     def _totals(self, count: int) -> tuple[Array, Array]:
-        """The summed loss and weight. Each row of the summed array has one rank's results, so that the sum is exact."""
+        """Sum loss and weight. Each row of the summed array has one rank's results, so that the sum is exact."""
         outputs = self.traced.graph.outputs
         none = jnp.zeros(len(outputs), self.traced.shapes[outputs[0]].dtype)
         results: dict[Device, Array] = {}
@@ -332,10 +332,10 @@ class Pipeline:
 
 
 def _values(number: int) -> Item:
-    """What a stage sends to the next one in the forward pass of a micro-batch."""
+    """Return what a stage sends to the next one in the forward pass of a micro-batch."""
     return Item("values", number, coded=True)
 
 
 def _gradients(number: int) -> Item:
-    """What a stage sends to the one before it in the backward pass of a micro-batch."""
+    """Return what a stage sends to the one before it in the backward pass of a micro-batch."""
     return Item("gradients", number, coded=True)

@@ -63,7 +63,7 @@ def agree_on(make: Callable[[], Plan]) -> Plan:
 
 
 def gather_values(passes: Mapping[int, Passes], world: int) -> dict[int, Passes]:
-    """The median seconds of the passes of every rank, in every process.
+    """Return the median seconds of the passes of every rank, in every process.
 
     Args:
         passes: of this process's ranks, by rank.

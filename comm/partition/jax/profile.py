@@ -21,7 +21,7 @@ SHORTEST = 1e-3  # seconds that one measurement takes at least, so that the cloc
 
 
 def profile_stages(traced: Traced) -> Graph:
-    """The function's graph with the seconds of each operation on jax's default device.
+    """Return the function's graph with the seconds of each operation on jax's default device.
 
     Operations that differ in values only are measured once, each compiled alone. The time of a call that computes
     almost nothing is subtracted. Operands are random numbers (integers are 0), so that parameters need not exist.

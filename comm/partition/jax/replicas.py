@@ -66,7 +66,7 @@ class Replicas:
         _, self._mean, self._code = self._programs[id(channels)]
 
     def mean(self, shares: Mapping[Device, Mapping[str, Array]], step: int) -> dict[Device, Grads]:
-        """The mean over all ranks; with delayed gradients, that of the last step.
+        """Return the mean over all ranks; with delayed gradients, that of the last step.
 
         Args:
             shares: of this process's ranks, by device.
@@ -99,7 +99,7 @@ class Replicas:
         jax.block_until_ready(self._code(stacked, key))
 
     def held(self, device: Device) -> Grads:
-        """The residuals (1, …) of the rank on a device of this process."""
+        """Return the residuals (1, …) of the rank on a device of this process."""
         return {name: _on(value, device) for name, value in self.residuals.items()}
 
     def restore(self, parts: Mapping[Device, Mapping[str, Array]]) -> None:
@@ -108,11 +108,11 @@ class Replicas:
         self.residuals = {name: self._stacked([part[name][0] for part in parts.values()]) for name in names}
 
     def sum(self, values: Mapping[Device, Array]) -> Array:
-        """The sum over all ranks of an array of each, on this process's first device."""
+        """Return the sum over all ranks of an array of each, on this process's first device."""
         return _on(self.sums(values), next(iter(values)))
 
     def sums(self, values: Mapping[Device, Array]) -> Array:
-        """The sum over all ranks of an array of each, on every device."""
+        """Return the sum over all ranks of an array of each, on every device."""
         return self._sum(self._stacked(list(values.values())))
 
     def _stacked(self, values: Sequence[Array]) -> Array:
@@ -138,7 +138,7 @@ class Replicas:
 
 
 def _known(channels: Channels, names: Iterable[str]) -> Channels:
-    """The channels, which send a parameter whose kind they do not know as `other`."""
+    """Return the channels, which send a parameter whose kind they do not know as `other`."""
     return replace(channels, kind_of={name: channels.kind_of.get(name, REST) for name in names})
 
 
@@ -147,5 +147,5 @@ def _sum(values: Array) -> Array:
 
 
 def _on(value: Array, device: Device) -> Array:
-    """The part of an array that is on a device."""
+    """Return the part of an array that is on a device."""
     return next(shard.data for shard in value.addressable_shards if shard.device == device)

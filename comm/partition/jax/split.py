@@ -50,12 +50,12 @@ class Part:
 
 
 def _strong(value: Array) -> Array:
-    """The value without jax's weak type, which a message would lose and which derivatives may depend on."""
+    """Return the value without jax's weak type, which a message would lose and which derivatives may depend on."""
     return lax.convert_element_type(value, value.dtype) if jax.typeof(value).weak_type else value
 
 
 def split_graph(traced: Traced, plan: Plan) -> list[Part]:
-    """The functions of a plan's stages.
+    """Return the functions of a plan's stages.
 
     A parameter that several stages read is in `trainable` of each; the first of them owns it.
     """

@@ -156,12 +156,12 @@ class Stage:
         self.sums, self.results = {}, {}
 
     def zeros(self) -> Grads:
-        """The sums of a device without micro-batches."""
+        """Return the sums of a device without micro-batches."""
         return {name: jnp.zeros_like(self.parameters[name]) for name in self.own}
 
     # ------------------------------------------------------------------------------------------- compiled functions
     def _linearized(self, trainable: Grads, fixed: Grads, inputs: Grads, received: list[Array]):
-        """The values that get a gradient, the function from their gradients to those before, and the other values."""
+        """Return the values with a gradient, the function from their gradients to those before, and the others."""
 
         def values(trainable: Grads, moving: list[Array]) -> tuple[list[Array], list[Array]]:
             whole = list(received)
@@ -211,7 +211,7 @@ def stack_values(results: Sequence[Array]) -> Array:
 
 @jax.jit
 def add_values(first: Tree, second: Tree) -> Tree:
-    """The sums of the arrays of two trees."""
+    """Return the sums of the arrays of two trees."""
     return jax.tree.map(jnp.add, first, second)
 
 

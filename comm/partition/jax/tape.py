@@ -1,7 +1,7 @@
 """The operations of a jax function, from its jaxpr.
 
 Calls of jitted functions are inlined, so that the function can be cut inside them; shardings and donations of these
-calls are ignored. Operations with rules of their own stay whole: `custom_jvp`, `custom_vjp`, `checkpoint`, `scan`,
+calls are ignored. Operations with their own rules stay whole: `custom_jvp`, `custom_vjp`, `checkpoint`, `scan`,
 `while` and `cond`.
 """
 
@@ -107,18 +107,18 @@ class Tape:
 
 
 def by_path(tree: Tree, prefix: str = "") -> dict[str, Array]:
-    """The leaves of a pytree by path, such as "layers/0/w"; a leaf without a path is "params"."""
+    """Return the leaves of a pytree by path, such as "layers/0/w"; a leaf without a path is "params"."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     names = (jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves)
     return {prefix + (name or "params"): leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
 def like(value: Any) -> jax.ShapeDtypeStruct:
-    """The shape and type of an array, a number or an abstract value."""
+    """Return the shape and type of an array, a number or an abstract value."""
     shaped = jax.typeof(value) if isinstance(value, int | float | complex) else value
     return jax.ShapeDtypeStruct(shaped.shape, shaped.dtype)
 
 
 def nbytes(shape: jax.ShapeDtypeStruct) -> int:
-    """The size of an array."""
+    """Return the size of an array."""
     return math.prod(shape.shape) * shape.dtype.itemsize

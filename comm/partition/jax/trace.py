@@ -85,7 +85,7 @@ def trace_function(
 def _taped(
     function: Function, params: Tree, inputs: Sequence[Tree], names: Sequence[str]
 ) -> tuple[Tape, list[Operand]]:
-    """The operations of a function, and its results."""
+    """Return the operations of a function, and its results."""
     tape = Tape()
     results = tape.record(jax.make_jaxpr(function)(params, *inputs), names)
     tape.prune(results)
@@ -95,7 +95,7 @@ def _taped(
 def _grown(
     function: Function, params: Tree, inputs: Sequence[Tree], split: Mapping[str, bool], tape: Tape
 ) -> Mapping[str, jax.ShapeDtypeStruct] | None:
-    """The shapes of all values with twice the samples; None if the function is another one then, or rejects them."""
+    """Return all shapes with twice the samples; None if the function is another one then, or rejects them."""
     leaves, structure = jax.tree.flatten(tuple(inputs))
     halves = zip(leaves, split.values(), strict=True)
     doubled = [

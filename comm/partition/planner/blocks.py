@@ -39,7 +39,7 @@ class Block:
 
 
 def find_blocks(graph: Graph, seconds: Callable[[int], float], limit: int) -> Sequence[tuple[int, ...]]:
-    """The blocks of a graph in program order, as indices of nodes without constant ones.
+    """Find the blocks of a graph in program order, as indices of nodes without constant ones.
 
     Args:
         graph: of the model.

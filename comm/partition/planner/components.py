@@ -8,7 +8,7 @@ from suite.comm.partition.graph import Graph
 
 
 def find_components(graph: Graph) -> list[tuple[int, ...]]:
-    """The components of a graph in program order, as indices of nodes; constant nodes are in none."""
+    """Find the components of a graph in program order, as indices of nodes; constant nodes are in none."""
     host: dict[int, int] = {}  # by node: the node whose component it joins
     for index in reversed(range(len(graph.nodes))):
         node = graph.nodes[index]

@@ -10,7 +10,7 @@ from suite.comm.partition.planner.stages import Array, Costs
 
 
 def sum_costs(graph: Graph, blocks: Sequence[tuple[int, ...]], device: Device, samples: int) -> Costs:
-    """The costs of blocks b to c - 1 as one stage, for every b and c.
+    """Return the costs of blocks b to c - 1 as one stage, for every b and c.
 
     Args:
         graph: of the model.
@@ -73,7 +73,7 @@ def list_spans(graph: Graph, home: dict[int, int], count: int) -> list[tuple[str
 
 
 def _readers(graph: Graph, blocks: Sequence[tuple[int, ...]]) -> dict[str, set[int]]:
-    """The blocks that read each parameter, themselves or through their constant nodes."""
+    """Return the blocks that read each parameter, themselves or through their constant nodes."""
     readers: dict[str, set[int]] = {}
     for number, members in enumerate(blocks):
         for index in graph.with_constants(members):
@@ -100,7 +100,7 @@ def _parameters(graph: Graph, blocks: Sequence[tuple[int, ...]]) -> tuple[Array,
 
 
 def _boundaries(graph: Graph, blocks: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """Whether the model may be cut before each block: not between operations that share a changing buffer."""
+    """Return whether the model may be cut before each block: not between operations that share a changing buffer."""
     allowed = np.ones(len(blocks) + 1, dtype=bool)
     changing = {name for node in graph.nodes for name in node.changes}
     for name, numbers in _readers(graph, blocks).items():

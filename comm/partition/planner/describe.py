@@ -13,7 +13,7 @@ from suite.comm.partition.timeline import StageTimes, simulate_step
 def describe_plan(
     graph: Graph, blocks: Sequence[tuple[int, ...]], cuts: Sequence[Cut], problem: Problem, batch: int, pipelines: int
 ) -> Plan:
-    """The plan of one solution of the dynamic programme.
+    """Return the plan of one solution of the dynamic programme.
 
     Args:
         graph: of the model.
@@ -44,7 +44,7 @@ def describe_plan(
 
 
 def stage_times(cuts: Sequence[Cut], problem: Problem) -> list[StageTimes]:
-    """The times of each stage of a solution."""
+    """Return the times of each stage of a solution."""
     return [_times(cut, problem) for cut in cuts]
 
 
@@ -62,7 +62,7 @@ def _times(cut: Cut, problem: Problem) -> StageTimes:
 
 
 def count_received(graph: Graph, blocks: Sequence[tuple[int, ...]], cuts: Sequence[Cut]) -> list[tuple[str, ...]]:
-    """The names of the values that each stage receives from the stage before it."""
+    """Return the names of the values that each stage receives from the stage before it."""
     home = {node: number for number, members in enumerate(blocks) for node in members}
     uses = list_spans(graph, home, len(blocks))
     return [tuple(name for name, first, last in uses if first < cut.first <= last) for cut in cuts]

@@ -54,7 +54,7 @@ def check(request: Request) -> None:
     if request.devices < 1 or request.batch < 1:
         raise UserError("a plan needs at least one device and one sample")
     if request.stages is not None and not 1 <= request.stages <= request.devices:
-        raise UserError(f"stages={request.stages}: there are {request.devices} devices; type 1 to {request.devices}")
+        raise UserError(f"stages={request.stages}: there are {request.devices} devices; set 1 to {request.devices}")
     if request.micro_batches is not None and request.batch % request.micro_batches:
         raise UserError(f"micro_batches={request.micro_batches}: does not divide the batch of {request.batch} samples")
 
@@ -67,12 +67,12 @@ def check_stages(request: Request, count: int) -> None:
     """
     if request.stages is not None and request.stages > count:
         raise UserError(
-            f"stages={request.stages}: the model can be cut into at most {count} stages; type a smaller number"
+            f"stages={request.stages}: the model can be cut into at most {count} stages; set a smaller number"
         )
 
 
 def pipeline_problem(table: Costs, request: Request, micro_batches: int, pipelines: int) -> Problem:
-    """The problem of one pipeline among `pipelines` equal ones.
+    """Return the problem of one pipeline among `pipelines` equal ones.
 
     Args:
         table: costs of the blocks, for the size of the micro-batch.

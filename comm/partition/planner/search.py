@@ -45,7 +45,7 @@ def _blocks(graph: Graph, request: Request, limit: int) -> Sequence[tuple[int, .
 
 
 def _search(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, best: Plan | None = None) -> Plan | None:
-    """The plan with the shortest step, if it is shorter than that of `best`; otherwise `best`."""
+    """Return the plan with the shortest step, if it is shorter than that of `best`; otherwise `best`."""
     for pipelines, micro_batches, table in _candidates(graph, parts, request):
         devices = request.devices // pipelines
         problem = pipeline_problem(table, request, micro_batches, pipelines)
@@ -93,7 +93,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def find_smallest(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request) -> int | None:
-    """The smallest number of devices on which the model fits, with micro-batches of one sample; None if none does."""
+    """Find the least number of devices on which the model fits, with micro-batches of one sample, or None."""
     table = sum_costs(graph, parts, request.device, 1)
     stages = request.stages or len(parts)
     problem = pipeline_problem(table, dataclasses.replace(request, devices=len(parts)), max(request.batch, 1), 1)
@@ -113,7 +113,7 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
     if enough is not None and request.micro_batches is not None:
         return (
             f"no plan fits {request.devices} devices of {room} with this batch and number of micro-batches; {enough} "
-            "devices suffice with micro-batches of one sample: leave out micro_batches, or type a larger one"
+            "devices suffice with micro-batches of one sample: leave out micro_batches, or set a larger one"
         )
     if enough is not None:
         return (
@@ -125,7 +125,7 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
         if free is not None:
             return (
                 f"the model does not fit into {request.stages} stages on devices of {room}, even with activations "
-                f"computed twice; with more stages, {free} devices suffice: leave out stages, or type a larger number"
+                f"computed twice; with more stages, {free} devices suffice: leave out stages, or set a larger number"
             )
     table = sum_costs(graph, parts, request.device, 1)
     problem = pipeline_problem(table, request, 1, 1)

@@ -123,7 +123,7 @@ class Solution:
 
 
 def solve_stages(problem: Problem, devices: int, stages: int) -> dict[tuple[int, int], Solution]:
-    """The best stages for every number of stages and devices.
+    """Return the best stages for every number of stages and devices.
 
     Args:
         problem: what is planned.

@@ -101,7 +101,7 @@ def _candidate(
     stages: int,
     micro_batches: int,
 ) -> Candidate | None:
-    """The stages for one number of micro-batches; None if none fit."""
+    """Return the stages for one number of micro-batches; None if none fit."""
     samples = request.batch // (pipelines * micro_batches)
     shares = {
         replicas: _shares(graph, parts, request, math.ceil(samples / replicas), micro_batches)
@@ -120,7 +120,7 @@ def _candidate(
 def _shares(
     graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, samples: int, micro_batches: int
 ) -> Shares:
-    """The costs of every possible stage on a device that gets `samples` of each micro-batch."""
+    """Return the costs of every possible stage on a device that gets `samples` of each micro-batch."""
     table = sum_costs(graph, parts, request.device, samples)
     inputs, outputs, gradients = _exchanged(graph, parts, samples)
     arrays = (2 + OPTIMIZER) * table.trainable + table.fixed
@@ -156,7 +156,7 @@ def _exchanged(graph: Graph, parts: Sequence[tuple[int, ...]], samples: int) -> 
 
 
 def _described(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, chosen: Candidate) -> Plan:
-    """The plan of a candidate, with times that are simulated."""
+    """Return the plan of a candidate, with times that are simulated."""
     samples = request.batch // (chosen.pipelines * chosen.micro_batches)
     request = replace(request, schedule="gpipe")
     receives = count_received(graph, parts, chosen.cuts)

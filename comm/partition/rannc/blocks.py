@@ -30,7 +30,7 @@ OPTIMIZER = 2.0  # bytes of optimizer state for a byte of parameters, whatever t
 
 
 def form_blocks(graph: Graph, request: Request, room: float) -> Sequence[tuple[int, ...]]:
-    """The blocks of a graph in an order that runs, as indices of nodes without constant ones.
+    """Return the blocks of a graph in an order that runs, as indices of nodes without constant ones.
 
     Args:
         graph: of the model.
@@ -64,7 +64,7 @@ def _merge_level(groups: Groups, room: float) -> None:
 
 
 def _best(groups: Groups, first: int, merged: set[int], longest: float, room: float, many: bool) -> int | None:
-    """The reader of a group's values whose merging with it gains most, the last of equal ones; None if none may be."""
+    """Find the reader of a group's values that gains most by merging, the last of equals; None if none may be."""
     best, largest = None, 0.0
     for second in groups.readers(first):
         alone = groups.seconds[first], groups.seconds[second]

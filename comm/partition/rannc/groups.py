@@ -51,15 +51,15 @@ class Groups:
         return len(self.nodes)
 
     def order(self) -> list[int]:
-        """The groups in an order in which they can run."""
+        """Return the groups in an order in which they can run."""
         return [group for group in self.slots if group != HOLE]
 
     def blocks(self) -> list[tuple[int, ...]]:
-        """The nodes of each group, in an order in which the groups can run."""
+        """Return the nodes of each group, in an order in which the groups can run."""
         return [tuple(sorted(self.nodes[group])) for group in self.order()]
 
     def readers(self, group: int) -> list[int]:
-        """The groups that read a group's values, in the order in which they run."""
+        """Return the groups that read a group's values, in the order in which they run."""
         return sorted(self.sent[group], key=self.place.__getitem__)
 
     def exchanged(self, first: int, second: int) -> float:
@@ -80,7 +80,7 @@ class Groups:
         return arrays + self.saved[first] + self.saved[second]
 
     def convex(self, first: int, second: int) -> bool:
-        """Whether no path from the first group to the second runs through a third."""
+        """Return whether no path from the first group to the second runs through a third."""
         return second not in self._between(first, second)
 
     def merge(self, first: int, second: int) -> None:
@@ -99,7 +99,7 @@ class Groups:
         self._join(first, second)
 
     def _between(self, first: int, second: int) -> set[int]:
-        """The groups up to the second that need the first, not counting what the first sends to the second itself."""
+        """Find the groups up to the second that need the first, without what the first itself sends to the second."""
         last, reached = self.place[second], set[int]()
         waiting = [reader for reader in self.sent[first] if reader != second]
         while waiting:

@@ -53,7 +53,7 @@ class State:
 
 
 def chain_blocks(shares: Mapping[int, Shares], stages: int, devices: int, room: float) -> list[Cut] | None:
-    """The stages that RaNNC chooses for a number of stages and devices; None if none fit into memory.
+    """Return the stages that RaNNC chooses for a number of stages and devices; None if none fit into memory.
 
     Args:
         shares: costs by number of devices of a stage.

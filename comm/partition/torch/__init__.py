@@ -166,7 +166,7 @@ def agree_on(make: Callable[[], Plan]) -> Plan:
 
 
 def count_samples(inputs: tuple[Any, ...]) -> int:
-    """The number of samples of a batch: the length of its first tensor.
+    """Return the number of samples of a batch: the length of its first tensor.
 
     Raises:
         UserError: if there is no tensor.
@@ -178,7 +178,7 @@ def count_samples(inputs: tuple[Any, ...]) -> int:
 
 
 def _first(batch: Any, count: int, size: int) -> Any:
-    """The first `size` samples of a batch of `count`; tensors of another length are the same for every micro-batch."""
+    """Return the first `size` of `count` samples; tensors of another length are the same for every micro-batch."""
 
     def cut(leaf: Any) -> Any:
         whole = not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != count

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def make_stages(traced: Traced, plan: Plan, device: torch.device = CPU) -> list[Stage]:
-    """The stages of a plan on one device."""
+    """Return the stages of a plan on one device."""
     parts = split_graph(traced, plan)
     cuts = rehearse_stage(traced, parts, device)
     owners = {name: numbers[0] for name, numbers in list_readers(part.parameters for part in parts).items()}
@@ -32,7 +32,7 @@ def make_stages(traced: Traced, plan: Plan, device: torch.device = CPU) -> list[
 
 
 def micro_batch(traced: Traced, batch: Any, number: int, count: int) -> dict[str, Tensor]:
-    """The inputs of one micro-batch by name, from a batch with the structure that was traced.
+    """Return the inputs of one micro-batch by name, from a batch with the structure that was traced.
 
     Args:
         traced: the model.
@@ -60,7 +60,7 @@ def micro_batch(traced: Traced, batch: Any, number: int, count: int) -> dict[str
 
 
 def outputs_of(traced: Traced, values: Sequence[Tensor]) -> Any:
-    """The outputs of one micro-batch in the model's structure.
+    """Return the outputs of one micro-batch in the model's structure.
 
     Args:
         traced: the model.

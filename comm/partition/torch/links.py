@@ -39,7 +39,7 @@ def pack_values(values: Sequence[Tensor], forms: Sequence[Form], codec: Codec | 
 
 
 def unpack_values(message: Tensor, forms: Sequence[Form], codec: Codec | None = None) -> tuple[Tensor, ...]:
-    """The tensors of a message, with the strides of their forms."""
+    """Return the tensors of a message, with the strides of their forms."""
     values = []
     start = 0
     for form in forms:
@@ -54,7 +54,7 @@ def unpack_values(message: Tensor, forms: Sequence[Form], codec: Codec | None = 
 
 
 def _coded(form: Form) -> bool:
-    """Whether a codec may encode a tensor; integers, such as words, masks and random states, must stay exact."""
+    """Return whether a codec may encode a tensor; integers, such as words, masks and random states, must stay exact."""
     return form.dtype in (torch.float32, torch.float64)
 
 

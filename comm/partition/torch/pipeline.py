@@ -44,12 +44,12 @@ class Shared:
     form: Form
 
     def before(self, stage: int) -> int | None:
-        """The last earlier stage that reads the parameter; None if there is none, or `stage` does not read it."""
+        """Return the last earlier stage that reads the parameter; None if none does, or `stage` does not."""
         earlier = [reader for reader in self.stages if reader < stage]
         return earlier[-1] if stage in self.stages and earlier else None
 
     def after(self, stage: int) -> int | None:
-        """The next stage that reads the parameter; None if there is none, or `stage` does not read it."""
+        """Return the next stage that reads the parameter; None if none does, or `stage` does not."""
         later = [reader for reader in self.stages if reader > stage]
         return later[0] if stage in self.stages and later else None
 
@@ -147,7 +147,7 @@ class Pipeline:
 
     # ------------------------------------------------------------------------------------------------------ a step
     def seed_of(self, step: int, micro_batch: int) -> int:
-        """The seed of one micro-batch's random numbers.
+        """Return the seed of one micro-batch's random numbers.
 
         The unmodified model draws the same numbers after `torch.manual_seed(pipeline.seed_of(step, number))`.
         """
@@ -292,7 +292,7 @@ class Pipeline:
         return tuple(form for form in self.after.gradients if form is not None) if self.after else ()
 
     def _forward(self, own: int, inputs: Mapping[str, Tensor], number: int) -> None:
-        """The forward pass of micro-batch `own` of this pipeline, which is `number` of the step."""
+        """Run the forward pass of micro-batch `own` of this pipeline, which is `number` of the step."""
         forms = self._received_forms()
         received: tuple[Tensor, ...] = self.values.receive() if self.place.stage and forms else ()
         state: Tensor | None = None
@@ -312,7 +312,7 @@ class Pipeline:
         self.values.send(peer, values, forms)
 
     def _backward(self, own: int) -> None:
-        """The backward pass of one micro-batch."""
+        """Run the backward pass of one micro-batch."""
         grads = self.gradients.receive() if self._returned_forms() else ()
         read_later = [shared for shared in self.shared if shared.after(self.place.stage) is not None]
         later = {shared.name: self.tied.receive()[0] for shared in read_later}
@@ -341,7 +341,7 @@ class Pipeline:
                 self.stage.tied[shared.name].copy_(self.tied.receive()[0])
 
     def _loss(self) -> Tensor:
-        """The mean loss over all micro-batches."""
+        """Return the mean loss over all micro-batches."""
         total = torch.zeros((), dtype=torch.float64, device=self.stage.device)
         for number in sorted(self.stage.losses):
             total += self.stage.losses[number]

@@ -21,7 +21,7 @@ SHORTEST = 1e-3  # seconds that one measurement takes at least, so that the cloc
 
 
 def profile_stages(traced: Traced, device: torch.device) -> Graph:
-    """The model's graph with the measured seconds of each operator.
+    """Return the model's graph with the measured seconds of each operator.
 
     Operators with the same arguments are measured once. They run on random values (indices are 0), so that the model's
     weights need not be on the device. The backward pass includes adding the gradients of parameters to their sums.

@@ -47,7 +47,7 @@ class Form:
 
 
 def form(tensor: Tensor) -> Form:
-    """The form of a tensor."""
+    """Return the form of a tensor."""
     return Form(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.requires_grad)
 
 
@@ -65,7 +65,7 @@ class Cut:
 
 
 def find_gradients(roots: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequence[Tensor]) -> list[Tensor | None]:
-    """The gradients of some tensors, from the gradients of a stage's results.
+    """Find the gradients of some tensors, from the gradients of a stage's results.
 
     Args:
         roots: results and their gradients; a gradient of None stands for 1.
@@ -78,7 +78,7 @@ def find_gradients(roots: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequen
 
 
 def rehearse_stage(traced: Traced, parts: Sequence[Part], device: torch.device | str) -> list[Cut]:
-    """What each stage receives and returns; nothing for the first stage."""
+    """Return what each stage receives and returns; nothing for the first stage."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         inputs = {name: form(traced.fakes[name]).empty(device) for name in traced.graph.inputs}
         chain = _forward(parts, inputs)
@@ -100,7 +100,7 @@ def _forward(
 
 
 def _backward(parts: Sequence[Part], chain: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]) -> list[Cut]:
-    """What each stage receives, and the gradients that it returns."""
+    """Return what each stage receives, and the gradients that it returns."""
     cuts: list[Cut] = []
     loss = chain[-1][1][0]
     roots: list[tuple[Tensor, Tensor | None]] = [(loss, None)] if loss.requires_grad else []

@@ -82,7 +82,7 @@ class Replicas:
         return self.schedule.watch(unused, parcels={}) if self.schedule else contextlib.nullcontext()
 
     def mean(self, sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-        """The mean over these ranks of `sums` / `weight`; with delayed gradients, that of the last step.
+        """Return the mean over these ranks of `sums` / `weight`; with delayed gradients, that of the last step.
 
         Args:
             sums: of this rank, by name of the parameter; their memory is used again.
@@ -110,7 +110,7 @@ class Replicas:
             self.schedule.reduce.code({name: self.named[name].detach() for name in names})
 
     def _exact(self, sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-        """The mean in the type of the sums."""
+        """Return the mean in the type of the sums."""
         torch._foreach_div_(list(sums.values()), weight)
         if self.transport.world == 1:
             return sums

@@ -46,7 +46,7 @@ class Part:
 
 
 def split_graph(traced: Traced, plan: Plan) -> list[Part]:
-    """The stages of a plan, in order. They share the model's parameters."""
+    """Return the stages of a plan, in order. They share the model's parameters."""
     receives = [stage.receives for stage in plan.stages]
     ends = [*receives[1:], traced.graph.outputs]
     return [

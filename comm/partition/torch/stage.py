@@ -150,7 +150,7 @@ class Stage:
 
 
 def seeded(device: torch.device, seed: int) -> Tensor:
-    """The state of a device's random number generator after `torch.manual_seed(seed)`."""
+    """Return the state of a device's random number generator after `torch.manual_seed(seed)`."""
     return torch.Generator(device).manual_seed(seed).get_state()
 
 

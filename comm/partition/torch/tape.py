@@ -69,7 +69,7 @@ class Tape(fx.Interpreter):
         return result
 
     def _parameter(self, target: str) -> Tensor:
-        """The fake of a parameter or buffer; tied ones are one tensor."""
+        """Return the fake of a parameter or buffer; tied ones are one tensor."""
         name = self.names[target]
         if name not in self._parameters:
             real = attribute(self.program, target)
@@ -103,7 +103,7 @@ class Tape(fx.Interpreter):
 
     # ------------------------------------------------------------------------------------------------------ the graph
     def planned(self, samples: int) -> Graph:
-        """The planner's graph of a program that was traced with `samples` samples."""
+        """Return the planner's graph of a program that was traced with `samples` samples."""
         inputs = tuple(node.name for node in self.program.graph.nodes if node.op == "placeholder")
         values = {name: Value(_nbytes(self.fakes[name])) for name in inputs if name in self.fakes}
         batched = set(values)
@@ -158,24 +158,24 @@ class Tape(fx.Interpreter):
         )
 
     def _buffer(self, root: fx.Node) -> str:
-        """The name under which all operators on a changing tensor are kept in one stage."""
+        """Return the name under which all operators on a changing tensor are kept in one stage."""
         return self.names[str(root.target)] if root.op == "get_attr" else _tie(root)
 
 
 def results(call: fx.Node) -> list[fx.Node]:
-    """The nodes that hold an operator's results: itself, or what is taken from its tuple."""
+    """Return the nodes that hold an operator's results: itself, or what is taken from its tuple."""
     items = [user for user in call.users if user.target is operator.getitem]
     return items or [call]
 
 
 def attribute(module: nn.Module, target: str) -> Any:
-    """The parameter or buffer at a dotted path."""
+    """Return the parameter or buffer at a dotted path."""
     path, _, leaf = target.rpartition(".")
     return getattr(module.get_submodule(path), leaf)
 
 
 def changed(node: fx.Node) -> fx.Node | None:
-    """The node whose value an operator changes in place, if it is the first argument."""
+    """Return the node whose value an operator changes in place, if it is the first argument."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or not schema.is_mutable or not node.args:
         return None
@@ -185,7 +185,7 @@ def changed(node: fx.Node) -> fx.Node | None:
 
 
 def is_view(node: fx.Node) -> bool:
-    """Whether a node's result shares memory with its first argument, or belongs to the caller."""
+    """Return whether a node's result shares memory with its first argument, or belongs to the caller."""
     schema = getattr(node.target, "_schema", None)
     return node.op == "placeholder" or (
         schema is not None and any(result.alias_info is not None for result in schema.returns)
@@ -193,14 +193,14 @@ def is_view(node: fx.Node) -> bool:
 
 
 def root(node: fx.Node) -> fx.Node:
-    """The node whose memory a chain of views shares."""
+    """Return the node whose memory a chain of views shares."""
     while node.op == "call_function" and is_view(node) and node.args and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     return node
 
 
 def _draws(call: fx.Node) -> bool:
-    """Whether an operator draws random numbers."""
+    """Return whether an operator draws random numbers."""
     if isinstance(call.target, torch._ops.HigherOrderOperator):
         owner = call.graph.owning_module
         assert owner is not None
@@ -216,7 +216,7 @@ def _draws(call: fx.Node) -> bool:
 
 
 def _arguments(call: fx.Node) -> dict[str, Any]:
-    """The arguments of an operator by name, with defaults."""
+    """Return the arguments of an operator by name, with defaults."""
     schema = call.target._schema  # type: ignore[union-attr]
     defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
     given = dict(zip((argument.name for argument in schema.arguments), call.args, strict=False))
@@ -224,7 +224,7 @@ def _arguments(call: fx.Node) -> dict[str, Any]:
 
 
 def _running(call: fx.Node) -> list[fx.Node]:
-    """The running statistics that a normalization changes, which its schema does not say."""
+    """Return the running statistics that a normalization changes, which its schema does not say."""
     if not hasattr(call.target, "_schema"):
         return []
     arguments = _arguments(call)
@@ -234,7 +234,7 @@ def _running(call: fx.Node) -> list[fx.Node]:
 
 
 def layer(call: fx.Node) -> str:
-    """The path of the module that an operator belongs to, without the wrapper of model and loss."""
+    """Return the path of the module that an operator belongs to, without the wrapper of model and loss."""
     stack = call.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()), ("",))[0])
     return path.removeprefix("model").removeprefix(".") or ("" if path else "loss")

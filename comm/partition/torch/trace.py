@@ -129,7 +129,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _outputs(module: fx.GraphModule) -> Any:
-    """The model's outputs behind the loss, with nodes in place of tensors."""
+    """Return the model's outputs behind the loss, with nodes in place of tensors."""
     [result] = [node for node in module.graph.nodes if node.op == "output"]
     structure = module.graph._codegen.pytree_info.out_spec  # type: ignore[attr-defined]
     return pytree.tree_unflatten(list(result.args[0]), structure)[1]
@@ -182,12 +182,12 @@ def _copy(graph: fx.Graph, placeholder: fx.Node) -> None:
 
 
 def _aliased(target: fx.Node, change: fx.Node) -> bool:
-    """Whether the value is a view, or another operator than the change makes a view of it."""
+    """Return whether the value is a view, or another operator than the change makes a view of it."""
     return is_view(target) or any(is_view(user) for user in target.users if user is not change)
 
 
 def _without_change(operator: Any) -> Any:
-    """The operator without its in-place effect: `aten.relu_.default` to `aten.relu.default`; None if there is none."""
+    """Return the operator without in-place effect: `aten.relu_.default` to `aten.relu.default`; None if none."""
     if operator is torch.ops.aten.copy_.default:
         return None  # aten.copy has no derivative
     space, _, name = operator._schema.name.partition("::")

@@ -39,7 +39,7 @@ def decide(
         UserError: if `repeats` is less than 2.
     """
     if repeats < 2:
-        raise UserError(f"comm.policy.repeats={repeats}: one measurement has no spread; type 2 or more")
+        raise UserError(f"comm.policy.repeats={repeats}: one measurement has no spread; set 2 or more")
     return _decide(candidates, kinds, repeats)
 
 

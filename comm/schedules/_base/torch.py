@@ -45,6 +45,6 @@ class Schedule:
         """Called when this rank's share of a statistic is complete."""
 
     def mean(self, sums: Tree, weight: Tensor) -> Tree:
-        """The mean over ranks of this rank's gradients `sums` / `weight`."""
+        """Return the mean over ranks of this rank's gradients `sums` / `weight`."""
         torch._foreach_div_(list(sums.values()), weight)
         return self.reduce.mean(self.name, sums, gradients=True)

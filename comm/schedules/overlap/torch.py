@@ -79,7 +79,7 @@ class Overlap(Schedule):
             self.queue, self.gradients, self.rows, self.statistics = [], {}, {}, {}
 
     def mean(self, sums: Tree, weight: Tensor) -> Tree:
-        """The means that were taken during the pass."""
+        """Return the means that were taken during the pass."""
         if self.reduce.world == 1:
             return super().mean(sums, weight)
         means = {name: self.means[name] for name in sums}

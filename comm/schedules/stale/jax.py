@@ -8,7 +8,7 @@ PREFIX = "stale/"  # of the last step's gradients among the residuals, in memory
 
 
 def mean(reduce: Reduce, grads: Tree) -> Tree:
-    """The mean over ranks of the last step's gradients; this step's gradients are kept for the next step."""
+    """Return the mean over ranks of the last step's gradients; this step's gradients are kept for the next step."""
     state = reduce.state
     last = {n: state[PREFIX + n][0] if PREFIX + n in state else jnp.zeros_like(v) for n, v in grads.items()}
     reduce.state |= {PREFIX + name: value[None] for name, value in grads.items()}

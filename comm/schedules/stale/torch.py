@@ -22,7 +22,7 @@ Bucket = tuple[str, Channel, list[str]]
 class DoubleBuffering(Schedule):
     """A thread takes the mean of the last step's gradients while this step computes its gradients.
 
-    The engine has collectives of its own during a step: rows of tables, and the sum of the samples' weights before the
+    The engine has its own collectives during a step: rows of tables, and the sum of the samples' weights before the
     last backward pass. All collectives of a rank must have one order, the same on every rank: two communicators whose
     collectives come in different orders deadlock if they share a stream. So the gradients are sent in two parts. The
     first part is sent when the step begins, and the engine's collectives wait for it. The second part is sent during

@@ -20,10 +20,10 @@ def mean(
     encoders: Encoders[Value, Handle],
     transport: Transport[Value, Handle],
 ) -> Value:
-    """The mean over ranks of a flat (n,) array."""
+    """Return the mean over ranks of a flat (n,) array."""
     return channel.algorithm.mean(name, values, encoder=encoders(name, channel.codec), transport=transport)
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
-    """What `mean` sends, on rank 0."""
+    """Return what `mean` sends, on rank 0."""
     return channel.algorithm.traffic(name, count, channel=channel, itemsize=itemsize, world=world, level="flat")

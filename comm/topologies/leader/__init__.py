@@ -24,7 +24,7 @@ def mean(
     encoders: Encoders[Value, Handle],
     transport: Transport[Value, Handle],
 ) -> Value:
-    """The mean over ranks of a flat (n,) array."""
+    """Return the mean over ranks of a flat (n,) array."""
     inner, local = transport.inner, encoders(f"{name}/inner", channel.inner, whole=True)
     up = [inner.to_first(f"{name}/inner", payload[0]) for payload in local.encode("worker", values[None])]
     mean = inner.averaged(local.total(up, values))
@@ -36,7 +36,7 @@ def mean(
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
-    """What `mean` sends, on rank 0, a leader."""
+    """Return what `mean` sends, on rank 0, a leader."""
     payload, how = channel.inner.nbytes(count, itemsize), {"channel": channel, "itemsize": itemsize}
     return [
         entry("to_first", f"{name}/inner", "", payload, locals, "inner"),

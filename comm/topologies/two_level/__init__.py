@@ -23,7 +23,7 @@ def mean(
     encoders: Encoders[Value, Handle],
     transport: Transport[Value, Handle],
 ) -> Value:
-    """The mean over ranks of a flat (n,) array."""
+    """Return the mean over ranks of a flat (n,) array."""
     inner, outer = transport.inner, transport.outer
     local, across = encoders(f"{name}/inner", channel.inner, whole=True), encoders(f"{name}/outer", channel.codec)
     mine = inner.averaged(scatter_rows(f"{name}/inner", inner.chunks(values), local, inner))
@@ -67,7 +67,7 @@ def gather(
 
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
-    """What `mean` sends, on rank 0."""
+    """Return what `mean` sends, on rank 0."""
     part, how = -(-count // locals), {"channel": channel, "itemsize": itemsize}
     inside = channel.inner.nbytes(part, itemsize)
     return [
@@ -80,7 +80,7 @@ def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: in
 def to_owners_traffic(
     name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
 ) -> list[Entry]:
-    """What `to_owners` sends of (world, count) values."""
+    """Return what `to_owners` sends of (world, count) values."""
     hosts = world // locals
     inside, across = channel.inner.nbytes(hosts * count, itemsize), channel.payloads(count, itemsize)
     return [
@@ -90,7 +90,7 @@ def to_owners_traffic(
 
 
 def gather_traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
-    """What `gather` sends of a rank's (count,) values."""
+    """Return what `gather` sends of a rank's (count,) values."""
     hosts = world // locals
     inside, across = channel.inner.nbytes(hosts * count, itemsize), channel.payloads(count, itemsize)
     return [

@@ -77,7 +77,7 @@ class KFACJax:
     def update(
         self, grads: Tree, state: State, params: Tree, *, reduce: Reduce[Array], context: Tree
     ) -> tuple[Tree, State]:
-        """The changes of the parameters, and the next state.
+        """Return the changes of the parameters, and the next state.
 
         Args:
             grads: by parameter.
@@ -117,7 +117,7 @@ class KFACJax:
             )
 
     def _loss(self, params: Tree, context: Tree) -> Array:
-        """The summed loss, as kfac-jax traces it; parameters in its order of axes."""
+        """Return the summed loss, as kfac-jax traces it; parameters in its order of axes."""
 
         def tap(name: str, x: Array, y: Array) -> Array:
             return self._registered(self.layers[name], x, y, params) if name in self.layers else y
@@ -143,7 +143,7 @@ class KFACJax:
         return self.library.register_conv2d(y, x, *values, dimension_numbers=numbers, **window)
 
     def _ordered(self, values: Tree, axes: Mapping[int, tuple[int, ...]]) -> Tree:
-        """The values, with those of layers' weights in another order of axes."""
+        """Return the values, with those of layers' weights in another order of axes."""
         return {
             name: value.transpose(axes[value.ndim]) if name in self.weights and value.ndim in axes else value
             for name, value in values.items()
@@ -153,7 +153,7 @@ class KFACJax:
 def registrable(
     layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], objective: Objective
 ) -> dict[str, Layer]:
-    """The layers that kfac-jax has a block for: called once, with parameters that no other layer has."""
+    """Return the layers that kfac-jax has a block for: called once, with parameters that no other layer has."""
     calls: Counter[str] = Counter()
 
     def tap(name: str, x: Array, y: Array) -> Array:

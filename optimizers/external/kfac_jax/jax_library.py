@@ -31,7 +31,7 @@ def understood(module: str, library: Any) -> Iterator[None]:
 
 
 def averaged(library: Any, curvature: Any, reduce: Reduce[Array]) -> Any:
-    """The curvature with the means over ranks of its moving averages, whose weights are the same on all ranks.
+    """Return the curvature with the means over ranks of its moving averages, whose weights are the same on all ranks.
 
     Args:
         library: the imported module.

@@ -35,7 +35,7 @@ class PaperView:
 
 
 def papers(standings: Sequence[Standing]) -> list[PaperView]:
-    """The standings by paper, in their order."""
+    """Return the standings by paper, in their order."""
     by_paper: dict[str, list[Standing]] = {}
     for standing in standings:
         by_paper.setdefault(standing.paper, []).append(standing)
@@ -45,5 +45,5 @@ def papers(standings: Sequence[Standing]) -> list[PaperView]:
 
 
 def tone(word: str) -> str:
-    """The class of the style sheet for a verdict, pattern, state or place."""
+    """Return the class of the style sheet for a verdict, pattern, state or place."""
     return next((name for name, words in TONES.items() if word in words), "quiet")

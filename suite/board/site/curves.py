@@ -34,7 +34,7 @@ class Curve:
 
 
 def curve_of(entry: Entry, results: dict[str, Result], metric: str) -> Curve:
-    """The curve of a row.
+    """Return the curve of a row.
 
     Args:
         entry: the row; only one execution of each seed is used.

@@ -50,7 +50,7 @@ def _style(backend: str) -> str:
 
 
 def _range(lines: Sequence[Dots]) -> float:
-    """The end of the axis: the largest finite number that is drawn."""
+    """Return the end of the axis: the largest finite number that is drawn."""
     values = [seed.spent for line in lines for seed in line.seeds.values() if math.isfinite(seed.spent)]
     values += [value for line in lines for value in line.easier]
     return max([value for value in values if value > 0], default=1.0)

@@ -107,7 +107,7 @@ def _index(
 def _task_pages(
     draw: Draw, task: str, views: Sequence[SectionView], name: str, tasks: Mapping[str, str]
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """The pages of a task: file, content, and the ids of the ladders that begin on it."""
+    """Yield the pages of a task: file, content, and the ids of the ladders that begin on it."""
     from markupsafe import Markup
 
     parts: list[list[Chunk]] = [[]]
@@ -151,7 +151,7 @@ def _pieces(rows: Sequence[RowView]) -> list[tuple[RowView, ...]]:
 
 
 def _values(view: SectionView, rows: Sequence[RowView]) -> dict[str, frozenset[str]]:
-    """The values that rows can be filtered by."""
+    """Return the values that rows can be filtered by."""
     group, entries = view.section.hardest, [row.entry for row in rows]
     return {
         "optimizer": frozenset(text.value(entry.optimizer) for entry in entries),
@@ -163,7 +163,7 @@ def _values(view: SectionView, rows: Sequence[RowView]) -> dict[str, frozenset[s
 
 
 def _write_results(leaderboard: Leaderboard, out: Path) -> None:
-    """Write leaderboard.json, and each result as a file of its own."""
+    """Write leaderboard.json, and each result as a separate file."""
     for file, result in leaderboard.results.items():
         # without indentation, which takes most of the time for many results
         _write(

@@ -25,7 +25,7 @@ class Overview:
 
 
 def overview(sections: Sequence[Section]) -> Overview | None:
-    """The profiles of all optimizers; None if fewer than `LEAST_LADDERS` tuned ladders have several optimizers."""
+    """Profile all optimizers; return None if fewer than `LEAST_LADDERS` tuned ladders have several."""
     contested = [section for section in sections if section.hardest.tuned and section.hardest.target]
     backends = [contest.setting.backend for section in contested for contest in section.main[:1]]
     if not backends:

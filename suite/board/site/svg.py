@@ -67,7 +67,7 @@ def diamond(x: float, y: float, radius: float, style: str) -> str:
 
 
 def path(points: Iterable[tuple[float, float]]) -> str:
-    """The description of a polyline."""
+    """Return the description of a polyline."""
     return "M" + "L".join(f"{coordinate(x)} {coordinate(y)}" for x, y in points)
 
 
@@ -78,7 +78,7 @@ def curve(points: Sequence[tuple[float, float]], style: str) -> str:
 
 
 def area(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[float, float]], style: str) -> str:
-    """The area between two polylines."""
+    """Return the area between two polylines."""
     return f'<path class="{style}" d="{path([*upper, *reversed(lower)])}Z"/>'
 
 

@@ -24,7 +24,7 @@ def number(value: float | str | None) -> str:
 
 
 def median(summary: Summary) -> str:
-    """The median; a bound if half of the seeds or more missed the target."""
+    """Return the median; a bound if half of the seeds or more missed the target."""
     if summary.median is not None:
         return number(summary.median)
     return "never" if summary.beyond is None else f"> {number(summary.beyond)}"
@@ -38,12 +38,12 @@ def steps(entry: Entry) -> str:
 
 
 def sort_value(summary: Summary | None) -> str:
-    """The median for the script that sorts tables; a row without one comes last."""
+    """Return the median for the script that sorts tables; a row without one comes last."""
     return str(rank_median(summary)).replace("inf", "Infinity")
 
 
 def interval(summary: Summary) -> str:
-    """The interval of the median with its coverage; empty for one seed."""
+    """Return the interval of the median with its coverage; empty for one seed."""
     if summary.n == 1 or summary.low is None:
         return ""
     high = "beyond the budget" if summary.high is None else number(summary.high)

@@ -137,7 +137,7 @@ class SectionView:
         return [doubt for doubt in self.leaderboard.doubts if any(self._doubted(row, doubt) for row in entries)]
 
     def _doubted(self, row: Entry, doubt: Doubt) -> bool:
-        """Whether a doubt is about a result of a row."""
+        """Return whether a doubt is about a result of a row."""
         return any(doubt.concerns(self.leaderboard.results[result["file"]]) for result in row.results)
 
     @property

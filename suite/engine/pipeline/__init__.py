@@ -59,13 +59,13 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
 
 
 def partition_of(run: Run) -> PartitionSettings:
-    """The settings of the pipeline of a run that has one."""
+    """Return the settings of the pipeline of a run that has one."""
     assert run.partition
     return run.partition
 
 
 def describe_device(node: PartitionSettings) -> Device | None:
-    """The device with the speeds of `partition.tflops` and others; None if operations are timed instead.
+    """Return the device with the speeds of `partition.tflops` and others; None if operations are timed instead.
 
     Args:
         node: the settings of the pipeline.
@@ -77,7 +77,7 @@ def describe_device(node: PartitionSettings) -> Device | None:
 
 
 def choose_network(run: Run) -> Network:
-    """The network between the devices, for the plan: `network=`; if it is null, that of one host.
+    """Return the network between the devices, for the plan: `network=`; if it is null, that of one host.
 
     Args:
         run: the run.

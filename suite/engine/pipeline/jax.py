@@ -38,7 +38,7 @@ Batch = dict[str, np.ndarray]
 
 
 def sums(model: JaxModel, params: Tree, batch: Tree, seed: Array, step: Array) -> tuple[Array, Array]:
-    """The summed loss and the summed weight of a micro-batch: the function that is cut."""
+    """Return the summed loss and the summed weight of a micro-batch: the function that is cut."""
     inputs = context({"buffers": {}, "patterns": {}}, batch, {}, jnp.stack([seed, step]))
     total, (weight, _, _) = objective(model, params, inputs, narrow=False)
     return total, weight
@@ -105,7 +105,7 @@ class Engine:
         self.updates = {number: self._update(params) for number, params in owned.items() if params}
 
     def _update(self, params: Tree) -> Update:
-        """The optimizer of one stage's parameters."""
+        """Return the optimizer of one stage's parameters."""
         layers = self.task.layers().items()
         offers = {
             "layers": {name: layer for name, layer in layers if all(part in params for part in layer.parameters)},
@@ -143,7 +143,7 @@ class Engine:
             replicas.code(values)
 
     def _values(self, kind: str) -> Iterator[tuple[Replicas, dict[Any, Tree]]]:
-        """The replicas of each of this process's stages, and their parameters of one kind of layer by device."""
+        """Yield the replicas of each of this process's stages, and their parameters of one kind of layer by device."""
         for number, replicas in enumerate(self.pipeline.replicas):
             stages = [self._stages[rank] for rank in self.grid.group(number) if rank in self._stages]
             names = [name for name in self.pipeline.owned(number) if self.kinds[name] == kind]
@@ -152,7 +152,7 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------- one update
     def _inputs(self, batch: Batch, step: int) -> tuple[Batch, np.uint32, np.uint32]:
-        """The inputs of `sums`."""
+        """Return the inputs of `sums`."""
         return typed(batch), np.uint32(self.seed), np.uint32(step)
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
@@ -184,7 +184,7 @@ class Engine:
         return loss
 
     def _clipped(self, grads: Tree) -> Tree:
-        """The gradient, scaled to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
+        """Scale the gradient to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
         if not self.clip_norm:
             return grads
         squares = {stage.device: stage.put(jnp.zeros(len(self.grid.replicas))) for stage in self._stages.values()}
@@ -280,7 +280,7 @@ class Engine:
         return arrays, {"tree": whole, "own": dict.fromkeys(arrays, STAGES), "rank": owner}
 
     def _state(self, rank: int) -> Tree:
-        """What one rank has to save."""
+        """Return what one rank has to save."""
         stage, number = self._stages[rank], self.grid.place(rank).stage
         update = self.updates.get(number)
         return {

@@ -59,7 +59,7 @@ def _typed(hyper: Mapping[str, float]) -> Tree:
 
 @jax.jit
 def square(grads: Tree) -> Array:
-    """The squared norm of some gradients."""
+    """Return the squared norm of some gradients."""
     return jnp.stack([jnp.vdot(grad, grad) for grad in grads.values()]).sum()
 
 

@@ -107,7 +107,7 @@ class Engine:
         self.optimizer = self._optimizer(self.task)
 
     def _owners(self) -> dict[str, int]:
-        """The first rank that holds each parameter, by name."""
+        """Return the first rank that holds each parameter, by name."""
         owners: dict[str, int] = {}
         for rank, names in enumerate(self.ranks.gather(list(self.own))):
             for name in names:
@@ -115,7 +115,7 @@ class Engine:
         return owners
 
     def _optimizer(self, task: Task) -> TorchOptimizer | None:
-        """The optimizer of this stage's parameters; None if it has none, for example a stage of activations only."""
+        """Make the optimizer of this stage's parameters; None if it has none, as a stage of activations only."""
         if not self.own:
             return None
         layers = task.layers().items()
@@ -159,7 +159,7 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------- one update
     def _inputs(self, batch: Batch, step: int) -> tuple[Tree, Tensor, Tensor]:
-        """The inputs of `Trained`."""
+        """Return the inputs of `Trained`."""
         return self._tensors(batch), torch.tensor(self.seed), torch.tensor(step)
 
     def _tensors(self, batch: Batch) -> Tree:
