@@ -62,7 +62,7 @@ def test_every_committed_result_is_accepted():
         ("outcome.kind", "won", "outcome.kind"),
         ("tuning.trials", 0.5, "tuning.trials"),
         ("published", "A1-12", "published"),
-        ("schema", 2, "its schema is 2; this suite reads 1"),
+        ("schema", 3, "its schema is 3; this suite reads 2"),
     ],
 )
 def test_a_field_of_the_wrong_type_or_range_is_named(tmp_path, path, value, told):

@@ -154,7 +154,8 @@ def test_verify_holds_to_the_schema(suite: Call, one: Path, tmp_path: Path) -> N
     assert code == 1 and "'speed' was unexpected" in text
     code, text = suite("verify", str(copied(one, tmp_path / "kind", outcome__kind="fast")))
     assert code == 1 and "outcome.kind: 'fast' is not one of" in text
-    assert suite("verify", str(copied(one, tmp_path / "later", schema=2)))[0] == 2
+    code, text = suite("verify", str(copied(one, tmp_path / "later", schema=3)))
+    assert code == 2 and "not a result of schema 2 (its schema is 3)" in text
     (tmp_path / "none.json").write_text("{")
     assert suite("verify", str(tmp_path / "none.json"))[0] == 2
 
