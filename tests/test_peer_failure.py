@@ -13,7 +13,7 @@ from suite.training import checkpoint
 HOSTS = ["10.77.0.1", "10.77.0.1", "10.77.0.2", "10.77.0.2"]
 RUN = (
     "import os, sys; from pathlib import Path; from suite.launch import peer_failure\n"
-    "with peer_failure.watched(1, Path(sys.argv[1])): {}"
+    "with peer_failure.watch_peers(1, Path(sys.argv[1])): {}"
 )
 
 
