@@ -34,7 +34,7 @@ OTHERS = {  # recipes that no task's YAML file names and that are not ResNet-50'
     "typed, words",
     [
         ("optimizer=kfac optimizer.stale=true", "optimizer.stale=true: each factor has its own interval"),
-        ("optimizer=kfac optimizer.fisher=true", "optimizer.fisher=True: must be of type str"),
+        ("optimizer=kfac optimizer.fisher=true", "optimizer.fisher=True: must be one of empirical, sampled"),
         ("optimizer=muon optimizer.scale=large", "optimizer.scale=large: must be one of original"),
         ("optimizer=shampoo optimizer.graft=lamb", "optimizer.graft=lamb: must be one of"),
         ("optimizer=soap optimizer.precondition_frequency=0", "optimizer.precondition_frequency=0: must be at least 1"),
