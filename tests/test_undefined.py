@@ -93,13 +93,9 @@ def test_losses_that_are_not_finite_agree_with_each_other_only():
     assert replay.losses_agree(1.0, 1.05, 0.1) and not replay.losses_agree(1.0, 1.05, 0.01)
 
 
-def test_a_plan_is_json_whatever_is_in_it(suite, capfd):
-    code, printed = suite(
-        "plan", "--json", "+task=dlrm", "task.targets=[0.5,inf]", "task.sources.clicks.options.train=2000"
-    )
-    assert code in (0, 1), printed
-    plan = json.loads(printed[printed.index("{") :], parse_constant=pytest.fail)
-    assert plan["config"]["task"]["targets"] == [0.5, None]
+def test_a_target_that_is_not_finite_is_one_line(suite, capfd):
+    code, printed = suite("plan", "--json", "+task=dlrm", "task.targets=[0.5,inf]")
+    assert (code, printed.strip().splitlines()[-1]) == (2, "suite: task.targets=inf: must be finite"), printed
 
 
 @pytest.fixture(scope="module")

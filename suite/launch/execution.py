@@ -45,7 +45,7 @@ def make_task(run: AnyRun, *, absent: bool = False) -> Task:
     if empty := [split for split, count in task.data.samples.items() if not count]:
         raise UserError(
             f"{task.data.name}: no usable {task.data.unit} in the split {' and '.join(empty)}; "
-            f"for details, use suite data {run.task.name}"
+            f"for details, run suite data {run.task.name}"
         )
     if isinstance(run, BaselineRun):
         return task
