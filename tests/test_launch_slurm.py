@@ -148,7 +148,7 @@ def test_what_is_written_into_the_script(cluster: Path, capsys: pytest.CaptureFi
     (cluster / "full").touch()
     with pytest.raises(UserError, match="invalid partition"):
         launch_slurm.launch(made, typed)
-    with pytest.raises(UserError, match=r"type launch\.wait=true"):
+    with pytest.raises(UserError, match=r"set launch\.wait=true"):
         launch_slurm.launch(change(made, {"repeat": 2}), typed)
 
 

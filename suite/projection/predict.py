@@ -133,7 +133,7 @@ class Model:
         if plain is None or any(min(place.hosts, place.locals) > 1 for _, place in self.places):
             reason = "there are several hosts with several ranks" if plain else "every candidate has a codec"
             raise UserError(
-                f"comm.policy: cannot measure the link, because {reason}; describe the network, for example: type "
+                f"comm.policy: cannot measure the link, because {reason}; describe the network, for example: set "
                 "network=1gbit"
             )
         unit = Level(0.0, 1.0, shared=True)

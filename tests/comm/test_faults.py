@@ -97,7 +97,7 @@ def test_a_wrong_byte_is_found_at_the_next_evaluation(tmp_path: Path, ranks: str
 )
 def test_of_three_ranks_the_one_with_a_wrong_byte_is_named(tmp_path: Path, ranks: str) -> None:
     """Rank 0 too, which writes the checkpoints and would be taken for right between two."""
-    three = ("world=3", "task.batch_size=12", "+task.eval_batch_size=12")
+    three = ("world=3", "task.batch_size=12", "task.eval_batch_size=12")
     run = (*DEVICES[ranks], FLIPS, *three, "max_steps=30", "run_dir=wrong")
     output = finish(start(tmp_path, *run, FLIP_STEP="12", FLIP_RANK="0"), 1)
     assert "RanksDiffer: rank 0 of 3: holds different weights than most ranks" in output

@@ -54,7 +54,7 @@ def test_exact_codecs_give_the_mean_and_hosts_do_not_matter(algorithm: str, topo
     for backend, run in (("torch", by_torch), ("jax", by_jax)):
         made = channels(backend, topology, algorithm=algorithm)
         if (backend, algorithm, topology) == ("jax", "native", "leader"):
-            with pytest.raises(UserError, match="type comm"):
+            with pytest.raises(UserError, match="set comm"):
                 run(made, [values])
             continue
         [means], _, _ = run(made, [values])

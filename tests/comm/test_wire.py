@@ -54,9 +54,9 @@ def configured(backend: str, codec: str, algorithm: str, topology: str) -> dict[
 def kfac(backend: str) -> dict[str, Any]:
     """K-FAC, all of whose traffic a first step has: triangles of factors and inverses, 21 bits, by hosts."""
     chosen = ["task=resnet50", "optimizer=kfac", "comm=kfac_hierarchical", f"world={WORLD}"]
-    comm = configure.resolve([*chosen, f"comm.ranks_per_host={LOCALS}"]).comm
-    if backend == "torch":  # what its thread sends would not be watched
-        comm.schedule.module = "suite.comm.schedules.sync"
+    # torch would overlap, and what its thread sends would not be watched
+    schedule = ["comm.schedule.module=suite.comm.schedules.sync"] if backend == "torch" else []
+    comm = configure.resolve([*chosen, *schedule, f"comm.ranks_per_host={LOCALS}"]).comm
     hyper = {"factor_interval": 1, "inverse_interval": 1, "stale": False}
     return engines.config("kfac", backend, precision="float32", world=WORLD, hyper=hyper, comm=comm)
 
@@ -142,7 +142,7 @@ def test_a_type_that_xla_widens_is_found() -> None:
 def test_such_a_sum_is_refused_before_the_first_step(topology: str) -> None:
     """When its program is traced: whether XLA widens depends on the device, which nobody knows before."""
     made = engines.engine(configured("jax", "bfloat16", "native", topology))
-    with pytest.raises(UserError, match=r"sends bfloat16 as float32; type comm\.algorithm\.module=\S+\.all_to_all"):
+    with pytest.raises(UserError, match=r"sends bfloat16 as float32; set comm\.algorithm\.module=\S+\.all_to_all"):
         engines.advance(made, range(1))
     assert not made.programs.compiled and not made.programs.ledger.total
 

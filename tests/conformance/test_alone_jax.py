@@ -89,16 +89,16 @@ def test_an_update_that_is_not_compiled_is_the_same(name: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------- rejections
 @pytest.mark.parametrize("name", OBSERVING)
-def test_without_what_the_layers_see_it_says_what_to_type(name: str) -> None:
+def test_without_what_the_layers_see_it_says_what_to_call(name: str) -> None:
     made = Jax(name)
     with pytest.raises(UserError, match=r"from suite\.engine\.jax_alone import observing"):
         made.optimizer.update(made.params_, made.state, made.params_)
 
 
 @every
-def test_without_the_parameters_it_says_what_to_type(name: str) -> None:
+def test_without_the_parameters_it_says_what_to_call(name: str) -> None:
     made = Jax(name)
-    with pytest.raises(UserError, match=r"type update\(grads, state, params\)"):
+    with pytest.raises(UserError, match=r"call update\(grads, state, params\)"):
         made.optimizer.update(made.params_, made.state)
 
 
@@ -129,7 +129,7 @@ def test_a_layer_that_the_loss_does_not_tap_is_named() -> None:
 
     params = jax.tree.map(lambda value: jnp.asarray(value, "float32"), nested(initial(*USED)))
     made = load.load_half("suite.optimizers.kfac", "jax").make(layers=layers(*USED), shapes=shapes_of(params))
-    with pytest.raises(UserError, match="the loss does not tap last; type y = tap"):
+    with pytest.raises(UserError, match="the loss does not tap last; write y = tap"):
         observing(loss_of, made)(params, made.init(params), *batch(0))
     with pytest.raises(UserError, match=r"takes what kfac, kbfgs or vogn returned"):
         observing(loss_of, load.load_half("suite.optimizers.sgd", "jax").make())

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -232,6 +233,7 @@ def gradient_of_the_objective() -> ModuleType:
 def test_the_objective_is_the_loss_of_the_step(changes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     common = ModuleType("traced_elsewhere")
     common.__path__, common.NEEDS = [], ("objective", "context", "reduce")  # type: ignore[attr-defined]
+    common.__spec__ = ModuleSpec("traced_elsewhere", None, is_package=True)
     monkeypatch.setitem(sys.modules, "traced_elsewhere", common)
     monkeypatch.setitem(sys.modules, "traced_elsewhere.jax", gradient_of_the_objective())
     ends = []

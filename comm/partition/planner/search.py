@@ -118,7 +118,7 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
     if enough is not None:
         return (
             f"no plan fits {request.devices} devices of {room} with a batch of {request.batch}; {enough} devices "
-            "suffice with micro-batches of one sample: type micro_batches, or another batch"
+            "suffice with micro-batches of one sample: set micro_batches, or another batch"
         )
     if request.stages is not None:
         free = find_smallest(graph, parts, dataclasses.replace(request, stages=None))
