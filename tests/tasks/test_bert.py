@@ -162,7 +162,7 @@ def test_best_prediction_equals_enumeration(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_best_scores_are_those_of_the_card() -> None:
-    options = configure.resolve(["task=bert"]).task.source
+    options = configure.resolve(["task=bert"]).task.source.plain()
     hiding = Hiding(0.15, 10)
     best = bayes.best(hmm.generate("valid", options["valid"], 64, hiding, False))
     assert best == pytest.approx({"mlm_loss": 3.239, "mlm_accuracy": 26.27}, abs=0.005)

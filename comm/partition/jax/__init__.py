@@ -188,5 +188,4 @@ __all__ = [
     "partition",
     "plan",
     "run",
-    "trace",
 ]
