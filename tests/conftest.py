@@ -25,9 +25,10 @@ sys.path[:0] = [str(OUTSIDE), str(TESTS)]
 
 
 def compose_once(compose: Callable[..., object]) -> Callable[..., object]:
-    """Remember what Hydra composed of which words: the suite only reads it, and it takes a quarter of a second.
+    """Cache the configurations that Hydra composes, by their overrides.
 
-    A folder of a test's own is read each time.
+    Composing one takes a quarter of a second, and the suite does not change it. Overrides with a search path are
+    composed each time, because a test writes these files itself.
     """
     remembered = functools.lru_cache(maxsize=512)(lambda name, words: compose(name, list(words)))
 
