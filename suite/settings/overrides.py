@@ -65,11 +65,11 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     return [list(run) for run in itertools.product(*axes)]
 
 
-def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten_values(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return nested dictionaries as one dictionary with dotted keys."""
     if not isinstance(value, dict) or not value:
         return {prefix.rstrip("."): value}
-    return {k: v for name, item in value.items() for k, v in flatten(item, f"{prefix}{name}.").items()}
+    return {k: v for name, item in value.items() for k, v in flatten_values(item, f"{prefix}{name}.").items()}
 
 
 def split_directory(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:

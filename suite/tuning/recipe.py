@@ -16,7 +16,7 @@ from typing import Any
 
 from suite.contract import UserError
 from suite.record import record
-from suite.settings.overrides import flatten
+from suite.settings.overrides import flatten_values
 from suite.settings.run import AnyRun, Run
 from suite.tuning.trials import Result, Trial, count_steps, measure_shortfall, name_last
 
@@ -89,7 +89,7 @@ def render_recipe(run: Run, tuned: Mapping[str, Any]) -> str:
     import yaml
 
     place = "${task.data}" if "data" in run.task.options() else ANY
-    keys = sorted({key for entry in tuned.values() for key in flatten(entry["values"])})
+    keys = sorted({key for entry in tuned.values() for key in flatten_values(entry["values"])})
     nodes = {key: f"${{oc.select:tuned.{place}.values.{key},{json.dumps(value_at(run, key))}}}" for key in keys}
     nodes |= {
         f"tuning.{key}": f"${{oc.select:tuned.{place}.{key},{value}}}" for key, value in run.tuning.plain().items()

@@ -15,7 +15,7 @@ from suite.contract import UserError
 from suite.launch import execution
 from suite.record import record
 from suite.settings import configure
-from suite.settings.overrides import flatten
+from suite.settings.overrides import flatten_values
 from suite.tuning import recipe, session
 from suite.tuning.trials import Trial, make_table, propose_trials
 
@@ -212,7 +212,7 @@ def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
     words = [f"task={task}", f"optimizer={optimizer}", f"scale={scale}"]
     for source, found in recipe.tuned_in(path).items():
         config = configure.resolve([*words, f"task.data={source}"])
-        values = flatten(found["values"])
+        values = flatten_values(found["values"])
         assert {key: recipe.value_at(config, key) for key in values} == values
         assert config.tuning.plain() == {"source": path.stem, "trials": found["trials"]} and found["trials"] == len(
             found["tried"]
