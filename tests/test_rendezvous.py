@@ -107,7 +107,7 @@ def test_a_host_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "UNKNOWN", 0.5)
     [said] = together((1, 2, "nowhere.invalid:29400"))
     assert said.startswith(
-        "launch.address=nowhere.invalid:29400: the host nowhere.invalid is unknown on this machine; type rank"
+        "launch.address=nowhere.invalid:29400: the host nowhere.invalid is unknown on this machine; set rank"
     )
 
 
