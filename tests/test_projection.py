@@ -60,8 +60,7 @@ def test_kfac_is_counted_as_it_sends(topology: str, codec: str, symmetric: bool)
         def shapes(self) -> Any:
             return {name: type("Spec", (), {"kind": "parameter", "shape": shape}) for name, shape in shapes.items()}
 
-    optimizer = {"module": "suite.optimizers.kfac", **options}
-    run = engines.config("sgd", "torch", comm=comm, world=4, precision="float32", optimizer=optimizer)
+    run = engines.config("kfac", "torch", comm=comm, world=4, precision="float32", hyper=options)
     channels = setup.make_channels(comm, Task(), 4, "torch")  # type: ignore[arg-type]
     given = {side: kfacs.factor(size) for side, size in (("fc/in", 4), ("fc/out", 2), ("last/in", 2), ("last/out", 2))}
 
@@ -151,7 +150,7 @@ def test_compute_comes_from_one_devices_run(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(plan, "find_measured", measured)
     found = projected()
-    assert (found.compute_seconds, found["compute_from"]) == (0.25, "there")
+    assert (found["compute_seconds"], found["compute_from"]) == (0.25, "there")
     assert projected("compute_seconds=0.5")["compute_seconds"] == 0.5
 
 
@@ -228,7 +227,9 @@ def test_a_run_refuses_a_network(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "+task=resnet50", "network=abc"]) == 2
     assert "did you mean abci?" in capsys.readouterr().err
     assert cli.main(["plan", "+task=resnet50", "compute_seconds=1"]) == 2
-    capsys.readouterr()
+    assert "set network= as well" in capsys.readouterr().err
+    assert cli.main(["+task=resnet50", "inverse_seconds=1"]) == 2
+    assert "set network= as well" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -237,8 +238,8 @@ def test_a_run_refuses_a_network(capsys: pytest.CaptureFixture[str]) -> None:
         ("network.outer.bandwidth=0", "network.outer"),
         ("network.inner.latency=-1", "network.inner"),
         ("network.codec=0", "network.codec=0"),
-        ("network.all_reduce=star", "choose one of ring, tree"),
-        ("network.all_gather=star", "choose one of ring, pairs"),
+        ("network.all_reduce=star", "must be one of ring, tree"),
+        ("network.all_gather=star", "must be one of ring, pairs"),
         ("network.contention=-1", "network.contention=-1"),
         ("inverse_seconds=1", "set compute_seconds="),
         ("network.ranks_per_host=3", "comm.ranks_per_host=3"),

@@ -46,7 +46,10 @@ def resolve(overrides: Sequence[str], directory: Path | None = None) -> AnyRun:
     _reject_unlisted(config, cleaned, directory)
     if config.get("baseline"):
         return read_run(_of_baseline(config, cleaned))
-    return read_run(config)
+    run = read_run(config)
+    if isinstance(run, Run) and not run.network and (run.compute_seconds is not None or run.inverse_seconds):
+        raise UserError("compute_seconds=, inverse_seconds=: are read only with a network; set network= as well")
+    return run
 
 
 def resolve_training(overrides: Sequence[str], directory: Path | None = None) -> Run:
@@ -177,6 +180,8 @@ def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
             f"network={run.network.name}: a run uses the real network; only `suite plan` projects to another one, and "
             "only comm=projected and partition=auto read this setting"
         )
+    if run.compute_seconds is not None or run.inverse_seconds:
+        raise UserError("compute_seconds= and inverse_seconds=: only `suite plan` reads these settings")
     if run.partition and run.partition.rannc_compat:
         raise UserError(
             "partition.rannc_compat=true: a run by RaNNC's rules would not have the bits of the unmodified model; only "

@@ -116,7 +116,7 @@ def describe_plan(run: AnyRun, row: Row | None = None, picture: Path | None = No
         "warnings": list_warnings(run, task),
         "missing": [*absent, *list_missing(run)],
         "hash": hash_run(project.without_projection(run)),
-        "config": run.plain(),
+        "config": project.without_projection(run).plain(),
     }
 
 
