@@ -97,7 +97,7 @@ def test_a_preparation_that_stopped_does_not_block_its_own_advice(
 
 
 def advised(text: str) -> str:
-    return text.strip().rpartition("; type ")[2]
+    return text.strip().rpartition("; set ")[2]
 
 
 def test_text_of_one_document_is_told_what_helps(suite: Call, tmp_path: Path) -> None:
