@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PYTHONSAFEPATH := 1
 export OMP_NUM_THREADS ?= 1
+# tests start hundreds of processes: without bytecode each of them compiles the suite again
+export PYTHONDONTWRITEBYTECODE :=
 
 # the files in which tests are marked; the others are not even read
 QUICK = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.quick' tests)
@@ -27,6 +29,8 @@ quick: setup
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest $(QUICK) -m "quick and not slow" --numprocesses 2 --dist loadgroup $(ARGS)
 
+# jax compiles without most optimizations, which takes two thirds of the time; `make test-all` and `make bench` with them
+test: export JAX_DISABLE_MOST_OPTIMIZATIONS ?= 1
 test: setup lint
 	$(BIN)/python -m pytest tests -m "not slow and not bench" --numprocesses 2 --dist loadgroup $(ARGS)
 

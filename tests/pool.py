@@ -13,6 +13,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 MEET = 60  # seconds that a rank waits for another
@@ -106,6 +107,8 @@ def serve(backend: str, rank: int, world: int, address: str, pipe: Connection) -
 
     try:
         load.load_half("suite.engine.ranks", backend).connect(rank, world, address, MEET)
+        if backend == "jax":
+            cache_every_rank()
         while True:
             job, arguments = pipe.recv()
             try:
@@ -121,3 +124,14 @@ def serve(backend: str, rank: int, world: int, address: str, pipe: Connection) -
         pass
     finally:
         os._exit(0)  # gloo's threads abort in the interpreter's own clean-up now and then
+
+
+def cache_every_rank() -> None:
+    """Let this rank write to jax's cache of compiled programs.
+
+    jax lets rank 0 alone write. On CPUs the keys differ from rank to rank, so the others would compile every program
+    again in every job.
+    """
+    from jax._src import compiler
+
+    compiler.distributed = SimpleNamespace(global_state=SimpleNamespace(process_id=0, client=None))

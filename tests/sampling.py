@@ -25,3 +25,11 @@ def sampled(*axes: Iterable[Any]) -> list[Any]:
         flat = [part for value in chosen for part in (value if isinstance(value, tuple) else (value,))]
         found.append(pytest.param(*flat, marks=[] if kept else [pytest.mark.slow]))
     return found
+
+
+def spread(values: Iterable[Any], count: int) -> list[Any]:
+    """`count` of the values, evenly spread from the first on; the others are slow."""
+    listed = list(values)
+    kept = {number * len(listed) // count for number in range(count)}
+    rows = [value if isinstance(value, tuple) else (value,) for value in listed]
+    return [pytest.param(*row, marks=[] if place in kept else pytest.mark.slow) for place, row in enumerate(rows)]

@@ -23,7 +23,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reader")
 
 
-@pytest.mark.parametrize("command", SUITE)
+LONG = [command for command in SUITE if "backend=jax" in command or " -m " in command]
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(command, marks=pytest.mark.slow if command in LONG else []) for command in SUITE]
+)
 def test_command(command: str, folder: Path) -> None:
     variables = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "MLFLOW_TRACKING_URI")}
     done = subprocess.run(

@@ -7,7 +7,7 @@ import pairs
 import pytest
 
 pytestmark = pytest.mark.xdist_group("pairs")
-SAMPLE = 12
+SAMPLE = 5
 CELLS = pairs.covering()
 
 

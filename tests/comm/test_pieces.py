@@ -1,5 +1,6 @@
 """What is long goes in pieces: the same in torch and jax, by the plan, nothing lost; one travels, one is encoded."""
 
+import itertools
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from reducing import COUNTED, KEY, WAYS, WORLD, both, by_torch, channels, gradients, levels, nothing_is_lost
+from sampling import spread
 
 from suite.comm import setup
 from suite.comm.encoder.torch import Encoder
@@ -19,7 +21,6 @@ LONG = {"a": (97, 131), "b": (2_501,)}  # 15,208 values: four chunks of 3,802, t
 NODES = coded.NODES | {"stochastic": {"module": "suite.comm.codecs.int8", "rounding": "stochastic"}}
 SMALL = {"piece_kib": 1}
 CODED = ("gather", "all_to_all", "ring")
-MOSTLY_SLOW = ("all_to_all", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gather", "ring")))
 
 
 @pytest.mark.parametrize("key", NODES)
@@ -36,8 +37,7 @@ def test_pieces_are_as_long_as_they_may_be(key: str, most: float) -> None:
             assert codec.nbytes(first, 4) <= most or first == GROUP or 2 * count > MANY * first
 
 
-@pytest.mark.parametrize("key", NODES)
-@pytest.mark.parametrize("algorithm", MOSTLY_SLOW)
+@pytest.mark.parametrize("key, algorithm", spread(itertools.product(NODES, CODED), 6))
 def test_backends_agree(key: str, algorithm: str) -> None:
     """Two rounds with error feedback: means, residuals and bytes, random numbers too."""
     changes = SMALL | {"codec": NODES[key], "algorithm": algorithm, "feedback": True}

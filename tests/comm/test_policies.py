@@ -12,6 +12,7 @@ import pool
 import pytest
 from deciding import STEPS
 from engines import BACKENDS, advance, change, comm, config, engine, same, weights
+from sampling import spread
 
 from suite.comm.policies import adaprec, fastest
 from suite.comm.policies._curves import CURVES, predict
@@ -22,6 +23,7 @@ from suite.training.adaptation import read_decisions
 from suite.training.loop import train
 
 both = pytest.mark.parametrize("backend", BACKENDS)
+mostly_torch = pytest.mark.parametrize("backend", spread(BACKENDS, 1))
 MODES = deciding.candidates()
 CURIOUS = {"module": "mylab.curious", "steps": 3, "order": ["float32", "lossy"]}
 
@@ -85,7 +87,7 @@ def test_trying_changes_nothing(backend: str) -> None:
     assert (trials > 0) == (backend == "jax")  # two ranks there, and one in torch
 
 
-@both
+@mostly_torch
 def test_what_is_tried_is_on_the_clock(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe made slow on purpose is billed to training."""
     made = engine(config("sgd", backend))
@@ -99,7 +101,7 @@ def test_what_is_tried_is_on_the_clock(backend: str, monkeypatch: pytest.MonkeyP
     assert finished.facts["train_seconds"] >= probes + STEPS * 0.05
 
 
-@both
+@mostly_torch
 def test_decisions_are_kept_resumed_and_replayed(backend: str, tmp_path: Path) -> None:
     order = ["float32", {"conv2d": "lossy", "linear": "float32", "batchnorm": "float32", "other": "float32"}, "lossy"]
     made, events, saved = run(backend, order)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import ranks
 from engines import BACKENDS, advance, comm, config, engine, gap, put, same, weights
+from sampling import spread
 
 from suite.optimizers.sgd import reference
 from suite.optimizers.sgd.settings import Settings
@@ -38,7 +39,7 @@ def case(name: str, optimizer: str = "sgd", **changes: Any) -> list[Any]:
 
 
 SOME = ("sync", "overlap", "lossy sync", "lossy overlap")
-MOSTLY_TORCH = pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+MOSTLY_TORCH = pytest.mark.parametrize("backend", spread(BACKENDS, 1))
 
 
 @pytest.fixture(scope="module")

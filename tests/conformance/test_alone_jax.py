@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from mlps import NAMES, USED, Jax, Torch, batch, gap, initial, layers, loss_of, nested, specified
+from sampling import spread
 
 from suite import load
 from suite.contract import UserError
@@ -147,7 +148,7 @@ def test_two_parameters_of_one_name_are_rejected() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- optax's protocol
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OBSERVING])
+@pytest.mark.parametrize("name", spread([name for name in NAMES if name not in OBSERVING], 4))
 def test_it_takes_its_place_in_a_chain(name: str) -> None:
     """Behind a clipping of the whole gradient: like gradients that come in clipped."""
     ends = []
@@ -184,7 +185,7 @@ def test_a_hyper_parameter_that_is_injected_counts(name: str) -> None:
         assert gap(made.train(range(4)), expected) > 1e-7, f"{key} was ignored"
 
 
-@every
+@pytest.mark.parametrize("name", spread(NAMES, 4))
 def test_a_schedule_of_optax_is_followed(name: str) -> None:
     """The rate is 0 from the third step on."""
     hyper = {"momentum": 0.0} if name == "lars" else {}  # whose velocity holds the rate

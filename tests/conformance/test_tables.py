@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import ranks
 from engines import BACKENDS, advance, config, engine, gap, tiny, weights
+from sampling import sampled, spread
 
 from suite.contract import Rows, UserError
 
@@ -37,8 +38,7 @@ def cut(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found | {TABLE: found[TABLE][:WORDS]}
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name, backend", sampled(OPTIMIZERS, BACKENDS))
 def test_by_rows_equals_replicated(name: str, backend: str) -> None:
     whole = after(name, backend, "replicated")
     for changes in ({}, {"accumulate": 4}, {"clip_norm": 0.05}):
@@ -46,14 +46,14 @@ def test_by_rows_equals_replicated(name: str, backend: str) -> None:
         assert gap(expected, after(name, backend, "rows", **changes)) <= 1e-12, changes
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", spread(OPTIMIZERS, 2))
 def test_two_jax_devices_equal_one(name: str) -> None:
     for changes in ({}, {"accumulate": 2}, {"clip_norm": 0.05}):
         one = after(name, "torch", "replicated", **changes)
         assert gap(one, after(name, "jax", "rows", world=2, **changes)) <= 1e-12
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", spread(BACKENDS, 1))
 def test_two_processes_equal_one(backend: str) -> None:
     rows = {"task": {"placement": "rows"}}
     cases = {name: [optimizer, STEPS, {"hyper": hyper, **rows}] for name, (optimizer, hyper) in OPTIMIZERS.items()}
@@ -66,8 +66,7 @@ def test_two_processes_equal_one(backend: str) -> None:
         assert gap(one, ours) <= 1e-12, name
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("backend, world", [("torch", 1), ("jax", 1), ("jax", 2)])
+@pytest.mark.parametrize("name, backend, world", sampled(OPTIMIZERS, [("torch", 1), ("jax", 1), ("jax", 2)]))
 def test_resumed_bit_for_bit(name: str, backend: str, world: int) -> None:
     chosen = settings(name, backend, precision="float32", world=world)
     whole = engine(chosen, tiny(placement="rows"))

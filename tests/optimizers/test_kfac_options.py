@@ -8,6 +8,7 @@ import pytest
 import ranks
 from conformance.test_reference import specified
 from engines import BACKENDS, advance, comm, config, engine, gap, weights
+from sampling import spread
 
 from suite.contract import UserError
 
@@ -100,7 +101,7 @@ def test_restored_at_any_step_goes_on_bit_for_bit(option: str, steps: Any, backe
 
 
 @pytest.mark.xdist_group("world")
-@both
+@pytest.mark.parametrize("backend", spread(BACKENDS, 1))
 def test_two_processes_equal_one(backend: str, alone: Any) -> None:
     """All ranks decide alike, also when restored between refreshes; triangles or whole factors are sent."""
     cases: dict[str, Any] = {name: ["kfac", STEPS, {"hyper": OPTIONS[name]}] for name in ("stale", "full", "sampled")}

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ranks
+import sampling
 import torch
 from engines import advance, change, config, engine, weights
 from shampoos import BACKENDS, HYPER, SHAPES, STEPS, Jax, Torch, gap, held, specified, train
@@ -154,7 +155,7 @@ def test_restored_inside_a_refresh_the_same_bits_land(
 
 
 @pytest.mark.xdist_group("world")
-@both
+@pytest.mark.parametrize("backend", sampling.spread(["torch", "jax"], 1))
 def test_two_processes_land_the_same_bits(backend: str) -> None:
     """Each takes the roots of its slices; interrupted while they are under way, or not; and as one process would."""
     lagged, spread = {"hyper": LAGGED}, {"hyper": SPREAD_OUT}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import ranks
 from engines import BACKENDS, advance, weights
+from sampling import spread
 from small import SMALL_BERT, SPARSE, small
 
 from suite import load, published
@@ -179,7 +180,7 @@ def test_resumed_between_two_moves_bit_for_bit(backend: str) -> None:
 
 
 @pytest.mark.xdist_group("world")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", spread(BACKENDS, 1))
 def test_two_processes_hold_the_same_pattern_and_equal_one(backend: str) -> None:
     """`ranks.start` checks that both hold the same bits. SGD, as Adam makes a step of a gradient's last bit."""
     settings = small("bert", [*SMALL_BERT, *DYNAMIC["gradient"]], "optimizer=sgd", f"backend={backend}")
