@@ -5,6 +5,7 @@ import pytest
 import torch
 from engines import advance, engine, gap, weights
 from kfacs import HYPER, Alone
+from sampling import sampled
 from small import small
 
 from suite.contract import Layer
@@ -150,8 +151,7 @@ GEOMETRIES = [
 ]
 
 
-@pytest.mark.parametrize("kernel, stride, padding, height, width", GEOMETRIES)
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kernel, stride, padding, height, width, bias", sampled(GEOMETRIES, [False, True]))
 def test_convolution_factors(kernel: int, stride: int, padding: int, height: int, width: int, bias: bool) -> None:
     """Torch and jax against windows cut out one by one; the weight gradient is the sum of g aᵀ over the same rows."""
     import jax
@@ -254,6 +254,7 @@ def test_factors_are_per_sample_where_the_loss_counts_words() -> None:
     assert np.allclose(np.asarray(found), rows.T @ rows / made.task.batch_size)
 
 
+@pytest.mark.slow
 def test_backends_agree_where_the_loss_counts_words() -> None:
     ends = []
     for backend in ("torch", "jax"):

@@ -66,7 +66,7 @@ def test_an_option_changes_the_run(option: str, alone: Any) -> None:
 
 
 @each
-@both
+@pytest.mark.parametrize("backend", spread(BACKENDS, 1))  # in jax on two devices, below
 def test_micro_batches_equal_one_large_batch(option: str, backend: str, alone: Any) -> None:
     made = engine(config("kfac", backend, hyper=OPTIONS[option], accumulate=4))
     advance(made, range(STEPS))
@@ -74,7 +74,7 @@ def test_micro_batches_equal_one_large_batch(option: str, backend: str, alone: A
     assert made.facts()["optimizer"] == alone(option, backend)[1]
 
 
-@each
+@pytest.mark.parametrize("option", spread([option for option in OPTIONS if option != "sampled"], 3))
 def test_two_jax_devices_equal_one(option: str, alone: Any) -> None:
     made = engine(config("kfac", "jax", hyper=OPTIONS[option], world=2))
     advance(made, range(STEPS))
@@ -112,20 +112,6 @@ def test_two_processes_equal_one(backend: str, alone: Any) -> None:
     for name, case in found.items():
         one = alone(name if name in OPTIONS else "stale", backend)[0]
         assert max(float(np.abs(value - case[key]).max()) for key, value in one.items()) <= 1e-10, name
-
-
-@both
-@pytest.mark.parametrize("name, value", [("damping", 1.0), ("momentum", 0.0), ("factor_decay", 0.1), ("kl_clip", 1e-6)])
-def test_hyper_parameters_are_read_each_step(name: str, value: float, backend: str) -> None:
-    """Edited in mid-run as a schedule does, they change what follows."""
-    ends = []
-    for changed in ({}, {name: value}):
-        made = engine(config("kfac", backend, hyper={"kl_clip": 1e9}))
-        advance(made, range(3))
-        for step in range(3, 6):
-            made.step(step, made.task.batch("train", 0, step), changed)
-        ends.append(weights(made))
-    assert gap(*ends) > 1e-7
 
 
 @both
