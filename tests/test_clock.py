@@ -4,15 +4,29 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from engines import brief
 
 from suite.contract import Data, Evaluated, Finished, Plan, Target
-from suite.training.clock import Clock
+from suite.training.clock import SHORT, Clock
 from suite.training.loop import train
 
 WORK = 0.05
+
+
+def takes_less(bound: float, measure: Callable[[], float], attempts: int = 20) -> bool:
+    """Whether one of several attempts takes less than `bound`: on a busy machine, most may take longer."""
+    return any(measure() < bound for _ in range(attempts))
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not look for other work: on a busy machine that takes long, and it is billed."""
+    from suite.training import loop
+
+    monkeypatch.setattr(loop, "wait_until_idle", lambda patience: True)
 
 
 class Timer:
@@ -34,25 +48,31 @@ class Timer:
 
 @pytest.mark.quick
 def test_asynchronous_work_is_billed_to_training_not_to_the_pause() -> None:
-    device = Timer()
-    clock = Clock(device.synchronize)
-    clock.start()
-    device.issue(WORK)
-    with clock.paused("evaluation"):
-        pass
-    assert clock.seconds >= WORK
-    assert clock.excluded["evaluation"] < WORK / 2
+    def excluded() -> float:
+        device = Timer()
+        clock = Clock(device.synchronize)
+        clock.start()
+        device.issue(WORK)
+        with clock.paused("evaluation"):
+            pass
+        assert clock.seconds >= WORK
+        return clock.excluded["evaluation"]
+
+    assert takes_less(WORK / 2, excluded)
 
 
 @pytest.mark.quick
 def test_a_pause_is_not_billed() -> None:
-    clock = Clock(lambda: None)
-    clock.start()
-    with clock.paused("evaluation"):
-        time.sleep(WORK)
-    assert clock.seconds < WORK / 2
-    assert clock.excluded["evaluation"] >= WORK
-    assert clock.wall >= WORK
+    def billed() -> float:
+        clock = Clock(lambda: None)
+        clock.start()
+        with clock.paused("evaluation"):
+            time.sleep(WORK)
+        assert clock.excluded["evaluation"] >= WORK
+        assert clock.wall >= WORK
+        return clock.seconds
+
+    assert takes_less(WORK / 2, billed)
 
 
 @pytest.mark.quick
@@ -122,20 +142,22 @@ class Engine:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("device, host", [(WORK, 0.0), (0.0, WORK)])
-def test_the_loop_bills_steps_and_only_steps(device: float, host: float) -> None:
-    steps = 4
-    points = []
-    for event in train(Task(), Engine(device=device, host=host), brief(steps, eval_every=2, log_every=100)):  # type: ignore[arg-type]
-        time.sleep(WORK / 5)  # a slow listener
-        if isinstance(event, Evaluated):
-            points.append(event)
-        if isinstance(event, Finished):
-            last = event
+def test_the_loop_bills_steps_and_only_steps(device: float, host: float, idle: None) -> None:
+    def billed() -> float:
+        points = []
+        for event in train(Task(), Engine(device=device, host=host), brief(4, eval_every=2, log_every=100)):  # type: ignore[arg-type]
+            time.sleep(WORK / 5)  # a slow listener
+            if isinstance(event, Evaluated):
+                points.append(event)
+            if isinstance(event, Finished):
+                last = event
+        assert points[0].train_seconds >= WORK
+        assert last.facts["excluded_seconds"]["evaluation"] >= 2 * 2 * WORK
+        assert last.outcome["kind"] == "exhausted"
+        return max(points[0].train_seconds, last.facts["train_seconds"] / 2)
+
     # two steps run at once before each evaluation, so between one and two times the work
-    assert WORK <= points[0].train_seconds < 2 * WORK + WORK / 2
-    assert last.facts["train_seconds"] < 2 * (2 * WORK + WORK / 2)
-    assert last.facts["excluded_seconds"]["evaluation"] >= 2 * 2 * WORK
-    assert last.outcome["kind"] == "exhausted"
+    assert takes_less(2 * WORK + WORK / 2, billed)
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
@@ -171,15 +193,19 @@ class Batches(Task):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
-def test_batches_made_while_the_clock_stands_are_billed(prefetch: int) -> None:
+def test_batches_made_while_the_clock_stands_are_billed(prefetch: int, idle: None) -> None:
     """An evaluation lasts as long as two batches take, so that a thread could make them all unbilled."""
     steps = 8
-    *_, last = train(Batches(), Engine(device=0.0, host=0.0), brief(steps, prefetch=prefetch))  # type: ignore
-    assert isinstance(last, Finished)
-    assert last.facts["train_seconds"] >= steps * WORK
-    evaluation = last.facts["excluded_seconds"]["evaluation"]
-    assert evaluation >= steps * 2 * WORK * 0.9
-    assert last.facts["train_seconds"] < evaluation, "half as long; the ratio holds on a busy machine, too"
+
+    def billed_to_excluded() -> float:
+        *_, last = train(Batches(), Engine(device=0.0, host=0.0), brief(steps, prefetch=prefetch))  # type: ignore
+        assert isinstance(last, Finished)
+        assert last.facts["train_seconds"] >= steps * WORK
+        evaluation = last.facts["excluded_seconds"]["evaluation"]
+        assert evaluation >= steps * 2 * WORK * 0.9
+        return last.facts["train_seconds"] / evaluation
+
+    assert takes_less(1.0, billed_to_excluded), "half as long"
 
 
 def test_a_slow_listener_does_not_hide_the_making_of_batches() -> None:
@@ -244,13 +270,13 @@ def test_a_thread_that_never_ends_marks_the_result(monkeypatch: pytest.MonkeyPat
 def test_waiting_for_idleness_costs_an_idle_process_nothing() -> None:
     from suite.training.idle import wait_until_idle
 
-    spent = []
-    for _ in range(5):  # another process may take the core for a while
+    def billed() -> float:
         clock = Clock(lambda: None, wait_until_idle=wait_until_idle)
         clock.start()
         with clock.paused("evaluation"):
             pass
-        spent.append(clock.seconds)
         assert clock.busy_pauses == 0
-    assert min(spent) < 0.05
-    assert set(clock.facts()["processor_seconds"]) == {"training", "excluded"}
+        assert set(clock.facts()["processor_seconds"]) == {"training", "excluded"}
+        return clock.seconds
+
+    assert takes_less(SHORT, billed, attempts=100)
