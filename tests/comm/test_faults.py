@@ -20,7 +20,7 @@ from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
 from suite.training import checkpoint
 
-RUN = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1", "max_steps=200")
+RUN = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1", "max_steps=100")
 RUN += ("eval_every=5", "checkpoint_every=5", "stop_at_target=false", "world=2", "launch.deadline=60")
 RANKS = {"torch": ["backend=torch"], "jax": ["backend=jax", "launch.processes=${world}"]}
 DEVICES = RANKS | {"devices of one process": ["backend=jax"]}
@@ -73,7 +73,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert not (tmp_path / "cut" / "result.json").exists(), "a lost rank is no outcome"
     step = checkpoint.find_latest(tmp_path / "cut")
-    assert step and step < 200 and f"the same command continues from step {step}" in output
+    assert step and step < 100 and f"the same command continues from step {step}" in output
     assert f"continuing from step {step}" in finish(start(tmp_path, *ranks, "run_dir=cut"), 0)
 
 

@@ -214,7 +214,7 @@ def test_a_state_that_was_stored_goes_on_bit_for_bit(name: str) -> None:
     assert gap(again.train(range(4, STEPS)), made.train(range(4, STEPS))) == 0.0
 
 
-@own
+@pytest.mark.parametrize("name", spread(OWN, 5))
 def test_parameters_in_bfloat16_are_updated_in_float32(name: str) -> None:
     narrow, wide = Jax(name, "bfloat16"), Jax(name, "float32")
     wide.params_ = jax.tree.map(lambda value: value.astype("float32"), narrow.params_)

@@ -8,7 +8,7 @@ import pytest
 import ranks
 from conformance.test_reference import specified
 from engines import BACKENDS, advance, comm, config, engine, gap, weights
-from sampling import spread
+from sampling import sampled, spread
 
 from suite.contract import UserError
 
@@ -82,9 +82,11 @@ def test_two_jax_devices_equal_one(option: str, alone: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "option, steps", [("stale", range(STEPS)), ("full", range(STEPS)), ("gradient", range(STEPS)), ("sampled", (0, 2))]
+    "option, steps, backend",
+    sampled(
+        [("stale", range(STEPS)), ("full", range(STEPS)), ("gradient", range(STEPS)), ("sampled", (0, 2))], BACKENDS
+    ),
 )
-@both
 def test_restored_at_any_step_goes_on_bit_for_bit(option: str, steps: Any, backend: str, alone: Any) -> None:
     expected, counted = alone(option, backend, "float32")
     made = engine(config("kfac", backend, precision="float32", hyper=OPTIONS[option]))
