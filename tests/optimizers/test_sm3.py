@@ -34,7 +34,7 @@ def covers(variant: str, steps: int, shape: tuple[int, ...]) -> list[np.ndarray]
             optimizer.step()
             state = update({"w": jnp.asarray(grad["w"])}, state, params)[1]
         found = [value.numpy() for value in optimizer.state[weight]["covers"]]
-        assert all(np.array_equal(a, b) for a, b in zip(found, state["covers"]["w"], strict=True))
+        assert all(np.allclose(a, b, rtol=1e-14, atol=0.0) for a, b in zip(found, state["covers"]["w"], strict=True))
     return found
 
 
