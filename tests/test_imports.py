@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -213,6 +214,18 @@ def test_every_member_loads_with_one_framework_only(backend: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_both_frameworks_define_what_is_looked_up_in_either() -> None:
+    """No type checker sees a name that is looked up in `load_half(module, backend)`."""
+    looked_up = re.compile(r'load_half\("(suite\.[\w.]+)", (?:\w+\.)?backend\)\.(\w+)')
+    found = {use for path in (ROOT / "suite").rglob("*.py") for use in looked_up.findall(path.read_text())}
+    assert len(found) >= 3
+    for module, name in found:
+        for backend in load.BACKENDS:
+            tree = ast.parse((ROOT / module.replace(".", "/") / f"{backend}.py").read_text())
+            defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+            assert name in defined, f"{module}.{backend} has no {name}"
 
 
 @pytest.mark.parametrize("backend", load.BACKENDS)

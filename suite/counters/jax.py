@@ -20,7 +20,7 @@ compilations: Counter[str] = Counter()
 jax.monitoring.register_event_duration_secs_listener(lambda event, duration_secs, **_: compilations.update([event]))
 
 
-def count_programs(engine: Any, warm: Callable[[], None], steps: Callable[[], None]) -> dict[str, Any]:
+def count_work(engine: Any, warm: Callable[[], None], steps: Callable[[], None]) -> dict[str, Any]:
     """Run steps, and count.
 
     Args:

@@ -67,7 +67,7 @@ def counted(overrides: Sequence[str]) -> dict[str, Any]:
     def steps() -> None:
         losses.extend(engine.losses([engine.step(step, batch(step), hyper[step]) for step in range(STEPS)]))
 
-    counts = load.load_half("suite.counters", backend).count(engine, warm, steps)
+    counts = load.load_half("suite.counters", backend).count_work(engine, warm, steps)
     arrays, _ = engine.snapshot()
     facts = engine.facts()
     exact = {"parameters": facts["parameters"], "state_bytes": sum(array.nbytes for array in arrays.values())}

@@ -28,7 +28,7 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def count_operators(engine: Any, warm: Callable[[], None], steps: Callable[[], None]) -> dict[str, Any]:
+def count_work(engine: Any, warm: Callable[[], None], steps: Callable[[], None]) -> dict[str, Any]:
     """Run steps, and count.
 
     Args:

@@ -275,7 +275,7 @@ def test_an_optimizer_that_sees_whole_matrices_is_refused(optimizer: str) -> Non
         ("sparse.share=1.0", "must lie between 0 and 1"),
         ("sparse.block=0", "task.sparse.block=0: must be at least 1"),
         ("sparse.growth=magic", "one of random, gradient"),
-        ("sparse.ratio=2.0", "between 0 and 1"),
+        ("sparse.ratio=2.0", "task.sparse.ratio=2.0: must be at most 1"),
         ("sparsity=some", "one of dense, static, dynamic"),
     ],
 )
