@@ -10,7 +10,7 @@ import pytest
 from engines import brief
 
 from suite.contract import Data, Evaluated, Finished, Plan, Target
-from suite.training.clock import SHORT, Clock
+from suite.training.clock import Clock
 from suite.training.loop import train
 
 WORK = 0.05
@@ -267,16 +267,24 @@ def test_a_thread_that_never_ends_marks_the_result(monkeypatch: pytest.MonkeyPat
     assert isinstance(last, Finished) and last.facts["busy_pauses"] == 2
 
 
+IDLE = """
+from suite.training.clock import SHORT, Clock
+from suite.training.idle import wait_until_idle
+
+for _ in range(100):  # on a busy machine, most attempts may take longer
+    clock = Clock(lambda: None, wait_until_idle=wait_until_idle)
+    clock.start()
+    with clock.paused("evaluation"):
+        pass
+    assert clock.busy_pauses == 0
+    assert set(clock.facts()["processor_seconds"]) == {"training", "excluded"}
+    if clock.seconds < SHORT:
+        break
+else:
+    raise AssertionError("never idle")
+"""
+
+
 def test_waiting_for_idleness_costs_an_idle_process_nothing() -> None:
-    from suite.training.idle import wait_until_idle
-
-    def billed() -> float:
-        clock = Clock(lambda: None, wait_until_idle=wait_until_idle)
-        clock.start()
-        with clock.paused("evaluation"):
-            pass
-        assert clock.busy_pauses == 0
-        assert set(clock.facts()["processor_seconds"]) == {"training", "excluded"}
-        return clock.seconds
-
-    assert takes_less(SHORT, billed, attempts=100)
+    """In a process with nothing else; the one that runs the tests has the threads of all frameworks."""
+    subprocess.run([sys.executable, "-c", IDLE], check=True, timeout=120)
