@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampling import spread
 from small import SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER
 from test_run import curve, wait_for_step
 
@@ -64,7 +65,7 @@ def assert_same(one: Path, other: Path, *, metrics: bool = True) -> None:
     "task, optimizer, stages",
     [
         pytest.param(BERT, "lamb", 2, id="bert, tied weights"),
-        pytest.param(TRANSFORMER, "adamw", 2, id="transformer, dropout and a search"),
+        pytest.param(TRANSFORMER, "adamw", 2, id="transformer, dropout and a search", marks=SLOW),
         pytest.param(AUTOENCODER, "rmsprop", 3, id="autoencoder, three stages", marks=SLOW),
     ],
 )
@@ -116,11 +117,12 @@ def test_delayed_gradients_are_those_of_data_parallel_ranks(tmp_path: Path):
     assert distance(whole, cut) < 1e-6 < 1e-4 < distance(whole, usual)
 
 
+@SLOW
 @pytest.mark.parametrize(
     "mode",
     [
         pytest.param(("comm=overlap",), id="overlap"),
-        pytest.param(("comm=leader", "comm.ranks_per_host=2"), id="leader", marks=SLOW),
+        pytest.param(("comm=leader", "comm.ranks_per_host=2"), id="leader"),
     ],
 )
 def test_modes_in_float32_train_the_same_weights(mode: tuple[str, ...], tmp_path: Path):
@@ -129,7 +131,7 @@ def test_modes_in_float32_train_the_same_weights(mode: tuple[str, ...], tmp_path
 
 
 @SLOW
-@pytest.mark.parametrize("policy", ["fastest", "adaprec", "projected"])
+@pytest.mark.parametrize("policy", spread(["fastest", "adaprec", "projected"], 1))
 def test_a_policy_chooses_the_mode_of_the_replicas(policy: str, tmp_path: Path):
     """The trials leave no trace: a run that replays the decisions has the same bits."""
     words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", CUT, *FIXED, "partition.stages=2", "world=4", "max_steps=8")
