@@ -23,7 +23,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reader")
 
 
-LONG = [command for command in SUITE if "backend=jax" in command or " -m " in command]
+# a sweep, and runs to the target, which tests/test_steps.py makes too
+LONG = [
+    command
+    for command in SUITE
+    if " -m " in command or re.fullmatch(r"suite task=\S+ optimizer=\S+( backend=\S+)?", command)
+]
 
 
 @pytest.mark.parametrize(
