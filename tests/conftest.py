@@ -72,6 +72,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not look for other work: on a busy machine that takes long, and it is billed."""
+    from suite.training import loop
+
+    monkeypatch.setattr(loop, "wait_until_idle", lambda patience: True)
+
+
+@pytest.fixture
 def suite_command(tmp_path: Path):
     """Run `suite` in a folder of its own; returns the finished process."""
 

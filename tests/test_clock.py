@@ -21,14 +21,6 @@ def takes_less(bound: float, measure: Callable[[], float], attempts: int = 20) -
     return any(measure() < bound for _ in range(attempts))
 
 
-@pytest.fixture
-def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not look for other work: on a busy machine that takes long, and it is billed."""
-    from suite.training import loop
-
-    monkeypatch.setattr(loop, "wait_until_idle", lambda patience: True)
-
-
 class Timer:
     """A device that works in the background: `issue` returns at once."""
 

@@ -52,7 +52,7 @@ def failing(start: Callable[[], tuple[int, str]], directory: Path, at: int) -> t
 
 
 @pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
-def test_any_write_may_fail(tmp_path: Path, backend: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_any_write_may_fail(tmp_path: Path, backend: str, capfd: pytest.CaptureFixture[str], idle: None) -> None:
     """Each write of a run in turn, with different errors: of header, log, checkpoints, result, and removals."""
     command = [*RUN, f"backend={backend}"]
     config = configure.resolve(command[2:], conftest.OUTSIDE / "conf")
