@@ -51,7 +51,8 @@ def failing(start: Callable[[], tuple[int, str]], directory: Path, at: int) -> t
     return disk, code, text, seen[0]
 
 
-@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.slow  # some forty runs
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_any_write_may_fail(tmp_path: Path, backend: str, capfd: pytest.CaptureFixture[str], idle: None) -> None:
     """Each write of a run in turn, with different errors: of header, log, checkpoints, result, and removals."""
     command = [*RUN, f"backend={backend}"]
