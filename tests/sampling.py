@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+PARAMETERS = type(pytest.param())  # also a tuple
+
 
 def sampled(*axes: Iterable[Any]) -> list[Any]:
     """All combinations, as pytest's parameters; those without the longest axis's values in turn are slow.
@@ -29,7 +31,12 @@ def sampled(*axes: Iterable[Any]) -> list[Any]:
 
 def spread(values: Iterable[Any], count: int) -> list[Any]:
     """`count` of the values, evenly spread from the first on; the others are slow."""
-    listed = list(values)
-    kept = {number * len(listed) // count for number in range(count)}
-    rows = [value if isinstance(value, tuple) else (value,) for value in listed]
-    return [pytest.param(*row, marks=[] if place in kept else pytest.mark.slow) for place, row in enumerate(rows)]
+    rows = [value if isinstance(value, PARAMETERS) else to_parameters(value) for value in values]
+    kept = {number * len(rows) // count for number in range(count)}
+    slow = [pytest.mark.slow]
+    return [row if place in kept else row._replace(marks=[*row.marks, *slow]) for place, row in enumerate(rows)]
+
+
+def to_parameters(value: Any) -> Any:
+    """A value, or a tuple of several parameters, as pytest's parameters."""
+    return pytest.param(*value) if isinstance(value, tuple) else pytest.param(value)

@@ -22,7 +22,6 @@ CASES = [
 ]
 every_case = pytest.mark.parametrize("name, options", CASES)
 every_task = pytest.mark.parametrize("name, options", [case for case in CASES if str(case.id).endswith("-0")])
-every_later_form = pytest.mark.parametrize("name, options", [case for case in CASES if not str(case.id).endswith("-0")])
 
 
 def config(name: str, options: tuple[str, ...], backend: str = "torch", **changes: Any) -> Run:
@@ -87,9 +86,9 @@ def test_initial_values_by_the_slice(name: str, options: tuple[str, ...]) -> Non
     assert covered <= {key for key, spec in task.shapes().items() if spec.kind == "parameter"}
 
 
-@every_later_form
+@every_case
 def test_loss_gradient_and_evaluation_agree(name: str, options: tuple[str, ...]) -> None:
-    """In float64, to rounding; each task's first form makes several updates below."""
+    """In float64, to rounding."""
     agree(name, options, "float64", values=1e-10, gradient=1e-10)
 
 
@@ -125,7 +124,7 @@ def rewired(name: str, options: tuple[str, ...]) -> bool:
     return any(str(option).startswith("sparsity=dynamic") for option in options)
 
 
-@pytest.mark.parametrize("name, options", spread([case.values for case in CASES if rewired(*case.values)], 1))
+@pytest.mark.parametrize("name, options", spread([case for case in CASES if rewired(*case.values)], 1))
 def test_blocks_move_alike_on_any_number_of_devices(name: str, options: tuple[str, ...]) -> None:
     """A run of four steps whose blocks move after each or after the second; the same for torch, jax and two devices."""
     ends = []
