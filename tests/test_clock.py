@@ -38,33 +38,40 @@ class Timer:
         self.threads.clear()
 
 
+class Hours:
+    """Time that passes only where a test says so, so that a busy machine changes nothing."""
+
+    def __init__(self) -> None:
+        self.now, self.ready = 0.0, 0.0
+
+    def issue(self, seconds: float) -> None:
+        self.ready = max(self.ready, self.now + seconds)
+
+    def synchronize(self) -> None:
+        self.now = max(self.now, self.ready)
+
+
 @pytest.mark.quick
 def test_asynchronous_work_is_billed_to_training_not_to_the_pause() -> None:
-    def excluded() -> float:
-        device = Timer()
-        clock = Clock(device.synchronize)
-        clock.start()
-        device.issue(WORK)
-        with clock.paused("evaluation"):
-            pass
-        assert clock.seconds >= WORK
-        return clock.excluded["evaluation"]
-
-    assert takes_less(WORK / 2, excluded)
+    hours = Hours()
+    clock = Clock(hours.synchronize, lambda: hours.now)
+    clock.start()
+    hours.issue(WORK)
+    with clock.paused("evaluation"):
+        pass
+    assert clock.seconds == WORK
+    assert clock.excluded["evaluation"] == 0.0
 
 
 @pytest.mark.quick
 def test_a_pause_is_not_billed() -> None:
-    def billed() -> float:
-        clock = Clock(lambda: None)
-        clock.start()
-        with clock.paused("evaluation"):
-            time.sleep(WORK)
-        assert clock.excluded["evaluation"] >= WORK
-        assert clock.wall >= WORK
-        return clock.seconds
-
-    assert takes_less(WORK / 2, billed)
+    hours = Hours()
+    clock = Clock(hours.synchronize, lambda: hours.now)
+    clock.start()
+    with clock.paused("evaluation"):
+        hours.now += WORK
+    assert clock.seconds == 0.0
+    assert clock.excluded["evaluation"] == clock.wall == WORK
 
 
 @pytest.mark.quick
@@ -188,16 +195,12 @@ class Batches(Task):
 def test_batches_made_while_the_clock_stands_are_billed(prefetch: int, idle: None) -> None:
     """An evaluation lasts as long as two batches take, so that a thread could make them all unbilled."""
     steps = 8
-
-    def billed_to_excluded() -> float:
-        *_, last = train(Batches(), Engine(device=0.0, host=0.0), brief(steps, prefetch=prefetch))  # type: ignore
-        assert isinstance(last, Finished)
-        assert last.facts["train_seconds"] >= steps * WORK
-        evaluation = last.facts["excluded_seconds"]["evaluation"]
-        assert evaluation >= steps * 2 * WORK * 0.9
-        return last.facts["train_seconds"] / evaluation
-
-    assert takes_less(1.0, billed_to_excluded), "half as long"
+    *_, last = train(Batches(), Engine(device=0.0, host=0.0), brief(steps, prefetch=prefetch))  # type: ignore
+    assert isinstance(last, Finished)
+    assert last.facts["train_seconds"] >= steps * WORK
+    evaluation = last.facts["excluded_seconds"]["evaluation"]
+    assert evaluation >= steps * 2 * WORK * 0.9
+    assert last.facts["train_seconds"] < evaluation, "half as long; the ratio holds on a busy machine, too"
 
 
 def test_a_slow_listener_does_not_hide_the_making_of_batches() -> None:
@@ -263,7 +266,7 @@ IDLE = """
 from suite.training.clock import SHORT, Clock
 from suite.training.idle import wait_until_idle
 
-for _ in range(100):  # on a busy machine, most attempts may take longer
+for _ in range(5):  # another process may take the core for a while
     clock = Clock(lambda: None, wait_until_idle=wait_until_idle)
     clock.start()
     with clock.paused("evaluation"):
