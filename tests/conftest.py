@@ -24,6 +24,14 @@ if "jax" not in sys.modules:
 sys.path[:0] = [str(OUTSIDE), str(TESTS)]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave some cases of long sweeps to `make test-all`."""
+    import sampling
+
+    sampling.mark_rest(items)
+
+
 def compose_once(compose: Callable[..., object]) -> Callable[..., object]:
     """Cache the configurations that Hydra composes, by their overrides.
 

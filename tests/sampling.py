@@ -1,12 +1,17 @@
-"""Sweeps: `make test` tries each value of each axis, `make test-all` every combination."""
+"""What `make test` runs of a sweep; `make test-all` runs every case.
 
+`@pytest.mark.sample(count)` keeps `count` cases of a test, `mostly_torch` one of two backends, and `sampled` each value
+of each axis. The other cases are slow tests.
+"""
+
+import hashlib
 import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-PARAMETERS = type(pytest.param())  # also a tuple
+mostly_torch = pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
 
 
 def sampled(*axes: Iterable[Any]) -> list[Any]:
@@ -29,14 +34,14 @@ def sampled(*axes: Iterable[Any]) -> list[Any]:
     return found
 
 
-def spread(values: Iterable[Any], count: int) -> list[Any]:
-    """`count` of the values, evenly spread from the first on; the others are slow."""
-    rows = [value if isinstance(value, PARAMETERS) else to_parameters(value) for value in values]
-    kept = {number * len(rows) // count for number in range(count)}
-    slow = [pytest.mark.slow]
-    return [row if place in kept else row._replace(marks=[*row.marks, *slow]) for place, row in enumerate(rows)]
-
-
-def to_parameters(value: Any) -> Any:
-    """A value, or a tuple of several parameters, as pytest's parameters."""
-    return pytest.param(*value) if isinstance(value, tuple) else pytest.param(value)
+def mark_rest(items: Iterable[pytest.Item]) -> None:
+    """Mark the cases slow that a test's mark `sample` does not keep: a fixed choice, which follows from their names."""
+    sweeps: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
+            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in sweeps.values():
+        mark = cases[0].get_closest_marker("sample")
+        assert mark
+        for item in sorted(cases, key=lambda item: hashlib.sha1(item.name.encode()).digest())[mark.args[0] :]:
+            item.add_marker(pytest.mark.slow)

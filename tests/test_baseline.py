@@ -166,6 +166,7 @@ def test_mlflow_gets_no_optimizer_and_no_steps(made: Path) -> None:
     assert not [key for key, _ in found if key.endswith(("/steps", "/samples")) or key == "parameters"]
 
 
+@pytest.mark.slow
 def test_the_board_shows_a_baseline_beside_every_batch_size(suite: Call, made: Path, tmp_path: Path) -> None:
     for size in (16, 32):
         assert suite(*TINY, "max_steps=40", f"task.batch_size={size}", "device=cpu")[0] == 0
@@ -206,6 +207,7 @@ def test_plan_says_what_would_be_fitted_and_how_long_it_took(suite: Call) -> Non
     assert suite("plan", *TINY)[0] == 0, "a run's plan reads past a baseline's result"
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_the_baseline_beside_the_default(suite: Call) -> None:
     code, text = suite("-m", *TINY, "baseline=null,means", "task.batch_size=32")
     names = sorted(result["spec"].get("baseline", "") for result in map(result_of, Path("runs/tiny").iterdir()))

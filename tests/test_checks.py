@@ -77,6 +77,7 @@ def test_no_rank_starts_where_that_can_be_known(
     assert not list(Path().iterdir())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "typed, words",
     [
@@ -144,6 +145,7 @@ def named(preset: str) -> list[str]:
     return ["optimizer=kfac"] if "optimizer" in node else []
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", load.list_options("comm"))
 def test_every_mode_starts(name: str) -> None:
     config = starts("+task=resnet50", f"comm={name}", "world=2", *named(name))
@@ -192,6 +194,7 @@ def test_every_experiment_starts(name: str) -> None:
     starts(f"experiment={name}")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", load.list_options("optimizer"))
 def test_every_optimizer_starts(name: str) -> None:
     own = {"external": ["optimizer.torch=torch.optim.SGD"], "kfac_jax": ["backend=jax"]}.get(name, [])

@@ -29,6 +29,7 @@ from suite.verbs import counters, regress, tune
 
 EVERY = commands.every()
 NOT_OURS = ("distrax", "immutabledict")  # packages that only kfac-jax wants
+SLOW = ("suite plan +task=bert task.variant=enlarged", "suite reproduce mine.yaml", "suite reproduce --budget")
 REPLACED = {"init_from=RUN": ""}  # placeholders of files that no run here has made
 
 
@@ -234,7 +235,13 @@ def material(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("material")
-@pytest.mark.parametrize("command", EVERY, ids=lambda command: command.text)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, id=command.text, marks=pytest.mark.slow if command.text.startswith(SLOW) else [])
+        for command in EVERY
+    ],
+)
 def test_it_works(command: commands.Command, suite: Call) -> None:
     way(command.text).check(command.text, suite)
 

@@ -10,6 +10,7 @@ import conftest
 import jax
 import pytest
 from engines import BACKENDS, advance, config, engine
+from sampling import mostly_torch
 
 from suite.entries.recompute import schema_faults
 from suite.track.points import list_points
@@ -19,7 +20,7 @@ both = pytest.mark.parametrize("backend", BACKENDS)
 SINGULAR = {"epsilon": 0.0, "beta2": 1.0, "inverse_interval": 2, "start_preconditioning": 1, "block_size": 128}
 
 
-@both
+@mostly_torch
 def test_the_result_holds_what_was_kept(backend: str, tmp_path: Path) -> None:
     overrides = [f"optimizer.{name}={value}" for name, value in SINGULAR.items()]
     command = [sys.executable, "-m", "suite", "--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny"]

@@ -20,6 +20,7 @@ print("ended")
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "optimizer, hyper",
     [

@@ -81,6 +81,7 @@ def test_the_command_line_hands_over(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("backend, kind", [("torch", "torchrun"), ("jax", "jax")])
 def test_a_rank_that_cannot_begin_ends_all_at_once(tmp_path: Path, backend: str, kind: str) -> None:
     """Neither waits for the other: one in its clean-up, the other for what it should be told."""

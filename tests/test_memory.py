@@ -43,6 +43,7 @@ def kept(engine: Any) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("task, options", [(task, each) for task, lists in NETWORKS.items() for each in lists])
 def test_activations_are_what_torch_keeps(task: str, options: list[str]) -> None:
     config = configure.resolve([f"task={task}", *options, "threads=1"])
@@ -50,6 +51,7 @@ def test_activations_are_what_torch_keeps(task: str, options: list[str]) -> None
     assert memory.estimate_memory(config, engine.task)["activations"] == pytest.approx(kept(engine), rel=ESTIMATED)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("optimizer", sorted(set(load.find_members("optimizers")) - {"external", "kbfgs"}))
 def test_the_optimizers_arrays_are_counted(optimizer: str) -> None:
     config = configure.resolve(["task=bert", f"optimizer={optimizer}", "task.batch_size=8", "threads=1"])

@@ -62,6 +62,7 @@ def test_ranks_end_with_a_killed_launcher(tmp_path: Path, ranks: list[str]) -> N
     assert curve(tmp_path / "cut") == curve(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_rank_0_holds_the_lock_and_no_other(tmp_path: Path) -> None:
     """While any process of a run may write, the same command is rejected, even if the launcher is gone."""
     long = (*RUN, "max_steps=20000")  # longer than the second command takes to look at the lock

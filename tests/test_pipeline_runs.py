@@ -78,6 +78,7 @@ def test_a_pipeline_has_the_bits_of_one_device(task: tuple[str, ...], optimizer:
     assert json.loads((cut / "result.json").read_text())["bytes"]["by_name"]["values"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "world, more",
     [
@@ -141,6 +142,7 @@ def test_a_policy_chooses_the_mode_of_the_replicas(policy: str, tmp_path: Path):
     assert_same(chosen, replayed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode, bits", [("fp8", 8.1), *(pytest.param(*case, marks=SLOW) for case in (("float21", 21.4), ("onebit", 1.2)))]
 )
@@ -154,6 +156,7 @@ def test_replicas_average_in_any_communication_mode(mode: str, bits: float, tmp_
     assert 0 < result["bytes"]["by_name"]["averages"] / 12 < bits / 8 * result["parameters"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [

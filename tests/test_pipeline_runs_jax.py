@@ -69,6 +69,7 @@ def gradients(task: Task, engine: pipeline.Engine) -> tuple[float, dict[str, Any
     return float(total / weight), {name: np.asarray(grad / weight) for name, grad in grads.items()}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "task, optimizer, stages, world, precision",
     [
@@ -107,6 +108,7 @@ def test_losses_of_one_device_in_both_frameworks() -> None:
     np.testing.assert_allclose(losses, trained(other, task), rtol=1e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "mode, least, most",
     [
@@ -147,6 +149,7 @@ def test_a_policy_chooses_the_mode_of_the_replicas(tmp_path: Path) -> None:
     assert_same(chosen, train(tmp_path / "again", *words, f"decisions={chosen / 'result.json'}"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", ["onebit", "double_buffering"])
 def test_a_checkpoint_has_residuals_and_the_plan(mode: str, tmp_path: Path) -> None:
     words = (*AUTOENCODER, "optimizer=adamw", f"comm={mode}", *FOUR)
@@ -186,6 +189,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("pipeline") / "whole", *LONG, *TWO)
 
 
+@pytest.mark.slow
 def test_an_interrupted_pipeline_continues_with_the_same_bits(uninterrupted: Path, tmp_path: Path) -> None:
     """One process has both stages at first; then two processes have one each."""
     process = start(*LONG, *TWO, f"run_dir={tmp_path / 'cut'}")
@@ -198,6 +202,7 @@ def test_an_interrupted_pipeline_continues_with_the_same_bits(uninterrupted: Pat
     assert_same(uninterrupted, tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_activations_are_encoded_between_devices_as_between_processes(tmp_path: Path) -> None:
     words = (*LONG, "max_steps=4", "eval_every=2", *TWO)
     plain = train(tmp_path / "plain", *words)

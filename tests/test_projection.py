@@ -23,6 +23,7 @@ PRESETS = load.list_options("comm")
 
 
 # ------------------------------------------------------------------------------------------- counted and sent
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_bytes_are_those_of_the_plan(preset: str) -> None:
     optimizer = "kfac" if preset.startswith("kfac") else "sgd"  # kfac's presets set options of K-FAC

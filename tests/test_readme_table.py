@@ -26,6 +26,7 @@ def test_the_table_of_the_readme_is_that_of_the_committed_results():
     assert readme.main(["--file", str(README), "--check"]) == 0, "run: .venv/bin/python -m suite.board.readme"
 
 
+@pytest.mark.slow
 def test_a_changed_number_is_noticed_and_written_again(tmp_path):
     copy = tmp_path / "README.md"
     copy.write_text(re.sub(r"kfac \d+ \((\d+)\)", r"kfac 7 (\1)", README.read_text()))

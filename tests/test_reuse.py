@@ -74,6 +74,7 @@ def test_an_interrupted_run_of_an_edited_optimizer_starts_anew_and_says_so(tmp_p
     assert (tmp_path / "run.2" / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_after_an_edit_where_that_is_asked_for(tmp_path: Path, suite_command) -> None:
     write_lab(tmp_path, 1.0, stop=2)
     assert suite_command(*LAB, "run_dir=run").returncode == 130
@@ -93,6 +94,7 @@ def test_an_interrupted_run_goes_on_after_an_edit_where_that_is_asked_for(tmp_pa
     assert not exact and why == "changed during the run (resume=anyway): the code of lab"
 
 
+@pytest.mark.slow
 def test_an_edited_file_below_optimizer_path_runs_again(tmp_path: Path, suite_command) -> None:
     (tmp_path / "checkout").mkdir()
     module = tmp_path / "checkout" / "rival.py"

@@ -62,6 +62,7 @@ def wait_for_step(process: subprocess.Popen[str], directory: Path, step: int) ->
 LONG = ("max_steps=400", "eval_every=100", "stop_at_target=false", "optimizer=kfac")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "backend, how",
     [
@@ -88,6 +89,7 @@ def test_interrupted_anywhere_then_resumed_is_uninterrupted(tmp_path: Path, back
     assert not (tmp_path / "cut" / "checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_two_ranks_are_interrupted_together(tmp_path: Path) -> None:
     run = (*LONG, "world=2", "run_dir=cut")
     process = start(tmp_path, *run)
@@ -132,6 +134,7 @@ def test_a_finished_run_is_found_again(tmp_path: Path) -> None:
     assert (first / "result.json").read_bytes() == result
 
 
+@pytest.mark.slow
 def test_another_source_is_never_reused(tmp_path: Path) -> None:
     """A result of other code, packages or threads stands; the same command runs again beside it."""
     run = ("max_steps=4", "eval_every=2", "run_dir=here")
@@ -165,6 +168,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
     assert "put it back, or delete cut/checkpoint to start the run again" in output
 
 
+@pytest.mark.slow
 def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Path) -> None:
     output = finish(tmp_path, "-m", "max_steps=40", "optimizer.lr=0.1,1e30", "seed=0,1")
     results = [json.loads(path.read_text()) for path in (tmp_path / "runs" / "tiny").glob("*/result.json")]
@@ -198,6 +202,7 @@ def test_a_missed_target_fails_only_where_it_is_required(tmp_path: Path) -> None
     finish(tmp_path, "max_steps=4", "require=target", code=3)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a small file system can only be mounted by root")

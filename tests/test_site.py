@@ -181,6 +181,7 @@ def test_results_of_another_ladder_are_shown_too(tmp_path):
     assert content.count('class="ladder"') == 2 and content.count(">seed 3</a>") == 2
 
 
+@pytest.mark.slow
 def test_every_committed_result_is_evidence_of_a_row(tmp_path):
     results, _ = intake.read_results(sorted((ROOT / "results" / "runs").rglob("*.json")))
     written = site(results, tmp_path)

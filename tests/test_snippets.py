@@ -105,6 +105,7 @@ def test_it_runs_and_its_loss_falls(block: str) -> None:
     assert found["losses"][-1] < 0.8 * found["losses"][0]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_it_is_none_of_the_plain_methods(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even nearly: relative to the whole way, after the same steps at the same rate."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sampling import mostly_torch
 
 from suite import load
 
@@ -27,7 +28,7 @@ def steps(result: dict[str, Any], value: float) -> int:
     return found["step"]
 
 
-@pytest.mark.parametrize("backend", load.BACKENDS)
+@mostly_torch
 def test_the_main_job_reaches_its_target(backend: str, tmp_path: Path) -> None:
     result = run(tmp_path, "optimizer=kfac", f"backend={backend}", "require=target")
     assert result["outcome"]["kind"] == "reached"

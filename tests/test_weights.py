@@ -18,6 +18,7 @@ def result(directory: Path) -> dict:
     return json.loads((directory / "result.json").read_text())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("first, second", [("torch", "jax"), ("jax", "torch")])
 def test_what_one_backend_trained_starts_the_other(tmp_path: Path, first: str, second: str) -> None:
     finish(tmp_path, *SHORT, f"backend={first}", "run_dir=trained")
@@ -48,6 +49,7 @@ def test_no_weights_where_none_are_wanted(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "weights.safetensors").exists() and "weights" not in result(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_same_best_weights(tmp_path: Path) -> None:
     run = (
         "max_steps=300",
@@ -87,6 +89,7 @@ def test_wrong_weights_are_rejected_before_the_run(tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_replaced_initial_weights_run_again(tmp_path: Path) -> None:
     finish(tmp_path, *SHORT, "run_dir=trained")
     for scale in (1, 1, 2):
@@ -100,6 +103,7 @@ def test_replaced_initial_weights_run_again(tmp_path: Path) -> None:
     assert (tmp_path / "run.2" / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_several_evaluations_in_a_row_must_meet_the_target(tmp_path: Path) -> None:
     run = ("max_steps=400", "eval_every=2", "optimizer=kfac")
     finish(tmp_path, *run, "run_dir=one")
@@ -112,6 +116,7 @@ def test_several_evaluations_in_a_row_must_meet_the_target(tmp_path: Path) -> No
     assert three["steps"] >= one["steps"] + 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_split_tables_are_saved_whole(suite_command, tmp_path: Path, backend: str) -> None:
     run = ("+task=dlrm", "optimizer=sgd", "task.placement=rows", "max_steps=2", "track=none", "threads=1")

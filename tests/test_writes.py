@@ -102,6 +102,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("left", [0, 4, 12])
 def test_a_disk_that_is_really_full(suite: Call, tmp_path: Path, small_disk: Path, left: int) -> None:
     """With some kilobytes left another write fails each time; the checkpoint of before stays."""

@@ -42,6 +42,7 @@ def test_the_rows_of_a_claim_are_published_rows():
 RUNS = [(claim, check) for claim, check in CHECKS if check.runs]
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_check_are_complete():
     for claim, check in RUNS:
         for overrides in check.runs.values():

@@ -58,6 +58,7 @@ RUNS = sorted(
 )  # experiments, explicit choices and values, and a baseline
 
 
+@pytest.mark.slow
 def test_no_result_is_left_out_that_the_composed_configuration_matches() -> None:
     for overrides in RUNS:
         words, wanted = parse_overrides(overrides), resolve_decisive(overrides)

@@ -79,6 +79,7 @@ def test_float21_sends_two_thirds() -> None:
     assert abs(sent["float21"] / sent["symmetric"] - 2 / 3) < 0.01
 
 
+@pytest.mark.slow
 def test_bytes_fall_and_the_run_stays_the_run() -> None:
     """Four jax devices taken for two hosts; float32, five steps: what is sent between hosts, by row."""
     sent, ends = {}, {}

@@ -29,6 +29,7 @@ def made(key: str, backend: str = "numpy") -> Any:
     return codecs.halves(codecs.NODES[key])[backend]
 
 
+@pytest.mark.sample(16)
 @every
 @backends
 @pytest.mark.parametrize("kind", ["normal", "heavy"])
@@ -78,6 +79,7 @@ def test_compiled_kernels_equal_the_specification(key: str) -> None:
             assert np.array_equal(half.decode(payload, row).numpy(), specification.decode(payload.numpy(), row.numpy()))
 
 
+@pytest.mark.sample(12)
 @every
 @backends
 def test_half_a_million_values_equal_the_specification(key: str, backend: str) -> None:
@@ -89,6 +91,7 @@ def test_half_a_million_values_equal_the_specification(key: str, backend: str) -
     assert np.array_equal(codecs.decode(half, backend, payload, values), specification.decode(payload, values))
 
 
+@pytest.mark.sample(16)
 @every
 @backends
 def test_special_values_equal_the_specification(key: str, backend: str) -> None:
@@ -119,6 +122,7 @@ def test_the_error_is_within_the_declared_bound(key: str) -> None:
     assert np.isfinite(codec.bound(typical)).mean() > 0.98
 
 
+@pytest.mark.sample(12)
 @every
 @backends
 def test_double_precision_comes_back_as_it_was_typed(key: str, backend: str) -> None:

@@ -59,6 +59,7 @@ def reached(process: "subprocess.Popen[str]", directory: Path) -> int:
     raise AssertionError(f"no checkpoint: {process.communicate()[0]}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
@@ -77,6 +78,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
     assert f"continuing from step {step}" in finish(start(tmp_path, *ranks, "run_dir=cut"), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in list(DEVICES)[1:])]
 )
@@ -92,6 +94,7 @@ def test_a_wrong_byte_is_found_at_the_next_evaluation(tmp_path: Path, ranks: str
     assert curve(tmp_path / "wrong") == curve(tmp_path / "right")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in list(DEVICES)[1:])]
 )
@@ -104,6 +107,7 @@ def test_of_three_ranks_the_one_with_a_wrong_byte_is_named(tmp_path: Path, ranks
     assert "the same command continues from step 10" in output
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", list(DEVICES))
 def test_a_wrong_byte_in_a_sum_is_found_though_all_ranks_agree(tmp_path: Path, ranks: str) -> None:
     """It enters the owner's sum, which all ranks then hold alike; the checksums of sender and receiver differ."""

@@ -7,6 +7,7 @@ from suite.launch import execution
 from suite.settings import configure
 
 
+@pytest.mark.slow
 def test_leader_and_host_hold_the_same_weights() -> None:
     """One value of one filter differed in its last bit after seven steps: XLA had fused the sum that was sent, too."""
     if len(jax.devices()) < 2:

@@ -12,7 +12,7 @@ import pool
 import pytest
 from deciding import STEPS
 from engines import BACKENDS, advance, change, comm, config, engine, same, weights
-from sampling import spread
+from sampling import mostly_torch
 
 from suite.comm.policies import adaprec, fastest
 from suite.comm.policies._curves import CURVES, predict
@@ -23,7 +23,6 @@ from suite.training.adaptation import read_decisions
 from suite.training.loop import train
 
 both = pytest.mark.parametrize("backend", BACKENDS)
-mostly_torch = pytest.mark.parametrize("backend", spread(BACKENDS, 1))
 MODES = deciding.candidates()
 CURIOUS = {"module": "mylab.curious", "steps": 3, "order": ["float32", "lossy"]}
 
@@ -63,7 +62,7 @@ def trial(backend: str, mode: str) -> tuple[int, int]:
     return step, made.facts()["bytes"]["sent"] - step
 
 
-@both
+@mostly_torch
 def test_trying_changes_nothing(backend: str) -> None:
     """Every candidate is tried three times, and float32 is taken: the same bits as without a policy."""
     plain, expected, _ = run(backend)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from engines import BACKENDS, change, config, engine, same, tiny, weights
+from sampling import mostly_torch
 
 from suite.comm.policies import projected
 from suite.comm.policies._policy import Commit, Measure, Predict, Predicted, Situation
@@ -172,7 +173,7 @@ def test_a_link_is_measured_where_none_is_described() -> None:
 
 
 # ----------------------------------------------------------------------------------------------- the run
-@both
+@mostly_torch
 def test_a_run_decides_once_and_is_replayed(backend: str, tmp_path: Path) -> None:
     world = 2 if backend == "jax" else 1
     settings = config("sgd", backend, world=world, comm=PRESET, precision="float32", hyper={"lr": 0.1})

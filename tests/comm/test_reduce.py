@@ -61,6 +61,7 @@ def test_exact_codecs_give_the_mean_and_hosts_do_not_matter(algorithm: str, topo
         assert all(np.array_equal(means[name], expected[name]) for name in SHAPES), backend
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("key, algorithm", sampled(coded.NODES, ["gather", "all_to_all", "ring"]))
 def test_backends_reduce_to_the_same_bits(key: str, algorithm: str) -> None:
     """Two rounds with error feedback, in one bucket each tensor: means and residuals."""
@@ -73,6 +74,7 @@ def test_backends_reduce_to_the_same_bits(key: str, algorithm: str) -> None:
         assert np.array_equal(np.stack([rank[name] for rank in states]), value), name
 
 
+@pytest.mark.sample(8)
 @pytest.mark.quick
 @pytest.mark.parametrize(
     "key, algorithm, topology", sampled(coded.NODES, [tuple(way) for way in WAYS if way[0] != "native"])
@@ -85,6 +87,7 @@ def test_what_was_sent_and_what_is_remembered_is_the_sum_of_gradients(key: str, 
     nothing_is_lost(made, each, by_torch(made, each), topology)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("key", ["float21", "onebit"])
 @pytest.mark.parametrize("algorithm, topology", [pytest.param(*IN_JAX[0], marks=pytest.mark.quick), *IN_JAX[1:]])
 def test_nothing_is_lost_in_jax_either(key: str, algorithm: str, topology: str) -> None:
@@ -94,6 +97,7 @@ def test_nothing_is_lost_in_jax_either(key: str, algorithm: str, topology: str) 
     nothing_is_lost(made, each, by_jax(made, each), topology)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("key, algorithm, topology", COUNTED)
 def test_the_ledger_counts_what_is_planned(key: str, algorithm: str, topology: str) -> None:
     """One rule for bytes: rank 0's ledger in torch, a trace in jax, and the formula that plans."""
@@ -132,6 +136,7 @@ OWNERS = {  # how rows go, and how many of them are a rank's
 SENT_AS_MEAN = ("fewer rows than ranks", "one has all")  # in slices most would be padding
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind, topology", sampled(OWNERS, TOPOLOGIES))
 def test_owners_get_their_rows_and_give_them_back(kind: str, topology: str) -> None:
     """`to_owners` and `gather` to the same bits in both backends, exact and coded; nobody's rows do not travel."""

@@ -28,6 +28,7 @@ def draw(count: int) -> np.ndarray:
     return np.random.default_rng(1).random(count, np.float32)
 
 
+@pytest.mark.sample(34)
 @pytest.mark.parametrize("key", coded.NODES)
 @backends
 @pytest.mark.parametrize("finite", [True, False], ids=["finite", "all"])

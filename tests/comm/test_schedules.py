@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import ranks
 from engines import BACKENDS, advance, comm, config, engine, gap, put, same, weights
-from sampling import spread
+from sampling import mostly_torch
 
 from suite.optimizers.sgd import reference
 from suite.optimizers.sgd.settings import Settings
@@ -39,7 +39,6 @@ def case(name: str, optimizer: str = "sgd", **changes: Any) -> list[Any]:
 
 
 SOME = ("sync", "overlap", "lossy sync", "lossy overlap")
-MOSTLY_TORCH = pytest.mark.parametrize("backend", spread(BACKENDS, 1))
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +47,14 @@ def started() -> Any:
     return functools.cache(lambda backend, names: ranks.start(backend, 2, {name: case(name) for name in names}))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@mostly_torch
 def test_overlap_changes_no_bit(backend: str, started: Any) -> None:
     found = started(backend, SOME)
     assert same(found["sync"], found["overlap"]) and same(found["lossy sync"], found["lossy overlap"])
     assert not same(found["sync"], found["lossy sync"])
 
 
-@MOSTLY_TORCH
+@mostly_torch
 def test_factors_that_overlap_change_no_bit(backend: str) -> None:
     """With error feedback: a factor that were sent twice, or under another name, would leave another residual."""
     cases = {}
@@ -67,7 +66,7 @@ def test_factors_that_overlap_change_no_bit(backend: str) -> None:
         assert same(found[f"{fisher} lossy sync"], found[f"{fisher} lossy overlap"])
 
 
-@MOSTLY_TORCH
+@mostly_torch
 def test_residuals_and_late_gradients_survive_a_restore(backend: str) -> None:
     cases = {name: case(name) for name in RESTORED}
     found = ranks.start(backend, 2, cases | {f"{name}, restored": case(name, restored=[3, 5]) for name in RESTORED})
@@ -75,7 +74,8 @@ def test_residuals_and_late_gradients_survive_a_restore(backend: str) -> None:
         assert same(unsent(found[name]), found[f"{name}, restored"]), name
 
 
-@MOSTLY_TORCH
+@pytest.mark.slow
+@mostly_torch
 def test_residuals_of_two_hosts_with_leaders_survive_a_restore(backend: str) -> None:
     """Four ranks; those that lead have more residuals, and send more bytes."""
     how = {"accumulate": 1, "apart": ["sent"]}
@@ -89,7 +89,7 @@ def unsent(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: value for name, value in found.items() if name != "sent"}
 
 
-@MOSTLY_TORCH
+@mostly_torch
 def test_ways_differ_by_rounding_only(backend: str, started: Any) -> None:
     """Momentum and ten steps on the tiny task: bfloat16 with feedback stays within a hundredth, 21 bits nearer."""
     found = started(backend, tuple(WAYS))
@@ -125,7 +125,7 @@ def test_one_step_late(backend: str) -> None:
     assert gap({name: ends[2][name] for name in trained}, third) <= 1e-12
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@mostly_torch
 def test_two_ranks_update_with_the_mean_of_their_last_gradients(backend: str) -> None:
     """As the update's specification does with the gradients of one rank, which has both ranks' samples and sends none.
 

@@ -3,14 +3,13 @@
 from pathlib import Path
 
 import pool
-import pytest
 import snapshots
-from sampling import spread
+from sampling import mostly_torch
 
 SMALL = 512  # bytes: checksums of weights, names and sizes of files
 
 
-@pytest.mark.parametrize("backend", spread(["torch", "jax"], 1))
+@mostly_torch
 def test_no_rank_receives_what_is_anothers(tmp_path: Path, backend: str) -> None:
     """Neither when a snapshot is taken and written, nor when it is read and restored; and each has something."""
     answers = pool.run(backend, 2, "snapshots.restore", tmp_path)

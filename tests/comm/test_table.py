@@ -81,6 +81,7 @@ def test_a_sample_is_one_percent_but_at_least_1024_values() -> None:
     assert np.array_equal(sampled, magnitudes(Table(4, "exact"), values[:: codec.stride(50_000)]))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("bits, backend", sampled(range(1, 9), ["torch", "jax"]))
 def test_every_width_is_the_same_in_all_texts(bits: int, backend: str) -> None:
     for percentiles in ("sampled", "exact"):

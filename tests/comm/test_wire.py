@@ -112,6 +112,7 @@ def compared(settings: dict[str, Any], leader: bool = False) -> tuple[list[Entry
     return entries, {kind for _, kind in theirs}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("codec, algorithm, topology", WAYS)
 def test_compiled_collectives_have_the_ledgers_types_and_sizes(codec: str, algorithm: str, topology: str) -> None:
     _, kinds = compared(configured("jax", codec, algorithm, topology), topology == "leader")

@@ -9,7 +9,6 @@ import numpy as np
 import optax
 import pytest
 from mlps import NAMES, USED, Jax, Torch, batch, gap, initial, layers, loss_of, nested, specified
-from sampling import spread
 
 from suite import load
 from suite.contract import UserError
@@ -45,6 +44,7 @@ def injected(make: Make, given: dict[str, Any]) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------- what it does
+@pytest.mark.sample(6)
 @own
 def test_it_follows_the_reference(name: str) -> None:
     """In one compiled step whose parameters are nested; refreshes and all: `update` is complete."""
@@ -148,7 +148,7 @@ def test_two_parameters_of_one_name_are_rejected() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- optax's protocol
-@pytest.mark.parametrize("name", spread([name for name in NAMES if name not in OBSERVING], 4))
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OBSERVING])
 def test_it_takes_its_place_in_a_chain(name: str) -> None:
     """Behind a clipping of the whole gradient: like gradients that come in clipped."""
     ends = []
@@ -168,6 +168,7 @@ EDITS |= {"epsilon": 0.3, "fallback_epsilon": 0.3}
 OFTEN = {"kfac": {"factor_interval": 1, "inverse_interval": 1}}  # settings in which each of them counts
 
 
+@pytest.mark.sample(4)
 @every
 def test_a_hyper_parameter_that_is_injected_counts(name: str) -> None:
     """Each of them, in one program: as a constant it changes nothing, and another value changes the parameters."""
@@ -185,7 +186,8 @@ def test_a_hyper_parameter_that_is_injected_counts(name: str) -> None:
         assert gap(made.train(range(4)), expected) > 1e-7, f"{key} was ignored"
 
 
-@pytest.mark.parametrize("name", spread(NAMES, 4))
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_schedule_of_optax_is_followed(name: str) -> None:
     """The rate is 0 from the third step on."""
     hyper = {"momentum": 0.0} if name == "lars" else {}  # whose velocity holds the rate
@@ -203,6 +205,7 @@ def test_what_cannot_be_traced_says_what_to_type(name: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- state and precision
+@pytest.mark.sample(4)
 @every
 def test_a_state_that_was_stored_goes_on_bit_for_bit(name: str) -> None:
     made, again = Jax(name), Jax(name)
@@ -214,7 +217,9 @@ def test_a_state_that_was_stored_goes_on_bit_for_bit(name: str) -> None:
     assert gap(again.train(range(4, STEPS)), made.train(range(4, STEPS))) == 0.0
 
 
-@pytest.mark.parametrize("name", spread(OWN, 5))
+@pytest.mark.sample(2)
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("name", OWN)
 def test_parameters_in_bfloat16_are_updated_in_float32(name: str) -> None:
     narrow, wide = Jax(name, "bfloat16"), Jax(name, "float32")
     wide.params_ = jax.tree.map(lambda value: value.astype("float32"), narrow.params_)

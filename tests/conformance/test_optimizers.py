@@ -93,6 +93,7 @@ def test_two_jax_devices_equal_one(optimizer: str, uninterrupted: Any) -> None:
     assert gap(weights(made), uninterrupted(optimizer, "jax")[1]) <= 1e-10
 
 
+@pytest.mark.sample(10)
 @every
 @both
 def test_loss_falls(optimizer: str, backend: str) -> None:
@@ -238,6 +239,7 @@ def test_decay_of_a_table_by_rows_that_began_at_zero_is_taken_up_or_refused() ->
             made.step(0, made.task.batch("train", 0, 0), edit)
 
 
+@pytest.mark.sample(8)
 @every
 @both
 def test_global_switches_are_left_as_found(optimizer: str, backend: str) -> None:

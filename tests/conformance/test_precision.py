@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import BACKENDS, OPTIMIZERS, advance, config, engine, gap, weights
-from sampling import spread
 from small import TASKS, small
 
 from suite.launch import execution
@@ -19,7 +18,8 @@ DEFAULT = 2.0
 LOSS = 0.5  # in roundoffs; losses are of size 1, measured 0.35 (K-BFGS) and 0.18; a loss in bfloat16 is 0.54 off
 
 
-@pytest.mark.parametrize("optimizer", spread(sorted(OPTIMIZERS), 8))
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_backends_agree_at_bfloat16(optimizer: str) -> None:
     ends = []
     for backend in BACKENDS:
@@ -60,6 +60,7 @@ def test_kfac_factors_have_no_negative_eigenvalues_at_bfloat16(backend: str) -> 
         assert values.min() >= -1e-6 * values.max()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", TASKS)
 def test_losses_of_tasks_are_float32_at_bfloat16(task: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:

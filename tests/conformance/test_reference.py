@@ -88,6 +88,7 @@ def test_both_backends_follow_the_reference(optimizer: str, hyper: dict[str, Any
         assert gap(found, expected) <= 1e-10, backend
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("optimizer", ["kfac", "kbfgs", "vogn"])
 def test_of_a_layer_that_is_called_twice_both_backends_follow_the_reference(optimizer: str) -> None:
     """At three positions of a sample, then at one."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import ranks
 from engines import BACKENDS, advance, config, engine, gap, tiny, weights
-from sampling import sampled, spread
+from sampling import mostly_torch, sampled
 
 from suite.contract import Rows, UserError
 
@@ -38,6 +38,7 @@ def cut(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found | {TABLE: found[TABLE][:WORDS]}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name, backend", sampled(OPTIMIZERS, BACKENDS))
 def test_by_rows_equals_replicated(name: str, backend: str) -> None:
     whole = after(name, backend, "replicated")
@@ -46,14 +47,15 @@ def test_by_rows_equals_replicated(name: str, backend: str) -> None:
         assert gap(expected, after(name, backend, "rows", **changes)) <= 1e-12, changes
 
 
-@pytest.mark.parametrize("name", spread(OPTIMIZERS, 2))
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_two_jax_devices_equal_one(name: str) -> None:
     for changes in ({}, {"accumulate": 2}, {"clip_norm": 0.05}):
         one = after(name, "torch", "replicated", **changes)
         assert gap(one, after(name, "jax", "rows", world=2, **changes)) <= 1e-12
 
 
-@pytest.mark.parametrize("backend", spread(BACKENDS, 1))
+@mostly_torch
 def test_two_processes_equal_one(backend: str) -> None:
     rows = {"task": {"placement": "rows"}}
     cases = {name: [optimizer, STEPS, {"hyper": hyper, **rows}] for name, (optimizer, hyper) in OPTIMIZERS.items()}
@@ -66,6 +68,7 @@ def test_two_processes_equal_one(backend: str) -> None:
         assert gap(one, ours) <= 1e-12, name
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name, backend, world", sampled(OPTIMIZERS, [("torch", 1), ("jax", 1), ("jax", 2)]))
 def test_resumed_bit_for_bit(name: str, backend: str, world: int) -> None:
     chosen = settings(name, backend, precision="float32", world=world)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import BACKENDS, advance, change, engine, gap, weights
-from sampling import spread
 from small import TASKS, small
 
 from suite import load
@@ -21,7 +20,8 @@ CASES = [
     for number, options in enumerate(forms)
 ]
 every_case = pytest.mark.parametrize("name, options", CASES)
-every_task = pytest.mark.parametrize("name, options", [case for case in CASES if str(case.id).endswith("-0")])
+FIRST = [case for case in CASES if str(case.id).endswith("-0")]
+every_task = pytest.mark.parametrize("name, options", FIRST)
 
 
 def config(name: str, options: tuple[str, ...], backend: str = "torch", **changes: Any) -> Run:
@@ -86,12 +86,19 @@ def test_initial_values_by_the_slice(name: str, options: tuple[str, ...]) -> Non
     assert covered <= {key for key, spec in task.shapes().items() if spec.kind == "parameter"}
 
 
-@every_case
+@every_task
 def test_loss_gradient_and_evaluation_agree(name: str, options: tuple[str, ...]) -> None:
     """In float64, to rounding."""
     agree(name, options, "float64", values=1e-10, gradient=1e-10)
 
 
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name, options", [case for case in CASES if case not in FIRST])
+def test_loss_gradient_and_evaluation_agree_with_options(name: str, options: tuple[str, ...]) -> None:
+    agree(name, options, "float64", values=1e-10, gradient=1e-10)
+
+
+@pytest.mark.sample(1)
 @every_task
 def test_loss_gradient_and_evaluation_agree_in_float32(name: str, options: tuple[str, ...]) -> None:
     """Outputs to 1e-5, gradients to 1e-4 of the global norm."""
@@ -124,7 +131,8 @@ def rewired(name: str, options: tuple[str, ...]) -> bool:
     return any(str(option).startswith("sparsity=dynamic") for option in options)
 
 
-@pytest.mark.parametrize("name, options", spread([case for case in CASES if rewired(*case.values)], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("name, options", [case for case in CASES if rewired(*case.values)])
 def test_blocks_move_alike_on_any_number_of_devices(name: str, options: tuple[str, ...]) -> None:
     """A run of four steps whose blocks move after each or after the second; the same for torch, jax and two devices."""
     ends = []
@@ -140,6 +148,7 @@ def test_blocks_move_alike_on_any_number_of_devices(name: str, options: tuple[st
         assert gap(ends[0], end) <= 1e-9
 
 
+@pytest.mark.sample(3)
 @every_task
 def test_several_updates_agree_and_do_not_depend_on_devices(name: str, options: tuple[str, ...]) -> None:
     """Torch, jax, jax on two devices, and both with two micro-batches: the same weights after STEPS updates."""
@@ -151,6 +160,7 @@ def test_several_updates_agree_and_do_not_depend_on_devices(name: str, options: 
     assert all(gap(ends[0], end) <= 1e-9 for end in ends[1:]), [gap(ends[0], end) for end in ends]
 
 
+@pytest.mark.sample(5)
 @every_task
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_resumed_in_the_middle_bit_for_bit(name: str, options: tuple[str, ...], backend: str) -> None:
@@ -166,6 +176,7 @@ def test_resumed_in_the_middle_bit_for_bit(name: str, options: tuple[str, ...], 
     assert gap(weights(whole), weights(again)) == 0.0
 
 
+@pytest.mark.sample(3)
 @every_task
 def test_the_score_of_a_whole_pass_agrees(name: str, options: tuple[str, ...]) -> None:
     """As the loop takes it, generated sequences included; better values of every target's metric are reported."""

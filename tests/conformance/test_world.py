@@ -10,7 +10,7 @@ from engines import BACKENDS, OPTIMIZERS, advance, comm, config, engine, weights
 
 pytestmark = pytest.mark.xdist_group("world")
 STEPS = 10
-SHARED = ("kfac", "sgd", "shampoo", "vogn")  # of jax; the others on two devices of one process, test_optimizers.py
+SHARED = ("kfac", "sgd")  # of jax; the others on two devices of one process, test_optimizers.py
 MEMBERS = [
     pytest.param(backend, name, marks=[] if backend == "torch" or name in SHARED else [pytest.mark.slow])
     for backend in BACKENDS

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from kfacs import BOTH, LINEAR, SHAPES, statistics
+from sampling import mostly_torch
 from twins import Tree, draw
 
 from suite.optimizers.kbfgs.jax import kbfgs
@@ -130,7 +131,7 @@ def trained(backend: str, inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray
         return whole({name: np.asarray(value) for name, value in params.items()})
 
 
-@both
+@mostly_torch
 def test_kbfgs_turns_with_a_layers_coordinates(backend: str) -> None:
     """From Hg = I on, over several steps; stretched coordinates it does see, as its first step is a gradient step."""
     plain, q, r = trained(backend, np.eye(3), np.eye(2)), orthogonal(2), orthogonal(3)

@@ -104,6 +104,7 @@ def test_a_momentum_that_began_at_zero_is_taken_up_or_refused(form: str) -> None
         train("jax", name, pulled, {"momentum": 0.5}, hyper=hyper)
 
 
+@pytest.mark.sample(8)
 @every
 @both
 def test_without_gradient_and_decay_nothing_moves(backend: str, form: str) -> None:

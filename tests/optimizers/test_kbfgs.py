@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from engines import BACKENDS, advance, change, config, engine, gap, weights
+from sampling import mostly_torch
 
 from suite.optimizers.kbfgs import jax_pairs, reference, torch_pairs
 from suite.training.loop import train
@@ -121,7 +122,7 @@ def test_the_first_step_leaves_a_as_the_warm_start_made_it(backend: str) -> None
     assert np.abs(factor(made) - before).max() > 1e-3
 
 
-@both
+@mostly_torch
 def test_a_restored_run_is_not_warmed_up_again(backend: str) -> None:
     """Through the loop: four steps, and the last two of them after a restore, end at the same bits."""
     settings = change(config("kbfgs", backend, **WARM), {"max_steps": 4, "eval_every": 4, "checkpoint_every": 2})

@@ -8,7 +8,7 @@ import pytest
 import ranks
 from conformance.test_reference import specified
 from engines import BACKENDS, advance, comm, config, engine, gap, weights
-from sampling import sampled, spread
+from sampling import mostly_torch, sampled
 
 from suite.contract import UserError
 
@@ -45,6 +45,7 @@ def alone() -> Any:
     return run
 
 
+@pytest.mark.sample(4)
 @each
 def test_both_backends_follow_the_reference(option: str, alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(engines.SETTINGS, "kfac", engines.SETTINGS["kfac"] | OPTIONS[option])
@@ -66,7 +67,7 @@ def test_an_option_changes_the_run(option: str, alone: Any) -> None:
 
 
 @each
-@pytest.mark.parametrize("backend", spread(BACKENDS, 1))  # in jax on two devices, below
+@mostly_torch  # in jax on two devices, below
 def test_micro_batches_equal_one_large_batch(option: str, backend: str, alone: Any) -> None:
     made = engine(config("kfac", backend, hyper=OPTIONS[option], accumulate=4))
     advance(made, range(STEPS))
@@ -74,13 +75,15 @@ def test_micro_batches_equal_one_large_batch(option: str, backend: str, alone: A
     assert made.facts()["optimizer"] == alone(option, backend)[1]
 
 
-@pytest.mark.parametrize("option", spread([option for option in OPTIONS if option != "sampled"], 3))
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option != "sampled"])
 def test_two_jax_devices_equal_one(option: str, alone: Any) -> None:
     made = engine(config("kfac", "jax", hyper=OPTIONS[option], world=2))
     advance(made, range(STEPS))
     assert gap(weights(made), alone(option, "jax")[0]) <= 1e-10
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "option, steps, backend",
     sampled(
@@ -103,7 +106,7 @@ def test_restored_at_any_step_goes_on_bit_for_bit(option: str, steps: Any, backe
 
 
 @pytest.mark.xdist_group("world")
-@pytest.mark.parametrize("backend", spread(BACKENDS, 1))
+@mostly_torch
 def test_two_processes_equal_one(backend: str, alone: Any) -> None:
     """All ranks decide alike, also when restored between refreshes; triangles or whole factors are sent."""
     cases: dict[str, Any] = {name: ["kfac", STEPS, {"hyper": OPTIONS[name]}] for name in ("stale", "full", "sampled")}

@@ -101,6 +101,7 @@ def gap(one: Tree, other: Tree, names: Any = None) -> float:
     return max(float(np.abs(one[name] - other[name]).max()) for name in names or one)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.quick
 # --------------------------------------------------------------------------------------------- the specification
 @both
@@ -119,6 +120,7 @@ def test_backends_equal_the_reference(backend: str, change: dict[str, Any]) -> N
     assert gap(ours(backend, **HYPER | change), in_reference(**HYPER | change)) <= 1e-11
 
 
+@pytest.mark.sample(4)
 @both
 @pytest.mark.parametrize(
     "change",

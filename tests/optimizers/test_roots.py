@@ -29,6 +29,7 @@ BOUNDS = {
 RIDGED = {"eigh": 1e-5, "eigh32": 0.05, "newton": 0.05}
 
 
+@pytest.mark.sample(7)
 @every
 @pytest.mark.parametrize(
     "size, order",
@@ -59,6 +60,7 @@ def test_accuracy_in_float32(where: str, method: str, size: int, order: int) -> 
     assert (ends <= bounds).all(), ends
 
 
+@pytest.mark.sample(5)
 @every
 @pytest.mark.parametrize("order", [2, 4, 8])
 def test_accuracy_in_float64(where: str, method: str, order: int) -> None:
@@ -78,6 +80,7 @@ def of_rank(rank: int, size: int, seed: int) -> np.ndarray:
     return (rows.T @ rows).astype(np.float32)
 
 
+@pytest.mark.sample(4)
 @every
 @pytest.mark.parametrize("size", [4, 32])
 def test_a_dense_matrix_of_low_rank_has_no_root_but_by_its_ridge(where: str, method: str, size: int) -> None:

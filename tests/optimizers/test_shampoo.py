@@ -17,6 +17,7 @@ both = pytest.mark.parametrize("backend", ["torch", "jax"])
 PLAIN = {"nesterov": False, "weight_decay": 0.0}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.quick
 # --------------------------------------------------------------------------------------------- the specification
 @both
@@ -35,6 +36,7 @@ def test_backends_equal_the_reference(backend: str, graft: str, change: dict[str
     assert gap(train(BACKENDS[backend](draw(SHAPES, 0), **hyper)), expected) <= 1e-10
 
 
+@pytest.mark.sample(4)
 @both
 @pytest.mark.parametrize(
     "change", [{"lr": 0.3}, {"momentum": 0.2}, {"weight_decay": 0.5}, {"beta2": 0.5}, {"epsilon": 0.3}]
@@ -46,6 +48,7 @@ def test_an_edit_takes_effect_at_once(backend: str, change: dict[str, float]) ->
     assert gap(specified(draw(SHAPES, 0), **hyper), expected) > 1e-4
 
 
+@pytest.mark.sample(4)
 @both
 @pytest.mark.parametrize("graft", Settings.choices("graft"))
 def test_before_the_first_refresh_it_is_the_grafted_method(backend: str, graft: str) -> None:
@@ -119,6 +122,7 @@ def test_rotated_gradients_give_a_rotated_step(backend: str, graft: str) -> None
     assert np.abs(blocked - q @ straight).max() > 1e-3  # blocks are not invariant: the test can fail
 
 
+@pytest.mark.sample(3)
 @both
 @pytest.mark.parametrize(
     "graft, factor", [("sgd", 2.0**-20), *((graft, 2.0**20) for graft in ("sgd", "adagrad", "rmsprop", "adam"))]

@@ -47,6 +47,7 @@ def test_each_rank_takes_the_roots_of_its_slice() -> None:
     assert int(pair[0].state["kept"]) == 0 and held(pair[0], "3/4").shape == (3, 3, 3)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_two_jax_devices_take_the_roots_together(kind: str) -> None:
     """Of a size at which callbacks and batched eigenvalue calls hang; each root is taken once, as on one device."""

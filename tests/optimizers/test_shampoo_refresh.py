@@ -126,6 +126,7 @@ ENDS = 13  # three refreshes, the last one still under way
 SPREAD_OUT = LAGGED | {"lag": 0, "stagger": True}  # all at step 2, then a quarter of the roots at every step
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "backend, world, hyper, interrupted",
     [
@@ -157,7 +158,7 @@ def test_restored_inside_a_refresh_the_same_bits_land(
 
 
 @pytest.mark.xdist_group("world")
-@pytest.mark.parametrize("backend", sampling.spread(["torch", "jax"], 1))
+@sampling.mostly_torch
 def test_two_processes_land_the_same_bits(backend: str) -> None:
     """Each takes the roots of its slices; interrupted while they are under way, or not; and as one process would."""
     lagged, spread = {"hyper": LAGGED}, {"hyper": SPREAD_OUT}

@@ -72,6 +72,7 @@ def gap(one: Tree, other: Tree) -> float:
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.quick
 # --------------------------------------------------------------------------------------------- the specification
 @both
@@ -189,6 +190,7 @@ def spectrum(size: int, count: int = 2) -> tuple[np.ndarray, np.ndarray]:
     return q, 2.0 ** -np.arange(size)
 
 
+@pytest.mark.sample(2)
 @both
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_refreshes_go_to_the_eigenvectors(backend: str, scale: float) -> None:

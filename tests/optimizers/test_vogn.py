@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from engines import BACKENDS, SETTINGS, advance, config, engine, gap, weights
+from sampling import mostly_torch
 
 from suite import stream
 from suite.contract import Layer, UserError
@@ -70,6 +71,7 @@ def observed(backend: str, found: dict[Any, Any]) -> Tree:
         return {n: np.asarray(v) for n, v in made(backend).observe(inputs, jnp.asarray(WEIGHT)).items()}
 
 
+@pytest.mark.sample(3)
 @both
 @pytest.mark.parametrize("limit", [1, 60, plan.CACHED])
 def test_squares_are_those_of_each_samples_own_gradient(backend: str, limit: int, monkeypatch: Any) -> None:
@@ -303,7 +305,7 @@ def test_what_adam_is_told_can_be_edited(name: str, backend: str) -> None:
     assert changed == {"free.weight"} and np.abs(found["free.weight"] - plain["free.weight"]).min() > 1e-5
 
 
-@both
+@mostly_torch
 def test_every_hyper_parameter_can_be_edited(backend: str) -> None:
     """In the middle of a run each takes effect at once; state stays."""
     plain = engine(config("vogn", backend))

@@ -77,6 +77,7 @@ def test_meeting_is_never_faster_than_messages_that_travel_alone(
     assert met.seconds >= alone.seconds * (1 - 1e-12) and met.busy == pytest.approx(alone.busy)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", ["normalized", "encoder"])  # buffers that change, random numbers
 def test_measuring_in_torch_changes_no_bit(case: str) -> None:
     for rank in (ranks := torch_ranks.start(2, **JOB, case=case)):

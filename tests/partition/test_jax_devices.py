@@ -33,6 +33,7 @@ def same(first: Any, second: Any) -> bool:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("name", ["tied", "skipping", "dropout", "unread"])
 def test_devices_of_one_process(name: str, schedule: Any) -> None:
@@ -97,6 +98,7 @@ def test_messages_keep_every_type() -> None:
         assert np.asarray(value).tobytes() == np.asarray(other).tobytes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("codec, error", [("float32", 0.0), ("float16", 1e-3), ("minifloat", 0.07), ("table", 0.5)])
 def test_a_codec_encodes_floating_point_numbers_only(codec: str, error: float) -> None:
     values = [jnp.linspace(-1, 1, 24).reshape(4, 6), jnp.arange(5), jnp.ones((3, 2), jnp.bool_), jax.random.key(3)]
@@ -118,6 +120,7 @@ class Task:
         self.layers = dict
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode, error", [("float32", 1e-7), ("int8", 0.02), ("onebit", 1.0)])
 def test_replicas_average_in_any_communication_mode(mode: str, error: float) -> None:
     case = CASES["forked"](Draw())

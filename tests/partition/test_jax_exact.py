@@ -11,6 +11,7 @@ from suite.comm.partition.jax.alone import micro_batch, run, stage_of
 from suite.comm.partition.jax.split import split_graph
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("stages", [3, *(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2))])
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"bert"}))
@@ -18,6 +19,7 @@ def test_the_stages_have_the_gradients_of_the_function(name: str, stages: int, r
     _compared(CASES[name](Draw()), stages, recompute)
 
 
+@pytest.mark.slow
 def test_the_stages_of_bert_have_the_gradients_of_the_function() -> None:
     _compared(CASES["bert"](Draw()), 3, True)
 
@@ -36,6 +38,7 @@ def _compared(case: Case, stages: int, recompute: bool) -> None:
     assert distance(grads, expected) <= 5e-7
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["residual", "skipping", "dropout"])
 def test_in_float64_the_difference_is_rounding(name: str) -> None:
     with jax.enable_x64(True):

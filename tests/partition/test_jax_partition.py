@@ -15,6 +15,7 @@ from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
 
 
+@pytest.mark.slow
 def test_a_pipeline_trains_with_optax() -> None:
     case = CASES["bert"](Draw())
     pipeline = partition(
@@ -40,6 +41,7 @@ def test_a_pipeline_trains_with_optax() -> None:
     assert "2 devices: 1 pipeline of 2 stages, 4 micro-batches of 2 samples each" in str(pipeline.plan)
 
 
+@pytest.mark.slow
 def test_operations_are_measured_where_no_device_is_given() -> None:
     case = CASES["unread"](Draw())
     pipeline = partition(case.function, case.params, case.inputs, devices=jax.local_devices()[:2], stages=2)

@@ -4,7 +4,6 @@ from typing import Any
 
 import pool
 import pytest
-from sampling import spread
 
 pytestmark = pytest.mark.xdist_group("world")
 KEPT, AGAIN = False, True
@@ -23,7 +22,8 @@ THREE = {
 }
 
 
-@pytest.mark.parametrize("world, cases", spread([(2, TWO), (3, THREE)], 1), ids=["two", "three"])
+@pytest.mark.slow
+@pytest.mark.parametrize("world, cases", [(2, TWO), (3, THREE)], ids=["two", "three"])
 def test_processes_have_the_bits_of_one(world: int, cases: dict[str, Any]) -> None:
     ranks = pool.run("jax", world, "jax_ranks.compare", cases)
     for title in cases:

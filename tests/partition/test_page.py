@@ -28,6 +28,7 @@ def test_the_plan_in_torch(tmp_path: Path) -> None:
     assert "samples/s" in text
 
 
+@pytest.mark.slow
 def test_training_in_torch(tmp_path: Path) -> None:
     text = printed(tmp_path, TRAIN, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     assert "2 devices: 1 pipeline of 2 stages, 8 micro-batches of 32 samples" in text

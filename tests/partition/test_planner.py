@@ -201,6 +201,7 @@ def test_equal_layers_are_divided_equally() -> None:
     assert result.balance == pytest.approx(1.0)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("stages", range(2, 17))
 def test_54_layers_of_four_parts_are_balanced(stages: int) -> None:
     """The goal for the 54-layer BERT, by times of one encoder layer: attention, its output, and the two of the MLP."""

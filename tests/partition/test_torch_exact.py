@@ -57,6 +57,7 @@ def plain(case: Case, seeds: list[int]) -> torch_alone.Step:
     return torch_alone.Step(losses, results, grads)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("stages", [3, *(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2, 4))])
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -64,6 +65,7 @@ def test_the_stages_have_the_bits_of_the_model(name: str, stages: int, recompute
     _compared(name, stages, recompute)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name, recompute", [("resnet50", False), ("transformer", True)])
 def test_the_stages_have_the_bits_of_the_suite_s_own_models(name: str, recompute: bool) -> None:
     _compared(name, 4, recompute)

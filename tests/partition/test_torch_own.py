@@ -35,12 +35,14 @@ def test_inputs_are_taken_in_the_order_of_first_use() -> None:
     assert_ours_has_the_bits_of_the_model("reversed", 2)
 
 
+@pytest.mark.slow
 def test_an_input_that_a_later_stage_reads_is_refused() -> None:
     _, last = theirs("swapped", "second")
     assert "expected non-root _RecvInfo but got root arg" in last["error"]
     assert_ours_has_the_bits_of_the_model("swapped", 2)
 
 
+@pytest.mark.slow
 def test_a_value_that_two_later_stages_read_is_refused() -> None:
     """The attention mask."""
     ranks = theirs("attention", "layers.1", "layers.3")
@@ -48,6 +50,7 @@ def test_a_value_that_two_later_stages_read_is_refused() -> None:
     assert_ours_has_the_bits_of_the_model("attention", 3)
 
 
+@pytest.mark.slow
 def test_gradients_of_a_tied_weight_are_not_summed() -> None:
     """Each stage has a copy of the weight, and its optimizer would move each in another direction."""
     first, last = theirs("tied", "head")

@@ -17,6 +17,7 @@ def trained(world: int, case: str, stages: int, **job: Any) -> list[dict[str, An
     return torch_ranks.start(world, **{**usual, "case": case, "stages": stages, **job})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "case, world, schedule",
     [("tied", 3, "gpipe"), ("encoder", 3, "1f1b"), ("skipping", 3, "gpipe"), ("normalized", 2, "1f1b")],
@@ -33,6 +34,7 @@ def test_a_pipeline_trains_with_the_bits_of_the_model(case: str, world: int, sch
     assert len(names) == len(set(names)) > 0, "each parameter has one owner"
 
 
+@pytest.mark.slow
 def test_replicas_of_whole_pipelines_average_their_gradients() -> None:
     ranks = trained(4, "encoder", 2)
     pipelines = {tuple(rank["place"])[0::2] for rank in ranks}
@@ -60,6 +62,7 @@ def test_bytes_on_the_cuts_are_those_of_the_plan() -> None:
     assert first["received"][1] > 0 < second["returned"][0]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "codec, most, more",
     [
@@ -83,6 +86,7 @@ def test_a_mode_with_two_levels_needs_equally_many_ranks_on_each_host() -> None:
         ranks_per_host([[0], [1, 2, 3]], 2)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "codec, most, share", [("float32", 0.0, 1.0), ("float16", 1e-3, 0.5), ("minifloat", 0.2, 0.25)]
 )

@@ -55,6 +55,7 @@ def test_equal_commits_pass(history: list[str], suite: Call) -> None:
     assert code == 0 and "not slower" in text
 
 
+@pytest.mark.slow
 def test_overrides_and_the_working_tree_are_sides(history: list[str], suite: Call) -> None:
     assert suite("regress", ".", "factor=1.2", *RUN)[0] == 3
     Path("seconds.txt").write_text("0.2")
@@ -168,12 +169,14 @@ def test_a_stopped_process_ends_with_the_command(history: list[str]) -> None:
     assert done.stdout.strip() and not Path(f"/proc/{done.stdout.strip()}").exists()
 
 
+@pytest.mark.slow
 def test_bisect_finds_the_commit(history: list[str], suite: Call) -> None:
     code, text = suite("regress", "--bisect", history[0], "HEAD", *RUN)
     assert code == 3 and f"first slower commit: {history[3][:7]}" in text and "commit 3" in text
     assert "round 4" in text, "progress is printed"
 
 
+@pytest.mark.slow
 def test_bisect_keeps_the_overrides_of_the_sides(history: list[str], suite: Call) -> None:
     """Without `factor=2`, a commit in the middle would be twice as fast as both sides."""
     code, text = suite("regress", "--bisect", f"{history[0]} factor=2", "HEAD factor=2", *RUN)
@@ -235,6 +238,7 @@ def test_benchmarks_of_the_suite_compose() -> None:
         assert config.max_steps == 40 and benchmark.metric in METRICS
 
 
+@pytest.mark.slow
 def test_a_requirement_is_installed_above_the_other_packages(
     history: list[str], suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_counts_are_accepted_repeated_and_compared(backend: str, tmp_path: Path)
     assert code == 3 and "mine: losses: algorithm" in text and "json" not in text.replace("counters.yaml", "")
 
 
+@pytest.mark.slow
 def test_steps_to_targets_are_counted(tmp_path: Path) -> None:
     entry = {"name": "mine", "targets": f"{OUTSIDE} backend=torch eval_every=5 max_steps=200"}
     path = tmp_path / "counters.yaml"
@@ -137,6 +138,7 @@ def test_what_cannot_be_counted_is_named(tmp_path: Path) -> None:
     assert code == 2 and "other: no such entry; choose one of mine" in text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(bool(golden.other_versions(GOLDEN)), reason="; ".join(golden.other_versions(GOLDEN)))
 @pytest.mark.parametrize("name", ["command-line", "sgd-torch", "sgd-jax", "kfac-torch-steps"])
 def test_the_committed_counts_are_those_of_this_commit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,7 @@ def test_comparisons_are_replayed_from_records(tmp_path: Path) -> None:
     assert slow.states["slower"] == 100 and slow.rounds >= 8
 
 
+@pytest.mark.slow
 def test_the_committed_replays_are_those_of_the_code() -> None:
     rows = processes.rows()
     assert processes.markdown(rows) in processes.PAGE.read_text()

@@ -32,6 +32,7 @@ def slower(suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return reports
 
 
+@pytest.mark.slow
 def test_reports_are_a_side_against_a_commit(slower: Path, suite: Call) -> None:
     assert suite("regress", str(slower), "HEAD~1", *RUN)[0] == 0
     code, text = suite("regress", str(slower), "HEAD")  # the benchmarks of the reports
@@ -50,6 +51,7 @@ def test_two_saved_sides_run_nothing(slower: Path, suite: Call, monkeypatch: pyt
     assert code == 0 and "round 4" in text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -251,6 +251,7 @@ def test_every_hidden_word_counts_once_in_the_score() -> None:
     assert made.score(parts) == {"mlm_accuracy": 50.0, "mlm_loss": 2.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("kfac", marks=pytest.mark.slow)])
 def test_five_updates_agree(optimizer: str) -> None:
     ends = []

@@ -264,6 +264,7 @@ def test_preparing_again_gives_the_same_bytes_and_not_over_others(made: Path, tm
     assert given["vocabulary"] == one["vocabulary"]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text_or_the_records(tmp_path: Path) -> None:
     preparing, reading, size = [], [], []
     for copies in (1, 1, 4):  # the first time also fills caches
@@ -352,6 +353,7 @@ def test_a_piece_that_the_vocabulary_lacks_is_found(made: Path, tmp_path: Path) 
     ]
 
 
+@pytest.mark.slow
 def test_wikitext_from_end_to_end(shared_data: Path, tmp_path: Path) -> None:
     """Real text: 60 and 60 articles by their headings; prepared, and the network learns from it."""
     counts = [sum(1 for _ in text.documents(path)) for path in text.files(shared_data / "wikitext2")]

@@ -309,6 +309,7 @@ def test_the_trees_features_do_not_look_ahead() -> None:
     assert np.allclose(before[30, 9:12], values[30] - values[21], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_trees_are_scored_as_the_network_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "SAMPLES", 2000)
     one = task("variant=0d", "sources.simulated.counts={single: 160, cross: 20, glimpse: 24}")

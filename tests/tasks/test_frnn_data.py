@@ -255,6 +255,7 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "damage, words", DAMAGE, ids=["empty", "missing", "nan", "columns", "word", "bytes", "none", "zero"]
 )

@@ -88,6 +88,7 @@ def test_curvature_covers_the_107_layers_of_the_published_network() -> None:
     assert KFACPlan(PUBLISHED.layers(), shapes, Settings()).covered == set(shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"smoothing": 0.1, "mixup": 0.4}], ids=str)
 def test_loss_and_every_gradient_agree(options: dict[str, Any]) -> None:
     """One step of lr 1 is the gradient: by name, relative to the global norm, in both precisions."""
@@ -111,6 +112,7 @@ FULL_RANK = {"soap": {"max_size": 8}}
 LOOKS = [name for name, node in engines.INSIDE.items() if "shapes" in load.load_member(node["module"]).NEEDS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", *LOOKS])
 def test_ten_updates_agree(optimizer: str) -> None:
     """Those that look at layers or shapes. Running mixup is on, so that the carry is followed as well."""
@@ -122,6 +124,7 @@ def test_ten_updates_agree(optimizer: str) -> None:
     assert gap(*ends) <= 1e-10
 
 
+@pytest.mark.slow
 def test_two_devices_and_micro_batches_with_mixup() -> None:
     ends = []
     for changes in ({}, {"accumulate": 2}, {"world": 2}):

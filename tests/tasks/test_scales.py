@@ -58,6 +58,7 @@ def falls(values: list[float]) -> bool:
     return bool(np.isfinite(values).all() and first.mean() - last.mean() > BEYOND * error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task, scale", CASES)
 def test_the_loss_falls_in_fifty_steps(task: str, scale: str, written: Written) -> None:
     config = scales.settings(task, scale, written(task))
@@ -117,6 +118,7 @@ def test_three_updates_of_every_optimizer_are_finite(task: str, scale: str, writ
     assert tried >= 10
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("optimizer", sorted(load.find_members("optimizers")))
 def test_an_untuned_rate_lies_in_the_optimizers_range(optimizer: str) -> None:
     for task, scale in (("bert", "gpu"), ("frnn", "paper")):

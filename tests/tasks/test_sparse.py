@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import ranks
 from engines import BACKENDS, advance, weights
-from sampling import spread
+from sampling import mostly_torch
 from small import SMALL_BERT, SPARSE, small
 
 from suite import load, published
@@ -134,6 +134,7 @@ def test_blocks_move_between_the_intervals_less_and_less() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- in training
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_moved_blocks_and_their_moments_are_zero(backend: str, name: str) -> None:
@@ -180,7 +181,7 @@ def test_resumed_between_two_moves_bit_for_bit(backend: str) -> None:
 
 
 @pytest.mark.xdist_group("world")
-@pytest.mark.parametrize("backend", spread(BACKENDS, 1))
+@mostly_torch
 def test_two_processes_hold_the_same_pattern_and_equal_one(backend: str) -> None:
     """`ranks.start` checks that both hold the same bits. SGD, as Adam makes a step of a gradient's last bit."""
     settings = small("bert", [*SMALL_BERT, *DYNAMIC["gradient"]], "optimizer=sgd", f"backend={backend}")
@@ -285,6 +286,7 @@ def test_what_cannot_be_is_refused(option: str, said: str) -> None:
         task.shapes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["blocks", "dense"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bfloat16_keeps_sums_wide_and_grows_by_gradient(backend: str, execution: str) -> None:

@@ -79,6 +79,7 @@ CASES: dict[str, tuple[Callable[[Path, int], None], int, int, list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_memory_does_not_grow_with_the_data(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, samples, bound, overrides = CASES[name]

@@ -144,6 +144,7 @@ def test_sizes_that_make_no_network_are_refused() -> None:
             Architecture(**(BASE | wrong))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3}], ids=str)
 def test_both_backends_write_the_same_words(options: dict[str, Any]) -> None:
     """On two devices as well; some sentences end and others do not."""
@@ -176,6 +177,7 @@ def test_neither_padding_nor_the_other_sentences_are_seen(backend: str) -> None:
     assert np.array_equal(np.concatenate([part["written"] for part in parts]), whole["written"])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("backend", engines.BACKENDS)
 def test_cached_decoding_is_the_full_forward_pass(backend: str, norm: str) -> None:
@@ -225,6 +227,7 @@ def test_the_loss_is_the_smoothed_one_over_words() -> None:
     assert float(total) == pytest.approx(expected, rel=1e-6) and float(weight) == len(places)
 
 
+@pytest.mark.slow
 def test_words_drawn_from_the_model_agree() -> None:
     """One update that K-FAC makes from sampled words, without smoothing, is the same in both backends."""
     ends = []

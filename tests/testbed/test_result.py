@@ -81,6 +81,7 @@ def test_a_ratio_where_all_that_a_rank_sends_leaves_its_host() -> None:
     assert fold(ledger | {"sent": 0, "kernel": kernel})["kernel"]["ratio"] is None
 
 
+@pytest.mark.sample(1)
 @needs_bed
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 @pytest.mark.parametrize("comm, bits", [("float32", 32), ("float21", 64 / 3)])

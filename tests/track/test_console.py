@@ -244,6 +244,7 @@ def test_other_outcomes_read_clearly(made: Path, close: Callable[..., str]) -> N
     assert "compile 3.0 s (cache hit)" in close(compile_seconds=3.0, compile_cache="hit")
 
 
+@pytest.mark.slow
 def test_a_sweep_s_runs_stand_side_by_side(made: Path, tmp_path: Path) -> None:
     result = result_of(made)
     missed = [target | {"reached": False} for target in result["targets"]]

@@ -49,6 +49,7 @@ def test_a_committed_result_gives_the_golden_page(kind: str):
     assert text == (GOLDEN / f"sgd.{kind}").read_text()
 
 
+@pytest.mark.slow
 def test_every_committed_result_has_a_page():
     for path in TREES:
         text = run_report.render_page([run_report.make_report(json.loads(path.read_text()))], "html")

@@ -56,6 +56,7 @@ def test_data_says_what_to_type(suite: Call) -> None:
     assert "did you mean resnet50" in suite("data", "resnet5")[1]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", load.find_members("tasks"))
 def test_a_task_that_reads_a_directory_can_count_check_and_do_without(name: str, tmp_path: Path) -> None:
     sources = configure.compose_nodes([f"task={name}", f"data_dir={tmp_path}"])["task"].get("sources", {})

@@ -65,6 +65,7 @@ def test_a_run_that_is_rejected_says_why(claims):
         reproduce.main([str(claims)])
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_continues(claims):
     """The process group gets SIGINT while a run trains, as Ctrl-C sends it; the same command continues that run."""
     claims.write_text(CLAIMS.replace("max_steps=4 eval_every=2", "max_steps=200 eval_every=50").replace("3.5", "199"))
@@ -86,6 +87,7 @@ def test_an_interrupted_command_continues(claims):
     assert len(json.loads(result.read_text())["segments"]) == 2
 
 
+@pytest.mark.slow
 def test_what_is_kept_has_the_name_that_submit_gives_it(claims, tmp_path, monkeypatch):
     from suite.claims import runs
 
@@ -110,6 +112,7 @@ def test_a_wrong_argument_of_a_study_is_one_message(claims):
         reproduce.main([str(claims)])
 
 
+@pytest.mark.slow
 def test_a_rejected_run_of_one_claim_does_not_end_the_others(claims, capsys):
     first, _, second = CLAIMS.partition("- id: mine-steps")
     rejected = f"- id: mine-rejected{second}".replace("task.batch_size=32", "optimizer.lr=-1").replace("0.2", "0.1")

@@ -69,6 +69,7 @@ def test_a_value_that_changes_the_state_disagrees_and_is_replaced_only_with_keep
     assert json.loads(path.read_text())["value"] == pytest.approx(0.64653, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_is_made_again_and_kept_beside_the_committed_one(committed, capsys):
     Path("mine.yaml").write_text(CLAIMS)
     assert reproduce.main(["mine.yaml", "--again"]) == 0

@@ -93,6 +93,7 @@ def test_one_seed_and_trials_that_reach_nothing_run_once(monkeypatch: pytest.Mon
     assert session.rank_trials(best, [], seed=0, seeds=1, directory=None) == best
 
 
+@pytest.mark.slow
 def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> None:
     conf = tmp_path / "conf"
     (conf / "task").mkdir(parents=True)
@@ -205,6 +206,7 @@ TUNED = [
 ]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("path", TUNED, ids=lambda path: path.stem)
 def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
     """Each source's values are its best trial's and reach a run; other sources get what stands in the YAML files."""

@@ -21,6 +21,7 @@ def test_verify_agrees_bit_for_bit(suite: Call, one: Path) -> None:
     assert "to step 8: losses (8) and evaluations (2) agree bit for bit" in text
 
 
+@pytest.mark.slow
 def test_verify_runs_the_same_number_of_ranks(suite: Call, two: Path) -> None:
     code, text = suite("verify", str(two / "result.json"), "--trust", "--steps", "4")
     assert code == 0 and "losses (4) and evaluations (1) agree" in text, text
