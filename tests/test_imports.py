@@ -238,7 +238,8 @@ def test_a_run_with_one_framework_only(backend: str, tmp_path: Path) -> None:
         "import importlib.util\nfind = importlib.util.find_spec\n"
         f"blocked = {FRAMEWORKS[other]!r}\n"
         "importlib.util.find_spec = lambda name, *a: None if name.partition('.')[0] in blocked else find(name, *a)\n"
-        "from suite.cli import main\nsys.exit(main(sys.argv[1:]))"
+        "from suite.cli import main\ncode = main(sys.argv[1:])\n"
+        "assert 'torch._dynamo' not in sys.modules, 'torch loaded its compiler: two seconds'\nsys.exit(code)"
     )
     conf = str(conftest.OUTSIDE / "conf")
     arguments = ["--config-dir", conf, "+task=tiny", "max_steps=4", "track=none", "threads=1"]

@@ -19,7 +19,14 @@ from suite.comm.transport.torch import Transport
 from suite.contract import Group, Plan, Sparse, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.ranks.torch import Ranks
-from suite.engine.torch_device import device_for, facts, require_compiler, switches
+from suite.engine.torch_device import (
+    describe_model,
+    device_for,
+    facts,
+    leave_compiler_unloaded,
+    require_compiler,
+    switches,
+)
 from suite.engine.torch_step import Maths, Share, Watch
 from suite.engine.torch_taps import Observer, whole_gradients, wide
 from suite.settings.run import Run
@@ -40,13 +47,15 @@ class Engine:
     def __init__(self, task: Task, run: Run):
         self.task, self.seed = task, run.seed
         self.accumulate, self.precision = run.accumulate, run.precision
-        self._mode = functools.partial(switches, self.precision, run.deterministic)
+        self._mode = functools.partial(switches, self.precision, run.deterministic, run.compile)
         self.device = device_for(run.device)
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
         self.compiles, self.compile_seconds = run.compile, 0.0
         if self.compiles:
             require_compiler(self.device)
+        else:
+            leave_compiler_unloaded()
         self.modes = setup.make_modes(run.comm, task, run.world, "torch", self.compiles)
         node = run.optimizer
         first = next(iter(self.modes))
@@ -55,8 +64,7 @@ class Engine:
         self.world, self.share = transport.world, (transport.rank, transport.world)
         self.local_ranks = (transport.rank,)
         self.reduce, self.ranks = Reduce(transport, self.modes[first]), Ranks(self.world, self.device)
-        with torch.device("meta"):  # torch's own initial values would take memory and random numbers
-            self.model = load.load_half(run.task.module, "torch").make(task)
+        self.model = describe_model(run.task.module, task)
         self.node, self.needs = node, load.load_member(node.module).NEEDS
         self.tables = engine.list_tables(task, self.needs, node)
         self.sparse = engine.find_sparse(task, self.needs, node)

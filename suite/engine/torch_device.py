@@ -4,12 +4,16 @@ import contextlib
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from suite.contract import UserError
+from suite import load
+from suite.contract import Task, UserError
 
 
 def device_for(name: str) -> torch.device:
@@ -54,20 +58,59 @@ def facts(device: torch.device) -> dict[str, object]:
     return {"device": "cpu", "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
+class _NoInitialValues(TorchFunctionMode):
+    """Makes the functions of `torch.nn.init` do nothing."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def describe_model(module: str, task: Task) -> nn.Module:
+    """Return a task's model without values, on the `meta` device: it takes no memory and no random numbers.
+
+    torch's own initial values are left out. On `meta`, drawing them would load torch's compiler, which takes two
+    seconds.
+
+    Args:
+        module: the task's module.
+        task: data and model description.
+    """
+    with torch.device("meta"), _NoInitialValues():
+        return load.load_half(module, "torch").make(task)
+
+
+def leave_compiler_unloaded() -> None:
+    """Let torch's optimizers work without its compiler, which takes two seconds to load.
+
+    torch keeps compiled code out of some of their methods: the first call of such a method loads the compiler and
+    stores how it is called from then on. Runs compile no optimizer, so that it can be called as it is.
+    """
+    for method in vars(torch.optim.Optimizer).values():
+        if original := getattr(method, "__wrapped__", None):
+            vars(original).setdefault("__dynamo_disable", original)
+
+
 @contextlib.contextmanager
-def switches(precision: str, deterministic: bool) -> Iterator[None]:
+def switches(precision: str, deterministic: bool, compiles: bool = False) -> Iterator[None]:
     """Set torch's global switches inside the context, and restore them afterwards.
 
     Args:
         precision: as in `precision=`.
         deterministic: whether to use deterministic kernels only.
+        compiles: whether code is compiled inside the context.
     """
     matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    before = torch.are_deterministic_algorithms_enabled()
+    before = torch.get_deterministic_debug_mode()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.use_deterministic_algorithms(deterministic)
+    torch.set_deterministic_debug_mode("error" if deterministic else "default")
     try:
-        yield
+        with torch._inductor.config.patch(deterministic=deterministic) if compiles else contextlib.nullcontext():
+            yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
-        torch.use_deterministic_algorithms(before)
+        torch.set_deterministic_debug_mode(before)

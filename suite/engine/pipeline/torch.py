@@ -21,7 +21,7 @@ from suite.contract import Group, Plan, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.pipeline import STAGES, choose_network, compare_replicas, describe_device, partition_of
 from suite.engine.ranks.torch import Ranks
-from suite.engine.torch_device import device_for, facts, switches
+from suite.engine.torch_device import describe_model, device_for, facts, switches
 from suite.engine.torch_taps import wide
 from suite.settings.run import Run
 
@@ -61,8 +61,7 @@ class Engine:
         self._mode = functools.partial(switches, run.precision, run.deterministic)
         self.device = device_for(run.device)
         self.dtype = torch.float64 if run.precision == "float64" else torch.float32
-        with torch.device("meta"):  # torch's own initial values would take memory and random numbers
-            self.model: Any = load.load_half(run.task.module, "torch").make(task)
+        self.model: Any = describe_model(run.task.module, task)
         initial = {name: torch.from_numpy(task.init(self.seed, name)) for name in task.shapes()}
         self.model.load_state_dict(initial, assign=True)
         self.model.to(self.device, self.dtype)

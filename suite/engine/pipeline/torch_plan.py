@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite import load
 from suite.comm.partition.device import ONE_HOST, Device
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner.request import Request
@@ -16,6 +15,7 @@ from suite.comm.projection.network import Network
 from suite.contract import Task
 from suite.engine.pipeline import describe_device, partition_of
 from suite.engine.pipeline.torch import Trained
+from suite.engine.torch_device import describe_model
 from suite.settings.run import Run
 
 
@@ -37,8 +37,7 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
     imagined = describe_device(node)
     where, micro_batches = torch.device("meta" if imagined else "cpu"), node.micro_batches
     dtype = torch.float64 if run.precision == "float64" else torch.float32
-    with torch.device("meta"):
-        model = load.load_half(run.task.module, "torch").make(task)
+    model = describe_model(run.task.module, task)
     if not imagined:
         initial = {name: torch.from_numpy(task.init(seed, name)) for name in task.shapes()}
         model.load_state_dict(initial, assign=True)
