@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from suite.contract import UserError
 
@@ -80,6 +80,11 @@ def from_yaml(text: str) -> Any:
     import yaml
 
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def is_node(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return whether a value of a YAML or JSON file is a group of named values."""
+    return isinstance(value, dict)
 
 
 def suggest_names(name: str, names: Iterable[str]) -> str:

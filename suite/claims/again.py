@@ -45,9 +45,9 @@ class Repetition:
         code: 0, 1 if a run failed, 130 or 143 if interrupted.
     """
 
-    checks: list[Repeated] = field(default_factory=list)
-    absent: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    checks: list[Repeated] = field(default_factory=list[Repeated])
+    absent: list[str] = field(default_factory=list[str])
+    skipped: list[str] = field(default_factory=list[str])
     code: int = 0
 
 
@@ -103,7 +103,7 @@ def _repeat(
 ) -> None:
     """Measure the seeds of one check again, and add the comparison to what was done."""
     folders: list[Path] = []
-    seeds = set()
+    seeds: set[int] = set()
     for seed in (item.seed for item in values):
         if not budget.allows(estimate_minutes(check)):
             break

@@ -193,7 +193,7 @@ def select_claims(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
         UserError: if a name is none of these; names the nearest.
     """
     papers = dict(load_claims())
-    wanted = set()
+    wanted: set[str] = set()
     ids = {claim.id for paper in papers.values() for claim in paper.claims}
     for name in names:
         if name.endswith((".yaml", ".yml")):

@@ -21,7 +21,7 @@ from suite.claims.measure import Bounds, Result, compute_quantity
 from suite.contract import UserError
 from suite.declared import Effect
 from suite.entries.condition import CADENCE, TUNING_SEEDS
-from suite.load import read_preset
+from suite.load import is_node, read_preset
 from suite.record import environment, record
 from suite.settings.configure import resolve
 from suite.settings.effects import select_settings
@@ -105,7 +105,7 @@ def _read(path: Path) -> Result | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) and {"spec", "curve", "targets", "outcome"} <= set(content) else None
+    return content if is_node(content) and {"spec", "curve", "targets", "outcome"} <= set(content) else None
 
 
 def parse_overrides(overrides: str) -> dict[str, str]:
@@ -128,7 +128,7 @@ def may_be_of_run(words: Mapping[str, str], result: Result) -> bool:
 @cache
 def _chosen_by(experiment: str) -> dict[str, str]:
     """Return the choices of an experiment's file, such as its task and scale."""
-    entries = (entry for entry in read_preset("experiment", experiment).get("defaults", []) if isinstance(entry, dict))
+    entries = (entry for entry in read_preset("experiment", experiment).get("defaults", []) if is_node(entry))
     named = {key.removeprefix("override /"): value for entry in entries for key, value in entry.items()}
     return {key: value for key, value in named.items() if key in CHOICES}
 
@@ -193,7 +193,7 @@ def collect_evidence(claim: Claim, check: Check, results: Results) -> list[Evide
     chosen = _of_one_kind(check, runs)
     for name, found in chosen.items():
         chosen[name] = {seed: item for seed, item in found.items() if item[1]["outcome"]["kind"] != check.excluding}
-    seeds = sorted(set.intersection(*(set(found) for found in chosen.values())))
+    seeds = sorted(_common_seeds(chosen))
     return [_evidence(check, seed, {name: by_seed[seed] for name, by_seed in chosen.items()}) for seed in seeds]
 
 
@@ -206,7 +206,7 @@ def _of_one_kind(check: Check, runs: Mapping[str, Found]) -> dict[str, BySeed]:
         {name: _by_seed(item for item in found if describe_kind(item[1]) == kind) for name, found in runs.items()}
         for kind in kinds
     ]
-    complete = [len(set.intersection(*(set(found) for found in choice.values()))) for choice in choices]
+    complete = [len(_common_seeds(choice)) for choice in choices]
     empty: dict[str, BySeed] = {name: {} for name in runs}
     return choices[complete.index(max(complete))] if choices else empty
 
@@ -226,6 +226,12 @@ def is_in_seconds(check: Check) -> bool:
     """Return whether a check's quantity is a time, which depends on the machine."""
     measure = check.measure
     return measure is not None and bool(measure.seconds_to or (measure.field and "seconds" in measure.field))
+
+
+def _common_seeds(runs: Mapping[str, BySeed]) -> set[int]:
+    """The seeds of which every run has a result."""
+    first, *others = ({*found} for found in runs.values())
+    return first.intersection(*others)
 
 
 def _by_seed(found: Iterable[tuple[str, Result]]) -> BySeed:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite.claims.claim import Check, Measure, Region
+from suite.load import is_node
 
 Result = Mapping[str, Any]  # one result.json
 TARGET = re.compile(r"(?P<metric>\w+)\s*(?P<sign>>=|<=)\s*(?P<value>[0-9.eE+-]+)")
@@ -94,7 +95,7 @@ def _exactly(number: float | None) -> Bounds:
 def _field(result: Result, path: str) -> float | None:
     value: Any = result
     for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+        value = value.get(name) if is_node(value) else None
     return value if isinstance(value, int | float) else None
 
 

@@ -51,7 +51,7 @@ def _counts(overrides: str, result: Mapping[str, Any]) -> bool:
 def describe_bearing(result: Mapping[str, Any]) -> list[str]:
     """A line for each claim that a run bears on: what is known about the claim so far."""
     names = list_bearing(result)
-    lines = []
+    lines: list[str] = []
     for one in list_standings(names) if names else []:
         known = [*([one.verdict] if one.verdict else []), *([f"stand-in {one.pattern}"] if one.pattern else [])]
         lines.append(f"Claim {one.claim.id}, so far {', '.join(known)}: suite reproduce {one.claim.id}")

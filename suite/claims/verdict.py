@@ -117,7 +117,7 @@ def judge_claim(claim: Claim, name: str, paper: Paper, results: Results) -> Stan
         results: of the suite and of this directory.
     """
     sizes = {scale: [check for check in claim.checks if check.scale == scale] for scale in ("published", "stand-in")}
-    states = []
+    states: list[Measured] = []
     minutes = 0.0
     for check in claim.checks:
         evidence = collect_evidence(claim, check, results)

@@ -5,7 +5,7 @@ import shlex
 import signal
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -279,7 +279,7 @@ def prepare_backend(run: AnyRun) -> None:
 
 
 @contextmanager
-def _signals(*, patient: bool) -> Iterator[list[str]]:
+def _signals(*, patient: bool) -> Generator[list[str]]:
     """Handle SIGINT and SIGTERM inside the context.
 
     Args:

@@ -60,7 +60,9 @@ def launch(
             raise UserError(f"rank {rank}: {error}") from error
     execution.prepare_backend(run)
     backend = load.load_half("suite.engine.ranks", run.backend)
-    decision, hosts, reason = {}, [], ""
+    decision: dict[str, Any] = {}
+    hosts: list[str] = []
+    reason = ""
     try:
         connect_ranks(backend, rank, ranks, node.address, node.deadline)
         hosts = backend.gather(peer_failure.find_address(node.address))

@@ -313,7 +313,7 @@ def _exit_code(children: list[subprocess.Popen[bytes]], *, quiet: bool) -> int:
         children: one process for each rank.
         quiet: whether ranks have reported their errors; then only a rank that failed without a report is named.
     """
-    failures = []
+    failures: list[int] = []
     for rank, child in enumerate(children):
         if child.poll() is None:
             if not quiet:

@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
 ADDRESS = re.compile(r"\[([\d.]+|[\da-fA-F:]+)\]:\d+")  # the other end of a connection, in gloo's errors
@@ -55,7 +55,7 @@ def _listed(ranks: Iterable[int]) -> str:
 
 
 @contextlib.contextmanager
-def watch_peers(rank: int, directory: Path) -> Iterator[None]:
+def watch_peers(rank: int, directory: Path) -> Generator[None]:
     """Around a run: if this process is ended inside the context, a watcher process prints how to continue."""
     command = [sys.executable, "-m", "suite.launch.peer_failure", str(rank), str(directory)]
     watcher = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # so that Ctrl-C does not end it

@@ -35,7 +35,7 @@ def list_missing(run: AnyRun) -> list[str]:
     """One line for each thing that this machine lacks: the framework, devices."""
     if isinstance(run, BaselineRun):
         return []
-    reasons = []
+    reasons: list[str] = []
     try:
         load.check_framework(run.backend)
     except UserError as error:

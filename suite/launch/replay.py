@@ -38,7 +38,7 @@ Events = list[dict[str, Any]]
 
 def list_modules(node: Any, key: str = "") -> list[str]:
     """List the modules that a configuration names: `module`, and an external optimizer's `torch` and `jax`."""
-    if isinstance(node, dict):
+    if load.is_node(node):
         return sorted({name for key, value in node.items() for name in list_modules(value, key)})
     return [node] if isinstance(node, str) and key in ("module", "torch", "jax") else []
 

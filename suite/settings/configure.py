@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.load import find_members, list_options, load_member, load_settings, read_preset, suggest_names
+from suite.load import find_members, is_node, list_options, load_member, load_settings, read_preset, suggest_names
 from suite.settings import recipes
 from suite.settings.overrides import CHOICES, OPTIONAL, TUNED, clean_overrides, key_of
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
@@ -84,8 +84,8 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
             config = OmegaConf.to_container(compose("config", path + words), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(_first_line(error)) from error
-    assert isinstance(config, dict)
-    nodes: dict[str, Any] = {str(name): value for name, value in config.items()}
+    assert is_node(config)
+    nodes = dict(config)
     if not isinstance(nodes.get("task"), dict):
         raise UserError(f"no task; set task=NAME: {', '.join(list_options('task', directory))}")
     for group in ("optimizer", "comm"):
@@ -121,7 +121,7 @@ def complete_overrides(overrides: Iterable[str], directory: Path | None = None) 
     if "experiment" in chosen:
         return cleaned
     task, scale = chosen.get("task"), chosen.get("scale", recipes.LAPTOP)
-    added = []
+    added: list[str] = []
     if "optimizer" not in chosen and not _brings_optimizer(chosen.get("recipe"), directory):
         usual = read_preset("task", task, directory).get("default_optimizer")
         if name := next(iter(recipes.list_published(task, scale, directory)), usual):
@@ -144,9 +144,9 @@ def name_parts(node: Any, place: str) -> Any:
     Raises:
         UserError: there is no part of that name, or a part names no module.
     """
-    if not isinstance(node, dict):
+    if not is_node(node):
         return node
-    resolved = {}
+    resolved: dict[str, Any] = {}
     for key, value in node.items():
         if key in PARTS and isinstance(value, str):
             if value not in (names := find_members(PARTS[key])):
@@ -154,7 +154,7 @@ def name_parts(node: Any, place: str) -> Any:
                     f"{place}.{key}={value}: no such {key}; {suggest_names(value, names)} (presets: comm=NAME)"
                 )
             value = {"module": f"suite.comm.{PARTS[key]}.{value}"}
-        if key in PARTS and not (isinstance(value, dict) and isinstance(value.get("module"), str)):
+        if key in PARTS and not (is_node(value) and isinstance(value.get("module"), str)):
             raise UserError(f"{place}.{key}={value}: must be the name of a member, or {{module: …}} with its options")
         resolved[key] = name_parts(value, f"{place}.{key}")
     return resolved
@@ -267,7 +267,7 @@ def _check_types(node: Mapping[str, Any], defaults: Mapping[str, Any], group: st
         value = node.get(name)
         if default is None or name == "arguments" or (isinstance(default, str) and "${" in default):
             continue
-        kinds = (int, float) if isinstance(default, float) else (type(default),)
+        kinds: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
         if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
             kind = type(default).__name__
             raise UserError(f"{group}.{name}={value}: must be of type {kind}, like its default {default}")

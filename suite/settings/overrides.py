@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
+from suite.load import is_node
 
 # Configuration groups that the user chooses from; `network` belongs to `suite plan` and comm=projected only.
-CHOICES = ("task", "optimizer", "baseline", "backend", "comm", "scale", "recipe", "experiment", "launch", "track")
-CHOICES += ("network", "partition")
+CHOICES = (
+    *("task", "optimizer", "baseline", "backend", "comm", "scale", "recipe", "experiment", "launch", "track"),
+    *("network", "partition"),
+)
 OPTIONAL = ("recipe", "experiment", "baseline", "network", "partition")  # choices that may be null
 TUNED = ("optimizer.", "schedule.", "task.batch_size", "accumulate", "max_steps")  # an override leaves the recipe
 DIRECTORIES = ("data_dir", "run_dir")
@@ -54,7 +57,7 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
         raise UserError(
             f"{' '.join(overrides)}: not understood; write key=value, with quotes around special characters"
         ) from error
-    axes = []
+    axes: list[list[str]] = []
     for override in parsed:
         if override.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
             raise UserError(f"{override.input_line}: not a list of values; write key=a,b,c or key=range(0,3)")
@@ -67,7 +70,7 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
 
 def flatten_values(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return nested dictionaries as one dictionary with dotted keys."""
-    if not isinstance(value, dict) or not value:
+    if not is_node(value) or not value:
         return {prefix.rstrip("."): value}
     return {k: v for name, item in value.items() for k, v in flatten_values(item, f"{prefix}{name}.").items()}
 

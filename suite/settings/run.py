@@ -12,6 +12,7 @@ from pydantic import PositiveInt
 from suite.comm.settings import CommSettings, NetworkSettings
 from suite.contract import UserError
 from suite.declared import MEASUREMENT, METHOD, NOTHING, PROBLEM, TIME, Declared, setting
+from suite.load import is_node
 from suite.nodes import BaselineSettings, OptimizerSettings, Options, Part, TaskSettings
 from suite.settings.launch import ExternalLaunch, LocalLaunch, SlurmLaunch
 from suite.settings.schedule import ScheduleSettings
@@ -182,6 +183,6 @@ def read_run(values: Mapping[str, Any], *, old: bool = False) -> AnyRun:
 
 def _moved(value: Any) -> Any:
     """A result's values with the present names of modules that have moved."""
-    if not isinstance(value, dict):
+    if not is_node(value):
         return value
     return {key: MOVED.get(item, item) if key == "module" else _moved(item) for key, item in value.items()}

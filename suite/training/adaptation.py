@@ -132,14 +132,14 @@ class Adaptation:
     @functools.cached_property
     def _model(self) -> Model:
         compiling = functools.partial(self.clock.paused, "compile")
-        functions = {"measure": self._measured, "paused": compiling, "settle": self.clock.settle}
-        return Model(self.run, self.task, self.engine, **functions)
+        settle = self.clock.settle
+        return Model(self.run, self.task, self.engine, measure=self._measured, paused=compiling, settle=settle)
 
     def _measured(self, request: Measure) -> float:
         self.engine.use(request.mode)
         with self.clock.paused("compile"):
             self.engine.exchange(request.kind)
-        seconds = []
+        seconds: list[float] = []
         for _ in range(request.repeats):
             began = self.clock.settle()
             self.engine.exchange(request.kind)
@@ -156,7 +156,8 @@ class Adaptation:
         with self.clock.paused("compile"):
             self.engine.warm(self.batch(step), steps, self.hyper[step])
         marks = {step + math.ceil(len(steps) * (part + 1) / request.scores) for part in range(request.scores)}
-        points, spent = [], 0.0
+        points: list[Point] = []
+        spent = 0.0
         for number in steps:
             batch = self.batch(number)
             began = self.clock.settle()

@@ -23,6 +23,7 @@ import numpy as np
 from suite import disk
 from suite.contract import UserError
 from suite.record import record
+from suite.training.tensors import open_tensors, write_tensors
 
 NAME = "checkpoint"
 SCHEMA = 2
@@ -67,7 +68,8 @@ def save_checkpoint(
         RanksFailed: some rank could not write. Every rank raises it, and the previous checkpoint is unchanged.
     """
     arrays, skeleton = snapshot
-    folder, written, first = directory / NAME / str(step), {}, ranks[0] == 0
+    folder, first = directory / NAME / str(step), ranks[0] == 0
+    written: dict[str, int] = {}
     try:
         with disk.report_errors(folder):
             folder.parent.mkdir(exist_ok=True)
@@ -129,12 +131,9 @@ def _file(rank: int) -> str:
 def _write(path: Path, arrays: Arrays, step: int) -> int:
     """Write one file durably, and return its size in bytes."""
     from safetensors import SafetensorError
-    from safetensors.numpy import save_file
 
-    # ascontiguousarray alone would make scalars one-dimensional
-    rows = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in arrays.items()}
     with disk.report_errors(path, SafetensorError):
-        save_file(rows, path, metadata={"step": str(step)})
+        write_tensors(path, arrays, {"step": str(step)})
         disk.sync_folder(path)
         return path.stat().st_size
 
@@ -273,10 +272,10 @@ def _read(path: Path, step: int, again: str) -> Arrays:
     Raises:
         UserError: the file is damaged, or was written at another step.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="numpy") as file:
+        with open_tensors(path) as file:
             if (file.metadata() or {}).get("step") != str(step):
                 raise UserError(f"{path}: not of step {step}, which the index names; put it back, or {again}")
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

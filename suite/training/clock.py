@@ -7,7 +7,7 @@ optimizer's own threads compute before an evaluation begins. The clock also coun
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -87,7 +87,7 @@ class Clock:
         return self.seconds
 
     @contextmanager
-    def paused(self, cause: str) -> Iterator[None]:
+    def paused(self, cause: str) -> Generator[None]:
         """Stop the clock inside the context, after the device is done and, except for logging, the process is idle.
 
         Seconds in which the background works during the pause are billed.

@@ -103,8 +103,8 @@ class _Loop:
         self.since = 0.0  # training seconds at the first of them
         self.adaptation: Adaptation | None = None
         if run.comm.policy:
-            functions = {"batch": self.train_batch, "hyper": self.hyper, "evaluate": self.evaluate}
-            self.adaptation = Adaptation(run, task, engine, self.clock, **functions)
+            batch, hyper, evaluate = self.train_batch, self.hyper, self.evaluate
+            self.adaptation = Adaptation(run, task, engine, self.clock, batch=batch, hyper=hyper, evaluate=evaluate)
         if restored:
             arrays, skeleton = restored[1]
             engine.restore(arrays, skeleton)

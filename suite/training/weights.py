@@ -15,6 +15,7 @@ import numpy as np
 from suite import disk
 from suite.contract import Saved, Spec, Target, Task, UserError
 from suite.record import record
+from suite.training.tensors import open_tensors, write_tensors
 
 NAME = "weights.safetensors"
 
@@ -35,13 +36,11 @@ def save_weights(directory: Path, step: int, weights: Mapping[str, np.ndarray], 
         WriteError: the file cannot be written; an earlier one is unchanged.
     """
     from safetensors import SafetensorError
-    from safetensors.numpy import save_file
 
     path, partial = directory / NAME, directory / f"{NAME}.partial"
     with disk.report_errors(path, SafetensorError):
         try:
-            rows = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in weights.items()}
-            save_file(rows, partial, metadata={"suite": record.format_json({"step": step, **about})})
+            write_tensors(partial, weights, {"suite": record.format_json({"step": step, **about})})
             partial.chmod(0o644)  # safetensors writes 0600, and weights are meant to be shared
             disk.sync_folder(partial)
             digest = hash_weights(partial)
@@ -86,18 +85,18 @@ def initialize_from(task: Task, source: str) -> Task:
     Raises:
         UserError: names or shapes differ from the task's, or the file is damaged.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     path, expected = locate_weights(source), task.shapes()
     try:
-        with safe_open(path, framework="numpy") as file:
+        with open_tensors(path) as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             _check(shapes, expected, source)
     except SafetensorError as error:
         raise UserError(f"init_from={source}: {path} is damaged, or no safetensors file ({error})") from error
 
     def init(seed: int, name: str, rows: slice | None = None) -> np.ndarray:
-        with safe_open(path, framework="numpy") as file:
+        with open_tensors(path) as file:
             values = file.get_tensor(name) if rows is None else file.get_slice(name)[rows.start : rows.stop]
         return values.astype(np.float32) if values.dtype.kind == "f" else values
 

@@ -1,0 +1,64 @@
+"""Files of arrays in safetensors' format, with the types that safetensors leaves open."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+
+class TensorSlice(Protocol):
+    """One array of a file; only the rows that are asked for are read."""
+
+    def get_shape(self) -> list[int]:
+        """The array's shape."""
+        ...
+
+    def __getitem__(self, rows: slice) -> np.ndarray: ...
+
+
+class TensorFile(Protocol):
+    """An open file of arrays."""
+
+    def keys(self) -> list[str]:
+        """The names of the arrays."""
+        ...
+
+    def metadata(self) -> dict[str, str] | None:
+        """What was stored beside the arrays."""
+        ...
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        """Read one array."""
+        ...
+
+    def get_slice(self, name: str) -> TensorSlice:
+        """One array, of which nothing is read yet."""
+        ...
+
+
+def open_tensors(path: Path) -> AbstractContextManager[TensorFile]:
+    """Open a file of arrays.
+
+    Raises:
+        SafetensorError: the file is damaged.
+        OSError: the file cannot be read.
+    """
+    from safetensors import safe_open
+
+    file: AbstractContextManager[TensorFile] = safe_open(path, framework="numpy")
+    return file
+
+
+def write_tensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Write arrays to a file.
+
+    Raises:
+        SafetensorError, OSError: the file cannot be written.
+    """
+    from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]  # its PathLike has no type
+
+    # ascontiguousarray alone would make scalars one-dimensional
+    rows = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in arrays.items()}
+    save_file(rows, path, metadata=metadata)
