@@ -28,13 +28,13 @@ class Buckets:
         return tuple(row // self.share[key] for row in range(len(self.members[key])))
 
 
-def dealt(count: int, world: int) -> tuple[int, ...]:
+def assign_owners(count: int, world: int) -> tuple[int, ...]:
     """Return the rank that owns each of `count` rows: slices of equal length; the last may be shorter or empty."""
     share = -(-count // world)
     return tuple(row // share for row in range(count))
 
 
-def bucket(keys: Mapping[Any, str], world: int) -> Buckets:
+def group_blocks(keys: Mapping[Any, str], world: int) -> Buckets:
     """Group blocks by key, in the order given."""
     members: dict[str, list[Any]] = {}
     for block, key in keys.items():
@@ -46,7 +46,7 @@ def bucket(keys: Mapping[Any, str], world: int) -> Buckets:
     )
 
 
-def merge(shape: tuple[int, ...]) -> tuple[int, ...]:
+def merge_to_matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A parameter's shape as a matrix or vector: sides of length 1 are removed, and all sides after the first merged.
 
     For example, (16, 3, 3, 3) becomes (16, 27), (1024, 1024) stays, and (64, 1, 1, 1) becomes (64,).

@@ -53,7 +53,7 @@ def _images(folder: Path) -> None:
 def _cifar(folder: Path) -> None:
     from suite.tasks.cifar10 import shapes
 
-    shapes.write(folder, train=640, valid=64)
+    shapes.write_splits(folder, train=640, valid=64)
 
 
 def _strokes(folder: Path) -> None:
@@ -70,7 +70,7 @@ def _clicks(folder: Path) -> None:
     from suite.tasks.dlrm import clicks, criteo
 
     (folder / "raw").mkdir()
-    clicks.write(folder / "raw", train=8192, valid=1000)
+    clicks.write_splits(folder / "raw", train=8192, valid=1000)
     criteo.prepare(folder / "raw", folder / "made")
 
 
@@ -78,14 +78,14 @@ def _shots(folder: Path) -> None:
     from suite.tasks.frnn import simulated, text
 
     source = simulated.make(machines=["near"], shots=40, radii=64, train_share=0.75)
-    text.write(folder, "near", source.shots("near"), source.channels, dt=0.005)
+    text.write_shots(folder, "near", source.shots("near"), source.channels, dt=0.005)
 
 
 def _records(folder: Path) -> None:
     from suite.tasks.bert import hmm, preparation, text
 
     (folder / "text" / "AA").mkdir(parents=True)
-    text.write(folder / "text" / "AA" / "wiki_00", hmm.documents(150))
+    text.write_documents(folder / "text" / "AA" / "wiki_00", hmm.generate_documents(150))
     options = {"sequence": 32, "predictions": 6, "vocabulary": 500, "duplicates": 2, "valid": 0.2}
     preparation.prepare(folder / "text", folder / "made", next_sentence=True, **options)
 

@@ -121,7 +121,7 @@ def lists(text: str, suite: Call) -> None:
 
 def regresses(text: str, suite: Call) -> None:
     """Its options are accepted, its benchmarks compose, and its sides are of a known kind."""
-    chosen = regress.parser().parse_args(shlex.split(text)[2:])
+    chosen = regress.make_parser().parse_args(shlex.split(text)[2:])
     if chosen.history:
         return  # tests/regress/test_history.py runs it
     if chosen.benchmarks is None:
@@ -135,7 +135,7 @@ def regresses(text: str, suite: Call) -> None:
 
 def counts(text: str, suite: Call) -> None:
     """Its options are accepted, and the committed file has its entries; their runs compose."""
-    chosen = counters.parser().parse_args(shlex.split(text)[2:])
+    chosen = counters.make_parser().parse_args(shlex.split(text)[2:])
     entries = {entry["name"]: entry for entry in golden.read_counters(commands.ROOT / "results" / "counters.yaml")}
     for name in chosen.names:
         configure.resolve(shlex.split(entries[name]["run"]))

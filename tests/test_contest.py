@@ -154,4 +154,4 @@ def test_two_seeds_give_no_bounds():
     jax = seeds("kfac", 110, 190, backend="jax")
     (effect,) = framework_effects(rank_results([*seeds("kfac", 100, 102), *jax]).groups[0].entries)
     assert (effect.steps.low, effect.steps.high) == (0, float("inf"))
-    assert text.ratio(effect.steps).endswith("× (no bounds yet)")
+    assert text.format_ratio(effect.steps).endswith("× (no bounds yet)")

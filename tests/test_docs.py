@@ -31,7 +31,7 @@ LONG = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "command", [pytest.param(command, marks=pytest.mark.slow if command in LONG else []) for command in SUITE]
 )

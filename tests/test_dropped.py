@@ -61,7 +61,7 @@ def test_a_byte_order_mark_is_not_text(tmp_path):
     block = '<doc id="1" title="A">\nA\nFirst sentence. Second one.\n</doc>\n'
     for name, mark in (("plain", b""), ("marked", b"\xef\xbb\xbf")):
         (tmp_path / f"{name}.txt").write_bytes(mark + block.encode())
-    plain, marked = (list(text.documents(tmp_path / f"{name}.txt")) for name in ("plain", "marked"))
+    plain, marked = (list(text.read_documents(tmp_path / f"{name}.txt")) for name in ("plain", "marked"))
     assert plain == marked == [["First sentence.", "Second one."]]
 
 
@@ -93,8 +93,13 @@ def pieces_in(target: Path, special: int) -> int:
 
 
 def test_full_stops_without_a_space_end_a_sentence():
-    assert text.split("".join(SENTENCES)) == [SENTENCES[0], SENTENCES[1], "「はい。」", SENTENCES[2].partition("」")[2]]
-    assert text.split("Tokyo. 3 stops.") == ["Tokyo.", "3 stops."]
+    assert text.split_sentences("".join(SENTENCES)) == [
+        SENTENCES[0],
+        SENTENCES[1],
+        "「はい。」",
+        SENTENCES[2].partition("」")[2],
+    ]
+    assert text.split_sentences("Tokyo. 3 stops.") == ["Tokyo.", "3 stops."]
 
 
 @pytest.mark.parametrize("stop", ["", "。"], ids=["without full stops", "with full stops"])
@@ -195,7 +200,7 @@ def test_frnn_counts_shots_that_cannot_be_used(tmp_path, suite):
     from suite.tasks.frnn import text as shots
 
     source = simulated.make(machines=["near"], shots=12, radii=16, train_share=0.75)
-    shots.write(tmp_path / "shots", "near", source.shots("near"), source.channels, dt=0.005)
+    shots.write_shots(tmp_path / "shots", "near", source.shots("near"), source.channels, dt=0.005)
     (tmp_path / "shots" / "signal_data" / "near" / "lm" / "3.txt").write_text("")
     options = [f"task.sources.archive.options.{value}" for value in ("radii=16", "dt=0.005", "shortest=0")]
     options += [f"task.sources.archive.options.cache_dir={tmp_path / 'cache'}", "task.on_error=skip"]

@@ -3,7 +3,7 @@
 import engines
 import pytest
 
-from suite.contract import sized
+from suite.contract import append_sizes
 from suite.record import record
 from suite.settings.effects import hash_run
 from suite.tasks._data import shapes
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.quick
 
 def test_sizes_are_appended_once():
     samples = {"train": 800, "valid": 100}
-    assert sized("v1", samples) == sized("v1/800-100", samples) == "v1/800-100"
-    assert sized("clicks-1-800-100", samples) == "clicks-1-800-100"
-    assert sized("v1/80-100", samples) == "v1/80-100/800-100"
+    assert append_sizes("v1", samples) == append_sizes("v1/800-100", samples) == "v1/800-100"
+    assert append_sizes("clicks-1-800-100", samples) == "clicks-1-800-100"
+    assert append_sizes("v1/80-100", samples) == "v1/80-100/800-100"
 
 
 def test_a_directory_is_named_by_all_that_changes_a_number():

@@ -61,7 +61,7 @@ def gradients(task: Task, engine: pipeline.Engine) -> tuple[float, dict[str, Any
     """The loss and the gradients of the first step on one device: Σ sum / Σ weight over four micro-batches."""
     batch, seed, step = engine._inputs(task.batch("train", 0, 0, 0, 1), 0)
     params = {name: jnp.asarray(value) for name, value in engine._initial().items()}
-    function = jax.jit(jax.value_and_grad(functools.partial(pipeline.sums, engine.model), has_aux=True))
+    function = jax.jit(jax.value_and_grad(functools.partial(pipeline.sum_losses, engine.model), has_aux=True))
     size = task.batch_size // 4
     parts = [{name: value[first : first + size] for name, value in batch.items()} for first in range(0, 4 * size, size)]
     results = [function(params, part, seed, step) for part in parts]

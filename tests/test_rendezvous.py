@@ -113,7 +113,7 @@ def test_a_host_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("wrong", ["node0", "node0:", ":29400", "node0:http", "node0:0", "node0:70000"])
 def test_an_address_that_is_none(wrong: str) -> None:
-    with pytest.raises(UserError, match="type HOST:PORT, with a port from 1 to 65535"):
+    with pytest.raises(UserError, match="must be HOST:PORT, with a port from 1 to 65535"):
         rendezvous.meet_ranks(0, 2, wrong, 1)
 
 

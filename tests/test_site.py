@@ -297,7 +297,7 @@ def test_a_name_from_outside_never_leaves_the_folder(name, tmp_path):
 
 def test_two_names_never_share_a_file():
     names = ["a", "A", "a/", "a-", "/a", "a.", "", "task", "a" * 60, "a" * 61, "a" * 62]
-    assert len({text.slug(name) for name in names}) == len(names)
+    assert len({text.make_slug(name) for name in names}) == len(names)
 
 
 # ---------------------------------------------------------------------------------------------- the command

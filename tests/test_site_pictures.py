@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from suite.board.groups import rank_results
 from suite.board.sections import make_sections
 from suite.board.site import curves, profile, svg, text
-from suite.board.site.dots import Dots, dots, strip
+from suite.board.site.dots import Dots, draw_dots, draw_strip
 from suite.statistics.leaders import Separation
 from suite.statistics.summary import Observation, summarize_seeds
 
@@ -33,15 +33,15 @@ def marks(picture, name, attribute):
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
 def test_ticks_are_round_and_within_the_range(low, width):
     high = low + width
-    values = svg.ticks(low, high)
+    values = svg.list_ticks(low, high)
     slack = 1e-9 * max(abs(low), abs(high), width)
     assert all(low - slack <= value <= high + slack for value in values) and len(values) <= 7
 
 
 def test_ticks_of_a_known_range():
-    assert svg.ticks(0, 520) == [0, 200, 400]
-    assert svg.ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    assert svg.ticks(3, 3) == [3] and svg.ticks(0, float("inf")) == [0]
+    assert svg.list_ticks(0, 520) == [0, 200, 400]
+    assert svg.list_ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert svg.list_ticks(3, 3) == [3] and svg.list_ticks(0, float("inf")) == [0]
 
 
 def test_a_scale_maps_its_ends_and_keeps_outliers_inside():
@@ -51,11 +51,11 @@ def test_a_scale_maps_its_ends_and_keeps_outliers_inside():
 
 
 def test_coordinates_are_short():
-    assert [svg.coordinate(value) for value in (-0.01, 0.04, 1.0, 2.25, -3.14)] == ["0", "0", "1", "2.2", "-3.1"]
+    assert [svg.format_coordinate(value) for value in (-0.01, 0.04, 1.0, 2.25, -3.14)] == ["0", "0", "1", "2.2", "-3.1"]
 
 
 def test_a_median_stands_in_proportion_with_its_interval_and_seeds():
-    picture = dots([line("kfac", 100, 150, 200, easier=(50,)), line("sgd", 400)], "steps", "label")
+    picture = draw_dots([line("kfac", 100, 150, 200, easier=(50,)), line("sgd", 400)], "steps", "label")
     (kfac, sgd) = marks(picture, "mark", "cx")
     assert (kfac - 110) / (sgd - 110) == pytest.approx(150 / 400, abs=0.01)  # the axis begins at 110
     assert len(marks(picture, "seed", "x1")) == 4 and len(marks(picture, "easier", "cx")) == 1
@@ -64,33 +64,35 @@ def test_a_median_stands_in_proportion_with_its_interval_and_seeds():
 
 
 def test_a_row_that_misses_has_an_arrow_instead_of_a_mark():
-    picture = dots([line("kfac", 100), line("sgd", 400, reached=False)], "steps", "label")
+    picture = draw_dots([line("kfac", 100), line("sgd", 400, reached=False)], "steps", "label")
     assert len(marks(picture, "mark", "cx")) == 1 and picture.count('class="arrow"') == 1
     assert "&gt; 400" in picture
 
 
 def test_frameworks_differ_in_shape_too():
-    picture = dots([line("kfac", 100), line("kfac", 100, backend="jax")], "steps", "label")
+    picture = draw_dots([line("kfac", 100), line("kfac", 100, backend="jax")], "steps", "label")
     assert (
         len(re.findall(r'<circle class="mark"', picture)) == 1 and len(re.findall(r'<path class="mark"', picture)) == 1
     )
 
 
 def test_labels_from_outside_are_escaped_and_shortened():
-    picture = dots([line('<script>"&', 1), line("x" * 500, 2)], "<b>", '"><script>')
+    picture = draw_dots([line('<script>"&', 1), line("x" * 500, 2)], "<b>", '"><script>')
     assert "<script" not in picture and "x" * 16 not in picture
     assert parsed(picture).get("aria-label") == '"><script>'
 
 
 def test_a_strip_shows_the_lowest_median_over_equal_ones():
-    circles = [part for part in parsed(strip({"sgd": 300, "kfac": 300}, "label")).iter() if part.tag.endswith("circle")]
+    circles = [
+        part for part in parsed(draw_strip({"sgd": 300, "kfac": 300}, "label")).iter() if part.tag.endswith("circle")
+    ]
     assert [circle.get("class") for circle in circles] == ["easier", "mark"]
 
 
 def test_a_strip_fills_the_lowest_median_only():
-    picture = strip({"sgd": 520, "kfac": 300}, "label")
+    picture = draw_strip({"sgd": 520, "kfac": 300}, "label")
     assert len(marks(picture, "mark", "cx")) == 1 and marks(picture, "mark", "cx") < marks(picture, "easier", "cx")
-    assert parsed(strip({}, "label")) is not None
+    assert parsed(draw_strip({}, "label")) is not None
 
 
 TARGET = {"metric": "top1", "value": 85.0, "higher_is_better": True}
@@ -107,26 +109,26 @@ def test_a_band_covers_the_steps_that_every_seed_has():
 
 def test_each_optimizer_has_a_panel_with_both_frameworks():
     some = [curve("kfac", [(10, 40.0), (20, 85.0)]), curve("kfac", [(10, 41.0), (20, 85.0)], backend="jax")]
-    panels = curves.panels([*some, curve("sgd", [(10, 20.0), (40, 85.0)])], TARGET, "c1")
+    panels = curves.draw_panels([*some, curve("sgd", [(10, 20.0), (40, 85.0)])], TARGET, "c1")
     assert [name for name, _ in panels] == ["kfac", "sgd"]
     assert panels[0][1].count('class="middle"') == 2 and panels[1][1].count('class="middle"') == 1
     assert all(parsed(picture) is not None for _, picture in panels)
     assert panels[0][1].count('id="c1-all"') == 1 and panels[1][1].count('href="#c1-all"') == 1
-    assert curves.panels([curve("kfac")], TARGET, "c1") == []
+    assert curves.draw_panels([curve("kfac")], TARGET, "c1") == []
 
 
 def test_long_curves_are_thinned_and_keep_their_end():
     points = [(float(step), 1.0) for step in range(1, 100_001)]
-    kept = curves.thinned(points)
+    kept = curves.thin_points(points)
     assert len(kept) <= curves.MOST_POINTS + 1 and kept[0] == points[0] and kept[-1] == points[-1]
-    (panel,) = curves.panels([curves.Curve("kfac", "torch", (points,))], TARGET, "c1")
+    (panel,) = curves.draw_panels([curves.Curve("kfac", "torch", (points,))], TARGET, "c1")
     assert len(panel[1]) < 10_000
 
 
 def test_a_loss_that_explodes_does_not_flatten_the_others():
     down = {"metric": "loss", "value": 0.1, "higher_is_better": False}
     steps = [(step, 1.0 - step / 100) for step in range(1, 91)]
-    (panel,) = curves.panels([curve("kfac", [*steps, (91, 1e30)])], down, "c1")
+    (panel,) = curves.draw_panels([curve("kfac", [*steps, (91, 1e30)])], down, "c1")
     labels = [element.text for element in parsed(panel[1]).iter() if element.get("class") == "tick small"]
     assert "0.5" in labels or "0.4" in labels
 
@@ -141,19 +143,19 @@ def test_the_profile_compares_optimizers_over_ladders():
         *ladder("2", kfac=300, sgd=100),
         *ladder("3", kfac=100, sgd=100, lamb=50),
     ]
-    overview = profile.overview(make_sections(rank_results(results).groups))
+    overview = profile.make_overview(make_sections(rank_results(results).groups))
     assert overview is not None and overview.backend == "torch" and len(overview.ladders) == 3
     assert list(overview.profiles) == ["sgd", "kfac"] and overview.left_out == ("lamb",)
     assert sorted(overview.profiles["kfac"].ratios.values()) == [1, 2, 3]
-    picture = profile.picture(overview)
+    picture = profile.draw_profiles(overview)
     assert "sgd (3/3)" in picture and parsed(picture) is not None
 
 
 def test_few_ladders_make_no_profile():
-    assert profile.overview(make_sections(rank_results([*ladder("1", kfac=100, sgd=200)]).groups)) is None
+    assert profile.make_overview(make_sections(rank_results([*ladder("1", kfac=100, sgd=200)]).groups)) is None
     alone = [some for version in "123" for some in ladder(version, kfac=100)]
-    assert profile.overview(make_sections(rank_results(alone).groups)) is None
-    assert profile.overview([]) is None
+    assert profile.make_overview(make_sections(rank_results(alone).groups)) is None
+    assert profile.make_overview([]) is None
 
 
 def test_labels_of_a_profile_never_cover_each_other():
@@ -163,13 +165,13 @@ def test_labels_of_a_profile_never_cover_each_other():
 
 
 def test_numbers_as_text():
-    assert [text.number(value) for value in (None, "?", 1234.0, 0.123456, 99.5, float("inf"))] == [
+    assert [text.format_number(value) for value in (None, "?", 1234.0, 0.123456, 99.5, float("inf"))] == [
         "", "?", "1,234", "0.1235", "99.5", "∞"
     ]  # fmt: skip
-    assert [text.size(value) for value in (None, 0, 999.7, 1000, 2.5e9, 3e15)] == [
+    assert [text.format_size(value) for value in (None, 0, 999.7, 1000, 2.5e9, 3e15)] == [
         "–", "0 B", "1 kB", "1 kB", "2.5 GB", "3,000 TB"
     ]  # fmt: skip
-    assert text.ratio(Separation(1.5, 1.2, 1.8, True, 0)) == "1.5 × (1.2 to 1.8)"
-    assert text.ratio(Separation(None, 1.2, 1.8, True, 0)).startswith("no ratio")
+    assert text.format_ratio(Separation(1.5, 1.2, 1.8, True, 0)) == "1.5 × (1.2 to 1.8)"
+    assert text.format_ratio(Separation(None, 1.2, 1.8, True, 0)).startswith("no ratio")
     assert text.seeds_hint(Separation(1.5, 0, 9, False, 1)) == "about 1 more seed would separate them"
     assert text.seeds_hint(Separation(1.5, 0, 9, False, None)) == "more than 200 more seeds, if ever"

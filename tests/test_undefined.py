@@ -76,9 +76,9 @@ def test_every_reader_of_metrics_takes_an_undefined_one(capsys):
 
 def test_state_that_is_not_finite_comes_back_from_a_checkpoint(tmp_path):
     state = {"best": float("inf"), "last": float("nan"), "some": [float("-inf"), 0.5]}
-    packed = tree.pack(state, {}, "run", lambda value: None)
+    packed = tree.pack_tree(state, {}, "run", lambda value: None)
     read = json.loads(json.dumps(packed, allow_nan=False), parse_constant=pytest.fail)
-    found = tree.unpack(read, {}, lambda array: array)
+    found = tree.unpack_tree(read, {}, lambda array: array)
     assert found["best"] == float("inf") and np.isnan(found["last"]) and found["some"] == [float("-inf"), 0.5]
     rest = {"tree": packed}
     checkpoint.save_checkpoint(

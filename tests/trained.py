@@ -124,7 +124,7 @@ class Parallel(Case):
 
 def measured(cases: Mapping[str, Case], job: Mapping[str, Any], slowest: Callable[[float], float]) -> dict[str, Any]:
     """Rounds in which the cases take turns."""
-    from testbed import sent
+    from testbed import count_sent
 
     found: dict[str, Any] = {
         name: {"seconds": [], "exchange": [], "code": [], "inside": [], "kernel": []} for name in cases
@@ -135,14 +135,14 @@ def measured(cases: Mapping[str, Case], job: Mapping[str, Any], slowest: Callabl
                 found[name]["before"] = case.engine.facts()["bytes"]
             case.settle()
             slowest(0.0)  # nobody begins before all are here
-            before, began = sent(), time.perf_counter()
+            before, began = count_sent(), time.perf_counter()
             for _ in range(job["steps"]):
                 case.step()
             case.settle()
             seconds = slowest((time.perf_counter() - began) / job["steps"])
             if number:
                 found[name]["seconds"].append(seconds)
-                found[name]["kernel"].append((sent() - before) / job["steps"])
+                found[name]["kernel"].append((count_sent() - before) / job["steps"])
     for name, case in cases.items():
         before, after = found[name].pop("before"), case.engine.facts()["bytes"]
         count = job["rounds"] * job["steps"]

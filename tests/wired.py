@@ -85,18 +85,18 @@ class Task:
 
 def measured(rounds: int, once: Callable[[], Any], meet: Callable[[], Any]) -> dict[str, Any]:
     """Kernel bytes of one round, the least of some, and the seconds of each; counted while nothing else is sent."""
-    from testbed import sent
+    from testbed import count_sent
 
     once()
     seconds, kernel = [], []
     for _ in range(rounds):
         meet()
         time.sleep(QUIET)
-        before, began = sent(), time.perf_counter()
+        before, began = count_sent(), time.perf_counter()
         once()
         seconds.append(time.perf_counter() - began)
         time.sleep(2 * QUIET)  # acknowledgements, and another rank of this host that is not done yet
-        kernel.append(sent() - before)
+        kernel.append(count_sent() - before)
     return {"seconds": seconds, "kernel": min(kernel)}
 
 

@@ -19,7 +19,7 @@ def _same(part: Any) -> Any:
     return part
 
 
-def level(combine: Combine, transform: Transform, parts: Sequence[Any]) -> Any:
+def combine_parts(combine: Combine, transform: Transform, parts: Sequence[Any]) -> Any:
     """Combine arrays of equal length one after another."""
     combined = transform(parts[0])
     for part in parts[1:]:
@@ -27,8 +27,8 @@ def level(combine: Combine, transform: Transform, parts: Sequence[Any]) -> Any:
     return combined
 
 
-def fold(
-    xp: Any, values: Any, combine: Combine, transform: Transform = _same, level: Callable[..., Any] = level
+def fold_values(
+    xp: Any, values: Any, combine: Combine, transform: Transform = _same, level: Callable[..., Any] = combine_parts
 ) -> Any:
     """Reduce the last axis of (…, n) values, n at least 1, to (…).
 

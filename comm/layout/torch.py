@@ -16,12 +16,12 @@ def _places(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return row * n + column, back.flatten()
 
 
-def pack(stack: Tensor) -> Tensor:
+def pack_triangles(stack: Tensor) -> Tensor:
     """Symmetric matrices (m, n, n) to their lower triangles (m, n (n + 1) / 2)."""
     return stack.flatten(1)[:, _places(stack.shape[1], stack.device)[0]]
 
 
-def unpack(rows: Tensor) -> Tensor:
+def unpack_triangles(rows: Tensor) -> Tensor:
     """Lower triangles (m, n (n + 1) / 2) to the symmetric matrices (m, n, n)."""
     n = int((2 * rows.shape[1]) ** 0.5)
     return rows[:, _places(n, rows.device)[1]].unflatten(1, (n, n))

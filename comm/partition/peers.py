@@ -10,7 +10,7 @@ class PeerLost(RuntimeError):
     """Another rank of the pipeline ended, or did not answer before the deadline."""
 
 
-def met(peer: str, exchange: Callable[[], Result]) -> Result:
+def guard_exchange(peer: str, exchange: Callable[[], Result]) -> Result:
     """Return the result of an exchange with a peer.
 
     Args:

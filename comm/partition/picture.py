@@ -46,7 +46,9 @@ def draw_plan(plan: Plan) -> str:
         An SVG file; the same plan gives the same text.
     """
     table = str(plan).splitlines()[len(plan.stages) + 1 :]
-    parts = [svg.text(MARGIN, 24 + 18 * number, line, "" if number else "name") for number, line in enumerate(table)]
+    parts = [
+        svg.draw_text(MARGIN, 24 + 18 * number, line, "" if number else "name") for number, line in enumerate(table)
+    ]
     top = 24 + 18 * len(table) + 4
     rows = -(-len(plan.stages) // COLUMNS)
     left = MARGIN + (GAP if rows > 1 else 0)  # room for the arrows that begin a row
@@ -57,29 +59,29 @@ def draw_plan(plan: Plan) -> str:
     parts += _timeline(plan, below)
     height = below + ROW * len(plan.stages) + 68
     label = escape(f"{len(plan.stages)} stages of a pipeline and the timeline of one step")
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {svg.coordinate(height)}" role="img"'
-    page = f'<rect class="page" width="{WIDTH}" height="{svg.coordinate(height)}"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {svg.format_coordinate(height)}" role="img"'
+    page = f'<rect class="page" width="{WIDTH}" height="{svg.format_coordinate(height)}"/>'
     return f'{head} aria-label="{label}">\n<style>\n{STYLE}\n</style>\n' + "\n".join([page, *parts]) + "\n</svg>\n"
 
 
 def _stage(plan: Plan, stage: Stage, number: int, x: float, y: float) -> list[str]:
     """Return the box of a stage, with an arrow that brings what it receives."""
-    parts = [svg.box(x, y, BOX, TALL, "stage")]
+    parts = [svg.draw_box(x, y, BOX, TALL, "stage")]
     if number:
-        parts.append(svg.text(x - GAP / 2, y + TALL / 2 - 8, format_size(stage.received), "tick", "middle"))
-        parts.append(svg.arrow(x - GAP + 4, x - 4, y + TALL / 2))
+        parts.append(svg.draw_text(x - GAP / 2, y + TALL / 2 - 8, format_size(stage.received), "tick", "middle"))
+        parts.append(svg.draw_arrow(x - GAP + 4, x - 4, y + TALL / 2))
     devices = stage.replicas * plan.pipelines
-    lines = [svg.shorten(stage.first, LETTERS)]
-    lines += [f"to {svg.shorten(stage.last, LETTERS - 3)}"] if stage.last != stage.first else []
-    parts.append(svg.text(x + 8, y + 18, f"stage {number} · {devices} device{'s' if devices > 1 else ''}", "name"))
-    parts += [svg.text(x + 8, y + 35 + 14 * index, line, "tick") for index, line in enumerate(lines)]
-    parts.append(svg.text(x + 8, y + 68, f"parameters {format_size(stage.parameters)}"))
-    parts.append(svg.text(x + 8, y + 84, f"memory {format_size(stage.memory)}"))
+    lines = [svg.shorten_text(stage.first, LETTERS)]
+    lines += [f"to {svg.shorten_text(stage.last, LETTERS - 3)}"] if stage.last != stage.first else []
+    parts.append(svg.draw_text(x + 8, y + 18, f"stage {number} · {devices} device{'s' if devices > 1 else ''}", "name"))
+    parts += [svg.draw_text(x + 8, y + 35 + 14 * index, line, "tick") for index, line in enumerate(lines)]
+    parts.append(svg.draw_text(x + 8, y + 68, f"parameters {format_size(stage.parameters)}"))
+    parts.append(svg.draw_text(x + 8, y + 84, f"memory {format_size(stage.memory)}"))
     if plan.limit:
         share = min(stage.memory / plan.limit, 1.0)
-        parts.append(svg.text(x + BOX - 8, y + 84, format_size(plan.limit), "limit", "end"))
-        parts.append(svg.box(x + 8, y + 90, BOX - 16, 7, "room"))
-        parts.append(svg.box(x + 8, y + 90, (BOX - 16) * share, 7, "used"))
+        parts.append(svg.draw_text(x + BOX - 8, y + 84, format_size(plan.limit), "limit", "end"))
+        parts.append(svg.draw_box(x + 8, y + 90, BOX - 16, 7, "room"))
+        parts.append(svg.draw_box(x + 8, y + 90, (BOX - 16) * share, 7, "used"))
     return parts
 
 
@@ -90,22 +92,28 @@ def _timeline(plan: Plan, top: float) -> list[str]:
     scale = (right - left) / plan.seconds if plan.seconds else 0.0
     bottom = top + ROW * len(plan.stages)
     parts = []
-    for tick in svg.ticks(1e3 * plan.seconds):
+    for tick in svg.list_ticks(1e3 * plan.seconds):
         x = left + tick / 1e3 * scale
-        parts.append(svg.line(x, top - 4, x, bottom, "grid"))
-        parts.append(svg.text(x, bottom + 14, f"{tick:g}", "tick", "middle"))
-    parts.append(svg.text(MARGIN, bottom + 14, "ms", "tick"))
+        parts.append(svg.draw_line(x, top - 4, x, bottom, "grid"))
+        parts.append(svg.draw_text(x, bottom + 14, f"{tick:g}", "tick", "middle"))
+    parts.append(svg.draw_text(MARGIN, bottom + 14, "ms", "tick"))
     for number, stage in enumerate(plan.stages):
         y = top + ROW * number
-        parts += [svg.text(MARGIN, y + 14, f"stage {number}", "tick"), svg.bars([(left, right)], y, BAR, "track")]
+        parts += [
+            svg.draw_text(MARGIN, y + 14, f"stage {number}", "tick"),
+            svg.draw_bars([(left, right)], y, BAR, "track"),
+        ]
         spans = _spans(stage, [run for run in times.runs if (run.stage, run.replica) == (number, 0)])
         parts += _row([span.placed(left, scale) for span in spans], y)
     x = float(left)
     for kind, words in KINDS.items():
-        parts.append(svg.box(x, bottom + 26, 12, 12, kind))
-        parts.append(svg.text(x + 18, bottom + 36, words, "tick"))
+        parts.append(svg.draw_box(x, bottom + 26, 12, 12, kind))
+        parts.append(svg.draw_text(x + 18, bottom + 36, words, "tick"))
         x += 34 + 6.5 * len(words)
-    parts += [svg.text(right, bottom + 36, TIMES, "tick", "end"), svg.text(right, bottom + 52, MEMORY, "tick", "end")]
+    parts += [
+        svg.draw_text(right, bottom + 36, TIMES, "tick", "end"),
+        svg.draw_text(right, bottom + 52, MEMORY, "tick", "end"),
+    ]
     return [part for part in parts if part]
 
 
@@ -139,6 +147,8 @@ def _spans(stage: Stage, runs: Sequence[Run]) -> list[Span]:
 
 def _row(spans: Sequence[Span], y: float) -> list[str]:
     """Return the bars of one device, whose spans are coordinates, with numbers where there is room."""
-    parts = [svg.bars([(span.start, span.end) for span in spans if span.kind == kind], y, BAR, kind) for kind in KINDS]
+    parts = [
+        svg.draw_bars([(span.start, span.end) for span in spans if span.kind == kind], y, BAR, kind) for kind in KINDS
+    ]
     wide = [span for span in spans if span.label and span.end - span.start >= DIGITS * len(span.label)]
-    return parts + [svg.text((span.start + span.end) / 2, y + 13, span.label, "number", "middle") for span in wide]
+    return parts + [svg.draw_text((span.start + span.end) / 2, y + 13, span.label, "number", "middle") for span in wide]

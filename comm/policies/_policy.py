@@ -145,13 +145,13 @@ class Estimate:
         return self.value - other.value > MARGIN * math.hypot(self.spread, other.spread)
 
 
-def largest(estimates: Mapping[str, Estimate]) -> str:
+def choose_largest(estimates: Mapping[str, Estimate]) -> str:
     """Return the mode with the largest estimate among those above the first mode's, or else the first mode."""
     first = next(iter(estimates))
     above = [mode for mode, estimate in estimates.items() if estimate.above(estimates[first])]
     return max(above, key=lambda mode: estimates[mode].value, default=first)
 
 
-def smallest(estimates: Mapping[str, Estimate]) -> str:
+def choose_smallest(estimates: Mapping[str, Estimate]) -> str:
     """Return the mode with the smallest estimate among those below the first mode's, or else the first mode."""
-    return largest({mode: Estimate(-estimate.value, estimate.spread) for mode, estimate in estimates.items()})
+    return choose_largest({mode: Estimate(-estimate.value, estimate.spread) for mode, estimate in estimates.items()})

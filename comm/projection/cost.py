@@ -59,7 +59,9 @@ class Cost:
         return latency, sending, self.coded / network.codec
 
 
-def cost(item: Entry, place: Place, network: Network, *, coded: bool = False, talking: int | None = None) -> Cost:
+def compute_cost(
+    item: Entry, place: Place, network: Network, *, coded: bool = False, talking: int | None = None
+) -> Cost:
     """Messages and bytes of one collective.
 
     Args:
@@ -97,7 +99,7 @@ def cost(item: Entry, place: Place, network: Network, *, coded: bool = False, ta
     return replace(result, coded=(1 + received) * size if coded else 0.0)
 
 
-def seconds(
+def sum_seconds(
     entries: Iterable[Entry],
     place: Place,
     network: Network,
@@ -123,7 +125,7 @@ def seconds(
     return total
 
 
-def crossing(entries: Iterable[Entry], place: Place, network: Network) -> float:
+def count_crossing(entries: Iterable[Entry], place: Place, network: Network) -> float:
     """Bytes that all ranks of one host send to other hosts; the host is in the middle of a ring or tree."""
     together = replace(network, outer=replace(network.outer, shared=True))
     collectives = _collectives(entries, place, together, lambda item: False)
@@ -138,7 +140,7 @@ def _collectives(
     for (operation, _, _), items in itertools.groupby(entries, lambda item: (item.operation, item.name, item.level)):
         if operation in ("to_first", "broadcast"):
             talking = 1 if operation == "to_first" else place.locals
-        yield [cost(item, place, network, coded=coded(item), talking=talking) for item in items]
+        yield [compute_cost(item, place, network, coded=coded(item), talking=talking) for item in items]
 
 
 @dataclass(frozen=True)

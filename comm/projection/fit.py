@@ -10,7 +10,7 @@ from suite.contract import UserError
 Point = tuple[float, float, float]  # messages, bytes, seconds
 
 
-def fit(points: Sequence[Point], *, shared: bool = False) -> Level:
+def fit_level(points: Sequence[Point], *, shared: bool = False) -> Level:
     """Latency and bandwidth of one level from measured collectives.
 
     Args:

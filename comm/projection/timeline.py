@@ -1,8 +1,8 @@
 """The projected time of a step, from jobs on two lines: the device, and the channel, which sends in order.
 
-The schedules in `comm/schedules` offer `sync`, `overlap` and `double_buffering` of this file as `projected`. Forward
-takes a third of the time of forward and backward together, because backward has two matrix products for each product of
-forward (for the gradients of the inputs and of the weights).
+The schedules in `comm/schedules` offer `project_sync`, `project_overlap` and `project_double_buffering` of this file
+as `projected`. Forward takes a third of the time of forward and backward together, because backward has two matrix
+products for each product of forward (for the gradients of the inputs and of the weights).
 """
 
 import itertools
@@ -23,7 +23,7 @@ class Job:
     after: tuple[str, ...] = ()
 
 
-def ends(jobs: Iterable[Job]) -> dict[str, float]:
+def compute_ends(jobs: Iterable[Job]) -> dict[str, float]:
     """Return the time at which each job ends, by name, in seconds.
 
     A line runs its jobs in the given order; `after` may only name earlier jobs.
@@ -126,12 +126,12 @@ def step(
     return Step(FORWARD * compute, buckets, refreshes, contention)
 
 
-def sync(parts: Step) -> float:
+def project_sync(parts: Step) -> float:
     """Seconds of a step that computes and communicates one after the other."""
     return parts.compute + parts.travel
 
 
-def overlap(parts: Step) -> float:
+def project_overlap(parts: Step) -> float:
     """Seconds of a step that sends each bucket and each stack of statistics during backward.
 
     Sending starts when backward has filled the bucket or stack and the previous one has arrived.
@@ -149,7 +149,7 @@ def overlap(parts: Step) -> float:
         jobs.append(Job(f"work/{number}", "device", item.work, (f"owners/{number}",)))
         jobs.append(Job(f"gather/{number}", "channel", item.gather, (f"work/{number}",)))
         last = (f"gather/{number}",)
-    return _contended(parts, max(ends(jobs).values()))
+    return _contended(parts, max(compute_ends(jobs).values()))
 
 
 def _filled(parts: Step) -> list[tuple[float, float]]:
@@ -165,10 +165,10 @@ def _filled(parts: Step) -> list[tuple[float, float]]:
 
 def _contended(parts: Step, end: float) -> float:
     """Return the end of the step plus the time that is lost while the device and the channel are both busy."""
-    return end + parts.contention * (sync(parts) - end)
+    return end + parts.contention * (project_sync(parts) - end)
 
 
-def double_buffering(parts: Step) -> float:
+def project_double_buffering(parts: Step) -> float:
     """Seconds of a step that sends the last step's gradients during forward and backward; refreshes follow both."""
     travel = sum(bucket.travel for bucket in parts.buckets)
     work = sum(item.work for item in parts.refreshes)

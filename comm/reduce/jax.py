@@ -105,7 +105,7 @@ class Reduce:
         if self.world == 1:
             return stack
         if symmetric and self.channels.symmetric:
-            return layout.unpack(self.to_owners(name, layout.pack(stack), owners))
+            return layout.unpack_triangles(self.to_owners(name, layout.pack_triangles(stack), owners))
         channel = self.channels.factors
         if as_mean(owners, self.world):
             mean = channel.topology.mean(name, stack.reshape(-1), **self._parts(channel))
@@ -120,7 +120,7 @@ class Reduce:
         if self.world == 1:
             return slices
         if symmetric and self.channels.symmetric and not exact:
-            return layout.unpack(self.gather(name, layout.pack(slices), owners))
+            return layout.unpack_triangles(self.gather(name, layout.pack_triangles(slices), owners))
         channel, own = self.channels.factors, self._own(owners)
         if exact:
             gathered = self.transport.all_gather(name, slices)

@@ -7,8 +7,8 @@ from suite.comm.transport.jax import Transport
 from suite.contract import Rows
 
 
-def fetch(name: str, table: Array, ids: Array, transport: Transport) -> Array:
-    """Return the rows of the table that this rank's samples name; see `suite.comm.tables.torch.fetch`."""
+def fetch_rows(name: str, table: Array, ids: Array, transport: Transport) -> Array:
+    """Return the rows of the table that this rank's samples name; see `suite.comm.tables.torch.fetch_rows`."""
     if transport.world == 1:
         return table[ids]
     local = transport.all_gather(name, ids) - transport.rank * len(table)
@@ -21,7 +21,7 @@ def fetch(name: str, table: Array, ids: Array, transport: Transport) -> Array:
     return total
 
 
-def gradient(name: str, ids: Array, rows: Array, table: Array, transport: Transport) -> Rows:
+def sum_gradient(name: str, ids: Array, rows: Array, table: Array, transport: Transport) -> Rows:
     """Return the gradient of this rank's rows, summed over ranks; an id may occur several times.
 
     Rows of other owners are kept as zeros at row 0, because shapes must not depend on values.

@@ -6,7 +6,7 @@ from torch import Tensor
 from suite.comm.transport.torch import Transport
 
 
-def fetch(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor:
+def fetch_rows(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor:
     """Return the rows of the table that this rank's samples name.
 
     Args:
@@ -27,13 +27,13 @@ def fetch(name: str, table: Tensor, ids: Tensor, transport: Transport) -> Tensor
     return received.wait().sum(0)  # of each row, one term is not zero
 
 
-def gradient(name: str, ids: Tensor, rows: Tensor, table: Tensor, transport: Transport) -> Tensor:
+def sum_gradient(name: str, ids: Tensor, rows: Tensor, table: Tensor, transport: Transport) -> Tensor:
     """Return this rank's rows' gradient, summed over ranks: a sparse (k, d) tensor, as torch's optimizers accept it.
 
     Args:
         name: of the table, for the ledger.
-        ids: (n, …) integers, as given to `fetch`.
-        rows: (n, …, d), the gradient of what `fetch` returned.
+        ids: (n, …) integers, as given to `fetch_rows`.
+        rows: (n, …, d), the gradient of what `fetch_rows` returned.
         table: this rank's (k, d) rows.
         transport: sends the bytes and counts them.
     """

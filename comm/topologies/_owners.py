@@ -3,7 +3,7 @@
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoders, Handle, Transport, Value
 from suite.comm.exchange import gather_rows, scatter_rows
-from suite.comm.transport import Entry, entry
+from suite.comm.transport import Entry, make_entry
 
 
 def to_owners(
@@ -34,9 +34,9 @@ def to_owners_traffic(
     name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int
 ) -> list[Entry]:
     """Return what `to_owners` sends of (world, count) values."""
-    return [entry("all_to_all", name, "", world * payload, world) for payload in channel.payloads(count, itemsize)]
+    return [make_entry("all_to_all", name, "", world * payload, world) for payload in channel.payloads(count, itemsize)]
 
 
 def gather_traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, locals: int) -> list[Entry]:
     """Return what `gather` sends of a rank's (count,) values."""
-    return [entry("all_gather", name, "", payload, world) for payload in channel.payloads(count, itemsize)]
+    return [make_entry("all_gather", name, "", payload, world) for payload in channel.payloads(count, itemsize)]

@@ -24,7 +24,7 @@ class Entry:
     level: str = "flat"  # which ranks take part: "flat" all, "inner" those of one host, "outer" one of each host
 
 
-def entry(operation: str, name: str, dtype: str, payload: int, world: int, level: str = "flat") -> Entry:
+def make_entry(operation: str, name: str, dtype: str, payload: int, world: int, level: str = "flat") -> Entry:
     """Return the ledger's entry for a collective whose operand has `payload` bytes on this rank."""
     sent = {
         "all_reduce": 2 * (world - 1) * payload // world,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from suite.comm.transport import Entry, entry
+from suite.comm.transport import Entry, make_entry
 from suite.contract import UserError
 
 
@@ -117,7 +117,7 @@ class Transport:
 
     def _count(self, operation: str, name: str, value: Array) -> None:
         size = value.size * value.dtype.itemsize
-        self.entries.append(entry(operation, name, str(value.dtype), size, self.world, self.level))
+        self.entries.append(make_entry(operation, name, str(value.dtype), size, self.world, self.level))
 
     def all_reduce(self, name: str, value: Array) -> Array:
         """Return the sum over ranks, in the array's own type."""

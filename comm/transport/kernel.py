@@ -9,7 +9,7 @@ VARIABLE = "SUITE_TESTBED"  # environment variable that is set on these hosts; a
 QUIET = 0.05  # seconds without a byte sent, after which the queue is taken to be empty
 
 
-def sent(devices: str | None = None) -> int:
+def count_sent(devices: str | None = None) -> int:
     """Return the bytes that a host (a network namespace) has sent so far, headers included.
 
     The count is read from /proc/net/dev, because /sys/class/net shows the outer namespace unless it is mounted again.
@@ -31,7 +31,7 @@ class Counter:
     """Counts the bytes that this process's host sends from now on."""
 
     def __init__(self) -> None:
-        self.before = sent()
+        self.before = count_sent()
 
     @staticmethod
     def here() -> "Counter | None":
@@ -41,7 +41,7 @@ class Counter:
     def total(self) -> int:
         """Return the bytes sent so far, after the queue of a slow link is empty, or after ten seconds."""
         until, last = time.monotonic() + 10, -1
-        while (now := sent()) != last and time.monotonic() < until:
+        while (now := count_sent()) != last and time.monotonic() < until:
             last = now
             time.sleep(QUIET)
         return now - self.before

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from suite.comm.transport import Ledger, entry
+from suite.comm.transport import Ledger, make_entry
 from suite.comm.transport.torch_checksums import Checksums
 
 # renamed in torch 2.13
@@ -118,7 +118,7 @@ class Transport:
         if self.before:
             self.before()
         dtype, size = str(value.dtype).removeprefix("torch."), value.numel() * value.element_size()
-        self.ledger.add([entry(operation, name, dtype, size, self.world, self.level)])
+        self.ledger.add([make_entry(operation, name, dtype, size, self.world, self.level)])
 
     def _member(self, rank: int) -> int:
         """Return the number in the whole world of a rank of this group."""

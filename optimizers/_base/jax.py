@@ -71,24 +71,24 @@ class Optimizer(optax.GradientTransformationExtraArgs):
         everything = any(kind.kind is inspect.Parameter.VAR_KEYWORD for kind in parameters.values())
 
         def begin(params: Any) -> Any:
-            state = init(named(params))
-            return {"hyper": hyper(**values_by_name)} | state if values_by_name else state
+            state = init(name_leaves(params))
+            return {"hyper": make_hyperparameters(**values_by_name)} | state if values_by_name else state
 
         def change(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
             if params is None:
                 raise UserError("update(grads, state): the parameters are missing; call update(grads, state, params)")
             if injected:
-                state = state | {"hyper": state["hyper"] | hyper(**injected)}
+                state = state | {"hyper": state["hyper"] | make_hyperparameters(**injected)}
             # other members of an optax.chain may take further arguments
             known = {name: value for name, value in extra.items() if everything or name in parameters}
-            values, structure = named(params), jax.tree.structure(params)
+            values, structure = name_leaves(params), jax.tree.structure(params)
 
             def unnamed(by_name: Mapping[str, Any]) -> Any:
                 return jax.tree.unflatten(structure, [by_name[name] for name in values])
 
             if evaluate := known.get("evaluate"):
                 known["evaluate"] = lambda weights, **options: evaluate(unnamed(weights), **options)
-            changes, state = update(named(updates), state, values, **known)
+            changes, state = update(name_leaves(updates), state, values, **known)
             return unnamed(changes), state
 
         self = super().__new__(cls, begin, change)
@@ -97,7 +97,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
         return self
 
 
-def named(values: Any) -> dict[str, Any]:
+def name_leaves(values: Any) -> dict[str, Any]:
     """Name a tree's leaves by path, such as `layer.weight`; bfloat16 and float16 in float32. `Rows` are leaves.
 
     Raises:
@@ -114,7 +114,7 @@ def _widened(value: Any) -> Any:
     return value.astype(jnp.float32) if not isinstance(value, Rows) and value.dtype in NARROW else value
 
 
-def shaped(build: Callable[[Mapping[str, Any]], Optimizer], shapes: Mapping[str, Any] | None) -> Optimizer:
+def build_for_shapes(build: Callable[[Mapping[str, Any]], Optimizer], shapes: Mapping[str, Any] | None) -> Optimizer:
     """Build an optimizer for parameters of given shapes.
 
     Args:
@@ -134,7 +134,7 @@ def shaped(build: Callable[[Mapping[str, Any]], Optimizer], shapes: Mapping[str,
     return Optimizer(lambda params: of(params).init(params), update)
 
 
-def settled(declared: type[Values], optimizer: str, values: Mapping[str, Any], **arguments: Any) -> Values:
+def validate_settings(declared: type[Values], optimizer: str, values: Mapping[str, Any], **arguments: Any) -> Values:
     """Check an optimizer's settings. Those that may change while training may be jax arrays, which are not checked.
 
     Args:
@@ -151,7 +151,7 @@ def settled(declared: type[Values], optimizer: str, values: Mapping[str, Any], *
     """
     fixed = declared.names(scheduled=False)
     compiled_for = arguments | {name: value for name, value in values.items() if name in fixed}
-    if static := [name for name, value in compiled_for.items() if traced(value)]:
+    if static := [name for name, value in compiled_for.items() if is_traced(value)]:
         listed = "".join(f'"{name}", ' for name in static).strip()
         raise UserError(
             f"{optimizer}: {', '.join(static)}: cannot be traced, because the step is compiled for one value; with "
@@ -166,26 +166,26 @@ def settled(declared: type[Values], optimizer: str, values: Mapping[str, Any], *
     return declared.given(numbers).model_copy(update=arrays)
 
 
-def schedulable(settings: Declared) -> dict[str, Any]:
+def list_schedulable(settings: Declared) -> dict[str, Any]:
     """List the settings that may change while training, if the state has a velocity only with momentum.
 
-    A momentum of 0 is left out, because it may not change (see `still`).
+    A momentum of 0 is left out, because it may not change (see `check_momentum`).
     """
     values = settings.scheduled()
-    return {name: value for name, value in values.items() if name != "momentum" or live(value)}
+    return {name: value for name, value in values.items() if name != "momentum" or may_be_nonzero(value)}
 
 
-def traced(value: Any) -> bool:
+def is_traced(value: Any) -> bool:
     """Return whether a setting's value is traced, and so is unknown while a step is compiled."""
     return isinstance(value, Tracer)
 
 
-def live(value: Any) -> bool:
+def may_be_nonzero(value: Any) -> bool:
     """Return whether a setting is not 0, or is an array, whose value may change."""
     return isinstance(value, Array) or bool(value)
 
 
-def unseen(optimizer: str) -> UserError:
+def make_statistics_error(optimizer: str) -> UserError:
     """Return the error for an update that lacks the layers' statistics."""
     return UserError(
         f"{optimizer} needs statistics of its layers beside the gradient; use 'from suite.engine.jax_alone import "
@@ -249,12 +249,12 @@ def after_programs(
     return lax.switch(chosen[place], branches, state)
 
 
-def hyper(**values: float | Array) -> dict[str, Array]:
+def make_hyperparameters(**values: float | Array) -> dict[str, Array]:
     """Hyper-parameters as state: scalars of the default floating-point type."""
     return {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
 
 
-def still(settings: dict[str, Array]) -> None:
+def check_momentum(settings: dict[str, Array]) -> None:
     """Check that the momentum of an optimizer that started with momentum 0, and so without a velocity, has not changed.
 
     Args:
@@ -269,13 +269,13 @@ def still(settings: dict[str, Array]) -> None:
         )
 
 
-def local(value: Array) -> np.ndarray:
+def read_local_slices(value: Array) -> np.ndarray:
     """This process's slices of an array that is split along its leading axis, as a NumPy copy."""
     return np.concatenate([np.asarray(shard.data) for shard in _slices(value)])
 
 
-def with_local(value: Array, slices: np.ndarray) -> Array:
-    """Return the array with this process's slices replaced by `slices`, which are shaped as the result of `local`."""
+def replace_local_slices(value: Array, slices: np.ndarray) -> Array:
+    """Return the array with this process's slices replaced by others, shaped as `read_local_slices` returns them."""
     shards = _slices(value)
     parts = np.split(slices.astype(value.dtype), len(shards))
     placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, shards, strict=True)]
@@ -286,7 +286,7 @@ def _slices(value: Array) -> list[Any]:
     return sorted(value.addressable_shards, key=lambda shard: shard.index[0].start or 0)
 
 
-def dense(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:
+def densify_gradients(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:
     """Return the gradients as arrays; `Rows`, the gradient of a table, is expanded with zeros."""
     return {
         name: jnp.zeros_like(params[name]).at[grad.ids].add(grad.values) if isinstance(grad, Rows) else grad
@@ -294,13 +294,15 @@ def dense(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:
     }
 
 
-def merged(rows: Rows) -> Rows:
+def merge_rows(rows: Rows) -> Rows:
     """Sum the rows of equal ids, so that rows can be squared; padded to (m,) and (m, d) with zeros at id 0."""
     ids, place = jnp.unique(rows.ids, size=len(rows.ids), fill_value=0, return_inverse=True)
     return Rows(ids, jnp.zeros_like(rows.values).at[place.reshape(-1)].add(rows.values))
 
 
-def decayed(grads: dict[str, Array], params: dict[str, Array], weight_decay: Array | float) -> dict[str, Array]:
+def add_weight_decay(
+    grads: dict[str, Array], params: dict[str, Array], weight_decay: Array | float
+) -> dict[str, Array]:
     """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) have none.
 
     Goyal et al. 2017, §5.3: no decay on batch normalisation's coefficients.
@@ -308,7 +310,7 @@ def decayed(grads: dict[str, Array], params: dict[str, Array], weight_decay: Arr
     return {name: grad + weight_decay * params[name] if grad.ndim > 1 else grad for name, grad in grads.items()}
 
 
-def forget(state: dict[str, Any], moved: dict[str, Array], *names: str) -> dict[str, Any]:
+def reset_blocks(state: dict[str, Any], moved: dict[str, Array], *names: str) -> dict[str, Any]:
     """Set state to zero for blocks of parameters that have moved.
 
     Args:

@@ -88,46 +88,46 @@ def _placed(value: Any, device: torch.device) -> Any:
 
 
 # ------------------------------------------------------------------------------- parameters and their gradients
-def present(parameters: list[Tensor]) -> list[Tensor]:
+def select_with_gradient(parameters: list[Tensor]) -> list[Tensor]:
     """Return the parameters that have a gradient."""
     return [parameter for parameter in parameters if parameter.grad is not None]
 
 
-def zeros(parameter: Tensor) -> Tensor:
+def make_zero_state(parameter: Tensor) -> Tensor:
     """Return zeros of a parameter's shape, in the type of its state."""
-    return torch.zeros_like(parameter, dtype=wide(parameter.dtype))
+    return torch.zeros_like(parameter, dtype=widen_type(parameter.dtype))
 
 
-def wide(kind: torch.dtype) -> torch.dtype:
+def widen_type(kind: torch.dtype) -> torch.dtype:
     """Return the type of the state and of the update of a parameter of type `kind`."""
     return torch.float32 if kind in NARROW else kind
 
 
 @contextlib.contextmanager
-def weights(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+def edit_weights(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
     """Yield values of the parameters to change in place.
 
     Parameters in bfloat16 and float16 are replaced by float32 copies, which are rounded into them at the end.
     """
-    values = [parameter.to(wide(parameter.dtype)) for parameter in parameters]  # no copies of wide parameters
+    values = [parameter.to(widen_type(parameter.dtype)) for parameter in parameters]  # no copies of wide parameters
     yield values
     for parameter, value in zip(parameters, values, strict=True):
         if value is not parameter:
             parameter.copy_(value)
 
 
-def dense(parameters: list[Tensor]) -> list[Tensor]:
+def densify_gradients(parameters: list[Tensor]) -> list[Tensor]:
     """Return the gradients that exist, dense; those in bfloat16 and float16 in float32."""
     gradients = []
     for parameter in parameters:
         if parameter.grad is not None:
             if parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.to_dense()
-            gradients.append(parameter.grad.to(wide(parameter.grad.dtype)))
+            gradients.append(parameter.grad.to(widen_type(parameter.grad.dtype)))
     return gradients
 
 
-def decayed(gradients: list[Tensor], parameters: list[Tensor], weight_decay: float) -> list[Tensor]:
+def add_weight_decay(gradients: list[Tensor], parameters: list[Tensor], weight_decay: float) -> list[Tensor]:
     """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) have none.
 
     Goyal et al. 2017, §5.3: no decay on batch normalisation's coefficients. The given tensors are not changed.
@@ -138,7 +138,7 @@ def decayed(gradients: list[Tensor], parameters: list[Tensor], weight_decay: flo
     return [torch.add(g, p, alpha=weight_decay) if p.ndim > 1 else g for g, p in pairs]
 
 
-def names(optimizer: torch.optim.Optimizer) -> dict[Tensor, str]:
+def name_parameters(optimizer: torch.optim.Optimizer) -> dict[Tensor, str]:
     """Return the name of each parameter: the given name, or its index among all parameters."""
     params = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     given = [name for group in optimizer.param_groups for name in group.get("param_names", ())]
@@ -172,7 +172,7 @@ def one_rank(optimizer: torch.optim.Optimizer, world: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ counted updates
-def counter(optimizer: Optimizer, name: str) -> Tensor:
+def ensure_step_counter(optimizer: Optimizer, name: str) -> Tensor:
     """Return the number of updates so far, `state[name]["steps"]`, a float64 scalar."""
     if name not in optimizer.state:
         device = optimizer.param_groups[0]["params"][0].device
@@ -180,9 +180,9 @@ def counter(optimizer: Optimizer, name: str) -> Tensor:
     return optimizer.state[name]["steps"]
 
 
-def late(optimizer: Optimizer, name: str, parameters: list[Tensor]) -> None:
+def record_missed_updates(optimizer: Optimizer, name: str, parameters: list[Tensor]) -> None:
     """Store the number of updates before new parameters were added; their averages do not include these updates."""
-    if before := int(counter(optimizer, name)):
+    if before := int(ensure_step_counter(optimizer, name)):
         for parameter in parameters:
             optimizer.state[parameter]["missed"] = before
 
@@ -213,21 +213,21 @@ def by_updates(optimizer: Optimizer, parameters: list[Tensor], steps: Count) -> 
 
 # ----------------------------------------------------------------------------------------------- further helpers
 @torch.no_grad()
-def forget(optimizer: torch.optim.Optimizer, moved: Mapping[Tensor, Tensor]) -> None:
+def reset_blocks(optimizer: torch.optim.Optimizer, moved: Mapping[Tensor, Tensor]) -> None:
     """Set state to zero for blocks of parameters that have moved: {parameter (n, …): (n,) booleans}."""
     for parameter, mask in moved.items():
         for value in optimizer.state[parameter].values():
             value[mask] = 0
 
 
-def velocities(optimizer: torch.optim.Optimizer, parameters: list[Tensor], momentum: float) -> list[Tensor]:
+def ensure_velocities(optimizer: torch.optim.Optimizer, parameters: list[Tensor], momentum: float) -> list[Tensor]:
     """Return the velocity of each parameter, initially zeros; [] while the momentum is 0, without using memory."""
     if not momentum:
         return []
     states = [optimizer.state[parameter] for parameter in parameters]
     for parameter, state in zip(parameters, states, strict=True):
         if "velocity" not in state:
-            state["velocity"] = zeros(parameter)
+            state["velocity"] = make_zero_state(parameter)
     return [state["velocity"] for state in states]
 
 

@@ -21,7 +21,7 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
     Returns:
         (count, n, n), in the type of the stack; not finite for a matrix without a usable root.
     """
-    usable, safe, mean = decomposable(stack)
+    usable, safe, mean = replace_unusable_matrices(stack)
     epsilon = jnp.asarray(epsilon, stack.dtype)
     eigh, newton = partial(_eigh, order=order), partial(_newton, order=order)
     narrow = partial(_eigh, order=order, wide=False)
@@ -32,7 +32,7 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
     return jnp.where(usable, root, jnp.nan)
 
 
-def decomposable(stack: Array) -> tuple[Array, Array, Array]:
+def replace_unusable_matrices(stack: Array) -> tuple[Array, Array, Array]:
     """Replace the matrices that have no root.
 
     Args:
@@ -48,7 +48,7 @@ def decomposable(stack: Array) -> tuple[Array, Array, Array]:
     return usable, jnp.where(usable, stack, identity), jnp.where(usable, mean, 1.0)
 
 
-def finite(stack: Array) -> Array:
+def are_finite(stack: Array) -> Array:
     """Return whether all entries of each matrix are finite (count, 1, 1).
 
     The test is a sum, which XLA compiles fastest, of 0 · x, which is 0 if x is finite and NaN otherwise. A sum of zeros
@@ -85,7 +85,7 @@ def _noise(norm: Array, stack: Array) -> Array:
 def _newton(stack: Array, mean: Array, epsilon: Array, *, order: int) -> Array:
     """Return the coupled iteration on A / mean; see `_newton` in torch.py."""
     with jax.default_matmul_precision("highest"):
-        top, identity = largest(stack / mean), jnp.eye(stack.shape[-1], dtype=stack.dtype)
+        top, identity = bound_largest_eigenvalue(stack / mean), jnp.eye(stack.shape[-1], dtype=stack.dtype)
         tolerance = 8.0 * jnp.finfo(stack.dtype).eps
         scale = (1.0 + order) / (2.0 * (1.0 + epsilon))
         x = jnp.broadcast_to(scale ** (1.0 / order) * identity, stack.shape)
@@ -127,7 +127,7 @@ def _regular(stack: Array, top: Array, root: Array, epsilon: Array) -> Array:
         return least + epsilon.astype(jnp.float64) > _noise(norm, stack)
 
 
-def largest(stack: Array) -> Array:
+def bound_largest_eigenvalue(stack: Array) -> Array:
     """An upper bound of the largest eigenvalue (count, 1, 1); see torch.py."""
     norm = jnp.linalg.norm(stack, axis=(-2, -1), keepdims=True)
     power = jnp.linalg.matrix_power(stack / norm, 16)

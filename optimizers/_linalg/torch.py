@@ -23,7 +23,7 @@ def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "au
         (count, n, n), row-major, in the type of the stack; not finite for a matrix without a usable root.
     """
     mean = stack.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
-    usable = finite(stack) & (mean >= torch.finfo(stack.dtype).tiny)
+    usable = are_finite(stack) & (mean >= torch.finfo(stack.dtype).tiny)
     safe = torch.where(usable, stack, torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device))
     unit = torch.finfo(stack.dtype).eps
     if method == "eigh" or (method == "auto" and stack.device.type == "cpu"):
@@ -39,7 +39,7 @@ def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "au
     return (root * factor).contiguous()
 
 
-def finite(stack: Tensor) -> Tensor:
+def are_finite(stack: Tensor) -> Tensor:
     """Test whether each matrix is finite (count, 1, 1), by its extremes, which keep NaN and need no memory."""
     flat = stack.flatten(1)
     return (flat.amax(1).isfinite() & flat.amin(1).isfinite())[:, None, None]
@@ -68,10 +68,10 @@ def _newton(stack: Tensor, order: int, epsilon: float) -> tuple[Tensor, Tensor]:
     """X ← X T, M ← Tᵖ M with T = ((p + 1) I - M) / p: M = Xᵖ D goes to I, X to D^(-1/p) (Iannazzo 2006).
 
     The iteration of a matrix stops when it has converged, or when its next iterate would be worse. A worse iterate is
-    rejected. Returns the roots, and `largest` of each matrix.
+    rejected. Returns the roots, and `bound_largest_eigenvalue` of each matrix.
     """
     with _full_precision():
-        top = largest(stack)
+        top = bound_largest_eigenvalue(stack)
         identity = torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device)
         scale = (1.0 + order) / (2.0 * (1.0 + epsilon))
         m = scale * (stack / top + epsilon * identity)
@@ -112,7 +112,7 @@ def _regular(wide: Tensor, root: Tensor, epsilon: float, unit: float) -> Tensor:
     return vector.mT @ wide @ vector + epsilon > _noise(torch.linalg.matrix_norm(wide, keepdim=True), wide, unit)
 
 
-def largest(stack: Tensor) -> Tensor:
+def bound_largest_eigenvalue(stack: Tensor) -> Tensor:
     """An upper bound of the largest eigenvalue λ (count, 1, 1): λ ≤ ‖A¹⁶‖^(1/16) ≤ λ n^(1/32) in the Frobenius norm.
 
     Power iteration would need a start vector, and gradients can be orthogonal to any fixed vector: those of a softmax

@@ -10,14 +10,14 @@ from suite.contract import Rows
 from suite.declared import describe_settings
 from suite.optimizers._base.jax import (
     Optimizer,
-    decayed,
-    dense,
-    forget,
-    live,
-    merged,
-    schedulable,
-    settled,
-    still,
+    add_weight_decay,
+    check_momentum,
+    densify_gradients,
+    list_schedulable,
+    may_be_nonzero,
+    merge_rows,
+    reset_blocks,
+    validate_settings,
 )
 from suite.optimizers.adagrad.settings import Settings
 
@@ -35,8 +35,8 @@ def adagrad(**settings: Any) -> Optimizer:
     Args:
         settings: by name, as listed below.
     """
-    rule = Adagrad(settled(Settings, "adagrad", settings))
-    return Optimizer(rule.init, rule.update, settings=schedulable(rule.settings), reset=rule.reset)
+    rule = Adagrad(validate_settings(Settings, "adagrad", settings))
+    return Optimizer(rule.init, rule.update, settings=list_schedulable(rule.settings), reset=rule.reset)
 
 
 class Adagrad:
@@ -44,7 +44,7 @@ class Adagrad:
 
     def __init__(self, settings: Settings):
         self.settings = settings
-        self.moving = live(settings.momentum)
+        self.moving = may_be_nonzero(settings.momentum)
 
     def init(self, params: Tree) -> State:
         """Empty sums; zero velocity, if there is momentum."""
@@ -57,8 +57,8 @@ class Adagrad:
         """Return the changes of the parameters, and the next state."""
         hyper, sums = state["hyper"], state["sum"]
         rows = self._rows(grads)
-        grads = dense({name: grad for name, grad in grads.items() if name not in rows}, params)
-        grads = decayed(grads, params, hyper["weight_decay"])
+        grads = densify_gradients({name: grad for name, grad in grads.items() if name not in rows}, params)
+        grads = add_weight_decay(grads, params, hyper["weight_decay"])
         total = {name: sums[name] + grad * grad for name, grad in grads.items()}
         total |= {name: sums[name].at[grad.ids].add(grad.values**2) for name, grad in rows.items()}
         direction = {name: _scaled(grad, total[name], hyper) for name, grad in grads.items()}
@@ -66,7 +66,7 @@ class Adagrad:
         if self.moving:
             velocity = direction = jax.tree.map(lambda v, d: hyper["momentum"] * v + d, state["velocity"], direction)
         else:
-            still(hyper)
+            check_momentum(hyper)
         changes: dict[str, Any] = jax.tree.map(lambda d: -hyper["lr"] * d, direction)
         for name, grad in rows.items():
             scaled = _scaled(grad.values, total[name][grad.ids], hyper)
@@ -75,13 +75,13 @@ class Adagrad:
 
     def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
         """Select the gradients by rows that change only these rows; momentum and decay change every row of a table."""
-        if self.moving or live(self.settings.weight_decay):
+        if self.moving or may_be_nonzero(self.settings.weight_decay):
             return {}
-        return {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)}
+        return {name: merge_rows(grad) for name, grad in grads.items() if isinstance(grad, Rows)}
 
     def reset(self, state: State, moved: Tree) -> State:
         """Return the state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
-        return forget(state, moved, "sum", *(["velocity"] if self.moving else []))
+        return reset_blocks(state, moved, "sum", *(["velocity"] if self.moving else []))
 
 
 def _scaled(grad: Array, total: Array, hyper: Tree) -> Array:

@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 
 from suite.declared import describe_settings
-from suite.optimizers._base.torch import Optimizer, decayed, dense, forget, present, velocities, weights, zeros
+from suite.optimizers._base.torch import (
+    Optimizer,
+    add_weight_decay,
+    densify_gradients,
+    edit_weights,
+    ensure_velocities,
+    make_zero_state,
+    reset_blocks,
+    select_with_gradient,
+)
 from suite.optimizers.adagrad.settings import Settings
 
 
@@ -25,26 +34,26 @@ class Adagrad(Optimizer):
 
     def _begin(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:
-            self.state[parameter]["sum"] = zeros(parameter)
-        velocities(self, group["params"], group["momentum"])
+            self.state[parameter]["sum"] = make_zero_state(parameter)
+        ensure_velocities(self, group["params"], group["momentum"])
 
     def _update(self) -> None:
         for group in self.param_groups:
-            params = present(group["params"])
+            params = select_with_gradient(group["params"])
             if not group["momentum"] and not group["weight_decay"]:  # these two change every row of a table
                 params = [parameter for parameter in params if not self._by_rows(parameter, group)]
             if not params:
                 continue
-            grads = decayed(dense(params), params, group["weight_decay"])
+            grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
             total = [self.state[parameter]["sum"] for parameter in params]
             torch._foreach_addcmul_(total, grads, grads)
             if group["initial_accumulator"]:
                 total = torch._foreach_add(total, group["initial_accumulator"])
             scale = torch._foreach_sqrt(total)
             torch._foreach_add_(scale, group["epsilon"])
-            with weights(params) as values:
+            with edit_weights(params) as values:
                 if group["momentum"]:
-                    velocity = velocities(self, params, group["momentum"])
+                    velocity = ensure_velocities(self, params, group["momentum"])
                     torch._foreach_mul_(velocity, group["momentum"])
                     torch._foreach_addcdiv_(velocity, grads, scale)
                     torch._foreach_add_(values, velocity, alpha=-group["lr"])
@@ -65,7 +74,7 @@ class Adagrad(Optimizer):
 
     def reset(self, moved: Mapping[Tensor, Tensor]) -> None:
         """Start again at blocks that have moved: {parameter (n, …): (n,) booleans}."""
-        forget(self, moved)
+        reset_blocks(self, moved)
 
 
 make = Adagrad

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.declared import describe_settings
-from suite.optimizers._base.jax import Optimizer, dense, forget, settled
+from suite.optimizers._base.jax import Optimizer, densify_gradients, reset_blocks, validate_settings
 from suite.optimizers.adamw.settings import Settings
 
 Tree = dict[str, Array]
@@ -21,7 +21,7 @@ def adamw(**settings: Any) -> Optimizer:
     Args:
         settings: by name, as listed below.
     """
-    rule = AdamW(settled(Settings, "adamw", settings))
+    rule = AdamW(validate_settings(Settings, "adamw", settings))
     return Optimizer(rule.init, rule.update, settings=rule.settings.scheduled(), reset=rule.reset)
 
 
@@ -43,7 +43,7 @@ class AdamW:
         """Return the changes of the parameters, and the next state."""
         hyper, steps = state["hyper"], state["steps"] + 1
         beta1, beta2 = hyper["beta1"], hyper["beta2"]
-        grads = dense(grads, params)
+        grads = densify_gradients(grads, params)
         first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], grads)
         second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], grads)
         weight1, weight2 = self._weight(beta1, steps), self._weight(beta2, steps)
@@ -61,7 +61,7 @@ class AdamW:
 
     def reset(self, state: State, moved: Tree) -> State:
         """Return the state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
-        return forget(state, moved, "first", "second")
+        return reset_blocks(state, moved, "first", "second")
 
 
 make = adamw

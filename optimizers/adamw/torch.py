@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 
 from suite.declared import describe_settings
-from suite.optimizers._base.torch import Optimizer, by_updates, counter, dense, forget, late, weights, zeros
+from suite.optimizers._base.torch import (
+    Optimizer,
+    by_updates,
+    densify_gradients,
+    edit_weights,
+    ensure_step_counter,
+    make_zero_state,
+    record_missed_updates,
+    reset_blocks,
+)
 from suite.optimizers.adamw.settings import Settings
 
 
@@ -25,21 +34,21 @@ class AdamW(Optimizer):
         super().__init__(parameters, chosen.scheduled() | {"bias_correction": chosen.bias_correction})
 
     def _begin(self, group: dict[str, Any]) -> None:
-        late(self, "adamw", group["params"])
+        record_missed_updates(self, "adamw", group["params"])
         for parameter in group["params"]:
-            self.state[parameter]["first"] = zeros(parameter)
-            self.state[parameter]["second"] = zeros(parameter)
+            self.state[parameter]["first"] = make_zero_state(parameter)
+            self.state[parameter]["second"] = make_zero_state(parameter)
 
     def _update(self) -> None:
-        steps = counter(self, "adamw").add_(1.0)
+        steps = ensure_step_counter(self, "adamw").add_(1.0)
         for group in self.param_groups:
             for params, updates in by_updates(self, group["params"], steps):
-                with weights(params) as values:
+                with edit_weights(params) as values:
                     self._move(params, values, updates, group)
 
     def _move(self, params: list[Tensor], values: list[Tensor], steps: Tensor, group: dict[str, Any]) -> None:
         """Update the values of parameters that have been updated equally often."""
-        grads = dense(params)
+        grads = densify_gradients(params)
         first = [self.state[parameter]["first"] for parameter in params]
         second = [self.state[parameter]["second"] for parameter in params]
         torch._foreach_lerp_(first, grads, 1.0 - group["beta1"])
@@ -57,7 +66,7 @@ class AdamW(Optimizer):
 
     def reset(self, moved: Mapping[Tensor, Tensor]) -> None:
         """Start again at blocks that have moved: {parameter (n, …): (n,) booleans}."""
-        forget(self, moved)
+        reset_blocks(self, moved)
 
 
 make = AdamW

@@ -52,12 +52,12 @@ def imported_object(key: str, dotted: str, path: str | None) -> Any:
     if not module:
         raise UserError(f"optimizer.{key}={dotted}: write module and name, as in torch.optim.RMSprop or optax.rmsprop")
     try:
-        return getattr(imported(f"optimizer.{key}={dotted}", module, path), name)
+        return getattr(import_library(f"optimizer.{key}={dotted}", module, path), name)
     except AttributeError as error:
         raise UserError(f"optimizer.{key}={dotted}: {module} has no {name}") from error
 
 
-def imported(typed: str, module: str, path: str | None) -> ModuleType:
+def import_library(typed: str, module: str, path: str | None) -> ModuleType:
     """A module of another package.
 
     Args:
@@ -82,6 +82,6 @@ def imported(typed: str, module: str, path: str | None) -> ModuleType:
         raise UserError(f"{typed}: no module {error.name} here; use {how}") from error
 
 
-def rejected(key: str, dotted: str, error: Exception) -> UserError:
+def make_arguments_error(key: str, dotted: str, error: Exception) -> UserError:
     """Return the error for an optimizer that cannot be made with the arguments given."""
     return UserError(f"optimizer.{key}={dotted}: {error}; see optimizer.arguments and the rival's documentation")

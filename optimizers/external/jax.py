@@ -10,8 +10,8 @@ from optax import GradientTransformation
 
 from suite.contract import UserError
 from suite.declared import describe_settings
-from suite.optimizers._base.jax import Optimizer, settled
-from suite.optimizers.external.imports import dotted_path, imported_object, rejected
+from suite.optimizers._base.jax import Optimizer, validate_settings
+from suite.optimizers.external.imports import dotted_path, imported_object, make_arguments_error
 from suite.optimizers.external.settings import Settings
 
 Tree = dict[str, Array]
@@ -31,7 +31,7 @@ def external(**settings: Any) -> Optimizer:
         UserError: where it is not found, does not accept the arguments, takes no learning rate, or needs more than the
             gradient.
     """
-    rule = External(settled(Settings, "external", settings))
+    rule = External(validate_settings(Settings, "external", settings))
     return Optimizer(rule.init, rule.update, settings=rule.settings.scheduled())
 
 
@@ -57,7 +57,7 @@ class External:
         try:
             transformation = self._made(self.settings.lr)
         except (TypeError, ValueError) as error:
-            raise rejected("jax", dotted, error) from error
+            raise make_arguments_error("jax", dotted, error) from error
         if not isinstance(transformation, GradientTransformation):
             raise UserError(f"optimizer.jax={dotted}: returns no optax.GradientTransformation")
         tiny = {"weight": ones((2, 2))}

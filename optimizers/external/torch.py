@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from suite.contract import UserError
 from suite.declared import describe_settings
-from suite.optimizers.external.imports import dotted_path, imported_object, rejected
+from suite.optimizers.external.imports import dotted_path, imported_object, make_arguments_error
 from suite.optimizers.external.settings import Settings
 
 
@@ -29,7 +29,7 @@ def external(parameters: Iterable[tuple[str, Tensor]], **settings: Any) -> Optim
     try:
         optimizer = kind(_groups(named, chosen.matrices), lr=chosen.lr, **(chosen.arguments or {}))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise rejected("torch", chosen.torch, error) from error
+        raise make_arguments_error("torch", chosen.torch, error) from error
     names = {parameter: name for name, parameter in named}
     for group in optimizer.param_groups:  # named afterwards: not every class takes pairs
         group["param_names"] = [names[parameter] for parameter in group["params"]]

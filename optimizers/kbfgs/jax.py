@@ -10,10 +10,10 @@ from jax import Array
 from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.jax import Optimizer, decayed, settled, unseen
-from suite.optimizers._linalg.jax import finite
-from suite.optimizers.kbfgs.jax_pairs import bfgs, double_damping, products
-from suite.optimizers.kbfgs.jax_statistics import Taps, means, sums
+from suite.optimizers._base.jax import Optimizer, add_weight_decay, make_statistics_error, validate_settings
+from suite.optimizers._linalg.jax import are_finite
+from suite.optimizers.kbfgs.jax_pairs import apply_bfgs, double_damping, multiply_vectors
+from suite.optimizers.kbfgs.jax_statistics import Taps, sum_means, sum_statistics
 from suite.optimizers.kbfgs.plan import KBFGSPlan
 from suite.optimizers.kbfgs.settings import Settings
 
@@ -38,7 +38,7 @@ def kbfgs(*, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]],
     Raises:
         UserError: for a setting that is unknown, out of range, or traced although the step is compiled for its value.
     """
-    chosen = settled(Settings, "kbfgs", settings)
+    chosen = validate_settings(Settings, "kbfgs", settings)
     rule = KBFGS(KBFGSPlan(layers, shapes, chosen))
     return Optimizer(
         rule.init,
@@ -93,11 +93,11 @@ class KBFGS:
     # ------------------------------------------------------------------------------------------ statistics
     def observe(self, taps: Taps, weight: Array) -> Tree:
         """Sums over samples of a aᵀ, â and ĝ, from the taps of one backward pass; weight is (N,)."""
-        return sums(self.plan, taps, weight)
+        return sum_statistics(self.plan, taps, weight)
 
     def means(self, taps: Taps, weight: Array) -> Tree:
         """Sums over samples of â and ĝ: all that the second pass is asked for."""
-        return means(self.plan, taps, weight)
+        return sum_means(self.plan, taps, weight)
 
     def prepare(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
         """Return the state that begins with the A of `plan.warm_start` batches."""
@@ -135,7 +135,7 @@ class KBFGS:
 
         # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
         inverses = jax.lax.map(inverse, factors)
-        usable = finite(inverses)
+        usable = are_finite(inverses)
         inverses = jnp.where(usable, inverses, jnp.concatenate([state["ha"][key] for key in keys]))
         ha, begin = dict(state["ha"]), 0
         for key in keys:
@@ -176,7 +176,7 @@ class KBFGS:
             state, look, reduce = self._alone(statistics, evaluate, state), evaluate, ALONE
             evaluate = lambda params, observe: look(params)  # noqa: E731
         hyper, state = state["hyper"], state | {"steps": state["steps"] + 1}
-        grads = decayed(grads, params, hyper["weight_decay"])
+        grads = add_weight_decay(grads, params, hyper["weight_decay"])
         average = jax.tree.map(lambda old, new: _mix(hyper["momentum"], old, new), state["average"], grads)
         directions = self._directions(average, state, params)
         changes = jax.tree.map(lambda direction: -hyper["lr"] * direction, directions)
@@ -211,13 +211,15 @@ class KBFGS:
         new: dict[str, Tree] = {"s": {}, "y": {}, "hg": {}, "ha": {}}
         for key in self.plan.stacks:
             a, slope, ha, hg = (state[part][key] for part in ("middle", "slope", "ha", "hg"))
-            moved = products(self._whole(key, before), a) - products(self._whole(key, after), middles[key])
+            moved = multiply_vectors(self._whole(key, before), a) - multiply_vectors(
+                self._whole(key, after), middles[key]
+            )
             s = new["s"][key] = _mix(hyper["pair_decay"], state["s"][key], moved)
             y = new["y"][key] = _mix(hyper["pair_decay"], state["y"][key], slope - slopes[key])
-            acted = products(ha, a)
+            acted = multiply_vectors(ha, a)
             pair = double_damping(hg, s, y, jnp.sqrt(hyper["damping"]))
-            new["hg"][key], used_hg = bfgs(hg, *pair, slope)
-            new["ha"][key], used_ha = bfgs(ha, acted, products(self._damped(key, state), acted), a)
+            new["hg"][key], used_hg = apply_bfgs(hg, *pair, slope)
+            new["ha"][key], used_ha = apply_bfgs(ha, acted, multiply_vectors(self._damped(key, state), acted), a)
             kept = kept + (~used_hg).sum(dtype=kept.dtype) + (~used_ha).sum(dtype=kept.dtype)
         return state | new | {"kept": kept}
 
@@ -230,7 +232,7 @@ class KBFGS:
         if self.plan.warm_start:
             raise UserError(f"kbfgs(warm_start={self.plan.warm_start}): needs the suite's engine; leave it out")
         if statistics is None or evaluate is None:
-            raise unseen(
+            raise make_statistics_error(
                 "kbfgs, which looks at each batch twice, with evaluate=lambda params: observing(…)(…) as well,"
             )
         state = self.absorb(statistics, state, reduce=ALONE)

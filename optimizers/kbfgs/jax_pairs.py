@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jax import Array
 
-from suite.optimizers._linalg.jax import finite
+from suite.optimizers._linalg.jax import are_finite
 from suite.optimizers.kbfgs.plan import CURVATURE, POWELL
 
 
-def products(matrix: Array, vector: Array) -> Array:
+def multiply_vectors(matrix: Array, vector: Array) -> Array:
     """Matrix-vector products of a stack: (count, m, n) and (count, n) to (count, m).
 
     They are sums, because XLA compiles every product with a vector on a CPU by itself, for three times as long.
@@ -24,7 +24,7 @@ def double_damping(h: Array, s: Array, y: Array, ridge: Array) -> tuple[Array, A
         y: (count, n).
         ridge: √λ.
     """
-    hy = products(h, y)
+    hy = multiply_vectors(h, y)
     sy, yhy = _dot(s, y), _dot(y, hy)
     theta = jnp.where(sy < POWELL * yhy, (1.0 - POWELL) * yhy / (yhy - sy), 1.0)
     s = theta * s + (1.0 - theta) * hy
@@ -33,7 +33,7 @@ def double_damping(h: Array, s: Array, y: Array, ridge: Array) -> tuple[Array, A
     return s, theta * y + (1.0 - theta) * s
 
 
-def bfgs(h: Array, s: Array, y: Array, slope: Array) -> tuple[Array, Array]:
+def apply_bfgs(h: Array, s: Array, y: Array, slope: Array) -> tuple[Array, Array]:
     """BFGS of inverses (count, n, n), and which pairs were used (count, 1, 1).
 
     Args:
@@ -45,10 +45,10 @@ def bfgs(h: Array, s: Array, y: Array, slope: Array) -> tuple[Array, Array]:
     curvature = _dot(s, y)
     usable = curvature > CURVATURE * _dot(s, s) * jnp.linalg.norm(slope, axis=1, keepdims=True)
     rho = 1.0 / jnp.where(usable, curvature, 1.0)
-    hy = products(h, y)
+    hy = multiply_vectors(h, y)
     scaled = (rho**2 * _dot(y, hy) + rho) * s - rho * hy
     new = h + s[:, :, None] * scaled[:, None] - (rho * hy)[:, :, None] * s[:, None]
-    used = usable[:, :, None] & finite(new)
+    used = usable[:, :, None] & are_finite(new)
     return jnp.where(used, new, h), used
 
 

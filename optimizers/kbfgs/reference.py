@@ -24,7 +24,7 @@ def init(params: Tree) -> dict[str, Any]:
     return {"average": {name: np.zeros_like(value) for name, value in params.items()}, "layers": {}, "mass": 0.0}
 
 
-def statistics(tap: Tap | list[Tap], weight: np.ndarray, bias: bool) -> tuple[Any, Any, Any]:
+def compute_statistics(tap: Tap | list[Tap], weight: np.ndarray, bias: bool) -> tuple[Any, Any, Any]:
     """One layer's mean(a aᵀ), summed over positions; its mean input â and mean slope ĝ, averaged over them."""
     calls = tap if isinstance(tap, list) else [tap]
     factor: Any = 0.0
@@ -39,7 +39,7 @@ def statistics(tap: Tap | list[Tap], weight: np.ndarray, bias: bool) -> tuple[An
     return factor, middle, slope
 
 
-def bfgs(h: np.ndarray, s: np.ndarray, y: np.ndarray, slope: np.ndarray) -> np.ndarray:
+def apply_bfgs(h: np.ndarray, s: np.ndarray, y: np.ndarray, slope: np.ndarray) -> np.ndarray:
     """[G] eq. 5, in the order of operations of its remark; the pair is skipped as in [C]."""
     curvature = s @ y
     if curvature <= 1e-4 * (s @ s) * np.linalg.norm(slope):
@@ -49,7 +49,7 @@ def bfgs(h: np.ndarray, s: np.ndarray, y: np.ndarray, slope: np.ndarray) -> np.n
     return new if np.isfinite(new).all() else h
 
 
-def damped(h: np.ndarray, s: np.ndarray, y: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+def double_damping(h: np.ndarray, s: np.ndarray, y: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
     """Double damping, [G] algorithm 2: Powell's of s by H with μ₁ = 0.2, then of y by the identity with μ₂ = √λ."""
     hy = h @ y
     if s @ y < 0.2 * (y @ hy):
@@ -84,7 +84,7 @@ def update(
     after: dict[str, Any] = {}
     means: dict[str, Any] = {}
     for name, (w, *bias) in linear.items():
-        factor, *means[name] = statistics(taps[name], weight, bool(bias))
+        factor, *means[name] = compute_statistics(taps[name], weight, bool(bias))
         after[name] = layer = with_factor(state["layers"].get(name, {}), factor, mass, settings)
         if step == 0:
             zeros = {"s": 0.0, "y": 0.0, "hg": np.eye(len(params[w]))}
@@ -95,9 +95,9 @@ def update(
         new |= {b: params[b] - lr * direction[:, -1] for b in bias}
     again = tapped(new)
     for name, (w, *bias) in linear.items():
-        _, *means_after = statistics(again[name], weight, bool(bias))
+        _, *means_after = compute_statistics(again[name], weight, bool(bias))
         whole, moved = (np.hstack([p[w], *(p[b][:, None] for b in bias)]) for p in (params, new))
-        follow(after[name], whole, moved, means[name], means_after, settings)
+        update_inverses(after[name], whole, moved, means[name], means_after, settings)
     return new, {"average": average, "layers": after, "mass": mass}
 
 
@@ -107,14 +107,14 @@ def with_factor(layer: dict[str, Any], factor: np.ndarray, mass: float, settings
     return layer | {"sum": total, "a": total / mass + np.sqrt(settings.damping) * np.eye(len(factor))}
 
 
-def follow(
+def update_inverses(
     layer: dict[str, Any], before: np.ndarray, after: np.ndarray, means: Any, means_after: Any, settings: Settings
 ) -> None:
     """Update a layer's Hg and Ha from [W b] before and after the step, and from its means (â, ĝ) there."""
     (middle, slope), (middle_after, slope_after), decay = means, means_after, settings.pair_decay
     layer["s"] = decay * layer["s"] + (1.0 - decay) * (before @ middle - after @ middle_after)
     layer["y"] = decay * layer["y"] + (1.0 - decay) * (slope - slope_after)
-    pair = damped(layer["hg"], layer["s"], layer["y"], np.sqrt(settings.damping))
-    layer["hg"] = bfgs(layer["hg"], *pair, slope)
+    pair = double_damping(layer["hg"], layer["s"], layer["y"], np.sqrt(settings.damping))
+    layer["hg"] = apply_bfgs(layer["hg"], *pair, slope)
     acted = layer["ha"] @ middle  # "Hessian action", [G] §3
-    layer["ha"] = bfgs(layer["ha"], acted, layer["a"] @ acted, middle)
+    layer["ha"] = apply_bfgs(layer["ha"], acted, layer["a"] @ acted, middle)

@@ -9,12 +9,20 @@ from torch import Tensor
 from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.torch import by_name, decayed, dense, present, weights, wide, zeros
+from suite.optimizers._base.torch import (
+    add_weight_decay,
+    by_name,
+    densify_gradients,
+    edit_weights,
+    make_zero_state,
+    select_with_gradient,
+    widen_type,
+)
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers.kbfgs.plan import KBFGSPlan
 from suite.optimizers.kbfgs.settings import Settings
-from suite.optimizers.kbfgs.torch_pairs import bfgs, double_damping, products
-from suite.optimizers.kbfgs.torch_statistics import Taps, means, sums
+from suite.optimizers.kbfgs.torch_pairs import apply_bfgs, double_damping, multiply_vectors
+from suite.optimizers.kbfgs.torch_statistics import Taps, sum_means, sum_statistics
 
 Tree = dict[str, Tensor]
 SHARED = ("damping", "factor_decay", "pair_decay")  # settings of all groups together
@@ -59,7 +67,7 @@ class KBFGS(Observing):
     def _initial(self) -> dict[str, Any]:
         """Averages of zero; Ha and Hg of one."""
         plan, first = self.plan, next(iter(self.named.values())).detach()
-        like = first.new_empty(0, dtype=wide(first.dtype))
+        like = first.new_empty(0, dtype=widen_type(first.dtype))
         count = {key: len(names) for key, names in plan.stacks.items()}
         return {
             "a": {key: like.new_zeros(count[key], size, size) for key, size in plan.inputs.items()},
@@ -79,15 +87,15 @@ class KBFGS(Observing):
         if "kbfgs" in self.state:
             self._closed()
         for parameter in group["params"]:
-            self.state[parameter]["average"] = zeros(parameter)
+            self.state[parameter]["average"] = make_zero_state(parameter)
 
     def observe(self, taps: Taps, weight: Tensor) -> Tree:
         """Sums over samples of a aᵀ, â and ĝ, from the taps of one backward pass; weight is (N,)."""
-        return sums(self.plan, taps, weight)
+        return sum_statistics(self.plan, taps, weight)
 
     def means(self, taps: Taps, weight: Tensor) -> Tree:
         """Sums over samples of â and ĝ: all that the second pass is asked for."""
-        return means(self.plan, taps, weight)
+        return sum_means(self.plan, taps, weight)
 
     def _stacked(self, statistics: Tree, kind: str) -> Tree:
         """One kind of statistics, a stack of layers by key; the state's for layers that were not used."""
@@ -208,11 +216,11 @@ class KBFGS(Observing):
         self._shared(*SHARED)
         directions = self._averages(names)
         idle = {key: self._idle(members) for key, members in stacks.items()}
-        before = {key: products(self._whole(key, self.named), state["middle"][key]) for key in stacks}
+        before = {key: multiply_vectors(self._whole(key, self.named), state["middle"][key]) for key in stacks}
         self._precondition(directions)
         for group in self.param_groups:
-            if params := present(group["params"]):
-                with weights(params) as values:
+            if params := select_with_gradient(group["params"]):
+                with edit_weights(params) as values:
                     chosen = [directions[names[parameter]] for parameter in params]
                     torch._foreach_add_(values, chosen, alpha=-group["lr"])
         if stacks:
@@ -227,9 +235,9 @@ class KBFGS(Observing):
         averages: Tree = {}
         for group in self.param_groups:
             averages |= {names[p]: self.state[p]["average"] for p in group["params"]}
-            if params := present(group["params"]):
+            if params := select_with_gradient(group["params"]):
                 average = [self.state[parameter]["average"] for parameter in params]
-                grads = decayed(dense(params), params, group["weight_decay"])
+                grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
                 torch._foreach_lerp_(average, grads, 1.0 - group["momentum"])
         return averages
 
@@ -247,7 +255,7 @@ class KBFGS(Observing):
     def _idle(self, members: list[str]) -> list[int]:
         """Return the rows of a stack's layers none of whose parameters has a gradient."""
         parameters = [[self.named[p] for p in self.plan.layers[name].parameters] for name in members]
-        return [row for row, tensors in enumerate(parameters) if not present(tensors)]
+        return [row for row, tensors in enumerate(parameters) if not select_with_gradient(tensors)]
 
     def _whole(self, key: str, values: Tree) -> Tensor:
         """Weights and biases of a stack side by side, or what belongs to them: (count, out, in)."""
@@ -255,7 +263,7 @@ class KBFGS(Observing):
         for name in self.plan.stacks[key]:
             weight, *bias = self.plan.layers[name].parameters
             parts = [values[weight].flatten(1), *(values[b][:, None] for b in bias)]
-            wholes.append(torch.cat([part.to(wide(part.dtype)) for part in parts], 1))
+            wholes.append(torch.cat([part.to(widen_type(part.dtype)) for part in parts], 1))
         return torch.stack(wholes)
 
     def _follow(self, key: str, before: Tensor, middle: Tensor, slope: Tensor, idle: list[int]) -> None:
@@ -271,13 +279,13 @@ class KBFGS(Observing):
         state, group = self.state["kbfgs"], self.param_groups[0]
         kept = {part: state[part][key][idle] for part in ("s", "y", "hg", "ha") if idle}
         rest = 1.0 - group["pair_decay"]
-        s = state["s"][key].lerp_(before - products(self._whole(key, self.named), middle), rest)
+        s = state["s"][key].lerp_(before - multiply_vectors(self._whole(key, self.named), middle), rest)
         y = state["y"][key].lerp_(state["slope"][key] - slope, rest)
         hg, ha, a = state["hg"][key], state["ha"][key], state["middle"][key]
-        acted = products(ha, a)
+        acted = multiply_vectors(ha, a)
         used = [
-            bfgs(hg, *double_damping(hg, s, y, group["damping"] ** 0.5), state["slope"][key]),
-            bfgs(ha, acted, products(self._damped(key), acted), a),
+            apply_bfgs(hg, *double_damping(hg, s, y, group["damping"] ** 0.5), state["slope"][key]),
+            apply_bfgs(ha, acted, multiply_vectors(self._damped(key), acted), a),
         ]
         for part, value in kept.items():
             state[part][key][idle] = value

@@ -6,7 +6,7 @@ from torch import Tensor
 from suite.optimizers.kbfgs.plan import CURVATURE, POWELL
 
 
-def products(matrix: Tensor, vector: Tensor) -> Tensor:
+def multiply_vectors(matrix: Tensor, vector: Tensor) -> Tensor:
     """Matrix-vector products of a stack: (count, m, n) and (count, n) to (count, m)."""
     return (matrix @ vector[:, :, None])[:, :, 0]
 
@@ -20,7 +20,7 @@ def double_damping(h: Tensor, s: Tensor, y: Tensor, ridge: float) -> tuple[Tenso
         y: (count, n).
         ridge: √λ.
     """
-    hy = products(h, y)
+    hy = multiply_vectors(h, y)
     sy, yhy = _dot(s, y), _dot(y, hy)
     theta = torch.where(sy < POWELL * yhy, (1.0 - POWELL) * yhy / (yhy - sy), 1.0)
     s = theta * s + (1.0 - theta) * hy
@@ -29,7 +29,7 @@ def double_damping(h: Tensor, s: Tensor, y: Tensor, ridge: float) -> tuple[Tenso
     return s, theta * y + (1.0 - theta) * s
 
 
-def bfgs(h: Tensor, s: Tensor, y: Tensor, slope: Tensor) -> Tensor:
+def apply_bfgs(h: Tensor, s: Tensor, y: Tensor, slope: Tensor) -> Tensor:
     """BFGS of inverses (count, n, n), in place; which pairs were used (count,).
 
     Args:
@@ -41,7 +41,7 @@ def bfgs(h: Tensor, s: Tensor, y: Tensor, slope: Tensor) -> Tensor:
     curvature = _dot(s, y)
     usable = curvature > CURVATURE * _dot(s, s) * slope.norm(dim=1, keepdim=True)
     rho = 1.0 / torch.where(usable, curvature, 1.0)
-    hy = products(h, y)
+    hy = multiply_vectors(h, y)
     scaled = (rho**2 * _dot(y, hy) + rho) * s - rho * hy
     new = h + s[:, :, None] * scaled[:, None] - (rho * hy)[:, :, None] * s[:, None]
     usable = usable[:, 0] & new.isfinite().all(-1).all(-1)

@@ -11,7 +11,7 @@ Tree = dict[str, Tensor]
 Taps = Mapping[tuple[str, int], tuple[Tensor, Tensor]]
 
 
-def sums(plan: KBFGSPlan, taps: Taps, weight: Tensor) -> Tree:
+def sum_statistics(plan: KBFGSPlan, taps: Taps, weight: Tensor) -> Tree:
     """Sums over samples of a aᵀ, â and ĝ, by `<layer>/factor`, `<layer>/middle` and `<layer>/slope`.
 
     Args:
@@ -23,11 +23,11 @@ def sums(plan: KBFGSPlan, taps: Taps, weight: Tensor) -> Tree:
         f"{name}/factor": _factor(x, weight, plan.inputs[plan.place[name]])
         for name, (x, _) in _positions(plan, taps).items()
     }
-    return means(plan, taps, weight) | factors
+    return sum_means(plan, taps, weight) | factors
 
 
-def means(plan: KBFGSPlan, taps: Taps, weight: Tensor) -> Tree:
-    """Sums over samples of â and ĝ alone, which are all that the second pass needs; see `sums`."""
+def sum_means(plan: KBFGSPlan, taps: Taps, weight: Tensor) -> Tree:
+    """Sums over samples of â and ĝ alone, which are all that the second pass needs; see `sum_statistics`."""
     statistics: Tree = {}
     for name, (x, dy) in _positions(plan, taps).items():
         statistics[f"{name}/middle"] = _middle(x, weight, plan.inputs[plan.place[name]])

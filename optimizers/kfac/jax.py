@@ -11,12 +11,19 @@ from jax import Array
 from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.jax import Optimizer, after_programs, decayed, one_rank, settled, unseen
+from suite.optimizers._base.jax import (
+    Optimizer,
+    add_weight_decay,
+    after_programs,
+    make_statistics_error,
+    one_rank,
+    validate_settings,
+)
 from suite.optimizers.kfac import jax_stale
-from suite.optimizers.kfac.jax_averages import mix
-from suite.optimizers.kfac.jax_factors import damped_inverse, ridges, usable
-from suite.optimizers.kfac.jax_precondition import clipped, precondition
-from suite.optimizers.kfac.jax_statistics import factors
+from suite.optimizers.kfac.jax_averages import mix_statistics
+from suite.optimizers.kfac.jax_factors import compute_ridges, damped_inverse, is_usable
+from suite.optimizers.kfac.jax_precondition import clip_direction, precondition_gradients
+from suite.optimizers.kfac.jax_statistics import sum_factors
 from suite.optimizers.kfac.plan import KFACPlan
 from suite.optimizers.kfac.settings import Settings
 
@@ -48,7 +55,7 @@ def kfac(
     Raises:
         UserError: for a setting that is unknown, out of range, traced, or does not go with another.
     """
-    chosen = settled(Settings, "kfac", settings, world=world)
+    chosen = validate_settings(Settings, "kfac", settings, world=world)
     rule = KFAC(KFACPlan(layers, shapes, chosen, world=int(world)))
     return Optimizer(
         rule.init,
@@ -89,7 +96,7 @@ class KFAC:
             "steps": jnp.zeros((), jnp.int32),
             "velocity": jax.tree.map(jnp.zeros_like, params),
         }
-        return jax_stale.begin(state) if self.settings.stale else state
+        return jax_stale.add_intervals(state) if self.settings.stale else state
 
     # ------------------------------------------------------------------------------------------ statistics
     def host(self, state: State, step: int) -> State:
@@ -116,20 +123,22 @@ class KFAC:
         for name, pairs in calls.items():
             layer = plan.layers[name]
             rows, full = plan.shapes[layer.parameters[0]][0], name in plan.whole
-            sums |= {name + end: value for end, value in factors(layer, pairs, weight, rows, full=full).items()}
+            sums |= {name + end: value for end, value in sum_factors(layer, pairs, weight, rows, full=full).items()}
         return sums
 
     def prepare(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
         """Return the state whose factors are these statistics, averaged over ranks."""
         every = jnp.ones(len(self.plan.factors), bool)
-        return mix(self.plan, statistics, state, every, jnp.zeros(()), reduce=reduce)[0]
+        return mix_statistics(self.plan, statistics, state, every, jnp.zeros(()), reduce=reduce)[0]
 
     def absorb(self, statistics: Tree, state: State, *, reduce: Reduce[Array]) -> State:
         """Return the state whose factors have taken in these statistics, averaged over ranks."""
         stale = self.settings.stale
         due = state["wait"] <= 0 if stale else jnp.ones(len(self.plan.factors), bool)
-        state, similar = mix(self.plan, statistics, state, due, state["hyper"]["factor_decay"], reduce=reduce)
-        return jax_stale.settle(state, due, similar) if stale else state
+        state, similar = mix_statistics(
+            self.plan, statistics, state, due, state["hyper"]["factor_decay"], reduce=reduce
+        )
+        return jax_stale.update_intervals(state, due, similar) if stale else state
 
     # -------------------------------------------------------------------------------------------- inverses
     def program(self, name: str, state: State, *, reduce: Reduce[Array]) -> State:
@@ -141,11 +150,11 @@ class KFAC:
         if self.settings.stale:  # a factor refreshed in this step has waited for nothing yet
             due &= (state["wait"] == state["interval"][0])[numbers]
         scale = 1.0 / jnp.maximum(state["mass"], jnp.finfo(previous.dtype).tiny)
-        items = (scale[numbers], ridges(plan, state)[numbers], reduce.mine(previous, owners))
+        items = (scale[numbers], compute_ridges(plan, state)[numbers], reduce.mine(previous, owners))
         # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
         inverses = jax.lax.map(self._inverse, (due, state["owned"]["factor"][name], *items))
         inverses = reduce.gather(f"inverse/{name}", inverses, owners, symmetric=True)
-        good = usable(inverses)
+        good = is_usable(inverses)
         inverse = jnp.where(good[:, None, None], inverses, previous)
         kept = state["kept"] + (~good).sum(dtype=jnp.int32)
         return state | {"inverse": state["inverse"] | {name: inverse}, "kept": kept}
@@ -185,12 +194,12 @@ class KFAC:
             state = self._alone(statistics, state)
         hyper, velocity, on_gradient = state["hyper"], state["velocity"], self.settings.momentum_on == "gradient"
         momentum = hyper["momentum"]
-        grads = decayed(grads, params, hyper["weight_decay"])
+        grads = add_weight_decay(grads, params, hyper["weight_decay"])
         if on_gradient:
             grads = velocity = jax.tree.map(lambda m, g: momentum * m + (1.0 - momentum) * g, velocity, grads)
-        direction = precondition(self.plan, state, grads, ridges(self.plan, state))
+        direction = precondition_gradients(self.plan, state, grads, compute_ridges(self.plan, state))
         if self.plan.covered:
-            direction |= clipped(self.plan, grads, direction, lr=hyper["lr"], bound=hyper["kl_clip"])
+            direction |= clip_direction(self.plan, grads, direction, lr=hyper["lr"], bound=hyper["kl_clip"])
         if not on_gradient:
             direction = velocity = jax.tree.map(lambda v, d: momentum * v + d, velocity, direction)
         changes = jax.tree.map(lambda v: -hyper["lr"] * v, direction)
@@ -224,7 +233,7 @@ class KFAC:
         if typed := [option for option, is_set in needs_engine.items() if is_set]:
             raise UserError(f"kfac({typed[0]}): needs the suite's engine in jax; leave it out")
         if statistics is None:
-            raise unseen("kfac")
+            raise make_statistics_error("kfac")
         given = statistics
 
         def due(step: int) -> tuple[str, ...]:

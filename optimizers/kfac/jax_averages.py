@@ -52,7 +52,7 @@ class Mixed(NamedTuple):
     similar: Array | None
 
 
-def mix(
+def mix_statistics(
     plan: KFACPlan, statistics: Tree, state: State, due: Array, decay: Array, *, reduce: Reduce[Array]
 ) -> tuple[State, Array]:
     """Average statistics over ranks and take those that are due into the factors.
@@ -134,5 +134,5 @@ def _mixed(refresh: Refresh, numbers: Array, factor: Array, new: Array, before: 
         return Mixed(mixed, None, None)
     last = factor / beside(jnp.maximum(refresh.old_mass, tiny))
     now = mixed / beside(jnp.maximum(refresh.mass, tiny))
-    similar = jax_stale.similar(now, last, before, refresh.alpha)
+    similar = jax_stale.compare_factors(now, last, before, refresh.alpha)
     return Mixed(mixed, jnp.where(beside(refresh.due), last, before), similar)

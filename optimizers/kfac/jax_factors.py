@@ -9,7 +9,7 @@ from jax import Array, lax
 from suite.optimizers.kfac.plan import SMALLEST, KFACPlan
 
 
-def usable(inverse: Array) -> Array:
+def is_usable(inverse: Array) -> Array:
     """Which of the inverses (m, n, n) are finite and positive (m,); the diagonal bounds all other entries."""
     diagonal = jnp.diagonal(inverse, axis1=-2, axis2=-1)
     return ((diagonal > 0.0) & (diagonal < jnp.inf)).all(-1)
@@ -22,7 +22,7 @@ def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Array:
     return state["trace"] / jnp.maximum(state["mass"], jnp.finfo(kind).tiny) / sizes
 
 
-def ridges(plan: KFACPlan, state: dict[str, Any]) -> Array:
+def compute_ridges(plan: KFACPlan, state: dict[str, Any]) -> Array:
     """Compute each diagonal's ridge (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means, damping = mean_eigenvalues(plan, state), state["hyper"]["damping"]
     mean, partner = jnp.maximum(means[: plan.paired], SMALLEST), jnp.array(plan.partner, int)

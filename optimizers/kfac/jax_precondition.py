@@ -10,7 +10,7 @@ from suite.optimizers.kfac.plan import KFACPlan
 Tree = dict[str, Array]
 
 
-def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Array) -> Tree:
+def precondition_gradients(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Array) -> Tree:
     """G⁻¹ ∇W A⁻¹ for every covered layer; other gradients stay as they are.
 
     Args:
@@ -52,7 +52,7 @@ def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Arr
     return direction
 
 
-def clipped(plan: KFACPlan, grads: Tree, direction: Tree, *, lr: Array, bound: Array) -> Tree:
+def clip_direction(plan: KFACPlan, grads: Tree, direction: Tree, *, lr: Array, bound: Array) -> Tree:
     """Return the covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`.
 
     A bound of 0 means no limit.

@@ -12,7 +12,7 @@ from jax import Array
 State = dict[str, Any]
 
 
-def begin(state: State) -> State:
+def add_intervals(state: State) -> State:
     """Return the state with what the intervals are computed from.
 
     These are `before`, the factor before the last, beside each factor; `wait` (F,), steps until each factor is due; and
@@ -24,7 +24,7 @@ def begin(state: State) -> State:
     return state | {"owned": owned, "before": before, "wait": wait, "interval": jnp.ones((2, len(wait)), jnp.int32)}
 
 
-def similar(now: Array, last: Array, before: Array, alpha: Array) -> Array:
+def compare_factors(now: Array, last: Array, before: Array, alpha: Array) -> Array:
     """Return whether factors (m, …) differ by less than `alpha` from the last ones, and from the ones before (m, 2)."""
 
     def norm(value: Array) -> Array:
@@ -33,13 +33,13 @@ def similar(now: Array, last: Array, before: Array, alpha: Array) -> Array:
     return jnp.stack([norm(now - past) < alpha * norm(past) for past in (last, before)], 1)
 
 
-def settle(state: State, due: Array, similar: Array) -> State:
+def update_intervals(state: State, due: Array, similar: Array) -> State:
     """Return the state with new waiting times of the factors that were due.
 
     Args:
         state: of the optimizer.
         due: (F,) booleans in the order of `plan.factors`.
-        similar: (F, 2) booleans, what the function `similar` returned.
+        similar: (F, 2) booleans, what `compare_factors` returned.
     """
     last, older = state["interval"]
     longer = jnp.where(similar[:, 1], last + older, last)

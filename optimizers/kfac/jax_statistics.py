@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.contract import Layer
-from suite.optimizers.kfac.windows import met, products
+from suite.optimizers.kfac.windows import find_met_rows, list_products
 
 Tree = dict[str, Array]
 Pair = tuple[Array, Array]
@@ -16,7 +16,7 @@ Pair = tuple[Array, Array]
 LEAST = 384
 
 
-def factors(layer: Layer, calls: Sequence[Pair], weight: Array, rows: int, *, full: bool = False) -> Tree:
+def sum_factors(layer: Layer, calls: Sequence[Pair], weight: Array, rows: int, *, full: bool = False) -> Tree:
     """One layer's sums over samples of its factors, by what their names end in: `/in`, `/out`, or nothing.
 
     Args:
@@ -46,14 +46,14 @@ def _normalised(calls: Sequence[Pair], inverse: Array, *, full: bool) -> Array:
     gradients = [[value.sum(tuple(range(1, dy.ndim - 1))) for value in (dy * x, dy)] for x, dy in calls]  # (N, C)
     scale, shift = (functools.reduce(jnp.add, parts) * inverse[:, None] for parts in zip(*gradients, strict=True))
     if full:
-        return gram(jnp.concatenate([scale, shift], 1))
+        return compute_gram(jnp.concatenate([scale, shift], 1))
     return jnp.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)
 
 
 def _call(layer: Layer, x: Array, dy: Array, weight: Array, root: Array, inverse: Array, rows: int) -> Tree:
     """Return the sums of one call; `root` is √weight and `inverse` what dy is multiplied by, (N,) each."""
     places, g = dy[0, ..., 0].size, dy * _beside(inverse, dy)
-    sums = {"/out": gram(g.reshape(-1, g.shape[-1]))}
+    sums = {"/out": compute_gram(g.reshape(-1, g.shape[-1]))}
     if layer.kind == "embedding":
         return sums | {"/in": jnp.zeros(rows, dy.dtype).at[x.reshape(-1)].add(jnp.repeat(weight, places))}
     bias = len(layer.parameters) > 1
@@ -61,24 +61,24 @@ def _call(layer: Layer, x: Array, dy: Array, weight: Array, root: Array, inverse
     if layer.kind == "conv2d":
         return sums | {"/in": _windows(layer, a, root, bias)}
     a = a.reshape(-1, a.shape[-1])
-    whole = gram(a)
+    whole = compute_gram(a)
     if not bias:
         return sums | {"/in": whole}
     row = (jnp.repeat(root, places)[:, None] * a).sum(0)  # on a CPU compiled in a third of a product's time
     return sums | {"/in": _bordered(whole, row, places * weight.sum())}
 
 
-def gram(rows: Array, halvings: int = 2) -> Array:
+def compute_gram(rows: Array, halvings: int = 2) -> Array:
     """Return the symmetric product rowsᵀ rows (n, n), by halves: three products for every four of an ordinary one."""
     if rows.shape[1] <= LEAST or not halvings:
         return rows.T @ rows
     half = rows.shape[1] // 2
     left, right = rows[:, :half], rows[:, half:]
     across = left.T @ right
-    return blocks([[gram(left, halvings - 1), across], [across.T, gram(right, halvings - 1)]])
+    return join_matrices([[compute_gram(left, halvings - 1), across], [across.T, compute_gram(right, halvings - 1)]])
 
 
-def blocks(rows: list[list[Array]]) -> Array:
+def join_matrices(rows: list[list[Array]]) -> Array:
     """Matrices put together, as by `numpy.block`, each by its own update.
 
     XLA compiles every concatenation on a CPU by itself, but equal updates of equal layers only once.
@@ -99,7 +99,7 @@ def _beside(value: Array, like: Array) -> Array:
 
 
 def _bordered(whole: Array, row: Array, corner: Array) -> Array:
-    return blocks([[whole, row[:, None]], [row[None], corner[None, None]]])
+    return join_matrices([[whole, row[:, None]], [row[None], corner[None, None]]])
 
 
 def _windows(layer: Layer, x: Array, root: Array, bias: bool) -> Array:
@@ -111,16 +111,16 @@ def _windows(layer: Layer, x: Array, root: Array, bias: bool) -> Array:
     image = jnp.stack(beside, 3).reshape(rows, -1, k * x.shape[3])  # (H, N · width, k · C): windows along x only
     n = image.shape[2]
     parts = {(i, j): jnp.zeros((n, n), x.dtype) for i in range(k) for j in range(i, k)}
-    for product in products(layer, rows):
+    for product in list_products(layer, rows):
         left = image[product.first :: s][product.low : product.high].reshape(-1, n)
         right = image[product.second :: s][product.low + product.shift : product.high + product.shift].reshape(-1, n)
-        part = left.T @ right if product.distance else gram(left)
+        part = left.T @ right if product.distance else compute_gram(left)
         for i in product.blocks:
             parts[i, i + product.distance] += part
-    whole = blocks([[parts[i, j] if i <= j else parts[j, i].T for j in range(k)] for i in range(k)])
+    whole = join_matrices([[parts[i, j] if i <= j else parts[j, i].T for j in range(k)] for i in range(k)])
     if not bias:
         return whole
     sums = (jnp.repeat(root, width)[:, None] * image).sum(1)  # (H, k · C)
-    spans = [met(layer, rows, i) for i in range(k)]
+    spans = [find_met_rows(layer, rows, i) for i in range(k)]
     row = jnp.concatenate([sums[line::s][low:high].sum(0) for line, low, high in spans])
     return _bordered(whole, row, height * width * (root * root).sum())

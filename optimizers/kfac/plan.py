@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from suite.contract import Layer, Parcel, Plan, UserError
-from suite.optimizers._plan import bucket
+from suite.optimizers._plan import group_blocks
 from suite.optimizers.kfac.settings import Settings
 
 SMALLEST = 1e-12  # least mean eigenvalue in π
@@ -68,7 +68,9 @@ class KFACPlan(Plan):
         self.paired = len(self.sizes)
         self.sizes |= {name: 2 * shapes[layers[name].parameters[0]][0] for name in self.whole}
         diagonal = {f"{name}/in" for name in self.embedding}
-        self.buckets = bucket({side: str(size) for side, size in self.sizes.items() if side not in diagonal}, world)
+        self.buckets = group_blocks(
+            {side: str(size) for side, size in self.sizes.items() if side not in diagonal}, world
+        )
         self.sides = list(self.sizes)
         self.factors = [*self.sides, *self.unit]
         self.index = {name: number for number, name in enumerate(self.factors)}

@@ -29,7 +29,7 @@ def init(params: Tree) -> dict[str, Any]:
     return {"factors": {}, "mass": {}, "inverses": {}, "past": {}, "timing": {}, "velocity": velocity, "kept": 0}
 
 
-def rows(x: np.ndarray, layer: Layer) -> np.ndarray:
+def unfold_inputs(x: np.ndarray, layer: Layer) -> np.ndarray:
     """Return the (T, in) inputs of one sample, whose products with dy make its gradient; a 1 is appended for a bias.
 
     A convolution's are its windows, in the order (row, column, channel).
@@ -44,7 +44,7 @@ def rows(x: np.ndarray, layer: Layer) -> np.ndarray:
     return np.hstack([x, np.ones((len(x), 1))]) if len(layer.parameters) > 1 else x
 
 
-def statistics(
+def compute_statistics(
     taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params: Tree, *, batchnorm: str = "unit"
 ) -> dict[str, np.ndarray]:
     """Mean over samples of each layer's factors."""
@@ -72,12 +72,14 @@ def statistics(
                 ids, vocabulary = np.hstack([x.ravel() for x, _ in sample]), params[layer.parameters[0]].shape[0]
                 add(f"{name}/in", w * np.bincount(ids, minlength=vocabulary))  # one-hot inputs: diagonal
             else:
-                a = np.vstack([rows(x, layer) for x, _ in sample])
+                a = np.vstack([unfold_inputs(x, layer) for x, _ in sample])
                 add(f"{name}/in", w * a.T @ a)  # (T, in) to Ω, [G] eq. 28
     return sums
 
 
-def refresh(state: dict[str, Any], new: Tree, decay: float, names: list[str], alpha: float | None = None) -> None:
+def mix_statistics(
+    state: dict[str, Any], new: Tree, decay: float, names: list[str], alpha: float | None = None
+) -> None:
     """Mix statistics into the factors; with `alpha`, set their intervals by [O] algorithm 2."""
     for name in names:
         if not np.isfinite(new[name]).all():
@@ -98,7 +100,9 @@ def refresh(state: dict[str, Any], new: Tree, decay: float, names: list[str], al
             state["past"] = state["past"] | {name: (now, last)}
 
 
-def invert(state: dict[str, Any], layers: dict[str, Layer], damping: float, split: str) -> dict[str, np.ndarray]:
+def invert_factors(
+    state: dict[str, Any], layers: dict[str, Layer], damping: float, split: str
+) -> dict[str, np.ndarray]:
     """Damped inverses of the factors, diagonal ones as vectors."""
     inverses, factors = {}, state["factors"]
     for name, layer in layers.items():
@@ -116,7 +120,9 @@ def invert(state: dict[str, Any], layers: dict[str, Layer], damping: float, spli
     return inverses
 
 
-def precondition(grads: Tree, state: dict[str, Any], inverses: Tree, layers: dict[str, Layer], damping: float) -> Tree:
+def precondition_gradients(
+    grads: Tree, state: dict[str, Any], inverses: Tree, layers: dict[str, Layer], damping: float
+) -> Tree:
     """F⁻¹ g, layer by layer; gradients of other parameters stay as they are."""
     direction = dict(grads)
     for name, layer in layers.items():
@@ -158,13 +164,13 @@ def update(
     momentum = settings.momentum
     state = {**state, "mass": dict(state["mass"]), "inverses": dict(state["inverses"])}
     update_factors(
-        state, statistics(taps, weight, layers, params, batchnorm=settings.batchnorm), settings, layers, step
+        state, compute_statistics(taps, weight, layers, params, batchnorm=settings.batchnorm), settings, layers, step
     )
     decay = settings.weight_decay
     grads = {name: g + (decay * params[name] if g.ndim > 1 else 0.0) for name, g in grads.items()}
     if settings.momentum_on == "gradient":
         grads = {name: momentum * state["velocity"][name] + (1 - momentum) * g for name, g in grads.items()}
-    direction = precondition(grads, state, state["inverses"], layers, settings.damping)
+    direction = precondition_gradients(grads, state, state["inverses"], layers, settings.damping)
     if settings.kl_clip:  # ν = min(1, √(κ / lr² Σ ⟨g, d⟩)) over the covered parameters
         covered = {name for layer in layers.values() for name in layer.parameters}
         length = settings.lr**2 * sum(np.vdot(grads[name], direction[name]) for name in covered)
@@ -190,8 +196,8 @@ def update_factors(state: dict[str, Any], new: Tree, settings: Settings, layers:
     due = [name for name in new if state["timing"].get(name, (0,))[0] <= 0]  # [O] algorithm 1
     if stale or step % settings.factor_interval == 0:
         alpha = settings.stale_alpha if stale else None
-        refresh(state, new, settings.factor_decay, due if stale else list(new), alpha)
-    current = invert(state, layers, settings.damping, settings.damping_split)
+        mix_statistics(state, new, settings.factor_decay, due if stale else list(new), alpha)
+    current = invert_factors(state, layers, settings.damping, settings.damping_split)
     if stale or step <= settings.inverse_warmup or step % settings.inverse_interval == 0:
         state["inverses"] |= {name: value for name, value in current.items() if not stale or name in due}
     # diagonals cost nothing to invert and are never stale

@@ -10,15 +10,24 @@ from torch import Tensor
 from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.torch import by_name, decayed, dense, one_rank, present, weights, wide, zeros
+from suite.optimizers._base.torch import (
+    add_weight_decay,
+    by_name,
+    densify_gradients,
+    edit_weights,
+    make_zero_state,
+    one_rank,
+    select_with_gradient,
+    widen_type,
+)
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
 from suite.optimizers.kfac.settings import Settings
-from suite.optimizers.kfac.torch_averages import mine, mix
-from suite.optimizers.kfac.torch_factors import certain, damped_inverse, ridges, usable
-from suite.optimizers.kfac.torch_precondition import clipped, precondition
-from suite.optimizers.kfac.torch_statistics import factors
+from suite.optimizers.kfac.torch_averages import mix_statistics, select_owned_rows
+from suite.optimizers.kfac.torch_factors import compute_ridges, damped_inverse, is_known_true, is_usable
+from suite.optimizers.kfac.torch_precondition import clip_direction, precondition_gradients
+from suite.optimizers.kfac.torch_statistics import sum_factors
 
 Tree = dict[str, Tensor]
 SHARED = ("damping", "factor_decay", "stale_alpha", "kl_clip", "rescale")  # settings of all groups together
@@ -68,7 +77,7 @@ class KFAC(Observing):
         """Factors of zero, inverses of one. What is below `owned` is split by rank, a slice each."""
         buckets, count = self.plan.buckets, len(self.plan.factors)
         first = next(iter(self.named.values())).detach()
-        like = first.new_empty(0, dtype=wide(first.dtype))
+        like = first.new_empty(0, dtype=widen_type(first.dtype))
         members = buckets.members
         factor = {key: like.new_zeros(rows, int(key), int(key)) for key, rows in buckets.share.items()}
         state = {
@@ -82,14 +91,14 @@ class KFAC(Observing):
             "steps": 0,
         }
         if self.settings.stale:
-            torch_stale.begin(state)
+            torch_stale.add_intervals(state)
         return state
 
     def _begin(self, group: dict[str, Any]) -> None:
         if "kfac" in self.state:
             self._closed()
         for parameter in group["params"]:
-            self.state[parameter]["velocity"] = zeros(parameter)
+            self.state[parameter]["velocity"] = make_zero_state(parameter)
 
     # ------------------------------------------------------------------------------------------- statistics
     def host(self, step: int) -> None:
@@ -123,7 +132,7 @@ class KFAC(Observing):
                 continue
             layer = self.plan.layers[name]
             rows, full = self.plan.shapes[layer.parameters[0]][0], name in self.plan.whole
-            added = factors(layer, pairs, weight, rows, due, full=full)
+            added = sum_factors(layer, pairs, weight, rows, due, full=full)
             sums |= {name + end: value for end, value in added.items()}
         return sums
 
@@ -136,29 +145,29 @@ class KFAC(Observing):
         similar = self._mix(statistics, self.param_groups[0]["factor_decay"], reduce)
         names = tuple(name for name in self.wanted if name in statistics)  # not of layers that were not used
         if self.settings.stale and names:
-            torch_stale.settle(self.plan, self.state["kfac"], names, similar, reduce)
+            torch_stale.update_intervals(self.plan, self.state["kfac"], names, similar, reduce)
 
     def _mix(self, statistics: Tree, decay: float, reduce: Reduce[Tensor]) -> Tree:
-        """Take statistics into the factors; see `torch_averages.mix`."""
+        """Take statistics into the factors; see `torch_averages.mix_statistics`."""
         alpha = self.param_groups[0]["stale_alpha"]
-        return mix(self.plan, self.state["kfac"], statistics, decay=decay, alpha=alpha, reduce=reduce)
+        return mix_statistics(self.plan, self.state["kfac"], statistics, decay=decay, alpha=alpha, reduce=reduce)
 
     # --------------------------------------------------------------------------------------------- inverses
     def _ridges(self) -> Tensor:
-        return ridges(self.plan, self.state["kfac"], self.param_groups[0]["damping"])
+        return compute_ridges(self.plan, self.state["kfac"], self.param_groups[0]["damping"])
 
     def program(self, name: str, *, reduce: Reduce[Tensor]) -> None:
         """Invert the due factors of one bucket that this rank owns, and gather every owner's inverses."""
         state = self.state["kfac"]
         rows, owners = self.plan.chosen(name, self.wanted)
-        inverses = self._inverses(name, mine(rows, owners, reduce))
+        inverses = self._inverses(name, select_owned_rows(rows, owners, reduce))
         if self.plan.world > 1:
             padding = [torch.zeros_like(state["inverse"][name][0])]
             stack = torch.stack(inverses + padding * (max(Counter(owners).values()) - len(inverses)))
             inverses = list(reduce.gather(f"inverse/{name}", stack, owners, symmetric=True))
         for row, value in zip(rows, inverses, strict=True):
-            good, old = usable(value), state["inverse"][name][row]
-            old.copy_(value if certain(good) else torch.where(good, value, old))
+            good, old = is_usable(value), state["inverse"][name][row]
+            old.copy_(value if is_known_true(good) else torch.where(good, value, old))
             state["kept"] += ~good
 
     def _inverses(self, name: str, rows: list[int]) -> list[Tensor]:
@@ -196,22 +205,22 @@ class KFAC(Observing):
             self.program(name, reduce=ALONE)
 
     def _update(self, *, reduce: Reduce[Tensor] | None = None) -> None:
-        if not any(present(group["params"]) for group in self.param_groups):
+        if not any(select_with_gradient(group["params"]) for group in self.param_groups):
             return
         shared = self._shared(*SHARED)
         if reduce is None:
             self._alone()
         names = {parameter: name for name, parameter in self.named.items()}
-        groups = [(group, params) for group in self.param_groups if (params := present(group["params"]))]
+        groups = [(group, params) for group in self.param_groups if (params := select_with_gradient(group["params"]))]
         grads: Tree = {}
         rates: dict[str, float] = {}
         for group, params in groups:
             given = [names[parameter] for parameter in params]
             grads |= zip(given, self._gradients(group, params), strict=True)
             rates |= dict.fromkeys(given, float(group["lr"]))
-        direction = precondition(self.plan, self.state["kfac"], grads, self._ridges(), shared["damping"])
+        direction = precondition_gradients(self.plan, self.state["kfac"], grads, self._ridges(), shared["damping"])
         if shared["kl_clip"]:
-            direction |= clipped(self.plan, grads, direction, rates=rates, bound=shared["kl_clip"])
+            direction |= clip_direction(self.plan, grads, direction, rates=rates, bound=shared["kl_clip"])
         for group, params in groups:
             self._move(group, params, [direction[names[parameter]] for parameter in params])
         if shared["rescale"]:
@@ -222,7 +231,7 @@ class KFAC(Observing):
 
     def _gradients(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """Return what is preconditioned: gradients with L2 decay, or their average."""
-        grads = decayed(dense(params), params, group["weight_decay"])
+        grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
         if self.settings.momentum_on == "direction":
             return grads
         velocity = [self.state[parameter]["velocity"] for parameter in params]
@@ -237,7 +246,7 @@ class KFAC(Observing):
             torch._foreach_mul_(velocity, group["momentum"])
             torch._foreach_add_(velocity, direction)
             direction = velocity
-        with weights(params) as values:
+        with edit_weights(params) as values:
             torch._foreach_add_(values, direction, alpha=-group["lr"])
 
     def _rescale(self) -> None:

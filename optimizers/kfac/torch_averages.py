@@ -9,13 +9,15 @@ from torch import Tensor
 from suite.contract import Reduce
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
-from suite.optimizers.kfac.torch_factors import certain
+from suite.optimizers.kfac.torch_factors import is_known_true
 
 Tree = dict[str, Tensor]
 State = dict[str, Any]
 
 
-def mix(plan: KFACPlan, state: State, statistics: Tree, *, decay: float, alpha: float, reduce: Reduce[Tensor]) -> Tree:
+def mix_statistics(
+    plan: KFACPlan, state: State, statistics: Tree, *, decay: float, alpha: float, reduce: Reduce[Tensor]
+) -> Tree:
     """Average statistics over ranks and take them into the factors; each rank keeps the slices it owns.
 
     Args:
@@ -45,7 +47,9 @@ def mix(plan: KFACPlan, state: State, statistics: Tree, *, decay: float, alpha: 
         new = [statistics[side] for side in sides]
         if plan.world > 1:  # nothing is stacked where nothing is sent
             new = reduce.to_owners(f"factor/{key}", new, owners, symmetric=True)
-        for side, value in zip(mine(sides, owners, reduce), new, strict=False):  # further rows of `new` are padding
+        for side, value in zip(
+            select_owned_rows(sides, owners, reduce), new, strict=False
+        ):  # further rows of `new` are padding
             row = plan.buckets.place[side][1] % plan.buckets.share[key]
             refresh.mix(side, state["owned"]["factor"][key][row], value, before[key][row] if before else None)
     return refresh.similar
@@ -69,7 +73,7 @@ class Refresh:
 
     def __init__(self, plan: KFACPlan, state: State, names: list[str], trace: Tensor, *, decay: float, alpha: float):
         self.finite = trace.isfinite()  # |a_ij|² ≤ a_ii a_jj: where the trace is finite, all is
-        self.all_finite = certain(self.finite.all())
+        self.all_finite = is_known_true(self.finite.all())
         self.number = {name: number for number, name in enumerate(names)}
         self.decay, self.alpha, self.similar = decay, alpha, dict[str, Tensor]()
         self.tiny = torch.finfo(trace.dtype).tiny
@@ -89,9 +93,9 @@ class Refresh:
         factor.lerp_(new if self.all_finite else torch.where(self.finite[number], new, factor), 1.0 - self.decay)
         if before is not None and last is not None:
             now = factor / self.mass[number].clamp_min(self.tiny)
-            self.similar[name] = self.finite[number] & torch_stale.similar(now, last, before, self.alpha)
+            self.similar[name] = self.finite[number] & torch_stale.compare_factors(now, last, before, self.alpha)
 
 
-def mine(rows: Sequence[Any], owners: tuple[int, ...], reduce: Reduce[Tensor]) -> list[Any]:
+def select_owned_rows(rows: Sequence[Any], owners: tuple[int, ...], reduce: Reduce[Tensor]) -> list[Any]:
     """Those of some rows that this rank owns."""
     return [row for row, owner in zip(rows, owners, strict=True) if owner == reduce.rank]

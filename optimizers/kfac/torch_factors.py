@@ -8,12 +8,12 @@ from torch import Tensor
 from suite.optimizers.kfac.plan import SMALLEST, KFACPlan
 
 
-def certain(flag: Tensor) -> bool:
+def is_known_true(flag: Tensor) -> bool:
     """Return whether a boolean is known to be true without waiting for a GPU: false on every device but a CPU."""
     return flag.device.type == "cpu" and bool(flag)
 
 
-def usable(inverse: Tensor) -> Tensor:
+def is_usable(inverse: Tensor) -> Tensor:
     """Return whether an inverse L⁻ᵀ L⁻¹ (…, n, n) is finite (…,): its diagonal bounds all other entries."""
     return inverse.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
 
@@ -24,7 +24,7 @@ def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Tensor:
     return state["trace"] / state["mass"].clamp_min(torch.finfo(sizes.dtype).tiny) / sizes
 
 
-def ridges(plan: KFACPlan, state: dict[str, Any], damping: float) -> Tensor:
+def compute_ridges(plan: KFACPlan, state: dict[str, Any], damping: float) -> Tensor:
     """Compute each diagonal's ridge (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means = mean_eigenvalues(plan, state)
     added, mean = torch.full_like(means, damping), means[: plan.paired].clamp_min(SMALLEST)
@@ -44,12 +44,12 @@ def damped_inverse(stack: Tensor, ridge: Tensor) -> Tensor:
     diagonal += ridge[:, None]
     root, failed = torch.linalg.cholesky_ex(stack)
     good = failed == 0
-    if not certain(good.all()):
+    if not is_known_true(good.all()):
         diagonal += 9.0 * ridge[:, None]
         again, failed = torch.linalg.cholesky_ex(stack)
         root = torch.where(good[:, None, None], root, again)
         good |= failed == 0
-    if certain(good.all()):
+    if is_known_true(good.all()):
         return torch.cholesky_inverse(root)
     # cholesky_inverse raises an error for a root with a zero on its diagonal, as a failed factorisation may leave
     whole = torch.where(good[:, None, None], root, torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device))

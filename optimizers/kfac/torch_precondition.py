@@ -11,7 +11,7 @@ from suite.optimizers.kfac.plan import KFACPlan
 Tree = dict[str, Tensor]
 
 
-def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Tensor, damping: float) -> Tree:
+def precondition_gradients(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Tensor, damping: float) -> Tree:
     """G⁻¹ ∇W A⁻¹ for every covered layer whose parameters all have a gradient; other gradients stay as they are.
 
     Args:
@@ -53,7 +53,7 @@ def precondition(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Ten
     return direction
 
 
-def clipped(plan: KFACPlan, grads: Tree, direction: Tree, *, rates: Mapping[str, float], bound: float) -> Tree:
+def clip_direction(plan: KFACPlan, grads: Tree, direction: Tree, *, rates: Mapping[str, float], bound: float) -> Tree:
     """Return the covered parameters' d = F⁻¹ g, scaled so that the squared length lr² dᵀ F d is at most `bound`.
 
     `rates` are the learning rates by parameter.

@@ -12,7 +12,7 @@ from suite.optimizers.kfac.plan import KFACPlan
 State = dict[str, Any]
 
 
-def begin(state: State) -> None:
+def add_intervals(state: State) -> None:
     """Add to the state what the intervals are computed from.
 
     These are `before`, the factor before the last, beside each factor; `wait` (F,), steps until each factor is due; and
@@ -24,7 +24,7 @@ def begin(state: State) -> None:
     state["interval"] = torch.ones_like(state["wait"]).repeat(2, 1)
 
 
-def similar(now: Tensor, last: Tensor, before: Tensor, alpha: float) -> Tensor:
+def compare_factors(now: Tensor, last: Tensor, before: Tensor, alpha: float) -> Tensor:
     """Return whether a factor differs by less than `alpha` from the last one, and from the one before (2,).
 
     `before` then holds the last one.
@@ -34,7 +34,7 @@ def similar(now: Tensor, last: Tensor, before: Tensor, alpha: float) -> Tensor:
     return torch.stack(close)
 
 
-def settle(
+def update_intervals(
     plan: KFACPlan, state: State, names: tuple[str, ...], similar: dict[str, Tensor], reduce: Reduce[Tensor]
 ) -> None:
     """Set the waiting times of the factors just refreshed; equal on all ranks.

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer
-from suite.optimizers.kfac.windows import met, products
+from suite.optimizers.kfac.windows import find_met_rows, list_products
 
 Tree = dict[str, Tensor]
 Pair = tuple[Tensor, Tensor]
 LEAST = 128  # columns below which halving a symmetric product no longer pays, measured on a CPU
 
 
-def factors(
+def sum_factors(
     layer: Layer,
     calls: Sequence[Pair],
     weight: Tensor,
@@ -58,7 +58,7 @@ def _normalised(calls: Sequence[Pair], inverse: Tensor, *, full: bool) -> Tensor
     gradients = [((dy * x).flatten(2).sum(2), dy.flatten(2).sum(2)) for x, dy in calls]  # (N, C)
     scale, shift = (functools.reduce(torch.add, parts) * inverse[:, None] for parts in zip(*gradients, strict=True))
     if full:
-        return gram(torch.cat([scale, shift], 1))
+        return compute_gram(torch.cat([scale, shift], 1))
     return torch.stack([(scale * scale).sum(0), (scale * shift).sum(0), (shift * shift).sum(0)], 1)
 
 
@@ -78,9 +78,9 @@ def _call(
         if convolution:
             columns = dy.new_empty(dy.shape[1], len(dy), *dy.shape[2:])
             torch.mul(dy.transpose(0, 1), inverse[:, None, None], out=columns)
-            sums["/out"] = gram(columns.flatten(1).T)
+            sums["/out"] = compute_gram(columns.flatten(1).T)
         else:
-            sums["/out"] = gram((dy * _beside(inverse, dy)).flatten(0, -2))
+            sums["/out"] = compute_gram((dy * _beside(inverse, dy)).flatten(0, -2))
     if "/in" not in wanted:
         return sums
     if layer.kind == "embedding":
@@ -91,13 +91,13 @@ def _call(
     a = (x * _beside(root, x)).flatten(0, -2)
     n = a.shape[1]
     whole = a.new_empty(n + bias, n + bias)
-    gram(a, whole[:n, :n])
+    compute_gram(a, whole[:n, :n])
     if bias:  # as if every row of `a` ended in √weight
         _border(whole, root.repeat_interleave(places) @ a, places * weight.sum())
     return sums | {"/in": whole}
 
 
-def gram(rows: Tensor, out: Tensor | None = None) -> Tensor:
+def compute_gram(rows: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the symmetric product rowsᵀ rows (n, n), by halves: three products for every four of an ordinary one."""
     n = rows.shape[1]
     out = rows.new_empty(n, n) if out is None else out
@@ -105,8 +105,8 @@ def gram(rows: Tensor, out: Tensor | None = None) -> Tensor:
         return torch.mm(rows.T, rows, out=out)
     half = n // 2
     left, right = rows[:, :half], rows[:, half:]
-    gram(left, out[:half, :half])
-    gram(right, out[half:, half:])
+    compute_gram(left, out[:half, :half])
+    compute_gram(right, out[half:, half:])
     torch.mm(left.T, right, out=out[:half, half:])
     out[half:, :half] = out[:half, half:].T
     return out
@@ -149,10 +149,10 @@ def _windows(layer: Layer, x: Tensor, root: Tensor, bias: bool) -> Tensor:
     def block(i: int, j: int) -> Tensor:
         return whole[i * n : (i + 1) * n, j * n : (j + 1) * n]
 
-    for product in products(layer, rows):
+    for product in list_products(layer, rows):
         left = image[product.first :: s][product.low : product.high].flatten(0, 1)
         right = image[product.second :: s][product.low + product.shift : product.high + product.shift].flatten(0, 1)
-        part = left.T @ right if product.distance else gram(left)
+        part = left.T @ right if product.distance else compute_gram(left)
         for i in product.blocks:
             block(i, i + product.distance).add_(part)
     for i in range(k):
@@ -160,7 +160,7 @@ def _windows(layer: Layer, x: Tensor, root: Tensor, bias: bool) -> Tensor:
             block(i, j).copy_(block(j, i).T)
     if bias:
         sums = root.repeat_interleave(width) @ image  # (H, k · C)
-        spans = [met(layer, rows, i) for i in range(k)]
+        spans = [find_met_rows(layer, rows, i) for i in range(k)]
         row = torch.cat([sums[line::s][low:high].sum(0) for line, low, high in spans])
         _border(whole, row, height * width * (root * root).sum())
     return whole

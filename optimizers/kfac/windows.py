@@ -30,11 +30,11 @@ class Product:
     blocks: tuple[int, ...]  # rows i of the kernel whose block (i, i + distance) it is a part of
 
 
-def products(layer: Layer, rows: int) -> list[Product]:
+def list_products(layer: Layer, rows: int) -> list[Product]:
     """All products of an image with this many rows."""
     needed = []
     for distance in range(layer.kernel):
-        spans = {i: met(layer, rows, i, distance) for i in range(layer.kernel - distance)}
+        spans = {i: find_met_rows(layer, rows, i, distance) for i in range(layer.kernel - distance)}
         for line in sorted({line for line, _, _ in spans.values()}):
             same_line = {i: (low, high) for i, (start, low, high) in spans.items() if start == line}
             shift, second = divmod(line + distance, layer.stride)
@@ -45,7 +45,7 @@ def products(layer: Layer, rows: int) -> list[Product]:
     return needed
 
 
-def met(layer: Layer, rows: int, i: int, distance: int = 0) -> tuple[int, int, int]:
+def find_met_rows(layer: Layer, rows: int, i: int, distance: int = 0) -> tuple[int, int, int]:
     """Return the rows of the image that row i of the kernel meets, while row i + distance is inside the image too.
 
     Returns:

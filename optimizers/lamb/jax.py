@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.declared import describe_settings
-from suite.optimizers._base.jax import Optimizer, settled
+from suite.optimizers._base.jax import Optimizer, validate_settings
 from suite.optimizers.lamb.settings import Settings
 
 Tree = dict[str, Array]
@@ -21,7 +21,7 @@ def lamb(**settings: Any) -> Optimizer:
     Args:
         settings: by name, as listed below.
     """
-    rule = LAMB(settled(Settings, "lamb", settings))
+    rule = LAMB(validate_settings(Settings, "lamb", settings))
     return Optimizer(rule.init, rule.update, settings=rule.settings.scheduled())
 
 

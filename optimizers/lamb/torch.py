@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 
 from suite.declared import describe_settings
-from suite.optimizers._base.torch import Optimizer, by_updates, counter, dense, late, weights, zeros
+from suite.optimizers._base.torch import (
+    Optimizer,
+    by_updates,
+    densify_gradients,
+    edit_weights,
+    ensure_step_counter,
+    make_zero_state,
+    record_missed_updates,
+)
 from suite.optimizers.lamb.settings import Settings
 
 
@@ -26,16 +34,16 @@ class LAMB(Optimizer):
         super().__init__(parameters, chosen.scheduled() | fixed)
 
     def _begin(self, group: dict[str, Any]) -> None:
-        late(self, "lamb", group["params"])
+        record_missed_updates(self, "lamb", group["params"])
         for parameter in group["params"]:
-            self.state[parameter]["first"] = zeros(parameter)
-            self.state[parameter]["second"] = zeros(parameter)
+            self.state[parameter]["first"] = make_zero_state(parameter)
+            self.state[parameter]["second"] = make_zero_state(parameter)
 
     def _update(self) -> None:
-        steps = counter(self, "lamb").add_(1.0)
+        steps = ensure_step_counter(self, "lamb").add_(1.0)
         for group in self.param_groups:
             for params, updates in by_updates(self, group["params"], steps):
-                with weights(params) as values:
+                with edit_weights(params) as values:
                     self._move(values, self._adam(params, group, updates), group)
 
     def _move(self, values: list[Tensor], direction: list[Tensor], group: dict[str, Any]) -> None:
@@ -53,7 +61,7 @@ class LAMB(Optimizer):
 
     def _adam(self, params: list[Tensor], group: dict[str, Any], steps: Tensor) -> list[Tensor]:
         """Adam's direction m̂ / (√v̂ + ε), in new tensors."""
-        grads = dense(params)
+        grads = densify_gradients(params)
         first = [self.state[parameter]["first"] for parameter in params]
         second = [self.state[parameter]["second"] for parameter in params]
         torch._foreach_lerp_(first, grads, 1.0 - group["beta1"])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.declared import describe_settings
-from suite.optimizers._base.jax import Optimizer, decayed, settled
+from suite.optimizers._base.jax import Optimizer, add_weight_decay, validate_settings
 from suite.optimizers.lars import EPSILON
 from suite.optimizers.lars.settings import Settings
 
@@ -22,7 +22,7 @@ def lars(**settings: Any) -> Optimizer:
     Args:
         settings: by name, as listed below.
     """
-    return Optimizer(init, update, settings=settled(Settings, "lars", settings).scheduled())
+    return Optimizer(init, update, settings=validate_settings(Settings, "lars", settings).scheduled())
 
 
 def init(params: Tree) -> State:
@@ -35,7 +35,7 @@ def update(grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
     hyper = state["hyper"]
     lr, momentum = hyper["lr"], hyper["momentum"]
     rates = jax.tree.map(lambda w, g: _rate(w, g, hyper), params, grads)
-    grads = decayed(grads, params, hyper["weight_decay"])
+    grads = add_weight_decay(grads, params, hyper["weight_decay"])
     velocity = jax.tree.map(lambda v, r, g: momentum * v + lr * r * g, state["velocity"], rates, grads)
     return jax.tree.map(jnp.negative, velocity), state | {"velocity": velocity}
 

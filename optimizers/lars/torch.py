@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from suite.declared import describe_settings
-from suite.optimizers._base.torch import Optimizer, decayed, dense, present, weights, zeros
+from suite.optimizers._base.torch import (
+    Optimizer,
+    add_weight_decay,
+    densify_gradients,
+    edit_weights,
+    make_zero_state,
+    select_with_gradient,
+)
 from suite.optimizers.lars import EPSILON
 from suite.optimizers.lars.settings import Settings
 
@@ -26,17 +33,17 @@ class LARS(Optimizer):
 
     def _begin(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:
-            self.state[parameter]["velocity"] = zeros(parameter)
+            self.state[parameter]["velocity"] = make_zero_state(parameter)
 
     def _update(self) -> None:
         for group in self.param_groups:
-            if not (params := present(group["params"])):
+            if not (params := select_with_gradient(group["params"])):
                 continue
-            grads = dense(params)
-            with weights(params) as values:
+            grads = densify_gradients(params)
+            with edit_weights(params) as values:
                 norms = zip(torch._foreach_norm(values), torch._foreach_norm(grads), params, strict=True)
                 rates = [_rate(w, g, group) if parameter.ndim > 1 else torch.ones_like(w) for w, g, parameter in norms]
-                grads = decayed(grads, values, group["weight_decay"])
+                grads = add_weight_decay(grads, values, group["weight_decay"])
                 scaled = torch._foreach_mul(grads, [group["lr"] * rate for rate in rates])
                 velocity = [self.state[parameter]["velocity"] for parameter in params]
                 torch._foreach_mul_(velocity, group["momentum"])

@@ -9,7 +9,7 @@ from jax import Array
 
 from suite.contract import Layer
 from suite.declared import describe_settings
-from suite.optimizers._base.jax import NARROW, Optimizer, settled, shaped
+from suite.optimizers._base.jax import NARROW, Optimizer, build_for_shapes, validate_settings
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
 
@@ -28,13 +28,13 @@ def muon(
         shapes: the parameters' shapes, by name; None: those of the parameters that `init` and `update` receive.
         settings: by name, as listed below.
     """
-    chosen = settled(Settings, "muon", settings)
+    chosen = validate_settings(Settings, "muon", settings)
 
     def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
         rule = Muon(MuonPlan(layers, shapes, chosen), chosen)
         return Optimizer(rule.init, rule.update, settings=chosen.scheduled())
 
-    return shaped(build, shapes)
+    return build_for_shapes(build, shapes)
 
 
 class Muon:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from suite.contract import Layer, UserError
-from suite.optimizers._plan import bucket
+from suite.optimizers._plan import group_blocks
 from suite.optimizers.muon.settings import Settings
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: the steepest slope at zero
@@ -51,7 +51,7 @@ class MuonPlan:
         self.sides = {name: (shapes[name][0], math.prod(shapes[name][1:])) for name in weights}
         self.factor = {name: SCALES[settings.scale](*sides) for name, sides in self.sides.items()}
         keys = {name: f"{min(sides)}x{max(sides)}" for name, sides in self.sides.items()}
-        self.stacks = bucket(keys, 1).members
+        self.stacks = group_blocks(keys, 1).members
         self.rest = [name for name in shapes if name not in self.sides]
 
     def tall(self, name: str) -> bool:

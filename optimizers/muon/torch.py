@@ -8,7 +8,17 @@ from torch import Tensor
 
 from suite.contract import Layer
 from suite.declared import describe_settings
-from suite.optimizers._base.torch import NARROW, Optimizer, by_name, by_updates, counter, dense, late, weights, zeros
+from suite.optimizers._base.torch import (
+    NARROW,
+    Optimizer,
+    by_name,
+    by_updates,
+    densify_gradients,
+    edit_weights,
+    ensure_step_counter,
+    make_zero_state,
+    record_missed_updates,
+)
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
 
@@ -45,17 +55,17 @@ class Muon(Optimizer):
         self.names = {parameter: name for name, parameter in named.items()}
         shapes = {name: tuple(parameter.shape) for name, parameter in named.items()}
         self.arrangement = MuonPlan(self.layers, shapes, self.settings)
-        late(self, "muon", group["params"])
+        record_missed_updates(self, "muon", group["params"])
         for parameter in group["params"]:
             orthogonal = self.names[parameter] in self.arrangement.sides
             for moment in ("momentum",) if orthogonal else ("first", "second"):
-                self.state[parameter][moment] = zeros(parameter)
+                self.state[parameter][moment] = make_zero_state(parameter)
 
     def _update(self) -> None:
-        steps = counter(self, "muon").add_(1.0)
+        steps = ensure_step_counter(self, "muon").add_(1.0)
         for group in self.param_groups:
             for params, updates in by_updates(self, group["params"], steps):
-                with weights(params) as values:
+                with edit_weights(params) as values:
                     self._move(params, values, updates, group)
 
     def _move(self, params: list[Tensor], values: list[Tensor], steps: Tensor, group: dict[str, Any]) -> None:
@@ -77,7 +87,7 @@ class Muon(Optimizer):
         """Muon's step for parameters and their values, stack by stack; decay is done before."""
         plan, momentum, params = self.arrangement, group["momentum"], [parameter for parameter, _ in pairs]
         named = {self.names[parameter]: value for parameter, value in pairs}
-        grads = dense(params)
+        grads = densify_gradients(params)
         buffers = [self.state[parameter]["momentum"] for parameter in params]
         torch._foreach_lerp_(buffers, grads, 1.0 - momentum)
         ahead = torch._foreach_lerp(grads, buffers, momentum) if group["nesterov"] else buffers
@@ -97,7 +107,7 @@ class Muon(Optimizer):
     def _adamw(self, pairs: list[tuple[Tensor, Tensor]], group: dict[str, Any], steps: Tensor) -> None:
         """AdamW's step for the other parameters and their values; decay is done before."""
         params = [parameter for parameter, _ in pairs]
-        grads = dense(params)
+        grads = densify_gradients(params)
         first = [self.state[parameter]["first"] for parameter in params]
         second = [self.state[parameter]["second"] for parameter in params]
         beta1, beta2 = group["fallback_beta1"], group["fallback_beta2"]

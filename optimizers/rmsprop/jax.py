@@ -7,7 +7,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.declared import describe_settings
-from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, live, schedulable, settled, still
+from suite.optimizers._base.jax import (
+    Optimizer,
+    add_weight_decay,
+    check_momentum,
+    densify_gradients,
+    list_schedulable,
+    may_be_nonzero,
+    reset_blocks,
+    validate_settings,
+)
 from suite.optimizers.rmsprop.settings import Settings
 
 Tree = dict[str, Array]
@@ -24,8 +33,8 @@ def rmsprop(**settings: Any) -> Optimizer:
     Args:
         settings: by name, as listed below.
     """
-    rule = RMSprop(settled(Settings, "rmsprop", settings))
-    return Optimizer(rule.init, rule.update, settings=schedulable(rule.settings), reset=rule.reset)
+    rule = RMSprop(validate_settings(Settings, "rmsprop", settings))
+    return Optimizer(rule.init, rule.update, settings=list_schedulable(rule.settings), reset=rule.reset)
 
 
 class RMSprop:
@@ -33,7 +42,7 @@ class RMSprop:
 
     def __init__(self, settings: Settings):
         self.settings = settings
-        self.moving = live(settings.momentum)
+        self.moving = may_be_nonzero(settings.momentum)
         self.first_square = float(settings.tensorflow)  # what the average of the squared gradient starts at
 
     def init(self, params: Tree) -> State:
@@ -47,7 +56,7 @@ class RMSprop:
     def update(self, grads: Tree, state: State, params: Tree) -> tuple[Tree, State]:
         """Return the changes of the parameters, and the next state."""
         hyper = state["hyper"]
-        grads = decayed(dense(grads, params), params, hyper["weight_decay"])
+        grads = add_weight_decay(densify_gradients(grads, params), params, hyper["weight_decay"])
         variance, averages = self._averages(grads, state)
         direction = jax.tree.map(lambda g, v: self._scaled(g, v, hyper["epsilon"]), grads, variance)
         # TensorFlow's velocity includes η
@@ -57,7 +66,7 @@ class RMSprop:
         if self.moving:
             velocity = direction = jax.tree.map(lambda u, d: hyper["momentum"] * u + d, state["velocity"], direction)
         else:
-            still(hyper)
+            check_momentum(hyper)
         return jax.tree.map(lambda d: -outside * d, direction), state | averages | {"velocity": velocity}
 
     def _averages(self, grads: Tree, state: State) -> tuple[Tree, State]:
@@ -78,7 +87,7 @@ class RMSprop:
 
     def reset(self, state: State, moved: Tree) -> State:
         """Return the state at its start for blocks that have moved: {parameter (n, …): (n,) booleans}."""
-        state = forget(state, moved, *(name for name in ("mean", "velocity") if state[name]))
+        state = reset_blocks(state, moved, *(name for name in ("mean", "velocity") if state[name]))
         second = dict(state["second"])
         for name, mask in moved.items():
             blocks = mask.reshape(-1, *[1] * (second[name].ndim - 1))

@@ -7,7 +7,17 @@ import torch
 from torch import Tensor
 
 from suite.declared import describe_settings
-from suite.optimizers._base.torch import Optimizer, decayed, dense, forget, present, velocities, weights, wide, zeros
+from suite.optimizers._base.torch import (
+    Optimizer,
+    add_weight_decay,
+    densify_gradients,
+    edit_weights,
+    ensure_velocities,
+    make_zero_state,
+    reset_blocks,
+    select_with_gradient,
+    widen_type,
+)
 from suite.optimizers.rmsprop.settings import Settings
 
 
@@ -26,18 +36,18 @@ class RMSprop(Optimizer):
 
     def _begin(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:
-            kind = wide(parameter.dtype)
+            kind = widen_type(parameter.dtype)
             self.state[parameter]["second"] = torch.full_like(parameter, float(self.settings.tensorflow), dtype=kind)
             if self.settings.centered:
-                self.state[parameter]["mean"] = zeros(parameter)
-        velocities(self, group["params"], group["momentum"])
+                self.state[parameter]["mean"] = make_zero_state(parameter)
+        ensure_velocities(self, group["params"], group["momentum"])
 
     def _update(self) -> None:
         for group in self.param_groups:
-            params, beta2, rate = present(group["params"]), group["beta2"], group["lr"]
+            params, beta2, rate = select_with_gradient(group["params"]), group["beta2"], group["lr"]
             if not params:
                 continue
-            grads = decayed(dense(params), params, group["weight_decay"])
+            grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
             second = [self.state[parameter]["second"] for parameter in params]
             torch._foreach_mul_(second, beta2)
             torch._foreach_addcmul_(second, grads, grads, 1.0 - beta2)
@@ -47,9 +57,9 @@ class RMSprop(Optimizer):
                 second = torch._foreach_addcmul(second, mean, mean, -1.0)
                 torch._foreach_clamp_min_(second, 0.0)  # a constant gradient has no variance, but rounding errors
             scale = self._scale(second, group["epsilon"])
-            with weights(params) as values:
+            with edit_weights(params) as values:
                 if group["momentum"]:
-                    velocity = velocities(self, params, group["momentum"])
+                    velocity = ensure_velocities(self, params, group["momentum"])
                     torch._foreach_mul_(velocity, group["momentum"])
                     torch._foreach_addcdiv_(velocity, grads, scale, rate if self.settings.tensorflow else 1.0)
                     torch._foreach_add_(values, velocity, alpha=-1.0 if self.settings.tensorflow else -rate)
@@ -69,7 +79,7 @@ class RMSprop(Optimizer):
     @torch.no_grad()
     def reset(self, moved: Mapping[Tensor, Tensor]) -> None:
         """Start again at blocks that have moved: {parameter (n, …): (n,) booleans}."""
-        forget(self, moved)
+        reset_blocks(self, moved)
         for parameter, mask in moved.items():
             self.state[parameter]["second"][mask] = float(self.settings.tensorflow)
 

@@ -8,7 +8,14 @@ from jax import Array
 
 from suite.contract import Rows
 from suite.declared import describe_settings
-from suite.optimizers._base.jax import Optimizer, decayed, dense, forget, live, settled
+from suite.optimizers._base.jax import (
+    Optimizer,
+    add_weight_decay,
+    densify_gradients,
+    may_be_nonzero,
+    reset_blocks,
+    validate_settings,
+)
 from suite.optimizers.sgd.settings import Settings
 
 Tree = dict[str, Array]
@@ -22,7 +29,7 @@ def sgd(**settings: Any) -> Optimizer:
     Args:
         settings: by name, as listed below.
     """
-    rule = SGD(settled(Settings, "sgd", settings))
+    rule = SGD(validate_settings(Settings, "sgd", settings))
     return Optimizer(rule.init, rule.update, settings=rule.settings.scheduled(), reset=rule.reset)
 
 
@@ -42,8 +49,8 @@ class SGD:
         lr, momentum = hyper["lr"], hyper["momentum"]
         rows = self._rows(grads)
         by_rows = {name: Rows(grad.ids, -lr * grad.values) for name, grad in rows.items()}
-        grads = dense({name: grad for name, grad in grads.items() if name not in rows}, params)
-        grads = decayed(grads, params, hyper["weight_decay"])
+        grads = densify_gradients({name: grad for name, grad in grads.items() if name not in rows}, params)
+        grads = add_weight_decay(grads, params, hyper["weight_decay"])
         velocity = {name: momentum * state["velocity"][name] + grad for name, grad in grads.items()}
         direction = velocity
         if self.settings.nesterov:
@@ -53,13 +60,13 @@ class SGD:
 
     def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
         """Select the gradients by rows that change only these rows; momentum and decay change every row of a table."""
-        if live(self.settings.momentum) or live(self.settings.weight_decay):
+        if may_be_nonzero(self.settings.momentum) or may_be_nonzero(self.settings.weight_decay):
             return {}
         return {name: grad for name, grad in grads.items() if isinstance(grad, Rows)}
 
     def reset(self, state: State, moved: Tree) -> State:
         """Return the state with zeros for blocks that have moved: {parameter (n, …): (n,) booleans}."""
-        return forget(state, moved, "velocity")
+        return reset_blocks(state, moved, "velocity")
 
 
 make = sgd

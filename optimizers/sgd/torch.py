@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 
 from suite.declared import describe_settings
-from suite.optimizers._base.torch import Optimizer, decayed, dense, forget, present, weights, zeros
+from suite.optimizers._base.torch import (
+    Optimizer,
+    add_weight_decay,
+    densify_gradients,
+    edit_weights,
+    make_zero_state,
+    reset_blocks,
+    select_with_gradient,
+)
 from suite.optimizers.sgd.settings import Settings
 
 
@@ -26,21 +34,21 @@ class SGD(Optimizer):
 
     def _begin(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:
-            self.state[parameter]["velocity"] = zeros(parameter)
+            self.state[parameter]["velocity"] = make_zero_state(parameter)
 
     def _update(self) -> None:
         for group in self.param_groups:
-            momentum, params = group["momentum"], present(group["params"])
+            momentum, params = group["momentum"], select_with_gradient(group["params"])
             if not momentum and not group["weight_decay"]:  # these two change every row of a table
                 params = [parameter for parameter in params if not self._by_rows(parameter, group["lr"])]
             if not params:
                 continue
-            grads = decayed(dense(params), params, group["weight_decay"])
+            grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
             velocity = [self.state[parameter]["velocity"] for parameter in params]
             torch._foreach_mul_(velocity, momentum)
             torch._foreach_add_(velocity, grads)
             direction = torch._foreach_add(grads, velocity, alpha=momentum) if group["nesterov"] else velocity
-            with weights(params) as values:
+            with edit_weights(params) as values:
                 torch._foreach_add_(values, direction, alpha=-group["lr"])
 
     @staticmethod
@@ -54,7 +62,7 @@ class SGD(Optimizer):
 
     def reset(self, moved: Mapping[Tensor, Tensor]) -> None:
         """Start again at blocks that have moved: {parameter (n, …): (n,) booleans}."""
-        forget(self, moved)
+        reset_blocks(self, moved)
 
 
 make = SGD

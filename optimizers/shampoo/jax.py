@@ -13,19 +13,19 @@ from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import (
     Optimizer,
+    add_weight_decay,
     after_programs,
-    decayed,
-    hyper,
-    local,
+    build_for_shapes,
+    make_hyperparameters,
     one_rank,
-    settled,
-    shaped,
-    with_local,
+    read_local_slices,
+    replace_local_slices,
+    validate_settings,
 )
 from suite.optimizers._linalg.host import HostRoots
-from suite.optimizers._linalg.jax import finite, inverse_root
-from suite.optimizers.shampoo.jax_blocks import along, cut, join, turned
-from suite.optimizers.shampoo.jax_graft import grafted, shares
+from suite.optimizers._linalg.jax import are_finite, inverse_root
+from suite.optimizers.shampoo.jax_blocks import cut_blocks, join_blocks, multiply_side, unfold_side
+from suite.optimizers.shampoo.jax_graft import compute_averaging_weights, compute_grafted_steps
 from suite.optimizers.shampoo.plan import ShampooPlan, split_name
 from suite.optimizers.shampoo.settings import Settings
 
@@ -53,7 +53,7 @@ def shampoo(
         world: ranks that share the roots; more than one requires the suite's engine.
         settings: by name, as listed below.
     """
-    chosen = settled(Settings, "shampoo", settings, world=world)
+    chosen = validate_settings(Settings, "shampoo", settings, world=world)
 
     def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
         rule = Shampoo(ShampooPlan(shapes, chosen, tables=tables, world=int(world)), chosen)
@@ -69,7 +69,7 @@ def shampoo(
             facts=rule.facts,
         )
 
-    return shaped(build, shapes)
+    return build_for_shapes(build, shapes)
 
 
 class Shampoo:
@@ -98,7 +98,10 @@ class Shampoo:
         if plan.lag:  # split by rank: statistics that the host reads, then the roots that it computed
             rows = {stack: plan.share(stack) * plan.world for stack in eyes}
             owned = {stack: jnp.zeros((rows[stack], *eye.shape), kind) for stack, eye in eyes.items()}
-            state["pending"] = {"owned": owned, "epsilon": hyper(epsilon=self.settings.epsilon)["epsilon"]}
+            state["pending"] = {
+                "owned": owned,
+                "epsilon": make_hyperparameters(epsilon=self.settings.epsilon)["epsilon"],
+            }
         return state
 
     # --------------------------------------------------------------------------------------------------- refreshes
@@ -111,22 +114,22 @@ class Shampoo:
         owned, ridge = pending["owned"], float(pending["epsilon"])
         for stack in flying:
             if stack not in self.roots.jobs:
-                self.roots.begin(stack, local(owned[stack]), plan.order(stack), ridge)
+                self.roots.begin(stack, read_local_slices(owned[stack]), plan.order(stack), ridge)
         landed = {}
         for stack in plan.landing(step):
-            roots = self.roots.finish(stack, local(owned[stack]), plan.order(stack), ridge)
-            landed[stack] = with_local(owned[stack], roots)
+            roots = self.roots.finish(stack, read_local_slices(owned[stack]), plan.order(stack), ridge)
+            landed[stack] = replace_local_slices(owned[stack], roots)
         return state | {"pending": pending | {"owned": owned | landed}}
 
     def collect(self, grads: Tree, state: State, params: Tree) -> State:
         """Return the state with the gradients added to the statistics."""
-        grads = decayed(grads, params, state["hyper"]["weight_decay"])
-        past, gain = shares(state["hyper"]["beta2"])
+        grads = add_weight_decay(grads, params, state["hyper"]["weight_decay"])
+        past, gain = compute_averaging_weights(state["hyper"]["beta2"])
         products = {stack: list[Array]() for stack in self.plan.counts}
         for key in self.plan.stacked:
             blocks = self._blocks(key, grads)
             for side in self.plan.factored[key]:
-                x = along(blocks, side)
+                x = unfold_side(blocks, side)
                 products[self.plan.place[key, side][0]].append(x @ x.mT)
         new = {stack: jnp.concatenate(parts) for stack, parts in products.items()}  # in the order of `place`
         return state | {"factor": jax.tree.map(lambda old, new: past * old + gain * new, state["factor"], new)}
@@ -169,7 +172,7 @@ class Shampoo:
     def _gathered(self, stack: str, share: Array, count: int, reduce: Reduce[Array]) -> tuple[Array, Array]:
         """Return the roots of all ranks, and which of them are finite (count, 1, 1)."""
         fresh = reduce.gather(f"root/{stack}", share, self.plan.owners(count), symmetric=True)
-        return fresh, finite(fresh)
+        return fresh, are_finite(fresh)
 
     @staticmethod
     def _with_roots(state: State, stack: str, roots: Array, failed: Array) -> State:
@@ -199,8 +202,8 @@ class Shampoo:
             state = self.collect(grads, state, params)
             state = after_programs(self.plan.programs, self.plan.cycle, state, state["steps"], self._alone)
         lr, momentum = state["hyper"]["lr"], state["hyper"]["momentum"]
-        grads = decayed(grads, params, state["hyper"]["weight_decay"])
-        steps, changed = grafted(self.settings.graft, grads, state)
+        grads = add_weight_decay(grads, params, state["hyper"]["weight_decay"])
+        steps, changed = compute_grafted_steps(self.settings.graft, grads, state)
         direction = steps | self._preconditioned(grads, steps, state)
         velocity = jax.tree.map(lambda v, d: momentum * v + d, state["velocity"], direction)
         ahead = velocity
@@ -216,18 +219,18 @@ class Shampoo:
             stack = self._blocks(key, grads)
             for side in self.plan.factored[key]:
                 place, rows = self.plan.place[key, side]
-                stack = turned(stack, state["root"][place][rows], side)
+                stack = multiply_side(stack, state["root"][place][rows], side)
             start = 0
             for name in names:
                 grid = self.plan.grids[name]
-                whole = join(stack[start : start + grid.blocks], grid).reshape(steps[name].shape)
+                whole = join_blocks(stack[start : start + grid.blocks], grid).reshape(steps[name].shape)
                 direction[name] = _as_long(whole, steps[name], state["refreshed"])
                 start += grid.blocks
         return direction
 
     def _blocks(self, key: str, grads: Tree) -> Array:
         """Return the blocks of one bucket, in one stack."""
-        return jnp.concatenate([cut(grads[name], self.plan.grids[name]) for name in self.plan.stacked[key]])
+        return jnp.concatenate([cut_blocks(grads[name], self.plan.grids[name]) for name in self.plan.stacked[key]])
 
     @staticmethod
     def facts(state: State) -> dict[str, float]:

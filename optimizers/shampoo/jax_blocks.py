@@ -6,7 +6,7 @@ from jax import Array
 from suite.optimizers.shampoo.plan import Grid
 
 
-def along(stack: Array, side: int) -> Array:
+def unfold_side(stack: Array, side: int) -> Array:
     """Blocks as matrices (blocks, length of one side, product of the others)."""
     if side == stack.ndim - 2:
         return stack.reshape(len(stack), -1, stack.shape[-1]).mT
@@ -14,7 +14,7 @@ def along(stack: Array, side: int) -> Array:
     return moved.reshape(*moved.shape[:2], -1)
 
 
-def turned(stack: Array, root: Array, side: int) -> Array:
+def multiply_side(stack: Array, root: Array, side: int) -> Array:
     """Blocks with one side multiplied by a symmetric matrix each."""
     if side == stack.ndim - 2:
         return (stack.reshape(len(stack), -1, stack.shape[-1]) @ root).reshape(stack.shape)
@@ -22,7 +22,7 @@ def turned(stack: Array, root: Array, side: int) -> Array:
     return jnp.moveaxis((root @ moved.reshape(*moved.shape[:2], -1)).reshape(moved.shape), 1, side + 1)
 
 
-def cut(value: Array, grid: Grid) -> Array:
+def cut_blocks(value: Array, grid: Grid) -> Array:
     """A parameter's blocks, row by row: (blocks, lengths…)."""
     order, whole = len(grid.sides), value.reshape(grid.sides)
     whole = jnp.pad(whole, [(0, end - side) for side, end in zip(grid.sides, grid.padded, strict=True)])
@@ -30,8 +30,8 @@ def cut(value: Array, grid: Grid) -> Array:
     return apart.transpose(*range(0, 2 * order, 2), *range(1, 2 * order, 2)).reshape(-1, *grid.lengths)
 
 
-def join(blocks: Array, grid: Grid) -> Array:
-    """Return the tensor that `cut` made these blocks of."""
+def join_blocks(blocks: Array, grid: Grid) -> Array:
+    """Return the tensor that `cut_blocks` made these blocks of."""
     order, apart = len(grid.sides), blocks.reshape(*grid.counts, *grid.lengths)
     whole = apart.transpose([axis for side in range(order) for axis in (side, order + side)]).reshape(grid.padded)
     return whole[tuple(map(slice, grid.sides))]

@@ -13,12 +13,12 @@ Tree = dict[str, Array]
 State = dict[str, Any]
 
 
-def shares(beta2: Array) -> tuple[Array, Array]:
+def compute_averaging_weights(beta2: Array) -> tuple[Array, Array]:
     """Return the factors of the old value and of the new term: of an average, or of a sum where `beta2` is 1."""
     return beta2, jnp.where(beta2 < 1, 1.0 - beta2, 1.0)
 
 
-def grafted(graft: Graft, grads: Tree, state: State) -> tuple[Tree, State]:
+def compute_grafted_steps(graft: Graft, grads: Tree, state: State) -> tuple[Tree, State]:
     """Return the grafted method's steps, without learning rate and momentum, and what they change in the state.
 
     Args:
@@ -26,7 +26,7 @@ def grafted(graft: Graft, grads: Tree, state: State) -> tuple[Tree, State]:
         grads: gradients by name.
         state: of the optimizer.
     """
-    past, gain = shares(state["hyper"]["beta2"])
+    past, gain = compute_averaging_weights(state["hyper"]["beta2"])
     mass = past * state["mass"] + gain
     if graft == "sgd":
         return grads, {"mass": mass}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from suite.contract import Plan, UserError
 from suite.optimizers._linalg import HOSTED
-from suite.optimizers._plan import bucket, dealt, merge
+from suite.optimizers._plan import assign_owners, group_blocks, merge_to_matrix
 from suite.optimizers.shampoo.settings import Reshape, Settings
 
 GRAFT_EPSILON = 1e-8  # added to the root of the second moment (Kingma and Ba 2015, algorithm 1)
@@ -31,13 +31,13 @@ class Grid:
         return tuple(count * length for count, length in zip(self.counts, self.lengths, strict=True))
 
 
-def split(side: int, block_size: int) -> tuple[int, int]:
+def split_side(side: int, block_size: int) -> tuple[int, int]:
     """Number and length of the blocks of a side: as few as possible, then as even as possible."""
     count = -(-side // block_size)
     return count, -(-side // count)
 
 
-def reshaped(shape: tuple[int, ...], how: Reshape, merge_size: int) -> tuple[int, ...]:
+def merge_sides(shape: tuple[int, ...], how: Reshape, merge_size: int) -> tuple[int, ...]:
     """Return the shape as which a parameter is preconditioned, without sides of length 1; one side or none is a vector.
 
     `matrix`: the first side, and the product of the rest. `none`: every side. `merge`: neighbours are merged, from the
@@ -53,7 +53,7 @@ def reshaped(shape: tuple[int, ...], how: Reshape, merge_size: int) -> tuple[int
             merged[0] *= side
         else:
             merged.insert(0, side)
-    return merge(shape) if how == "matrix" or len(merged) < 2 else tuple(merged)
+    return merge_to_matrix(shape) if how == "matrix" or len(merged) < 2 else tuple(merged)
 
 
 def _check(settings: Settings) -> None:
@@ -73,10 +73,10 @@ def _check(settings: Settings) -> None:
 
 def _grid(shape: tuple[int, ...], settings: Settings) -> Grid | None:
     """How a parameter of this shape is cut; None if it is not preconditioned."""
-    sides, limit = reshaped(shape, settings.reshape, settings.merge_size), settings.max_size or math.inf
+    sides, limit = merge_sides(shape, settings.reshape, settings.merge_size), settings.max_size or math.inf
     if len(sides) < 2 or (max(sides) if settings.large == "skip" else min(sides)) > limit:
         return None
-    cuts = [split(side, settings.block_size) if side <= limit else (1, side) for side in sides]
+    cuts = [split_side(side, settings.block_size) if side <= limit else (1, side) for side in sides]
     counts, lengths = zip(*cuts, strict=True)
     return Grid(sides, counts, lengths)
 
@@ -132,7 +132,7 @@ class ShampooPlan(Plan):
             key = "x".join(map(str, grid.lengths))
             keys |= {(name, number): key for number in range(grid.blocks)}
             self.stacked.setdefault(key, []).append(name)
-        self.buckets = bucket(keys, world)
+        self.buckets = group_blocks(keys, world)
         lengths = {key: self.grids[names[0]].lengths for key, names in self.stacked.items()}
         self.factored = {
             key: [side for side, length in enumerate(sides) if length <= limit] for key, sides in lengths.items()
@@ -171,7 +171,7 @@ class ShampooPlan(Plan):
 
     def owners(self, count: int) -> tuple[int, ...]:
         """Return the rank that owns each of so many matrices; each rank owns a slice."""
-        return dealt(count, self.world)
+        return assign_owners(count, self.world)
 
     def rows(self, stack: str) -> list[list[int]]:
         """Return the rows that are refreshed in each of a stack's turns, in order."""

@@ -20,7 +20,7 @@ def init(params: Tree) -> dict[str, Any]:
     return {"factors": {}, "roots": {}, "pending": {}, "square": zeros, "mass": 0.0, "velocity": zeros}
 
 
-def reshaped(value: np.ndarray, reshape: str, merge_size: int) -> np.ndarray:
+def merge_sides(value: np.ndarray, reshape: str, merge_size: int) -> np.ndarray:
     """Without sides of length 1: as it is, its last sides merged, or first side against the rest."""
     sides = [side for side in value.shape if side > 1]
     merged = sides[-1:]
@@ -32,7 +32,7 @@ def reshaped(value: np.ndarray, reshape: str, merge_size: int) -> np.ndarray:
     return value.reshape(sides if reshape == "none" else merged)
 
 
-def cut(shape: tuple[int, ...], sides: list[int], block_size: int) -> list[tuple[slice, ...]]:
+def locate_blocks(shape: tuple[int, ...], sides: list[int], block_size: int) -> list[tuple[slice, ...]]:
     """Places of a tensor's blocks, row by row, the last ones smaller; only these sides are cut."""
     places = []
     for number, side in enumerate(shape):
@@ -42,7 +42,7 @@ def cut(shape: tuple[int, ...], sides: list[int], block_size: int) -> list[tuple
     return list(itertools.product(*places))
 
 
-def along(side: int, block: np.ndarray) -> np.ndarray:
+def unfold_side(side: int, block: np.ndarray) -> np.ndarray:
     """A block as the matrix of one side against all others."""
     return np.moveaxis(block, side, 0).reshape(block.shape[side], -1)
 
@@ -73,14 +73,14 @@ def update(
     gradients, tensors, factored = {}, {}, {}
     for name, w in params.items():  # first this step's statistics ([G] algorithm 1: L_t is of G_1 to G_t)
         gradients[name] = g = grads[name] + (settings.weight_decay * w if w.ndim > 1 else 0.0)
-        whole = reshaped(g, settings.reshape, settings.merge_size)
+        whole = merge_sides(g, settings.reshape, settings.merge_size)
         sides = [side for side, length in enumerate(whole.shape) if length <= (settings.max_size or np.inf)]
         skipped = (settings.large == "skip" and len(sides) < whole.ndim) or (name in tables and not settings.embeddings)
         if whole.ndim > 1 and sides and not skipped:
             tensors[name], factored[name] = whole, sides
-            for number, place in enumerate(cut(whole.shape, sides, settings.block_size)):
+            for number, place in enumerate(locate_blocks(whole.shape, sides, settings.block_size)):
                 for side in sides:  # [G] algorithm 2: H^i ← H^i + G^(i)
-                    key, x = (name, number, side), along(side, whole[place])
+                    key, x = (name, number, side), unfold_side(side, whole[place])
                     factors[key] = beta2 * factors.get(key, 0.0) + weight * x @ x.T
     since = step - settings.start_preconditioning
     blocks = sorted({(name, number) for name, number, _ in factors})
@@ -103,7 +103,7 @@ def update(
         if name in tensors:
             whole = tensors[name]
             p = np.zeros_like(whole)
-            for number, place in enumerate(cut(whole.shape, factored[name], settings.block_size)):
+            for number, place in enumerate(locate_blocks(whole.shape, factored[name], settings.block_size)):
                 turned = whole[place]
                 for side in factored[name]:  # [G] algorithm 2: G ×_i (H^i)^(-1 / 2k)
                     root = roots.get((name, number, side), np.eye(turned.shape[side]))

@@ -9,13 +9,23 @@ from torch import Tensor
 from suite.contract import Reduce
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.torch import Optimizer, decayed, dense, names, one_rank, present, weights, wide, zeros
+from suite.optimizers._base.torch import (
+    Optimizer,
+    add_weight_decay,
+    densify_gradients,
+    edit_weights,
+    make_zero_state,
+    name_parameters,
+    one_rank,
+    select_with_gradient,
+    widen_type,
+)
 from suite.optimizers._linalg.host import HostRoots
-from suite.optimizers._linalg.torch import finite, inverse_root
+from suite.optimizers._linalg.torch import are_finite, inverse_root
 from suite.optimizers.shampoo.plan import ShampooPlan, split_name
 from suite.optimizers.shampoo.settings import Settings
-from suite.optimizers.shampoo.torch_blocks import along, cut, join, touched, turned
-from suite.optimizers.shampoo.torch_graft import grafted, shares
+from suite.optimizers.shampoo.torch_blocks import cut_blocks, find_touched_rows, join_blocks, multiply_side, unfold_side
+from suite.optimizers.shampoo.torch_graft import compute_averaging_weights, compute_grafted_steps
 
 Tree = dict[str, Tensor]
 Index = slice | Tensor  # some rows of a stack
@@ -54,11 +64,11 @@ class Shampoo(Optimizer):
         super().__init__(parameters, self.settings.scheduled() | {"nesterov": self.settings.nesterov})
 
     def _begin(self, group: dict[str, Any]) -> None:
-        self.names = names(self)
+        self.names = name_parameters(self)
         shapes = {self.names[parameter]: tuple(parameter.shape) for parameter in group["params"]}
         plan = ShampooPlan(shapes, self.settings, tables=self.tables, world=self.world)
         first, graft = group["params"][0], self.settings.graft
-        like = first.detach().new_empty(0, dtype=wide(first.dtype))
+        like = first.detach().new_empty(0, dtype=widen_type(first.dtype))
 
         def stacks(rows: Callable[[str], int]) -> Tree:
             return {stack: like.new_zeros(rows(stack), plan.size(stack), plan.size(stack)) for stack in plan.counts}
@@ -76,9 +86,9 @@ class Shampoo(Optimizer):
         if plan.lag:  # slices of each rank: statistics that the host reads, then the roots that it computed
             state["pending"] = {"owned": stacks(plan.share), "epsilon": group["epsilon"]}
         for parameter in group["params"]:
-            self.state[parameter]["velocity"] = zeros(parameter)
+            self.state[parameter]["velocity"] = make_zero_state(parameter)
             if graft != "sgd":
-                self.state[parameter]["square"] = zeros(parameter)
+                self.state[parameter]["square"] = make_zero_state(parameter)
             if graft == "adam":
                 self.state[parameter]["mass"] = like.new_zeros(())
         self.plans.append(plan)
@@ -117,16 +127,16 @@ class Shampoo(Optimizer):
     def collect(self, group: int = 0) -> None:
         """Add the gradients to the statistics."""
         plan, factor = self.plans[group], self.state[_place(group)]["factor"]
-        past, gain = shares(self.param_groups[group]["beta2"])
+        past, gain = compute_averaging_weights(self.param_groups[group]["beta2"])
         grads = self._gradients(self.param_groups[group])
         for key in plan.stacked:
             if not (members := [name for name in plan.stacked[key] if name in grads]):
                 continue
             stack, _ = _blocks(plan, members, grads)
-            few = touched(stack) if plan.factored[key] == [1] else None
+            few = find_touched_rows(stack) if plan.factored[key] == [1] else None
             stack = stack if few is None else stack[:, few]
             for side in plan.factored[key]:
-                (name, rows), x = _rows(plan, key, side, members), along(stack, side)
+                (name, rows), x = _rows(plan, key, side, members), unfold_side(stack, side)
                 if isinstance(rows, slice):
                     factor[name][rows].baddbmm_(x, x.mT, beta=past, alpha=gain)
                 else:
@@ -172,7 +182,7 @@ class Shampoo(Optimizer):
             epsilon, method = self.param_groups[group]["epsilon"], self.settings.root
             share = inverse_root(reduce.mine(factor, owners), plan.order(stack), epsilon=epsilon, method=method)
         fresh = reduce.gather(f"root/{stack}", share, owners, symmetric=True)
-        usable = finite(fresh)
+        usable = are_finite(fresh)
         state["kept"] += (~usable).sum()
         state["refreshed"] = True
         return torch.where(usable, fresh, state["root"][stack][rows])
@@ -184,7 +194,7 @@ class Shampoo(Optimizer):
     # ------------------------------------------------------------------------------------------------------ update
     def _update(self, *, reduce: Reduce[Tensor] | None = None) -> None:
         for number, group in enumerate(self.param_groups):
-            if not (params := present(group["params"])):
+            if not (params := select_with_gradient(group["params"])):
                 continue
             state, plan = self.state[_place(number)], self.plans[number]
             if reduce is None:  # no engine has called host, collect and program
@@ -203,19 +213,19 @@ class Shampoo(Optimizer):
         group = self.param_groups[number]
         grads = self._gradients(group)
         states = [self.state[parameter] for parameter in params]
-        steps = grafted(self.settings.graft, grads, states, group["beta2"])
+        steps = compute_grafted_steps(self.settings.graft, grads, states, group["beta2"])
         chosen = list((steps | self._precondition(grads, steps, number)).values())
         velocity = [state["velocity"] for state in states]
         torch._foreach_mul_(velocity, group["momentum"])
         torch._foreach_add_(velocity, chosen)
         ahead = torch._foreach_add(chosen, velocity, alpha=group["momentum"]) if group["nesterov"] else velocity
-        with weights(params) as values:
+        with edit_weights(params) as values:
             torch._foreach_add_(values, ahead, alpha=-group["lr"])
 
     def _gradients(self, group: dict[str, Any]) -> Tree:
         """Return the gradients of the parameters that have one, with decay, by name."""
-        params = present(group["params"])
-        grads = decayed(dense(params), params, group["weight_decay"])
+        params = select_with_gradient(group["params"])
+        grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
         return {self.names[parameter]: grad for parameter, grad in zip(params, grads, strict=True)}
 
     def _precondition(self, grads: Tree, steps: Tree, number: int) -> Tree:
@@ -226,15 +236,15 @@ class Shampoo(Optimizer):
             if not (members := [name for name in plan.stacked[key] if name in grads]):
                 continue
             stack, counts = _blocks(plan, members, grads)
-            few = touched(stack) if plan.factored[key] == [1] else None
+            few = find_touched_rows(stack) if plan.factored[key] == [1] else None
             whole, stack = stack, stack if few is None else stack[:, few]
             for side in plan.factored[key]:
                 name, rows = _rows(plan, key, side, members)
-                stack = turned(stack, state["root"][name][rows], side)
+                stack = multiply_side(stack, state["root"][name][rows], side)
             if few is not None:
                 stack = torch.zeros_like(whole).index_copy_(1, few, stack)
             for name, part in zip(members, stack.split(counts), strict=True):
-                done[name] = join(part, plan.grids[name])
+                done[name] = join_blocks(part, plan.grids[name])
         if not done:
             return {}
         norm = torch.stack(torch._foreach_norm(list(done.values())))
@@ -255,7 +265,7 @@ def _blocks(plan: ShampooPlan, members: list[str], grads: Tree) -> tuple[Tensor,
     counts = [grid.blocks for grid in grids]
     stack = grads[members[0]].new_empty(sum(counts), *grids[0].lengths)
     for name, grid, part in zip(members, grids, stack.split(counts), strict=True):
-        cut(grads[name], grid, part)
+        cut_blocks(grads[name], grid, part)
     return stack, counts
 
 

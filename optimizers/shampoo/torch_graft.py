@@ -11,12 +11,12 @@ from suite.optimizers.shampoo.settings import Graft
 Tree = dict[str, Tensor]
 
 
-def shares(beta2: float) -> tuple[float, float]:
+def compute_averaging_weights(beta2: float) -> tuple[float, float]:
     """Return the factors of the old value and of the new term: of an average, or of a sum where `beta2` is 1."""
     return beta2, 1.0 - beta2 if beta2 < 1 else 1.0
 
 
-def grafted(graft: Graft, grads: Tree, states: list[dict[str, Tensor]], beta2: float) -> Tree:
+def compute_grafted_steps(graft: Graft, grads: Tree, states: list[dict[str, Tensor]], beta2: float) -> Tree:
     """Return the grafted method's steps, without learning rate and momentum.
 
     Args:
@@ -27,7 +27,7 @@ def grafted(graft: Graft, grads: Tree, states: list[dict[str, Tensor]], beta2: f
     """
     if graft == "sgd":
         return grads
-    past, gain = (1.0, 1.0) if graft == "adagrad" else shares(beta2)
+    past, gain = (1.0, 1.0) if graft == "adagrad" else compute_averaging_weights(beta2)
     values, square = list(grads.values()), [state["square"] for state in states]
     torch._foreach_mul_(square, past)
     torch._foreach_addcmul_(square, values, values, gain)

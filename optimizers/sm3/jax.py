@@ -9,7 +9,16 @@ from jax import Array, lax
 
 from suite.contract import Rows
 from suite.declared import describe_settings
-from suite.optimizers._base.jax import Optimizer, decayed, dense, live, merged, schedulable, settled, still
+from suite.optimizers._base.jax import (
+    Optimizer,
+    add_weight_decay,
+    check_momentum,
+    densify_gradients,
+    list_schedulable,
+    may_be_nonzero,
+    merge_rows,
+    validate_settings,
+)
 from suite.optimizers.sm3 import EPSILON
 from suite.optimizers.sm3.settings import Settings
 
@@ -27,8 +36,8 @@ def sm3(**settings: Any) -> Optimizer:
     Args:
         settings: by name, as listed below.
     """
-    rule = SM3(settled(Settings, "sm3", settings))
-    return Optimizer(rule.init, rule.update, settings=schedulable(rule.settings))
+    rule = SM3(validate_settings(Settings, "sm3", settings))
+    return Optimizer(rule.init, rule.update, settings=list_schedulable(rule.settings))
 
 
 class SM3:
@@ -36,7 +45,7 @@ class SM3:
 
     def __init__(self, settings: Settings):
         self.settings = settings
-        self.moving = live(settings.momentum)
+        self.moving = may_be_nonzero(settings.momentum)
 
     def init(self, params: Tree) -> State:
         """μ = 0 for every slice; a zero average of scaled gradients, if there is momentum."""
@@ -49,8 +58,8 @@ class SM3:
         """Return the changes of the parameters, and the next state."""
         hyper, covers = state["hyper"], dict(state["covers"])
         rows = self._rows(grads)
-        grads = dense({name: grad for name, grad in grads.items() if name not in rows}, params)
-        grads = decayed(grads, params, hyper["weight_decay"])
+        grads = densify_gradients({name: grad for name, grad in grads.items() if name not in rows}, params)
+        grads = add_weight_decay(grads, params, hyper["weight_decay"])
         direction, velocity = {}, {}
         for name, grad in grads.items():
             bound, covers[name] = _bound(covers[name], grad, self.settings.variant)
@@ -58,7 +67,7 @@ class SM3:
         if self.moving:
             velocity = direction = self._average(state["velocity"], direction, hyper["momentum"])
         else:
-            still(hyper)
+            check_momentum(hyper)
         changes: dict[str, Any] = jax.tree.map(lambda d: -hyper["lr"] * d, direction)
         for name, (ids, values) in rows.items():
             bound, covers[name] = self._bound_by_rows(covers[name], ids, values)
@@ -67,9 +76,9 @@ class SM3:
 
     def _rows(self, grads: dict[str, Any]) -> dict[str, Rows]:
         """Select the gradients by rows that change only these rows; momentum and decay change every row of a table."""
-        if self.moving or live(self.settings.weight_decay):
+        if self.moving or may_be_nonzero(self.settings.weight_decay):
             return {}
-        return {name: merged(grad) for name, grad in grads.items() if isinstance(grad, Rows)}
+        return {name: merge_rows(grad) for name, grad in grads.items() if isinstance(grad, Rows)}
 
     @staticmethod
     def _average(velocity: Tree, direction: Tree, momentum: Array) -> Tree:

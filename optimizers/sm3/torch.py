@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 
 from suite.declared import describe_settings
-from suite.optimizers._base.torch import Optimizer, decayed, dense, present, velocities, weights, wide
+from suite.optimizers._base.torch import (
+    Optimizer,
+    add_weight_decay,
+    densify_gradients,
+    edit_weights,
+    ensure_velocities,
+    select_with_gradient,
+    widen_type,
+)
 from suite.optimizers.sm3 import EPSILON
 from suite.optimizers.sm3.settings import Settings
 
@@ -31,28 +39,28 @@ class SM3(Optimizer):
     def _begin(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:
             sizes = [_slices(parameter, axis) for axis in range(max(parameter.ndim, 1))]
-            kind = wide(parameter.dtype)
+            kind = widen_type(parameter.dtype)
             self.state[parameter]["covers"] = [parameter.new_zeros(size, dtype=kind) for size in sizes]
-        velocities(self, group["params"], group["momentum"])
+        ensure_velocities(self, group["params"], group["momentum"])
 
     def _update(self) -> None:
         for group in self.param_groups:
-            params, momentum = present(group["params"]), group["momentum"]
+            params, momentum = select_with_gradient(group["params"]), group["momentum"]
             if not momentum and not group["weight_decay"]:  # these two change every row of a table
                 params = [parameter for parameter in params if not self._by_rows(parameter, group["lr"])]
             if not params:
                 continue
-            grads = decayed(dense(params), params, group["weight_decay"])
+            grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
             pairs = zip(params, grads, strict=True)
             direction = [self._bound(self.state[parameter]["covers"], grad) for parameter, grad in pairs]
             torch._foreach_add_(direction, EPSILON)
             torch._foreach_rsqrt_(direction)
             torch._foreach_mul_(direction, grads)
             if momentum:
-                velocity = velocities(self, params, momentum)
+                velocity = ensure_velocities(self, params, momentum)
                 torch._foreach_lerp_(velocity, direction, 1.0 - momentum)
                 direction = velocity
-            with weights(params) as values:
+            with edit_weights(params) as values:
                 torch._foreach_add_(values, direction, alpha=-group["lr"])
 
     def _bound(self, covers: list[Tensor], grad: Tensor) -> Tensor:

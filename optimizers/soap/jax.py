@@ -11,8 +11,8 @@ from jax import Array, lax
 from suite.contract import Reduce
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.jax import Optimizer, after_programs, one_rank, settled, shaped
-from suite.optimizers._linalg.jax import decomposable, finite
+from suite.optimizers._base.jax import Optimizer, after_programs, build_for_shapes, one_rank, validate_settings
+from suite.optimizers._linalg.jax import are_finite, replace_unusable_matrices
 from suite.optimizers.soap.plan import SOAPPlan
 from suite.optimizers.soap.settings import Settings
 
@@ -32,14 +32,14 @@ def soap(*, shapes: Mapping[str, tuple[int, ...]] | None = None, world: int = 1,
         world: ranks that share the bases; more than one requires the suite's engine.
         settings: by name, as listed below.
     """
-    chosen = settled(Settings, "soap", settings, world=world)
+    chosen = validate_settings(Settings, "soap", settings, world=world)
 
     def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
         rule = SOAP(SOAPPlan(shapes, chosen, world=int(world)))
         offers = {"plan": rule.plan, "program": rule.program, "facts": rule.facts}
         return Optimizer(rule.init, rule.update, settings=chosen.scheduled(), **offers)
 
-    return shaped(build, shapes)
+    return build_for_shapes(build, shapes)
 
 
 class SOAP:
@@ -73,8 +73,8 @@ class SOAP:
         stacks, owners = plan.equal[name], plan.owners(name)
         factors, bases = (jnp.concatenate([state[kind][stack] for stack in stacks]) for kind in ("factor", "basis"))
         share = (reduce.mine(factors, owners), reduce.mine(bases, owners))
-        fresh = reduce.gather(f"basis/{name}", refreshed(*share, start=state["steps"] == plan.start), owners)
-        usable = finite(fresh)
+        fresh = reduce.gather(f"basis/{name}", refresh_basis(*share, start=state["steps"] == plan.start), owners)
+        usable = are_finite(fresh)
         fresh = jnp.where(usable, fresh, bases)
         basis, first, begin = dict(state["basis"]), dict(state["first"]), 0
         for stack in stacks:
@@ -155,10 +155,10 @@ def _adam(grads: Tree, state: State) -> tuple[Tree, State]:
     return direction, {"first": first, "second": second}
 
 
-def refreshed(factor: Array, basis: Array, *, start: Array | bool) -> Array:
-    """Bases of eigenvectors (count, n, n), not finite where there is none; as `refreshed` in torch.py."""
+def refresh_basis(factor: Array, basis: Array, *, start: Array | bool) -> Array:
+    """Bases of eigenvectors (count, n, n), not finite where there is none; as `refresh_basis` in torch.py."""
     margin = factor.shape[-1] * jnp.finfo(factor.dtype).eps
-    usable, safe, _ = decomposable(factor)
+    usable, safe, _ = replace_unusable_matrices(factor)
 
     # one by one: with several CPU devices in a process, jaxlib 0.10.2 sometimes hangs in batched factorisations
     def decomposed() -> Array:

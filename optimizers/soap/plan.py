@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from suite.contract import Plan
-from suite.optimizers._plan import dealt, merge
+from suite.optimizers._plan import assign_owners, merge_to_matrix
 from suite.optimizers.soap.settings import Settings
 
 
@@ -33,7 +33,7 @@ class SOAPPlan(Plan):
         self.members: dict[str, list[str]] = {}
         self.sizes: dict[str, int] = {}
         for name, shape in shapes.items():
-            sides = merge(shape)
+            sides = merge_to_matrix(shape)
             if len(sides) < 2:
                 continue
             limit = min(settings.max_size, *sides) if settings.one_sided else settings.max_size
@@ -55,7 +55,7 @@ class SOAPPlan(Plan):
 
     def owners(self, size: str) -> tuple[int, ...]:
         """Return the rank that owns each matrix of a size; each rank owns a slice."""
-        return dealt(sum(map(self.count, self.equal[size])), self.world)
+        return assign_owners(sum(map(self.count, self.equal[size])), self.world)
 
     @property
     def cycle(self) -> tuple[int, int]:

@@ -11,17 +11,17 @@ Tree = dict[str, np.ndarray]
 
 def init(params: Tree) -> dict[str, Any]:
     """No statistics, no bases, both moments zero; the first in the parameters' own coordinates."""
-    flat = {name: np.zeros_like(matrix(value)) for name, value in params.items()}
+    flat = {name: np.zeros_like(merge_to_matrix(value)) for name, value in params.items()}
     return {"factors": {}, "bases": {}, "first": flat, "second": flat}
 
 
-def matrix(value: np.ndarray) -> np.ndarray:
+def merge_to_matrix(value: np.ndarray) -> np.ndarray:
     """First side against the rest, sides of length 1 left out; what has a single side is a vector."""
     sides = [side for side in value.shape if side > 1]
     return value.reshape(sides[0], -1) if len(sides) > 1 else value.reshape(-1)
 
 
-def eigenvectors(p: np.ndarray, q: np.ndarray | None) -> np.ndarray | None:
+def refresh_basis(p: np.ndarray, q: np.ndarray | None) -> np.ndarray | None:
     """A basis of P's eigenvectors: all anew, or one step on from Q (algorithm 4). Q itself where P is useless."""
     if not np.isfinite(p).all() or np.trace(p) / len(p) < np.finfo(p.dtype).tiny:
         return q
@@ -42,11 +42,11 @@ def update(
     factors, bases, since = dict(state["factors"]), dict(state["bases"]), step - settings.start_preconditioning
     if since >= 0 and since % settings.precondition_frequency == 0:  # line 14, before this step, not after the last
         for side, factor in factors.items():
-            q = eigenvectors(factor, bases.get(side, np.eye(len(factor))) if since else None)
+            q = refresh_basis(factor, bases.get(side, np.eye(len(factor))) if since else None)
             bases |= {} if q is None else {side: q}  # lines 15 and 16
     new, first, second = {}, {}, {}
     for name, w in params.items():
-        g = matrix(grads[name])
+        g = merge_to_matrix(grads[name])
         limit = min(max_size, *g.shape) if settings.one_sided and g.ndim > 1 else max_size
         kept = [g.ndim > 1 and side <= limit for side in g.shape]
         q_left, q_right = (bases.get((name, side), None) for side in ("left", "right"))

@@ -9,7 +9,16 @@ from torch import Tensor
 from suite.contract import Reduce
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.torch import Optimizer, dense, names, one_rank, present, weights, wide, zeros
+from suite.optimizers._base.torch import (
+    Optimizer,
+    densify_gradients,
+    edit_weights,
+    make_zero_state,
+    name_parameters,
+    one_rank,
+    select_with_gradient,
+    widen_type,
+)
 from suite.optimizers.soap.plan import SOAPPlan
 from suite.optimizers.soap.settings import Settings
 
@@ -47,12 +56,12 @@ class SOAP(Optimizer):
         super().__init__(parameters, self.settings.scheduled())
 
     def _begin(self, group: dict[str, Any]) -> None:
-        self.names = names(self)
+        self.names = name_parameters(self)
         named = {self.names[parameter]: parameter for parameter in group["params"]}
         shapes = {name: tuple(parameter.shape) for name, parameter in named.items()}
         plan = SOAPPlan(shapes, self.settings, world=self.world)
         first, sizes, count = group["params"][0], plan.sizes, plan.count
-        like = first.detach().new_empty(0, dtype=wide(first.dtype))
+        like = first.detach().new_empty(0, dtype=widen_type(first.dtype))
         stacks = {key: (len(members), *map(int, key.split("x"))) for key, members in plan.members.items()}
         self.state[_place(len(self.plans))] = {
             "factor": {basis: like.new_zeros(count(basis), size, size) for basis, size in sizes.items()},
@@ -64,7 +73,7 @@ class SOAP(Optimizer):
         }
         for name in plan.rest:
             for moment in ("first", "second"):
-                self.state[named[name]][moment] = zeros(named[name])
+                self.state[named[name]][moment] = make_zero_state(named[name])
         self.plans.append(plan)
 
     @property
@@ -80,7 +89,7 @@ class SOAP(Optimizer):
         start = bool(state["steps"] == plan.start)
         factors, bases = (torch.cat([state[kind][stack] for stack in stacks]) for kind in ("factor", "basis"))
         share = (reduce.mine(factors, owners), reduce.mine(bases, owners))
-        fresh = reduce.gather(f"basis/{name}", refreshed(*share, start=start), owners)
+        fresh = reduce.gather(f"basis/{name}", refresh_basis(*share, start=start), owners)
         usable = fresh.isfinite().all(-1).all(-1)
         fresh = torch.where(usable[:, None, None], fresh, bases)
         for stack, new in zip(stacks, fresh.split([plan.count(stack) for stack in stacks]), strict=True):
@@ -96,7 +105,7 @@ class SOAP(Optimizer):
 
     def _update(self, *, reduce: Reduce[Tensor] | None = None) -> None:
         for number, group in enumerate(self.param_groups):
-            if not present(group["params"]):
+            if not select_with_gradient(group["params"]):
                 continue
             if reduce is None:  # no engine has called `program`
                 one_rank(self, self.world)
@@ -107,10 +116,10 @@ class SOAP(Optimizer):
     def _move(self, number: int) -> None:
         """Update the parameters of a group that have a gradient."""
         group = self.param_groups[number]
-        named = {self.names[parameter]: parameter for parameter in present(group["params"])}
+        named = {self.names[parameter]: parameter for parameter in select_with_gradient(group["params"])}
         self.state[_place(number)]["steps"].add_(1.0)
         direction = self._direction(number, named)
-        with weights(list(named.values())) as values:
+        with edit_weights(list(named.values())) as values:
             matrices = [value for value in values if value.ndim > 1]
             if matrices and group["weight_decay"]:
                 torch._foreach_mul_(matrices, 1.0 - group["lr"] * group["weight_decay"])
@@ -119,7 +128,7 @@ class SOAP(Optimizer):
 
     def _direction(self, number: int, named: Tree) -> Tree:
         """Adam's directions of these parameters, in their own coordinates; updates statistics and moments."""
-        plan, grads = self.plans[number], dict(zip(named, dense(list(named.values())), strict=True))
+        plan, grads = self.plans[number], dict(zip(named, densify_gradients(list(named.values())), strict=True))
         members = {key: [name for name in every if name in grads] for key, every in plan.members.items()}
         members = {key: chosen for key, chosen in members.items() if chosen}
         rows = {key: _rows(plan.members[key], chosen) for key, chosen in members.items()}
@@ -221,7 +230,7 @@ def _multiply(values: list[Tensor], factors: list[Tensor]) -> None:
     torch._foreach_mul_(values, rounded if len(rounded) > 1 or rounded[0].ndim else rounded[0])
 
 
-def refreshed(factor: Tensor, basis: Tensor, *, start: bool) -> Tensor:
+def refresh_basis(factor: Tensor, basis: Tensor, *, start: bool) -> Tensor:
     """Bases of eigenvectors (count, n, n), not finite where there is none.
 
     Args:

@@ -11,8 +11,8 @@ from suite import stream
 from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.jax import Optimizer, settled, traced, unseen
-from suite.optimizers.vogn.jax_squares import rows, squares
+from suite.optimizers._base.jax import Optimizer, is_traced, make_statistics_error, validate_settings
+from suite.optimizers.vogn.jax_squares import sum_squared_gradients, unfold_tap
 from suite.optimizers.vogn.plan import VOGNPlan, check
 from suite.optimizers.vogn.settings import Settings
 
@@ -41,9 +41,9 @@ def vogn(
         UserError: for a setting that is unknown, out of range, traced although the step is compiled for its value, or
             does not go with another.
     """
-    chosen = settled(Settings, "vogn", settings)
+    chosen = validate_settings(Settings, "vogn", settings)
     checked = chosen.beta2, chosen.prior_precision, chosen.damping, chosen.tempering, chosen.tempering_start
-    if not any(map(traced, checked)):  # a traced setting has no value yet
+    if not any(map(is_traced, checked)):  # a traced setting has no value yet
         check(chosen)
     rule = VOGN(VOGNPlan(layers, shapes), shapes, samples, chosen.draws)
     return Optimizer(
@@ -118,12 +118,12 @@ class VOGN:
         for name, call in sorted(taps):
             x, dy = taps[name, call]
             dy = dy.astype(weight.dtype) * inverse_root.reshape(-1, *[1] * (dy.ndim - 1))  # its square needs √w
-            calls.setdefault(name, []).append(rows(self.plan.layers[name], x, dy))
+            calls.setdefault(name, []).append(unfold_tap(self.plan.layers[name], x, dy))
         sums: Tree = {}
         for name, pairs in calls.items():
             layer = self.plan.layers[name]
             x, dy = pairs[0] if len(pairs) == 1 else (jnp.concatenate([pair[i] for pair in pairs], 1) for i in (0, 1))
-            squared = squares(layer, x, dy, self.shapes[layer.parameters[0]])
+            squared = sum_squared_gradients(layer, x, dy, self.shapes[layer.parameters[0]])
             sums.update(zip(layer.parameters, squared, strict=False))  # a layer may have no bias
         return sums
 
@@ -219,7 +219,7 @@ class VOGN:
         if self.draws > 1:
             raise UserError(f"vogn(draws={self.draws}): needs the suite's engine; leave it out")
         if statistics is None:
-            raise unseen("vogn")
+            raise make_statistics_error("vogn")
         key = jnp.stack([jnp.zeros_like(state["steps"]), state["steps"]]).astype(jnp.uint32)
         return key, self.absorb(statistics, state, reduce=ALONE)
 

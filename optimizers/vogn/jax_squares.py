@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import Layer
-from suite.optimizers.vogn.plan import parts
+from suite.optimizers.vogn.plan import count_parts
 
 
-def rows(layer: Layer, x: Array, dy: Array) -> tuple[Array, Array]:
+def unfold_tap(layer: Layer, x: Array, dy: Array) -> tuple[Array, Array]:
     """A layer's tap as x (N, P, in) and dy (N, P, out), whose products, summed over P, are a sample's gradient.
 
     For an embedding x is (N, P), for batch normalisation both are (N, P, C).
@@ -33,8 +33,8 @@ def _windows(x: Array, layer: Layer) -> Array:
     return jnp.stack(windows, -1).reshape(len(x), height * width, -1)
 
 
-def squares(layer: Layer, x: Array, dy: Array, shape: tuple[int, ...]) -> list[Array]:
-    """Sums over samples of a layer's squared gradients, weight first; x and dy as `rows` makes them."""
+def sum_squared_gradients(layer: Layer, x: Array, dy: Array, shape: tuple[int, ...]) -> list[Array]:
+    """Sums over samples of a layer's squared gradients, weight first; x and dy as `unfold_tap` makes them."""
     if layer.kind == "batchnorm":
         return [jnp.square((dy * x).sum(1)).sum(0), jnp.square(dy.sum(1)).sum(0)]
     if layer.kind == "embedding":
@@ -49,7 +49,7 @@ def squares(layer: Layer, x: Array, dy: Array, shape: tuple[int, ...]) -> list[A
 
 def _summed(add: Any, pair: tuple[Array, Array], size: int, zero: Array) -> Array:
     """`add(total, x, dy)` over parts of the samples of which `size` numbers each fit."""
-    count = parts(len(pair[0]), size, jax.default_backend())
+    count = count_parts(len(pair[0]), size, jax.default_backend())
     if count == 1:
         return add(zero, *pair)
     split = [value.reshape(count, -1, *value.shape[1:]) for value in pair]

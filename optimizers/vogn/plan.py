@@ -54,7 +54,7 @@ def check(settings: Settings) -> None:
         raise UserError("optimizer.prior_precision=0 and damping=0: a weight without gradient would have no variance")
 
 
-def parts(samples: int, size: int, device: str) -> int:
+def count_parts(samples: int, size: int, device: str) -> int:
     """Into how many equal parts samples are cut so that one's per-sample gradients, `size` numbers each, fit."""
     limit = CACHED if device == "cpu" else HELD
     largest = max(1, limit // size)  # samples in one part

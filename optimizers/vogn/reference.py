@@ -24,7 +24,7 @@ def init(params: Tree) -> dict[str, Any]:
     return {state: {name: np.zeros_like(value) for name, value in params.items()} for state in names}
 
 
-def constants(step: int, samples: int, settings: Settings) -> tuple[float, float, float]:
+def compute_constants(step: int, samples: int, settings: Settings) -> tuple[float, float, float]:
     """N, τ and δ̃ (line 2); τ warms up as section 3 describes."""
     n = settings.augmentation * samples
     tau, start, warmup = settings.tempering, settings.tempering_start, settings.tempering_warmup
@@ -46,7 +46,7 @@ def forward_params(
     """Lines 8-9: the weights of one draw; the first step is made at the mean."""
     if key[1] == 0:
         return params
-    n, _tau, delta = constants(key[1], samples, settings)
+    n, _tau, delta = compute_constants(key[1], samples, settings)
     names = {name for layer in layers.values() if layer.kind != "batchnorm" for name in layer.parameters}
     drawn = dict(params)
     for name in names:
@@ -56,7 +56,7 @@ def forward_params(
     return drawn
 
 
-def gradients(layer: Layer, x: np.ndarray, dy: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:
+def compute_sample_gradients(layer: Layer, x: np.ndarray, dy: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:
     """One sample's gradients of a layer's parameters, weight first."""
     if layer.kind == "batchnorm":
         return [(dy * x).reshape(len(dy), -1).sum(1), dy.reshape(len(dy), -1).sum(1)]
@@ -75,14 +75,16 @@ def gradients(layer: Layer, x: np.ndarray, dy: np.ndarray, shape: tuple[int, ...
     return [weight, dy.sum((1, 2))]
 
 
-def squares(taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params: Tree) -> Tree:
+def average_squared_gradients(taps: Taps, weight: np.ndarray, layers: dict[str, Layer], params: Tree) -> Tree:
     """ĥ, lines 10 and 12: the weighted mean over samples of the squares of each one's own gradient."""
     means = {name: np.zeros_like(value) for name, value in params.items()}
     for name, tap in taps.items():
         layer, calls = layers[name], tap if isinstance(tap, list) else [tap]
         shape = params[layer.parameters[0]].shape
         for n in np.flatnonzero(weight):
-            of_calls = zip(*(gradients(layer, x[n], dy[n] / weight[n], shape) for x, dy in calls), strict=True)
+            of_calls = zip(
+                *(compute_sample_gradients(layer, x[n], dy[n] / weight[n], shape) for x, dy in calls), strict=True
+            )
             for parameter, parts in zip(layer.parameters, of_calls, strict=False):  # a layer may have no bias
                 means[parameter] += weight[n] / weight.sum() * np.sum(parts, 0) ** 2
     return means
@@ -105,12 +107,17 @@ def update(
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
     """One step from the gradients and taps of the first draw; returns new parameters and state."""
-    _n, tau, delta = constants(step, samples, settings)
-    g, h, k, beta2 = dict(grads), squares(taps, weight, layers, params), settings.draws, settings.beta2
+    _n, tau, delta = compute_constants(step, samples, settings)
+    g, h, k, beta2 = (
+        dict(grads),
+        average_squared_gradients(taps, weight, layers, params),
+        settings.draws,
+        settings.beta2,
+    )
     for draw in range(1, k):
         assert evaluate and tapped
         drawn = forward_params(params, state, settings, key=(seed, step), draw=draw, samples=samples, layers=layers)
-        more, squared = evaluate(drawn), squares(tapped(drawn), weight, layers, params)
+        more, squared = evaluate(drawn), average_squared_gradients(tapped(drawn), weight, layers, params)
         g, h = {n: g[n] + more[n] for n in g}, {n: h[n] + squared[n] for n in h}
     g, h = {n: value / k for n, value in g.items()}, {n: value / k for n, value in h.items()}  # line 14
     normal = {name for layer in layers.values() if layer.kind == "batchnorm" for name in layer.parameters}
@@ -123,11 +130,11 @@ def update(
         new["momentum"][name], new["curvature"][name] = m, s
         new_params[name] = params[name] - settings.lr * m / (s + delta + settings.damping)  # 19
     for name in params.keys() - covered:
-        adam(name, g[name], new_params, new, settings, step)
+        apply_adam(name, g[name], new_params, new, settings, step)
     return new_params, new
 
 
-def adam(name: str, g: np.ndarray, params: Tree, state: dict[str, Any], settings: Settings, step: int) -> None:
+def apply_adam(name: str, g: np.ndarray, params: Tree, state: dict[str, Any], settings: Settings, step: int) -> None:
     """Adam's step of a parameter that no layer describes; changes `params` and `state`."""
     beta1, beta2, eta = settings.fallback_beta1, settings.fallback_beta2, settings.fallback_ratio * settings.lr
     state["first"][name] = first = beta1 * state["first"][name] + (1 - beta1) * g

@@ -10,11 +10,11 @@ from torch import Tensor
 from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.torch import by_name, by_updates, dense, normal, weights, zeros
+from suite.optimizers._base.torch import by_name, by_updates, densify_gradients, edit_weights, make_zero_state, normal
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers.vogn.plan import VOGNPlan, check
 from suite.optimizers.vogn.settings import Settings
-from suite.optimizers.vogn.torch_squares import rows, squares
+from suite.optimizers.vogn.torch_squares import sum_squared_gradients, unfold_tap
 
 Tree = dict[str, Tensor]
 Taps = Mapping[tuple[str, int], tuple[Tensor, Tensor]]
@@ -61,7 +61,7 @@ class VOGN(Observing):
         self.state["vogn"] = {"kept": torch.zeros((), dtype=torch.int64, device=like.device), "steps": 0}
         for name, parameter in self.named.items():
             for state in ("first", "second") if name in self.plan.rest else ("momentum", "curvature"):
-                self.state[parameter][state] = zeros(parameter)
+                self.state[parameter][state] = make_zero_state(parameter)
 
     def _begin(self, group: dict[str, Any]) -> None:
         if "vogn" in self.state:
@@ -118,12 +118,12 @@ class VOGN(Observing):
         for name, call in sorted(taps):
             x, dy = taps[name, call]
             dy = dy.to(weight.dtype) * inverse_root.view(-1, *[1] * (dy.ndim - 1))
-            calls.setdefault(name, []).append(rows(self.plan.layers[name], x, dy))
+            calls.setdefault(name, []).append(unfold_tap(self.plan.layers[name], x, dy))
         sums: Tree = {}
         for name, pairs in calls.items():
             layer = self.plan.layers[name]
             x, dy = pairs[0] if len(pairs) == 1 else (torch.cat([pair[i] for pair in pairs], 1) for i in (0, 1))
-            squared = squares(layer, x, dy, self.named[layer.parameters[0]].shape)
+            squared = sum_squared_gradients(layer, x, dy, self.named[layer.parameters[0]].shape)
             sums.update(zip(layer.parameters, squared, strict=False))  # a layer may have no bias
         return sums
 
@@ -188,7 +188,7 @@ class VOGN(Observing):
         """Update parameters that a layer describes, from their gradients and these squares."""
         _, tau, delta = self._constants(group, step)
         params = list(named.values())
-        grads = dict(zip(named, dense(params), strict=True))
+        grads = dict(zip(named, densify_gradients(params), strict=True))
         drawn = set(self.plan.drawn).intersection(named)
         grads |= {name: torch.add(grads[name], named[name], alpha=delta) for name in named if name in drawn}
         momentum = [self.state[parameter]["momentum"] for parameter in params]
@@ -203,12 +203,12 @@ class VOGN(Observing):
             s.copy_(torch.where(finite, keep * s + gain * squared[name], s))
             self.state["vogn"]["kept"] += (~finite).sum()
         scale = torch._foreach_add(curvature, delta + group["damping"])
-        with weights(params) as values:
+        with edit_weights(params) as values:
             torch._foreach_addcdiv_(values, momentum, scale, -group["lr"])
 
     def _adam(self, params: list[Tensor], group: dict[str, Any], steps: int) -> None:
         """Update parameters that no layer describes by Adam; `steps` counts their updates, this one included."""
-        grads = dense(params)
+        grads = densify_gradients(params)
         first = [self.state[parameter]["first"] for parameter in params]
         second = [self.state[parameter]["second"] for parameter in params]
         beta1, beta2 = group["fallback_beta1"], group["fallback_beta2"]
@@ -219,7 +219,7 @@ class VOGN(Observing):
         torch._foreach_div_(scale, (1.0 - beta2**steps) ** 0.5)
         torch._foreach_add_(scale, group["fallback_epsilon"])
         rate = group["fallback_ratio"] * group["lr"] / (1.0 - beta1**steps)
-        with weights(params) as values:
+        with edit_weights(params) as values:
             torch._foreach_addcdiv_(values, first, scale, -rate)
 
 

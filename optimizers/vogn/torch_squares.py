@@ -5,10 +5,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from suite.contract import Layer
-from suite.optimizers.vogn.plan import parts
+from suite.optimizers.vogn.plan import count_parts
 
 
-def rows(layer: Layer, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+def unfold_tap(layer: Layer, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
     """A layer's tap as x (N, P, in) and dy (N, P, out), whose products, summed over P, are a sample's gradient.
 
     For an embedding x is (N, P), for batch normalisation both are (N, P, C).
@@ -26,8 +26,8 @@ def rows(layer: Layer, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
     return x.reshape(n, x.shape[1], -1).mT, dy.reshape(n, dy.shape[1], -1).mT
 
 
-def squares(layer: Layer, x: Tensor, dy: Tensor, shape: torch.Size) -> list[Tensor]:
-    """Sums over samples of a layer's squared gradients, weight first; x and dy as `rows` makes them."""
+def sum_squared_gradients(layer: Layer, x: Tensor, dy: Tensor, shape: torch.Size) -> list[Tensor]:
+    """Sums over samples of a layer's squared gradients, weight first; x and dy as `unfold_tap` makes them."""
     if layer.kind == "batchnorm":
         return [(dy * x).sum(1).square().sum(0), dy.sum(1).square().sum(0)]
     if layer.kind == "embedding":
@@ -35,7 +35,7 @@ def squares(layer: Layer, x: Tensor, dy: Tensor, shape: torch.Size) -> list[Tens
     if x.shape[1] == 1:
         weight = dy[:, 0].square().mT @ x[:, 0].square()
     else:
-        count = parts(len(x), dy.shape[-1] * x.shape[-1], dy.device.type)
+        count = count_parts(len(x), dy.shape[-1] * x.shape[-1], dy.device.type)
         sums = [(g.mT @ a).square_().sum(0) for a, g in zip(x.chunk(count), dy.chunk(count), strict=True)]
         weight = torch.stack(sums).sum(0)
     return [weight.view(shape), dy.sum(1).square().sum(0)][: len(layer.parameters)]
@@ -47,7 +47,7 @@ def _embedding(ids: Tensor, dy: Tensor, shape: torch.Size) -> Tensor:
     Each of c such places adds the square of the sum, divided by c, so that no array (N, rows, width) is made.
     """
     total = dy.new_zeros(shape)
-    count = parts(len(ids), ids.shape[1] ** 2, dy.device.type)
+    count = count_parts(len(ids), ids.shape[1] ** 2, dy.device.type)
     for rows, g in zip(ids.chunk(count), dy.chunk(count), strict=True):
         same = (rows[:, :, None] == rows[:, None, :]).to(g.dtype)  # (N, P, P)
         shares = (same @ g).square() / same.sum(2, keepdim=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from suite.board.groups import Leaderboard, rank_results
 from suite.board.sections import Section, make_sections
-from suite.board.site.text import median, number
+from suite.board.site.text import format_median, format_number
 from suite.contract import UserError
 from suite.entries import intake
 
@@ -76,7 +76,7 @@ def _line(section: Section) -> str:
         own = (optimizer, contest.setting.backend)
         row = next(row for row in section.featured if (row.optimizer, row.backend) == own)
         if row.steps:
-            cells.append(f"{optimizer} {median(row.steps)} ({row.steps.n})")
+            cells.append(f"{optimizer} {format_median(row.steps)} ({row.steps.n})")
     steps = f"{', '.join(cells)}; {contest.setting.backend}" if cells else "no finished run"
     task = f"`{group.task}`, {group.data['name']}"
     return f"| {' | '.join(map(_plain, (task, group.goal, steps, _leader(section))))} |"
@@ -93,7 +93,7 @@ def _leader(section: Section) -> str:
         return "not reached"
     if not contest.not_separated:
         return "not in every framework"
-    return f"none: {number(len(contest.not_separated) + 1)} not separable"
+    return f"none: {format_number(len(contest.not_separated) + 1)} not separable"
 
 
 def _plain(text: str) -> str:

@@ -128,8 +128,8 @@ def judge_claim(claim: Claim, name: str, paper: Paper, results: Results) -> Stan
             count = check.seeds if states[-1].state == "not run" else check.most_seeds
             runs = max(1, len(check.runs))
             minutes += (check.minutes or 0.0) * runs * len(list_missing_seeds(check, evidence, count))
-    published = [state.state for state in states if state.check.scale == "published"]
-    stand_in = [state.state for state in states if state.check.scale == "stand-in"]
+    published: list[State] = [state.state for state in states if state.check.scale == "published"]
+    stand_in: list[State] = [state.state for state in states if state.check.scale == "stand-in"]
     return Standing(claim, name, paper.citation, _verdict(published), _pattern(stand_in), tuple(states), minutes)
 
 

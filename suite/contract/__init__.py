@@ -37,8 +37,8 @@ from suite.contract.tasks import (
     Spec,
     Target,
     Task,
-    quotient,
-    sized,
+    append_sizes,
+    divide_total,
 )
 
 __all__ = [
@@ -83,6 +83,6 @@ __all__ = [
     "TorchModel",
     "TorchOptimizer",
     "UserError",
-    "quotient",
-    "sized",
+    "append_sizes",
+    "divide_total",
 ]

@@ -64,7 +64,7 @@ class Target:
         return f"{self.metric}{'>=' if self.higher_is_better else '<='}{self.value:g}"
 
 
-def sized(identity: str, samples: Mapping[str, int]) -> str:
+def append_sizes(identity: str, samples: Mapping[str, int]) -> str:
     """Return the version of generated data with the sizes of its splits, appended unless it contains all of them."""
     numbers = set(map(int, re.findall(r"\d+", identity)))
     return identity if numbers.issuperset(samples.values()) else f"{identity}/{'-'.join(map(str, samples.values()))}"
@@ -89,7 +89,7 @@ class Data:
     dropped_unit: str = ""
     dropped_of: int = 0
     # if the identity does not cover contents: a hash that changes with any file on this machine, see
-    # `suite.tasks._data.stamp`. A run is resumed or reused only if it is the same; results do not contain it.
+    # `suite.tasks._data.stamp_files`. A run is resumed or reused only if it is the same; results do not contain it.
     stamp: str = ""
 
     def __str__(self) -> str:
@@ -165,7 +165,7 @@ class Task(Protocol):
         ...
 
 
-def quotient(total: float, count: float, factor: float = 1.0) -> float | None:
+def divide_total(total: float, count: float, factor: float = 1.0) -> float | None:
     """Return `factor * total / count`; None if `count` is 0."""
     return factor * total / count if count else None
 

@@ -102,7 +102,7 @@ def other_versions(path: Path) -> list[str]:
     try:
         before = yaml.safe_load(path.read_text(encoding="utf-8")).get("made_with") or {}
     except (OSError, UnicodeError, yaml.YAMLError, AttributeError):
-        return []  # `read` says what is wrong
+        return []  # `read_counters` says what is wrong
     now = made_with()
     return [f"{name} {before[name]} -> {now.get(name, 'none')}" for name in before if before[name] != now.get(name)]
 

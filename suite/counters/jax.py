@@ -35,7 +35,7 @@ def count_work(engine: Any, warm: Callable[[], None], steps: Callable[[], None])
     before = compilations[COMPILED]
     warm()
     warmed = compilations[COMPILED]
-    with copies() as copied:
+    with count_copies() as copied:
         steps()
     return {
         "compilations": compilations[COMPILED] - before,
@@ -72,7 +72,7 @@ def counts_of(program: Any) -> dict[str, int]:
 
 
 @contextmanager
-def copies() -> Iterator[Counter[str]]:
+def count_copies() -> Iterator[Counter[str]]:
     """Count the copies of arrays to the host inside."""
     array: Any = type(jnp.zeros(()))
     original, counter = array._value, Counter[str]()

@@ -30,14 +30,14 @@ def main(overrides: Sequence[str]) -> int:
         0, or 2 if the run cannot be counted.
     """
     try:
-        print(json.dumps(counted(overrides)))
+        print(json.dumps(count_run(overrides)))
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def counted(overrides: Sequence[str]) -> dict[str, Any]:
+def count_run(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the counts and the losses of a run's first steps.
 
     Raises:

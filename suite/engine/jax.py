@@ -28,10 +28,10 @@ from suite import engine, load
 from suite.comm import setup
 from suite.comm.transport.jax import AXIS, Transport
 from suite.contract import Group, Plan, Sparse, Task
-from suite.engine.jax_device import Layout, devices_for, facts, typed
-from suite.engine.jax_evaluation import Evaluation, wide
+from suite.engine.jax_device import Layout, cast_batch, devices_for, measure_device
+from suite.engine.jax_evaluation import Evaluation, widen_floats
 from suite.engine.jax_programs import Lowered, Mode, Programs, enable_cache
-from suite.engine.jax_step import Maths, offered
+from suite.engine.jax_step import Maths, make_objective
 from suite.engine.ranks.jax import Ranks
 from suite.settings.run import Run
 
@@ -86,7 +86,7 @@ class Engine:
             }
             if "objective" in self.needs:  # it takes a batch, which other optimizers do not need
                 narrow = self.precision == "bfloat16"
-                offers["objective"] = offered(model, task, self.seed, self.world, by_kind, narrow=narrow)
+                offers["objective"] = make_objective(model, task, self.seed, self.world, by_kind, narrow=narrow)
             needed = {name: value for name, value in offers.items() if name in self.needs}
             self.optimizer = load.make_member(load.load_half(node.module, "jax").make, node, "optimizer", **needed)
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
@@ -105,7 +105,7 @@ class Engine:
                 "params": params,
                 "buffers": by_kind["buffer"],
                 "patterns": by_kind["pattern"],
-                "carry": {"owned": typed(task.carry(task.batch_size))},
+                "carry": {"owned": cast_batch(task.carry(task.batch_size))},
                 "opt": jax.jit(self.optimizer.init)(params),  # one program instead of one per shape
                 "comm": {"owned": {}},
             }
@@ -387,9 +387,9 @@ class Engine:
         for path, leaf in jax.tree_util.tree_flatten_with_path(self.run)[0]:
             name = f"run{jax.tree_util.keystr(path)}"
             if self.layout.is_split(path):
-                arrays[name], own[name] = wide(self.layout.local(leaf)), self._meaning(path)
+                arrays[name], own[name] = widen_floats(self.layout.local(leaf)), self._meaning(path)
             elif replicated:
-                arrays[name] = wide(np.asarray(leaf))
+                arrays[name] = widen_floats(np.asarray(leaf))
         return arrays, {"tree": None, "own": own}
 
     def _meaning(self, path: Sequence[Any]) -> str:
@@ -408,7 +408,7 @@ class Engine:
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
-        return facts(self.mesh.local_devices[0]) | {
+        return measure_device(self.mesh.local_devices[0]) | {
             "parameters": engine.count_parameters(self.task),
             "flops": engine.count_flops(self.task),
             "explored": engine.share_explored(

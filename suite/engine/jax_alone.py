@@ -23,14 +23,14 @@ from jax import Array
 
 from suite.contract import UserError
 from suite.engine.jax_step import Calls
-from suite.optimizers._base.jax import Optimizer, named
+from suite.optimizers._base.jax import Optimizer, name_leaves
 
 Look = Callable[..., tuple[Array, Any, dict[str, Array]]]
 
 
 def shapes_of(params: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a tree's leaves by their path, such as `layer.weight`."""
-    return {name: value.shape for name, value in named(params).items()}
+    return {name: value.shape for name, value in name_leaves(params).items()}
 
 
 def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int | None = None) -> Look:
@@ -57,8 +57,8 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
 
     def look(params: Any, state: Any, *arguments: Any) -> tuple[Array, Any, dict[str, Array]]:
         structure, key = jax.tree.structure(params), jnp.stack([jnp.zeros_like(state["steps"]), state["steps"]])
-        drawn = optimizer.forward_params(named(params), state, key.astype(jnp.uint32))
-        weights = jax.tree.unflatten(structure, [drawn[name] for name in named(params)])
+        drawn = optimizer.forward_params(name_leaves(params), state, key.astype(jnp.uint32))
+        weights = jax.tree.unflatten(structure, [drawn[name] for name in name_leaves(params)])
         outputs = Calls()
         jax.eval_shape(lambda p: loss(p, *arguments, tap=lambda name, x, y: outputs.add(name, y)), weights)
         if missing := sorted(set(optimizer.layers) - {name for name, _ in outputs.values}):

@@ -38,7 +38,7 @@ def devices_for(name: str, world: int) -> list[Any]:
     return devices[:world]
 
 
-def facts(device: Any) -> dict[str, Any]:
+def measure_device(device: Any) -> dict[str, Any]:
     """Return the device's name and the peak memory, of the GPU or of this process."""
     memory = device.memory_stats() or {}
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -123,7 +123,7 @@ class Layout:
         """Return a step's batch, key and hyper-parameters; with one process, the program itself places them."""
         values = {name: np.asarray(value, jnp.result_type(float)) for name, value in hyper.items()}
         key = np.array([seed, step], np.uint32)
-        cast = typed(batch)
+        cast = cast_batch(batch)
         if jax.process_count() == 1:
             return cast, key, values
         shared = {name: jax.make_array_from_process_local_data(self.split, value) for name, value in cast.items()}
@@ -139,7 +139,7 @@ class Layout:
         return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=v.sharding), run), *parts
 
 
-def typed(batch: Mapping[str, np.ndarray]) -> Batch:
+def cast_batch(batch: Mapping[str, np.ndarray]) -> Batch:
     """Return a batch with floats in the run's type, and integers in the width that jax uses."""
     kind = jnp.result_type(float)
     types = {n: kind if v.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(v.dtype) for n, v in batch.items()}

@@ -11,7 +11,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
-from suite.comm.transport import Ledger, entry
+from suite.comm.transport import Ledger, make_entry
 from suite.comm.transport.jax import AXIS
 from suite.contract import JaxModel
 from suite.engine.jax_device import Layout
@@ -84,11 +84,11 @@ class Evaluation:
         """Return the whole array on every host; one split over processes is gathered, as `name` in the ledger."""
         if not value.is_fully_addressable and not value.is_fully_replicated:
             world = self.layout.mesh.size
-            self.ledger.add([entry("all_gather", name, str(value.dtype), value.nbytes // world, world)])
+            self.ledger.add([make_entry("all_gather", name, str(value.dtype), value.nbytes // world, world)])
             value = multihost_utils.process_allgather(value, tiled=True)
-        return wide(np.asarray(value))
+        return widen_floats(np.asarray(value))
 
 
-def wide(host: np.ndarray) -> np.ndarray:
+def widen_floats(host: np.ndarray) -> np.ndarray:
     """bfloat16, which NumPy lacks, as float32; other arrays unchanged."""
     return host.astype(np.float32) if host.dtype == jnp.bfloat16 else host

@@ -15,7 +15,7 @@ from suite.comm.reduce.jax import Reduce
 from suite.comm.tables import jax as by_rows
 from suite.comm.transport.jax import Transport
 from suite.contract import JaxModel, JaxOptimizer, Objective, Rows, Task
-from suite.engine.jax_device import typed
+from suite.engine.jax_device import cast_batch
 
 Tree = dict[str, Any]
 Observer = Callable[[Any, Array], Tree]
@@ -63,8 +63,8 @@ class Maths:
 
         def loss(whole: Tree, rows: Tree, tap: Any) -> Any:
             inputs = batch | {f"{name}.rows": value for name, value in rows.items()}
-            inputs_of_loss = context(run, inputs, carry, key)
-            return objective(self.model, whole, inputs_of_loss, narrow=self.narrow, labels=labels, tap=tap)
+            inputs_of_loss = make_context(run, inputs, carry, key)
+            return compute_loss(self.model, whole, inputs_of_loss, narrow=self.narrow, labels=labels, tap=tap)
 
         probes: dict[Any, Any] = {}
         if observe:
@@ -74,7 +74,7 @@ class Maths:
 
         def probed(whole: Tree, rows: Tree, probes: dict[Any, Any]) -> Any:
             calls = Calls()
-            tap = (lambda name, x, y: y + probes[calls.note(name, x)]) if observe else untouched
+            tap = (lambda name, x, y: y + probes[calls.note(name, x)]) if observe else keep_output
             total, auxiliary = loss(whole, rows, tap)
             return total, (*auxiliary, calls.values)
 
@@ -91,7 +91,7 @@ class Maths:
         """Fetch the rows of the tables that the batch reads."""
         named = self.model.lookups(batch) if self.tables else {}
         unchecked = transport.unchecked()  # several micro-batches are a compiled loop, which cannot return checksums
-        return {name: Rows(ids, by_rows.fetch(name, params[name], ids, unchecked)) for name, ids in named.items()}
+        return {name: Rows(ids, by_rows.fetch_rows(name, params[name], ids, unchecked)) for name, ids in named.items()}
 
     def _evaluate(
         self,
@@ -185,7 +185,7 @@ class Maths:
                 weights, run, batch, key, reduce, observe=observe
             )
             grads = self.channels.schedule.mean(reduce, grads) | {
-                name: by_rows.gradient(name, grad.ids, grad.values / reduce.world, run["params"][name], transport)
+                name: by_rows.sum_gradient(name, grad.ids, grad.values / reduce.world, run["params"][name], transport)
                 for name, grad in rows.items()
             }
             halfway["grads"], halfway["loss"] = self._clipped(grads, run["params"], reduce), reduce.exact(loss)
@@ -200,7 +200,7 @@ class Maths:
         if half != "gradient":
             grads, after = halfway.pop("grads"), halfway.pop("next")
             offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
-            offers["context"] = context(run, batch, run["carry"]["owned"], key)
+            offers["context"] = make_context(run, batch, run["carry"]["owned"], key)
             needed = {name: value for name, value in offers.items() if name in self.needs}
             updates, run["opt"] = optimizer.update(grads, run["opt"], run["params"], **needed)
             run["params"] = {name: _updated(value, updates[name]) for name, value in run["params"].items()}
@@ -263,7 +263,7 @@ class Maths:
         fetched = self._fetched(params, batch, Transport(world))
         rows = {f"{name}.rows": lookup.values for name, lookup in fetched.items()}
         params, batch = _narrowed(params, batch | rows, self.narrow)
-        return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=untouched)[0]
+        return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=keep_output)[0]
 
     def _clipped(self, grads: Tree, params: Tree, reduce: Reduce) -> Tree:
         """Scale the gradient to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
@@ -279,25 +279,25 @@ class Maths:
         return {name: grad * factor for name, grad in grads.items() if name not in rows} | rows
 
 
-def context(run: Tree, batch: Tree, carry: Tree, key: Any) -> Tree:
+def make_context(run: Tree, batch: Tree, carry: Tree, key: Any) -> Tree:
     """Return the inputs of the loss except the parameters: `Objective.context`."""
     return {"batch": batch, "buffers": run["buffers"], "patterns": run["patterns"], "carry": carry, "key": key}
 
 
-def untouched(name: str, x: Array, y: Array) -> Array:
+def keep_output(name: str, x: Array, y: Array) -> Array:
     """Return the tap that changes nothing."""
     return y
 
 
-def objective(
-    model: JaxModel, params: Tree, context: Tree, *, narrow: bool, labels: str = "given", tap: Any = untouched
+def compute_loss(
+    model: JaxModel, params: Tree, context: Tree, *, narrow: bool, labels: str = "given", tap: Any = keep_output
 ) -> tuple[Array, tuple[Array, Tree, Tree]]:
     """Compute the loss of a batch; `suite.contract.Objective.value`.
 
     Args:
         model: the task's model.
         params: parameters, without the tables placed by rows.
-        context: the other inputs, as `context` returns them.
+        context: the other inputs, as `make_context` returns them.
         narrow: the model computes in bfloat16, the loss in float32.
         labels: "given", or "sampled" from the model's distribution.
         tap: receives each layer's name, input and output; its result replaces the output.
@@ -316,12 +316,16 @@ def objective(
     return total, (weight, {name: after[name] for name in buffers}, carry)
 
 
-def offered(model: JaxModel, task: Task, seed: int, world: int, held: Mapping[str, Tree], *, narrow: bool) -> Objective:
+def make_objective(
+    model: JaxModel, task: Task, seed: int, world: int, held: Mapping[str, Tree], *, narrow: bool
+) -> Objective:
     """Return the objective of one rank's batch; `held` has the parameters, buffers and patterns by kind."""
-    batch, carry = typed(task.batch("train", seed, 0, 0, world)), typed(task.carry(task.batch_size // world))
+    batch, carry = cast_batch(task.batch("train", seed, 0, 0, world)), cast_batch(task.carry(task.batch_size // world))
     run = {"buffers": held["buffer"], "patterns": held["pattern"]}
-    example = context(run, batch, carry, np.zeros(2, np.uint32))
-    return Objective(functools.partial(objective, model, narrow=narrow), jax.eval_shape(lambda inputs: inputs, example))
+    example = make_context(run, batch, carry, np.zeros(2, np.uint32))
+    return Objective(
+        functools.partial(compute_loss, model, narrow=narrow), jax.eval_shape(lambda inputs: inputs, example)
+    )
 
 
 class Calls:

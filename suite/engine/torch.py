@@ -22,13 +22,13 @@ from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import (
     describe_model,
     device_for,
-    facts,
     leave_compiler_unloaded,
+    measure_device,
     require_compiler,
-    switches,
+    set_switches,
 )
 from suite.engine.torch_step import Maths, Share, Watch
-from suite.engine.torch_taps import Observer, whole_gradients, wide
+from suite.engine.torch_taps import Observer, whole_gradients, widen_floats
 from suite.settings.run import Run
 
 RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
@@ -47,7 +47,7 @@ class Engine:
     def __init__(self, task: Task, run: Run):
         self.task, self.seed = task, run.seed
         self.accumulate, self.precision = run.accumulate, run.precision
-        self._mode = functools.partial(switches, self.precision, run.deterministic, run.compile)
+        self._mode = functools.partial(set_switches, self.precision, run.deterministic, run.compile)
         self.device = device_for(run.device)
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
@@ -289,14 +289,14 @@ class Engine:
             if self.world > 1:
                 transport = self.reduce.transport
                 outputs = {name: transport.all_gather("evaluation", value).wait() for name, value in outputs.items()}
-            yield {name: wide(value).cpu().numpy() for name, value in outputs.items()}
+            yield {name: widen_floats(value).cpu().numpy() for name, value in outputs.items()}
 
     def _start(self, batch: Batch) -> Any:
         return self.model.encode({name: self._tensor(value) for name, value in batch.items()})
 
     def _advance(self, state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
         scores, state = self.model.decode_step(state, self._tensor(rows), self._tensor(token), position)
-        return wide(scores).cpu().numpy(), state
+        return widen_floats(scores).cpu().numpy(), state
 
     def compare(self) -> None:
         """Check that all ranks hold the same weights and have received what others sent.
@@ -343,7 +343,7 @@ class Engine:
         self.compare()
         arrays: dict[str, Tensor] = {}
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "carry": self.carry}
-        skeleton = {"tree": tree.pack(state, arrays, "run", lambda v: v if isinstance(v, Tensor) else None)}
+        skeleton = {"tree": tree.pack_tree(state, arrays, "run", lambda v: v if isinstance(v, Tensor) else None)}
         own = self._own(state["optimizer"])
         own |= {name: engine.CARRY for name in arrays if name.startswith("run.carry.")}
         residuals = {RESIDUALS + name: value for name, value in self.reduce.state.items()}
@@ -357,7 +357,7 @@ class Engine:
         def device(value: np.ndarray) -> Tensor:
             return torch.from_numpy(value.copy()).to(self.device)
 
-        state = tree.unpack(skeleton["tree"], arrays, device)
+        state = tree.unpack_tree(skeleton["tree"], arrays, device)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.carry = state["carry"]
@@ -375,7 +375,7 @@ class Engine:
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
-        return facts(self.device) | {
+        return measure_device(self.device) | {
             "parameters": engine.count_parameters(self.task),
             "flops": engine.count_flops(self.task),
             "explored": engine.share_explored({name: _numpy(value) for name, value in self.patterns.items()}),
@@ -391,7 +391,7 @@ def _numpy(value: Tensor) -> np.ndarray:
 
 
 def _owned(value: Any, path: str, inside: bool = False) -> Iterator[str]:
-    """Yield the paths, as `tree.pack` names them, of the tensors below a key `owned`."""
+    """Yield the paths, as `tree.pack_tree` names them, of the tensors below a key `owned`."""
     if isinstance(value, Tensor) and inside:
         yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract import Layer, UserError
-from suite.engine.torch_taps import Taps, tapped
+from suite.engine.torch_taps import Taps, tap_layers
 from suite.optimizers._base.torch_observing import Observing
 
 
@@ -82,7 +82,7 @@ def observed(model: nn.Module, optimizer: torch.optim.Optimizer, *, counted: int
 
     total: dict[str, Tensor] = {}
     due = optimizer.due()
-    with optimizer.forward_weights(), tapped(model, optimizer.layers if due else {}, add) as rest:
+    with optimizer.forward_weights(), tap_layers(model, optimizer.layers if due else {}, add) as rest:
         yield
         rest()
     if samples:

@@ -48,7 +48,7 @@ def require_compiler(device: torch.device) -> None:
         )
 
 
-def facts(device: torch.device) -> dict[str, object]:
+def measure_device(device: torch.device) -> dict[str, object]:
     """Return the device's name and the peak memory, of the GPU or of this process."""
     if device.type == "cuda":
         return {
@@ -70,7 +70,7 @@ class _NoInitialValues(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def describe_model(module: str, task: Task) -> nn.Module:
+def describe_model(module: str, task: Task) -> Any:  # a TorchModel that is also an nn.Module
     """Return a task's model without values, on the `meta` device: it takes no memory and no random numbers.
 
     torch's own initial values are left out. On `meta`, drawing them would load torch's compiler, which takes two
@@ -96,7 +96,7 @@ def leave_compiler_unloaded() -> None:
 
 
 @contextlib.contextmanager
-def switches(precision: str, deterministic: bool, compiles: bool = False) -> Iterator[None]:
+def set_switches(precision: str, deterministic: bool, compiles: bool = False) -> Iterator[None]:
     """Set torch's global switches inside the context, and restore them afterwards.
 
     Args:
@@ -109,8 +109,14 @@ def switches(precision: str, deterministic: bool, compiles: bool = False) -> Ite
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     try:
-        with torch._inductor.config.patch(deterministic=deterministic) if compiles else contextlib.nullcontext():
+        with _compile_deterministically(deterministic) if compiles else contextlib.nullcontext():
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
         torch.set_deterministic_debug_mode(before)
+
+
+def _compile_deterministically(deterministic: bool) -> contextlib.AbstractContextManager[None]:
+    import torch._inductor.config as inductor  # loads the compiler
+
+    return inductor.patch(deterministic=deterministic)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from suite.comm.reduce.torch import Reduce
 from suite.comm.tables import torch as by_rows
-from suite.engine.torch_taps import Observer, Statistics, Taps, tapped, wide
+from suite.engine.torch_taps import Observer, Statistics, Taps, tap_layers, widen_floats
 
 Tree = dict[str, Tensor]
 Watch = Callable[[Tensor], contextlib.AbstractContextManager[None]]
@@ -102,10 +102,12 @@ class Maths:
                 self.buffers[name].copy_(value)
             part, fetched = self.fetched(part)
             statistics.weight = part["weight"]
-            with tapped(self.model, observe[0] if observe else {}, statistics.add) as rest, torch.enable_grad():
+            with tap_layers(self.model, observe[0] if observe else {}, statistics.add) as rest, torch.enable_grad():
                 with self.autocast():
                     outputs, after = (self.model if observe else self.forward)(part, state, key)
-                outputs = {name: wide(value) for name, value in outputs.items()}  # the loss is computed in float32
+                outputs = {
+                    name: widen_floats(value) for name, value in outputs.items()
+                }  # the loss is computed in float32
                 if labels == "sampled":
                     outputs = self.model.sample(outputs, key, part)
                 loss, count = self.model.loss(outputs, part)
@@ -120,7 +122,7 @@ class Maths:
                     rest()
             for name, (ids, rows) in fetched.items():
                 looked_up[name].append((ids, cast(Tensor, rows.grad)))
-            carry.append({name: wide(value.detach()) for name, value in after.items()})
+            carry.append({name: widen_floats(value.detach()) for name, value in after.items()})
         sums = {name: cast(Tensor, parameter.grad) for name, parameter in self.named.items() if name not in self.tables}
         for name, value in before.items():
             self.buffers[name].copy_(value)
@@ -160,7 +162,7 @@ class Maths:
             return batch, {}
         fetched = {}
         for name, ids in self.model.lookups(batch).items():
-            rows = by_rows.fetch(name, self.named[name].detach(), ids, self.reduce.transport)
+            rows = by_rows.fetch_rows(name, self.named[name].detach(), ids, self.reduce.transport)
             fetched[name] = ids, rows.requires_grad_()
         return batch | {f"{name}.rows": rows for name, (_, rows) in fetched.items()}, fetched
 
@@ -170,7 +172,7 @@ class Maths:
         for name, parts in looked_up.items():
             ids, rows = (torch.cat(values) for values in zip(*parts, strict=True))
             transport = self.reduce.transport
-            grads[name] = by_rows.gradient(name, ids, rows / self.reduce.world, self.named[name], transport)
+            grads[name] = by_rows.sum_gradient(name, ids, rows / self.reduce.world, self.named[name], transport)
         return grads
 
 

@@ -9,20 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract import Layer
-from suite.optimizers._base.torch import wide as wide_type
+from suite.optimizers._base.torch import widen_type as wide_type
 
 Tree = dict[str, Tensor]
 Taps = dict[tuple[str, int], tuple[Tensor, Tensor]]
 Observer = tuple[Mapping[str, Layer], Callable[[Taps, Tensor], Tree]]
 
 
-def wide(value: Tensor) -> Tensor:
+def widen_floats(value: Tensor) -> Tensor:
     """Return bfloat16 and float16 values as float32, and all others unchanged."""
     return value.to(wide_type(value.dtype))
 
 
 @contextlib.contextmanager
-def tapped(model: nn.Module, layers: Mapping[str, Layer], add: Callable[[Taps], None]) -> Iterator[Callable[[], None]]:
+def tap_layers(
+    model: nn.Module, layers: Mapping[str, Layer], add: Callable[[Taps], None]
+) -> Iterator[Callable[[], None]]:
     """A context in which each layer's inputs and output gradients are passed on when its backward pass is complete.
 
     Taps are float32 also under autocast, where layers compute in bfloat16, because statistics are sums over many
@@ -48,8 +50,11 @@ def tapped(model: nn.Module, layers: Mapping[str, Layer], add: Callable[[Taps], 
             def backward(dy: Tensor) -> None:
                 with torch.no_grad():
                     taps = seen.setdefault(name, {})
-                    inputs = wide(x)
-                    taps[name, call] = module.normalize(inputs) if layer.kind == "batchnorm" else inputs, wide(dy)
+                    inputs = widen_floats(x)
+                    taps[name, call] = (
+                        module.normalize(inputs) if layer.kind == "batchnorm" else inputs,
+                        widen_floats(dy),
+                    )
                     if len(taps) == calls[name]:
                         add(seen.pop(name))
 

@@ -9,7 +9,7 @@ import numpy as np
 A = TypeVar("A")
 
 
-def pack(value: Any, arrays: dict[str, A], path: str, host: Callable[[Any], A | None]) -> Any:
+def pack_tree(value: Any, arrays: dict[str, A], path: str, host: Callable[[Any], A | None]) -> Any:
     """Replace the arrays in nested dictionaries and lists by their paths.
 
     Args:
@@ -29,9 +29,9 @@ def pack(value: Any, arrays: dict[str, A], path: str, host: Callable[[Any], A | 
         arrays[path] = array
         return {"array": path}
     if isinstance(value, dict):
-        return {"items": [[key, pack(item, arrays, f"{path}.{key}", host)] for key, item in value.items()]}
+        return {"items": [[key, pack_tree(item, arrays, f"{path}.{key}", host)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
-        items = [pack(item, arrays, f"{path}.{index}", host) for index, item in enumerate(value)]
+        items = [pack_tree(item, arrays, f"{path}.{index}", host) for index, item in enumerate(value)]
         return {"list" if isinstance(value, list) else "tuple": items}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}  # JSON has no such number
@@ -40,16 +40,16 @@ def pack(value: Any, arrays: dict[str, A], path: str, host: Callable[[Any], A | 
     raise TypeError(f"{path}: a checkpoint holds arrays, numbers and strings, not {type(value).__name__}")
 
 
-def unpack(skeleton: Any, arrays: dict[str, np.ndarray], device: Callable[[np.ndarray], Any]) -> Any:
-    """Return the value that `pack` was given; `device` converts NumPy arrays to the backend's."""
+def unpack_tree(skeleton: Any, arrays: dict[str, np.ndarray], device: Callable[[np.ndarray], Any]) -> Any:
+    """Return the value that `pack_tree` was given; `device` converts NumPy arrays to the backend's."""
     if "array" in skeleton:
         return device(arrays[skeleton["array"]])
     if "items" in skeleton:
-        return {key: unpack(item, arrays, device) for key, item in skeleton["items"]}
+        return {key: unpack_tree(item, arrays, device) for key, item in skeleton["items"]}
     if "list" in skeleton:
-        return [unpack(item, arrays, device) for item in skeleton["list"]]
+        return [unpack_tree(item, arrays, device) for item in skeleton["list"]]
     if "tuple" in skeleton:
-        return tuple(unpack(item, arrays, device) for item in skeleton["tuple"])
+        return tuple(unpack_tree(item, arrays, device) for item in skeleton["tuple"])
     if "float" in skeleton:
         return float(skeleton["float"])
     return skeleton["value"]

@@ -130,7 +130,7 @@ def _log_clock(events: "tuple[Event, ...] | list[dict[str, Any]]") -> Iterator[s
     yield from (sentence for sentence in (late, early) if sentence)
 
 
-def bounds(metric: str) -> tuple[float, float] | None:
+def find_range(metric: str) -> tuple[float, float] | None:
     """Return the range of a metric's values, if it is known."""
     return next((limits for name, limits in RANGES.items() if metric == name or metric.startswith(f"{name}_")), None)
 
@@ -140,7 +140,7 @@ def _ranges(result: Mapping[str, Any]) -> Iterator[str]:
     seen: set[str] = set()
     for point in result["curve"]:
         for name, value in point["metrics"].items():
-            known = bounds(name)
+            known = find_range(name)
             if known and value is not None and not known[0] <= value <= known[1] and name not in seen:
                 seen.add(name)
                 yield f"has {escape_text(name)} {value:g} at step {point['step']}, outside {known[0]:g} to {known[1]:g}"

@@ -87,7 +87,9 @@ def list_doubts() -> list[Doubt]:
     return [read_doubts(path)[1] for path in sorted(folder.glob("*.yaml"))]
 
 
-def about(doubts: Iterable[Doubt], files: Iterable[str], results: Iterable[Mapping[str, Any]] = ()) -> list[Doubt]:
+def select_doubts(
+    doubts: Iterable[Doubt], files: Iterable[str], results: Iterable[Mapping[str, Any]] = ()
+) -> list[Doubt]:
     """Return the doubts about some results, in their order.
 
     Args:

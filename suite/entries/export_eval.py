@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from suite.contract import UserError
-from suite.entries.check_result import bounds
+from suite.entries.check_result import find_range
 from suite.entries.condition import Result
 from suite.entries.submission import name_of
 from suite.record import record
@@ -97,7 +97,7 @@ def _results(result: Result) -> Iterator[dict[str, Any]]:
         if value is None:
             continue
         config: dict[str, Any] = {"metric_name": metric, "lower_is_better": not higher_is_better}
-        limits = bounds(metric)
+        limits = find_range(metric)
         if limits is not None and limits[1] < float("inf"):
             config |= {"score_type": "continuous", "min_score": limits[0], "max_score": limits[1]}
         described = {

@@ -220,7 +220,7 @@ def _write_result(run: AnyRun, task: Task, directory: Path, header: dict[str, An
     except record.LogError as error:
         raise UserError(
             f"{directory / 'events.jsonl'}: {error}. No result is written: delete {directory}, or choose another "
-            "run_dir=, and type the same command again"
+            "run_dir=, and run the same command again"
         ) from error
     record.write_json(directory / "result.json", result)
     checkpoint.remove_checkpoint(directory)

@@ -119,7 +119,7 @@ def claim_directory(
             directory.path.mkdir(parents=True, exist_ok=True)
             lock = _lock(directory.path)
     except disk.WriteError as error:
-        raise disk.WriteError(f"{error}, and type the same command again") from error
+        raise disk.WriteError(f"{error}, and run the same command again") from error
     try:
         if directory.look() != directory.state:
             raise UserError(
@@ -131,7 +131,7 @@ def claim_directory(
             _adopt(header, directory.path)
     except disk.WriteError as error:
         os.close(lock)
-        raise disk.WriteError(f"{error}, and type the same command again") from error
+        raise disk.WriteError(f"{error}, and run the same command again") from error
     except UserError:
         os.close(lock)
         raise
@@ -322,7 +322,8 @@ def _exit_code(children: list[subprocess.Popen[bytes]], *, quiet: bool) -> int:
         elif child.returncode not in GOOD:
             killed = child.returncode < 0 and signal.Signals(-child.returncode).name
             ending = f"was killed by {killed}" if killed else f"ended with exit code {child.returncode}"
-            if not (quiet and child.returncode == REJECTED):
+            # jax aborts the ranks that have not ended before rank 0
+            if not (quiet and child.returncode in (REJECTED, -signal.SIGABRT)):
                 print(f"suite: rank {rank} {ending}", file=sys.stderr)
             failures.append(child.returncode)
     return (2 if 2 in failures else 1) if failures else children[0].returncode

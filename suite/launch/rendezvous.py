@@ -45,7 +45,7 @@ def parse_address(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise UserError(f"launch.address={address}: type HOST:PORT, with a port from 1 to 65535")
+        raise UserError(f"launch.address={address}: must be HOST:PORT, with a port from 1 to 65535")
     return host.strip("[]"), int(port)
 
 

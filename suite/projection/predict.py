@@ -142,7 +142,7 @@ class Model:
         for kind in kinds:
             group, place = self._largest(kind)
             sent = project.list_gradients(self._with_mode(plain, place), self.task, kind, group.names)
-            costs = [cost.cost(entry, place, bare) for bucket in sent for entry in bucket.entries]
+            costs = [cost.compute_cost(entry, place, bare) for bucket in sent for entry in bucket.entries]
             rows.append([sum(sum(item.messages) for item in costs), sum(max(item.bytes) for item in costs)])
         rounds = np.array([[self.measure(Measure(plain, kind, 1)) for kind in kinds] for _ in range(repeats)])
         design = np.array(rows, float)

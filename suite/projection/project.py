@@ -258,7 +258,7 @@ def travel_seconds(sent: Sent, place: Place, net: Network, run: Run) -> float:
         codec = sent.channel.inner if item.level == "inner" else sent.channel.codec
         return not only_copies(codec, itemsize)
 
-    return cost.seconds(sent.entries, place, net, coded=coded)
+    return cost.sum_seconds(sent.entries, place, net, coded=coded)
 
 
 def only_copies(codec: Codec, itemsize: int) -> bool:
@@ -274,9 +274,9 @@ def host_bytes(
         return None
 
     def crossing(exchanges: Sequence[tuple[Exchange, Sent, Sent]]) -> float:
-        return sum(cost.crossing(sent.entries, place, net) for _, *both in exchanges for sent in both)
+        return sum(cost.count_crossing(sent.entries, place, net) for _, *both in exchanges for sent in both)
 
-    return sum(cost.crossing(bucket.entries, place, net) for bucket in buckets) + _mean(_map(crossing, cycle))
+    return sum(cost.count_crossing(bucket.entries, place, net) for bucket in buckets) + _mean(_map(crossing, cycle))
 
 
 def _each_crosses(buckets: Sequence[Sent], cycle: Sequence[Sequence[tuple[Exchange, Sent, Sent]]]) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from suite import disk
-from suite.contract import Data, Event, Target, UserError, sized
+from suite.contract import Data, Event, Target, UserError, append_sizes
 from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
@@ -219,7 +219,7 @@ def describe_data(data: Data) -> dict[str, Any]:
 
 def identify_data(entry: Mapping[str, Any]) -> str:
     """Return the identity of a result's data. For generated data it includes the sizes, which older results lack."""
-    return sized(entry["identity"], entry["samples"]) if entry["kind"] == "generated" else entry["identity"]
+    return append_sizes(entry["identity"], entry["samples"]) if entry["kind"] == "generated" else entry["identity"]
 
 
 def read_data(entry: Mapping[str, Any]) -> Data:

@@ -131,7 +131,7 @@ def read_benchmarks(path: Path | None = None) -> list[Benchmark]:
     return benchmarks
 
 
-def typed(runs: Sequence[str], metric: str) -> list[Benchmark]:
+def parse_benchmarks(runs: Sequence[str], metric: str) -> list[Benchmark]:
     """Benchmarks from overrides on the command line, each one string."""
     return [_benchmark({"name": run, "run": run, "metric": metric}, "--run") for run in runs]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from suite.contract import UserError
 from suite.regress.benchmarks import Benchmark
 from suite.regress.session import Limits, Outcome, Session
-from suite.regress.show import answer
-from suite.regress.sides import Side, at, build_side, find_repository
+from suite.regress.show import judge_outcome
+from suite.regress.sides import Side, build_side, change_commit, find_repository
 
 
 def list_commits(folder: Path, first: str, last: str) -> list[str]:
@@ -64,7 +64,7 @@ def bisect_commits(
     while slow - fast > 1:
         middle = (fast + slow) // 2
         with ExitStack() as stack:
-            side = stack.enter_context(build_side(at(b, line[middle]), say))
+            side = stack.enter_context(build_side(change_commit(b, line[middle]), say))
             state = _compare(a, side, benchmarks, limits, say, report)
         if state in ("undecided", "failed"):
             print(
@@ -91,5 +91,5 @@ def _compare(
     """Return the worst answer of all benchmarks."""
     say(f"comparing {(b.commit or b.name)[:12]} with {(a.commit or a.name)[:12]}")
     outcomes = Session((a, b), benchmarks, limits, report=report).run()
-    states = [answer(outcome, limits, len(outcomes)) for outcome in outcomes]
+    states = [judge_outcome(outcome, limits, len(outcomes)) for outcome in outcomes]
     return next((state for state in ("slower", "failed", "undecided") if state in states), "not slower")

@@ -10,7 +10,7 @@ from suite.contract import UserError
 from suite.regress import saved
 from suite.regress.benchmarks import Benchmark
 from suite.regress.changes import Change, find_changes
-from suite.regress.show import amount
+from suite.regress.show import format_amount
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ def format_history(series: Iterable[Series]) -> Iterator[str]:
         metric = one.benchmark.metric
         yield (
             f"{one.benchmark.name} {metric} · {one.machine} · {len(one.points)} reports, {first.date[:10]} to "
-            f"{last.date[:10]}, now {amount(last.value, metric)}"
+            f"{last.date[:10]}, now {format_amount(last.value, metric)}"
         )
         found = one.changes
         if not found:
             yield "    no change"
         for change in found:
             point = one.points[change.index]
-            before, after = (amount(value, metric) for value in (change.before, change.after))
+            before, after = (format_amount(value, metric) for value in (change.before, change.after))
             ratio = change.after / change.before - 1
             yield f"    {point.date[:10]} {point.name}: {before} -> {after} ({ratio:+.1%}), p = {change.p:.3f}"
 

@@ -17,37 +17,37 @@ HEAD = ("benchmark", "metric", "A", "B", "B / A", "interval", "rounds", "answer"
 COLOURS = {"slower": "red", "not slower": "green", "undecided": "yellow", "failed": "red"}
 
 
-def answer(outcome: Outcome, limits: Limits, family: int) -> str:
+def judge_outcome(outcome: Outcome, limits: Limits, family: int) -> str:
     """slower, not slower, undecided, or failed."""
     verdict = outcome.verdict(limits, family)
     return "failed" if outcome.error or verdict is None else verdict.state
 
 
-def rows(outcomes: Sequence[Outcome], limits: Limits) -> list[list[str]]:
+def list_rows(outcomes: Sequence[Outcome], limits: Limits) -> list[list[str]]:
     """A row of text for each benchmark, under `HEAD`."""
     return [_row(outcome, limits, len(outcomes)) for outcome in outcomes]
 
 
 def _row(outcome: Outcome, limits: Limits, family: int) -> list[str]:
-    benchmark, state = outcome.benchmark, answer(outcome, limits, family)
+    benchmark, state = outcome.benchmark, judge_outcome(outcome, limits, family)
     verdict = outcome.verdict(limits, family)
     if verdict is None:
         return [benchmark.name, benchmark.metric, "", "", "", "", "0", state]
     shown = verdict.shown
     both = [*outcome.first, *outcome.second]
-    middle = [amount(median(values), benchmark.metric) for values in zip(*both, strict=True)]
+    middle = [format_amount(median(values), benchmark.metric) for values in zip(*both, strict=True)]
     interval = f"{shown.low:.3f} to {shown.high:.3f}"
     return [benchmark.name, benchmark.metric, *middle, f"{shown.ratio:.3f}", interval, f"{verdict.rounds}", state]
 
 
-def amount(value: float, metric: str) -> str:
+def format_amount(value: float, metric: str) -> str:
     """Seconds or bytes with a unit and three digits."""
     if metric == "memory":
         return f"{value / 2**20:.4g} MiB"
     return f"{1e3 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
-def table(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> None:
+def print_table(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> None:
     """Print the answer in the terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -57,11 +57,11 @@ def table(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits)
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for name in HEAD:
         grid.add_column(name, no_wrap=name in ("interval", "answer", "B / A"))
-    for row in rows(outcomes, limits):
+    for row in list_rows(outcomes, limits):
         grid.add_row(*row[:-1], Text(row[-1], style=COLOURS[row[-1]]))
     console.print(grid)
     console.print(_words(sides, limits), soft_wrap=True)
-    for line in reasons(outcomes, limits):
+    for line in list_reasons(outcomes, limits):
         console.print(Text(line), soft_wrap=True)
 
 
@@ -74,7 +74,7 @@ def _words(sides: tuple[Side, Side], limits: Limits) -> str:
     )
 
 
-def reasons(outcomes: Sequence[Outcome], limits: Limits) -> list[str]:
+def list_reasons(outcomes: Sequence[Outcome], limits: Limits) -> list[str]:
     """A line for each benchmark whose answer needs one."""
     lines = []
     for outcome in outcomes:
@@ -86,13 +86,13 @@ def reasons(outcomes: Sequence[Outcome], limits: Limits) -> list[str]:
     return lines
 
 
-def markdown(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> str:
+def format_markdown(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> str:
     """Return the answer as one table, for a comment on a pull request."""
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    for row in rows(outcomes, limits):
+    for row in list_rows(outcomes, limits):
         state = f"**{row[-1]}**" if row[-1] in ("slower", "failed") else row[-1]
         lines.append("| " + " | ".join(_escaped(cell) for cell in (*row[:-1], state)) + " |")
-    lines += ["", _escaped(_words(sides, limits)), *(f"- {_escaped(line)}" for line in reasons(outcomes, limits))]
+    lines += ["", _escaped(_words(sides, limits)), *(f"- {_escaped(line)}" for line in list_reasons(outcomes, limits))]
     return "\n".join(lines) + "\n"
 
 
@@ -120,7 +120,7 @@ def _entry(outcome: Outcome, verdict: Verdict | None, limits: Limits, outcomes: 
         "name": outcome.benchmark.name,
         "run": list(outcome.benchmark.run),
         "metric": outcome.benchmark.metric,
-        "answer": answer(outcome, limits, len(outcomes)),
+        "answer": judge_outcome(outcome, limits, len(outcomes)),
         "verdict": asdict(verdict) if verdict else None,
         "first": outcome.first,
         "second": outcome.second,
@@ -130,7 +130,7 @@ def _entry(outcome: Outcome, verdict: Verdict | None, limits: Limits, outcomes: 
 
 def junit(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> str:
     """Return the answer as JUnit's XML: a benchmark that is slower is a failure, and an undecided one is skipped."""
-    states = [answer(outcome, limits, len(outcomes)) for outcome in outcomes]
+    states = [judge_outcome(outcome, limits, len(outcomes)) for outcome in outcomes]
     suite = ElementTree.Element(
         "testsuite",
         name="suite regress",
@@ -140,7 +140,7 @@ def junit(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits)
         skipped=str(states.count("undecided")),
     )
     tags = {"slower": "failure", "failed": "error", "undecided": "skipped"}
-    for outcome, state, row in zip(outcomes, states, rows(outcomes, limits), strict=True):
+    for outcome, state, row in zip(outcomes, states, list_rows(outcomes, limits), strict=True):
         case = ElementTree.SubElement(suite, "testcase", classname="regress", name=outcome.benchmark.name)
         if state in tags:
             text = " · ".join(f"{name} {cell}" for name, cell in zip(HEAD, row, strict=True) if cell)

@@ -88,11 +88,11 @@ def build_side(typed: str, report: Callable[[str], None], metric: str = "step") 
                 folder = stack.enter_context(check_out(side.folder, commit))
                 side = replace(side, folder=folder, commit=commit)
         if requirements:
-            side = replace(side, python=environment(side.python, requirements, report))
+            side = replace(side, python=build_environment(side.python, requirements, report))
         yield side
 
 
-def at(side: Side, commit: str) -> str:
+def change_commit(side: Side, commit: str) -> str:
     """Return what to run for a side at another commit, with the same overrides, requirements and interpreter."""
     kept = (word for word in shlex.split(side.name) if _is_setting(word))
     return shlex.join([commit, *kept])
@@ -157,7 +157,7 @@ def check_out(folder: Path, commit: str) -> Iterator[Path]:
         subprocess.run(["git", "worktree", "prune"], cwd=folder, capture_output=True)
 
 
-def environment(python: Path, requirements: Sequence[str], report: Callable[[str], None]) -> Path:
+def build_environment(python: Path, requirements: Sequence[str], report: Callable[[str], None]) -> Path:
     """An environment with other versions of some packages, above the packages of another interpreter.
 
     It is kept, and found again by interpreter and requirements.

@@ -267,9 +267,9 @@ def _check_types(node: Mapping[str, Any], defaults: Mapping[str, Any], group: st
         value = node.get(name)
         if default is None or name == "arguments" or (isinstance(default, str) and "${" in default):
             continue
-        kinds: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
-        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
-            kind = type(default).__name__
+        kind = type(default).__name__
+        allowed = ("int", "float") if kind == "float" else (kind,)
+        if type(value).__name__ not in allowed:
             raise UserError(f"{group}.{name}={value}: must be of type {kind}, like its default {default}")
 
 

@@ -39,7 +39,7 @@ def send_run(directory: Path, *, uri: str | None = None, parent: str | None = No
         UserError: if MLflow does not answer, or the directory is no run directory.
     """
     with server.connect_client(uri) as client:
-        return replay(client, directory, parent=parent)[0]
+        return send_directory(client, directory, parent=parent)[0]
 
 
 def finish_run(run: AnyRun, directory: Path, *, parent: str | None = None) -> str | None:
@@ -61,7 +61,7 @@ def finish_run(run: AnyRun, directory: Path, *, parent: str | None = None) -> st
     if run.track.name == "none":
         return None
     with server.connect_client() as client:
-        run_id, _ = replay(client, directory, parent=parent)
+        run_id, _ = send_directory(client, directory, parent=parent)
         result = directory / "result.json"
         if result.exists():  # an interrupted run has none yet
             samples = json.loads(result.read_text())["data"]["samples"].get("train", 0)
@@ -79,8 +79,8 @@ def parent_run(name: str, *, like: AnyRun, uri: str | None = None) -> str:
         return run.info.run_id
 
 
-def replay(client: Client, directory: Path, *, parent: str | None = None) -> tuple[str, bool]:
-    """Like `send`, with a client.
+def send_directory(client: Client, directory: Path, *, parent: str | None = None) -> tuple[str, bool]:
+    """Like `send_run`, with a client.
 
     Returns:
         The id of the MLflow run, and whether anything was missing in it.

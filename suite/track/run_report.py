@@ -49,7 +49,7 @@ def make_report(result: Result, *, claims: Sequence[str] = (), curve: bytes | No
     tables: list[tuple[str, list[str], list[list[str]]]] = [("Targets", list(words.LADDER), words.list_ladder(result))]
     if nearest:
         tables.append(("Published rows", list(words.PUBLISHED), words.published_cells(nearest)))
-    tables.append(("Environment", ["", ""], environment(result)))
+    tables.append(("Environment", ["", ""], list_environment(result)))
     comparison = published.compare_rows(
         spec["task"],
         select_comparable(rows, spec["task"]),
@@ -58,7 +58,7 @@ def make_report(result: Result, *, claims: Sequence[str] = (), curve: bytes | No
     )
     svg = None if curve is None else curve.decode()[curve.decode().index("<svg") :]
     plain = [(caption, [_plain(head) for head in heads], cells) for caption, heads, cells in tables if cells]
-    return Report(" · ".join(filter(None, parts)), facts(result), plain, comparison, list(claims), svg)
+    return Report(" · ".join(filter(None, parts)), list_facts(result), plain, comparison, list(claims), svg)
 
 
 def _plain(head: str) -> str:
@@ -66,7 +66,7 @@ def _plain(head: str) -> str:
     return head.partition("*")[0]
 
 
-def facts(result: Result) -> list[str]:
+def list_facts(result: Result) -> list[str]:
     """Sentences on how the run ended, its times and its data."""
     missed = words.list_missed(result)
     lines = [
@@ -85,7 +85,7 @@ def facts(result: Result) -> list[str]:
     return [line[:1].upper() + line[1:] for line in lines]
 
 
-def environment(result: Result) -> list[list[str]]:
+def list_environment(result: Result) -> list[list[str]]:
     """Machine, versions, source and command of a run, as rows of a table."""
     made = result["environment"]
     gpus = ", ".join(map(str, made.get("gpus", ())))  # results of older versions do not name any

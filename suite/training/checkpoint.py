@@ -91,7 +91,7 @@ def save_checkpoint(
             index = {"schema": SCHEMA, "step": step, **record.drop_infinities(meta()), "files": files}
             kinds = sorted(set(skeleton["own"].values()))
             whole = {**index, "own": kinds, "skeleton": {"tree": skeleton["tree"]}}
-            # numbers of the state must be read back exactly; `tree.pack` has written infinities and NaN as text
+            # numbers of the state must be read back exactly; `tree.pack_tree` has written infinities and NaN as text
             disk.replace_file(folder.parent / "index.json", json.dumps(whole, allow_nan=False) + "\n")
         except UserError as error:
             fault = str(error)

@@ -98,7 +98,7 @@ def schedule_values(
         rate: a further factor of the learning rate.
 
     Raises:
-        UserError: `momentum_follows` is set and the optimizer has no momentum; also as in `factor`.
+        UserError: `momentum_follows` is set and the optimizer has no momentum; also as in `compute_factor`.
     """
     values = optimizer.options()
     if schedule.momentum_follows and "momentum" not in values:
@@ -119,7 +119,7 @@ class Scheduled(Sequence[dict[str, float]]):
         total: updates in the whole run.
         schedule: the run's schedule.
         optimizer: the optimizer's settings.
-        rate: as in `hyper`.
+        rate: as in `schedule_values`.
     """
 
     def __init__(self, total: int, schedule: ScheduleSettings, optimizer: OptimizerSettings, rate: float = 1.0) -> None:

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         UserError: if the file is malformed, there is no such entry, or a run cannot be counted.
     """
-    chosen = parser().parse_args(arguments)
+    chosen = make_parser().parse_args(arguments)
     path = chosen.file or Path(str(resources.files("suite.results"))) / FILE
     versions = golden.other_versions(path) if path.exists() else []
     if versions and chosen.accept and chosen.names:
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     return 3 if changed else 0
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """Return what the command accepts."""
     accepted = argparse.ArgumentParser(prog="suite counters", description=HELP)
     accepted.add_argument("names", nargs="*", metavar="NAME", help="only these entries")

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         chosen.group += "s"  # `suite list optimizer` means optimizers
     if chosen.group and chosen.group not in GROUPS:
         raise UserError(f"{chosen.group}: no such group; {load.suggest_names(chosen.group, GROUPS)}")
-    groups = {group: entries(group) for group in ([chosen.group] if chosen.group else GROUPS)}
+    groups = {group: list_entries(group) for group in ([chosen.group] if chosen.group else GROUPS)}
     counted = committed.count_results()
     for group, members in groups.items():
         for name, entry in members.items():
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json:
         from suite.record import record  # which reads runs; the text does not need it
 
-        print(record.format_json({**groups, "here": here()}, indent=1))
+        print(record.format_json({**groups, "here": list_frameworks()}, indent=1))
         return 0
     width = max((len(name) for members in groups.values() for name in members), default=0)
     for group, members in groups.items():
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"  {'':{width}}  {'':9}  {'':{len(results)}}{entry['citation']}")
             if chosen.settings and group == "optimizers":
                 _print_settings(f"{load.GROUPS[group]}.{name}")
-    print("here: " + ", ".join(f"{name} {version or 'not installed'}" for name, version in here().items()))
+    print("here: " + ", ".join(f"{name} {version or 'not installed'}" for name, version in list_frameworks().items()))
     return 0
 
 
@@ -79,7 +79,7 @@ def _print_settings(module: str) -> None:
         print(f"      {f'{key}: {value}':34}  {meaning}")
 
 
-def entries(group: str) -> dict[str, Entry]:
+def list_entries(group: str) -> dict[str, Entry]:
     """Everything in a group, by name."""
     if group in FILES:
         package = importlib.import_module("suite.conf")
@@ -154,7 +154,7 @@ def _baseline(path: Path) -> Entry:
     return _member(load.from_yaml(path.read_text())["module"], [])
 
 
-def here() -> dict[str, str | None]:
+def list_frameworks() -> dict[str, str | None]:
     """Versions of the installed frameworks; None for a framework that is not installed."""
     versions: dict[str, str | None] = {}
     for backend in load.BACKENDS:

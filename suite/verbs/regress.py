@@ -10,7 +10,7 @@ from pathlib import Path
 from suite.contract import UserError
 from suite.record.record import format_json
 from suite.regress import history, history_picture, show
-from suite.regress.benchmarks import METRICS, Benchmark, read_benchmarks, typed
+from suite.regress.benchmarks import METRICS, Benchmark, parse_benchmarks, read_benchmarks
 from suite.regress.bisect import bisect_commits
 from suite.regress.rule import ALPHA, LEAST, MARGIN, ROUNDS
 from suite.regress.saved import find_saved, list_shared
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         UserError: for a side that cannot be built, or a benchmark that does not exist.
     """
-    chosen = parser().parse_args(arguments)
+    chosen = make_parser().parse_args(arguments)
     if chosen.history:
         return _history(chosen)
     if chosen.a is None:
@@ -68,15 +68,15 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as interruption:
         _say("interrupted; nothing was decided")
         return 143 if isinstance(interruption, _TerminatedError) else 130
-    show.table(sides, outcomes, limits)
+    show.print_table(sides, outcomes, limits)
     for path, text in (
         (chosen.json, format_json(show.as_dict(sides, outcomes, limits), indent=1)),
         (chosen.junit, show.junit(sides, outcomes, limits)),
-        (chosen.markdown, show.markdown(sides, outcomes, limits)),
+        (chosen.markdown, show.format_markdown(sides, outcomes, limits)),
     ):
         if path:
             path.write_text(text, encoding="utf-8")
-    states = {show.answer(outcome, limits, len(outcomes)) for outcome in outcomes}
+    states = {show.judge_outcome(outcome, limits, len(outcomes)) for outcome in outcomes}
     return 3 if "slower" in states else int("failed" in states)
 
 
@@ -111,7 +111,7 @@ def _terminable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """Return what the command accepts."""
     accepted = argparse.ArgumentParser(prog="suite regress", description=HELP)
     accepted.add_argument("a", metavar="A", nargs="?", help="the side that is believed to be fast")
@@ -147,7 +147,7 @@ def benchmarks_of(chosen: argparse.Namespace, saved: Sequence[Benchmark] | None)
         UserError: for a benchmark that does not exist, or was not saved.
     """
     if chosen.run:
-        benchmarks = typed([" ".join(words) for words in chosen.run], chosen.metric)
+        benchmarks = parse_benchmarks([" ".join(words) for words in chosen.run], chosen.metric)
     else:
         benchmarks = list(saved) if saved and not chosen.benchmarks else read_benchmarks(chosen.benchmarks)
     for benchmark in benchmarks:
@@ -169,7 +169,7 @@ def _progress(outcome: Outcome) -> str:
     if outcome.error or not rounds:
         return f"{name}: failed"
     a, b = rounds[-1]
-    amounts = [show.amount(value, outcome.benchmark.metric) for value in (a, b)]
+    amounts = [show.format_amount(value, outcome.benchmark.metric) for value in (a, b)]
     checking = ", checking an alarm" if outcome.second else ""
     return f"{name}: round {len(rounds)}{checking}: A {amounts[0]}, B {amounts[1]}, B / A {b / a:.3f}"
 

@@ -49,7 +49,7 @@ def _send(folders: list[Path], uri: str | None) -> int:
     with server.connect_client(uri) as client:
         for directory in directories:
             try:
-                run_id, was_missing = mlflow.replay(client, directory)
+                run_id, was_missing = mlflow.send_directory(client, directory)
             except UserError as error:
                 print(f"left out {error}", file=sys.stderr)
                 left_out += 1

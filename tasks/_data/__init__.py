@@ -14,7 +14,7 @@ import numpy as np
 from suite.contract import Data
 
 
-def stamp(paths: Iterable[Path]) -> str:
+def stamp_files(paths: Iterable[Path]) -> str:
     """A hash of path, size and modification time of some files, for `Data.stamp`; missing files are included."""
     digest = hashlib.sha256()
     for path in paths:

@@ -12,12 +12,12 @@ AUGMENT = int.from_bytes(b"augment")  # high word of the counter: separates thes
 ATTEMPTS = 10  # boxes that are tried before the fallback (torchvision's RandomResizedCrop)
 
 
-def generator(seed: int, number: int) -> np.random.Generator:
+def make_generator(seed: int, number: int) -> np.random.Generator:
     """Return the generator of sample `number` of a run; it always gives the same draws."""
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, AUGMENT]))
 
 
-def crop(
+def draw_crop_box(
     draws: np.random.Generator, *, width: int, height: int, area: tuple[float, float], aspect: tuple[float, float]
 ) -> tuple[int, int, int, int]:
     """A random box to be resized to the network's input (Szegedy et al. 2015, section 6).
@@ -42,27 +42,29 @@ def crop(
             left, top = int(draws.random() * (width - wide + 1)), int(draws.random() * (height - tall + 1))
             return left, top, left + wide, top + tall
     ratio = min(max(width / height, aspect[0]), aspect[1])
-    return centre(width, height, min(width, max(1, round(height * ratio))), min(height, max(1, round(width / ratio))))
+    return centre_box(
+        width, height, min(width, max(1, round(height * ratio))), min(height, max(1, round(width / ratio)))
+    )
 
 
-def square(draws: np.random.Generator, *, side: int, size: int) -> tuple[int, int, int, int]:
+def draw_square_box(draws: np.random.Generator, *, side: int, size: int) -> tuple[int, int, int, int]:
     """A random square of `size` pixels in a square image of `side`: (left, top, right, bottom)."""
     left, top = (int(draws.random() * (side - size + 1)) for _ in range(2))
     return left, top, left + size, top + size
 
 
-def centre(width: int, height: int, wide: int, tall: int) -> tuple[int, int, int, int]:
+def centre_box(width: int, height: int, wide: int, tall: int) -> tuple[int, int, int, int]:
     """Return the box of `wide` × `tall` pixels in the middle of an image: (left, top, right, bottom)."""
     left, top = (width - wide) // 2, (height - tall) // 2
     return left, top, left + wide, top + tall
 
 
-def flip(draws: np.random.Generator) -> bool:
+def draw_flip(draws: np.random.Generator) -> bool:
     """Return whether to mirror left and right, with probability ½."""
     return draws.random() < 0.5
 
 
-def erase(
+def erase_rectangle(
     draws: np.random.Generator,
     image: np.ndarray,
     *,

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from suite.contract import Data
-from suite.tasks._data.order import permutation
+from suite.tasks._data.order import draw_permutation
 
 TRAIN_SHARE = (4, 5)  # as a fraction: 1,437 of 1,797
 SPLIT_SEED = 0
@@ -29,11 +29,11 @@ class Digits:
 
         flat, target = load_digits(return_X_y=True)
         pixels, labels = np.asarray(flat, np.uint8).reshape(-1, 8, 8), np.asarray(target, np.uint8)
-        order = permutation(len(labels), seed=SPLIT_SEED, epoch=0)
+        order = draw_permutation(len(labels), seed=SPLIT_SEED, epoch=0)
         held_out = len(labels) - len(labels) * TRAIN_SHARE[0] // TRAIN_SHARE[1]
         rows = {"train": order[held_out:], "valid": order[:held_out]}
 
-        weights = interpolation(pixels.shape[1], size)
+        weights = make_interpolation_matrix(pixels.shape[1], size)
         images = np.einsum("ab,nbc,dc->nad", weights, pixels.astype(np.float32), weights, optimize=True)
         mean, deviation = images[rows["train"]].mean(), images[rows["train"]].std()
         images = ((images - mean) / deviation).astype(np.float32)
@@ -58,7 +58,7 @@ class Digits:
 make = Digits
 
 
-def interpolation(small: int, large: int) -> np.ndarray:
+def make_interpolation_matrix(small: int, large: int) -> np.ndarray:
     """Bilinear enlargement of one axis as a matrix (large, small): pixel centres at half integers, edges repeated."""
     place = np.clip((np.arange(large) + 0.5) * small / large - 0.5, 0, small - 1)
     return np.maximum(0, 1 - np.abs(place[:, None] - np.arange(small))).astype(np.float32)

@@ -9,9 +9,9 @@ from PIL import Image
 
 from suite.contract import Data, UserError
 from suite.tasks._data import augment
-from suite.tasks._data.layout import UNREADABLE, decode, scan, verify
+from suite.tasks._data.layout import UNREADABLE, decode, find_damaged_files, read_layout
 
-__all__ = ["Folder", "make", "verify"]
+__all__ = ["Folder", "find_damaged_files", "make"]
 
 # Mean and standard deviation of ImageNet's red, green and blue, published for 0…1 with fb.resnet.torch (Gross and
 # Wilber 2016, datasets/imagenet.lua) and used by torchvision ever since.
@@ -52,7 +52,7 @@ class Folder:
         """List the files; no image is opened, and none is cached.
 
         Args:
-            data_dir: the directory with `train/` and `val/`; see `layout.scan`.
+            data_dir: the directory with `train/` and `val/`; see `layout.read_layout`.
             size: height and width of the network's input.
             resize: shorter side of a validation image before its central crop; by default size × 256 / 224, rounded.
             warp: resize every image to warp × warp first, whatever its shape, and crop a square of `size`: at random in
@@ -87,7 +87,7 @@ class Folder:
             )
         if on_error not in ("stop", "skip"):
             raise UserError(f"on_error={on_error}: unknown; set task.on_error=stop or task.on_error=skip")
-        layout = scan(data_dir, classes=classes)
+        layout = read_layout(data_dir, classes=classes)
         self.names, self._root = layout.classes, layout.root
         self.classes, self.size = len(self.names), size
         self.skipped: list[str] = []
@@ -111,7 +111,7 @@ class Folder:
     def data(self) -> Data:
         """Describes the files. The identity is a sha256 over path, size and class of every file, in order of rows.
 
-        It does not cover the contents, because reading them takes hours. `verify` reads them.
+        It does not cover the contents, because reading them takes hours. `find_damaged_files` reads them.
         """
         return Data(
             kind="real",
@@ -157,27 +157,31 @@ class Folder:
         raise UserError(f"no image of the {split} split in {self._root} can be read. Type data_dir=DIRECTORY")
 
     def _distort(self, image: Image.Image, seed: int, number: int) -> np.ndarray:
-        draws = augment.generator(seed, number)
+        draws = augment.make_generator(seed, number)
         if self._warp:
-            box = augment.square(draws, side=self._warp, size=self.size)
+            box = augment.draw_square_box(draws, side=self._warp, size=self.size)
             shown = self._normalise(self._squeezed(image).crop(box))
         else:
-            box = augment.crop(draws, width=image.width, height=image.height, area=self._crop_area, aspect=self._aspect)
+            box = augment.draw_crop_box(
+                draws, width=image.width, height=image.height, area=self._crop_area, aspect=self._aspect
+            )
             shown = self._normalise(image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box))
-        if self._flip and augment.flip(draws):
+        if self._flip and augment.draw_flip(draws):
             shown = shown[:, :, ::-1]
-        return augment.erase(draws, shown, **self._erase)
+        return augment.erase_rectangle(draws, shown, **self._erase)
 
     def _squeezed(self, image: Image.Image) -> Image.Image:
         return image.resize((self._warp, self._warp), Image.Resampling.BILINEAR) if self._warp else image
 
     def _cut(self, image: Image.Image) -> np.ndarray:
         if self._warp:
-            return self._normalise(self._squeezed(image).crop(augment.centre(*2 * (self._warp,), *2 * (self.size,))))
+            return self._normalise(
+                self._squeezed(image).crop(augment.centre_box(*2 * (self._warp,), *2 * (self.size,)))
+            )
         scale = self._resize / min(image.size)
         wide, tall = round(image.width * scale), round(image.height * scale)
         image = image.resize((wide, tall), Image.Resampling.BILINEAR)
-        return self._normalise(image.crop(augment.centre(wide, tall, self.size, self.size)))
+        return self._normalise(image.crop(augment.centre_box(wide, tall, self.size, self.size)))
 
     def _normalise(self, image: Image.Image) -> np.ndarray:
         return ((np.asarray(image, np.float32) - self._mean) / self._std).transpose(2, 0, 1)  # (3, size, size)

@@ -41,7 +41,7 @@ class Layout:
     splits: dict[str, list[File]]
 
 
-def scan(data_dir: str | Path | None, *, classes: list[str] | None = None) -> Layout:
+def read_layout(data_dir: str | Path | None, *, classes: list[str] | None = None) -> Layout:
     """List an image directory without opening an image.
 
     Args:
@@ -132,7 +132,7 @@ def decode(path: Path) -> Image.Image:
         return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
 
 
-def verify(data_dir: str | Path, *, workers: int = 4) -> list[str]:
+def find_damaged_files(data_dir: str | Path, *, workers: int = 4) -> list[str]:
     """Decode every image of both splits, to find files that would stop a run or be skipped.
 
     Changed bytes inside the compressed data may still decode; they are not found.
@@ -143,7 +143,7 @@ def verify(data_dir: str | Path, *, workers: int = 4) -> list[str]:
     Raises:
         UserError: if the directory is not laid out like ImageNet.
     """
-    layout = scan(data_dir)
+    layout = read_layout(data_dir)
 
     def fault(file: File) -> str:
         try:

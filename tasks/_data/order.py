@@ -10,7 +10,7 @@ EPOCH = int.from_bytes(b"epoch")  # high word of the counter: separates these dr
 
 
 @functools.lru_cache(maxsize=2)  # a batch may contain the end of one epoch and the start of the next
-def permutation(samples: int, *, seed: int, epoch: int) -> np.ndarray:
+def draw_permutation(samples: int, *, seed: int, epoch: int) -> np.ndarray:
     """A random order of the rows 0…samples-1 for one epoch, (samples,) int64, read-only.
 
     It sorts raw Philox words (Salmon et al. 2011). NumPy guarantees their stream between versions, but not that of
@@ -22,7 +22,7 @@ def permutation(samples: int, *, seed: int, epoch: int) -> np.ndarray:
     return rows
 
 
-def take(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+def select_training_rows(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of training batch `index`; epochs follow without a gap, so no row is dropped or padded.
 
     Args:
@@ -39,11 +39,11 @@ def take(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.nd
     rows = np.empty_like(numbers)
     for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
         in_epoch = epochs == epoch
-        rows[in_epoch] = permutation(samples, seed=seed, epoch=epoch)[places[in_epoch]]
+        rows[in_epoch] = draw_permutation(samples, seed=seed, epoch=epoch)[places[in_epoch]]
     return rows, numbers
 
 
-def sweep(samples: int, *, batch_size: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+def select_evaluation_rows(samples: int, *, batch_size: int, index: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of evaluation batch `index`, in order; the last batch is padded with row 0 at weight 0.
 
     Returns:
@@ -54,11 +54,13 @@ def sweep(samples: int, *, batch_size: int, index: int) -> tuple[np.ndarray, np.
     return np.where(real, rows, 0), real.astype(np.float32)
 
 
-ROUNDS = 6  # of the Feistel network in `scatter`; Luby and Rackoff (1988) need 4
+ROUNDS = 6  # of the Feistel network in `compute_training_rows`; Luby and Rackoff (1988) need 4
 
 
-def scatter(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the training batch `index` of a split too large for `permutation`: like `take`, in memory of one batch.
+def compute_training_rows(samples: int, *, batch_size: int, seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the training batch `index` of a split too large for `draw_permutation`.
+
+    It is like `select_training_rows`, in memory of one batch.
 
     A Feistel network keyed by (seed, epoch), on the next power of 4, maps a place in the epoch to a row. It is applied
     again until the row is below `samples` (Black and Rogaway 2002, §3: cycle walking), so each epoch has each row once.

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from suite.contract import Data, sized
+from suite.contract import Data, append_sizes
 
 WORLD = 1  # version: increase it when a formula or constant below changes
 SPLITS = {"train": 0, "valid": 1}
@@ -33,7 +33,7 @@ NAMES = tuple(
 )
 
 
-def paint(
+def paint_images(
     split: str, rows: np.ndarray, *, size: int = 48, radius: tuple[float, float] = (0.30, 0.42), noise: float = 0.08
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the images of some rows, before normalisation.
@@ -92,7 +92,7 @@ def _split(
     images, labels = np.empty((samples, 3, size, size), np.float32), np.empty(samples, np.int32)
     for start in range(0, samples, CHUNK):
         part = slice(start, min(start + CHUNK, samples))
-        images[part], labels[part] = paint(
+        images[part], labels[part] = paint_images(
             split, np.arange(part.start, part.stop), size=size, radius=radius, noise=noise
         )
     images -= MEAN
@@ -114,7 +114,7 @@ class Shapes:
         train: int = 8192,
         valid: int = 1024,
     ):
-        """Set the generator's options; see `paint` for size, radius and noise.
+        """Set the generator's options; see `paint_images` for size, radius and noise.
 
         Args:
             size: height and width in pixels.
@@ -128,7 +128,7 @@ class Shapes:
         self.data = Data(
             kind="generated",
             name="shapes",
-            identity=sized(f"shapes-{WORLD}/{size}px/r{radius[0]:g}-{radius[1]:g}/noise{noise:g}", samples),
+            identity=append_sizes(f"shapes-{WORLD}/{size}px/r{radius[0]:g}-{radius[1]:g}/noise{noise:g}", samples),
             samples=samples,
             unit="images",
             note="generated images: a stand-in that shows patterns, not a photograph's accuracy",
@@ -152,7 +152,7 @@ def write_jpeg(directory: Path, *, train: int, valid: int, size: int = 48) -> No
         for name in NAMES:
             (directory / folder / name).mkdir(parents=True, exist_ok=True)
         for row in range(samples):
-            images, labels = paint(split, np.array([row]), size=size)
+            images, labels = paint_images(split, np.array([row]), size=size)
             pixels = np.rint(255 * images[0].clip(0, 1)).astype(np.uint8).transpose(1, 2, 0)
             path = directory / folder / NAMES[labels[0]] / f"{row:06d}.JPEG"
             Image.fromarray(pixels).save(path, quality=95, subsampling=0)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError, quotient
+from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import Images, order
 
@@ -85,15 +85,19 @@ class Classification:
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter or buffer."""
-        return _nn.draw(self.shapes()[name], seed, name, rows)
+        return _nn.draw_initial_value(self.shapes()[name], seed, name, rows)
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share of a batch: `image` (n, 3, S, S), `label` (n,), `weight`, `index`, and `mix` under mixup."""
         if split == "train":
-            rows, numbers = order.take(self.data.samples[split], batch_size=self.batch_size, seed=seed, index=index)
+            rows, numbers = order.select_training_rows(
+                self.data.samples[split], batch_size=self.batch_size, seed=seed, index=index
+            )
             weight = np.ones(len(rows), np.float32)
         else:
-            rows, weight = order.sweep(self.data.samples[split], batch_size=self.eval_batch_size, index=index)
+            rows, weight = order.select_evaluation_rows(
+                self.data.samples[split], batch_size=self.eval_batch_size, index=index
+            )
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
         local = slice(rank * share, (rank + 1) * share)
@@ -133,7 +137,7 @@ class Classification:
             loss += float(weight @ (np.log(np.exp(shifted).sum(1)) - picked))
             right += float(weight @ (logits.argmax(1) == label))
             total += float(weight.sum())
-        return {"top1": quotient(right, total, 100.0), "loss": quotient(loss, total)}
+        return {"top1": divide_total(right, total, 100.0), "loss": divide_total(loss, total)}
 
 
 class AbsentImages:
@@ -155,18 +159,18 @@ def check(data_dir: str, **_: Any) -> list[str]:
     """Decode all image files of a directory; return one line for each that cannot be read."""
     from suite.tasks._data import folder
 
-    return folder.verify(data_dir)
+    return folder.find_damaged_files(data_dir)
 
 
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
     """Return the number of images of each class in each split of a directory; no image is opened."""
     from suite.tasks._data import layout
 
-    splits = layout.scan(data_dir).splits
+    splits = layout.read_layout(data_dir).splits
     return {split: dict(Counter(file.label for file in files)) for split, files in splits.items()}
 
 
-def known(**options: tuple[Any, Sequence[Any]]) -> None:
+def check_choices(**options: tuple[Any, Sequence[Any]]) -> None:
     """Check settings of the task.
 
     Args:

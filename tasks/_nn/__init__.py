@@ -13,7 +13,7 @@ CHUNK = 4096  # rows drawn together, so that a slice of a large table can be dra
 Shape = tuple[int, ...]
 
 
-def fans(shape: Shape) -> tuple[int, int]:
+def compute_fans(shape: Shape) -> tuple[int, int]:
     """Fan-in and fan-out of a weight in torch's shape (out, in, …)."""
     receptive = math.prod(shape[2:])
     return shape[1] * receptive, shape[0] * receptive
@@ -22,19 +22,19 @@ def fans(shape: Shape) -> tuple[int, int]:
 # For each initializer, the distribution's scale from the weight's shape and the number in brackets.
 NORMAL: dict[str, Callable[[Shape, float], float]] = {
     "normal": lambda shape, deviation: deviation,
-    "fan_in_normal": lambda shape, _: math.sqrt(2.0 / fans(shape)[0]),  # He et al. 2015, eq. 10
-    "fan_out_normal": lambda shape, _: math.sqrt(2.0 / fans(shape)[1]),  # He et al. 2015, eq. 14, backward case
-    "glorot_normal": lambda shape, _: math.sqrt(2.0 / sum(fans(shape))),  # Glorot and Bengio 2010, eq. 12
+    "fan_in_normal": lambda shape, _: math.sqrt(2.0 / compute_fans(shape)[0]),  # He et al. 2015, eq. 10
+    "fan_out_normal": lambda shape, _: math.sqrt(2.0 / compute_fans(shape)[1]),  # He et al. 2015, eq. 14, backward case
+    "glorot_normal": lambda shape, _: math.sqrt(2.0 / sum(compute_fans(shape))),  # Glorot and Bengio 2010, eq. 12
 }
 UNIFORM: dict[str, Callable[[Shape, float], float]] = {  # between minus and plus this
     "uniform": lambda shape, bound: bound,
-    "fan_in_uniform": lambda shape, _: 1.0 / math.sqrt(fans(shape)[0]),  # torch's Linear and Conv2d
-    "glorot_uniform": lambda shape, _: math.sqrt(6.0 / sum(fans(shape))),  # Glorot and Bengio 2010, eq. 16
+    "fan_in_uniform": lambda shape, _: 1.0 / math.sqrt(compute_fans(shape)[0]),  # torch's Linear and Conv2d
+    "glorot_uniform": lambda shape, _: math.sqrt(6.0 / sum(compute_fans(shape))),  # Glorot and Bengio 2010, eq. 16
 }
 CUT = 2.0  # deviations at which truncated_normal(σ) is cut, as in TensorFlow's initializer
 
 
-def draw(spec: Spec, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
+def draw_initial_value(spec: Spec, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
     """Return the initial value of one parameter or buffer, or some rows of it.
 
     Args:

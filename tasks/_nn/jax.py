@@ -55,14 +55,14 @@ def batch_norm(
     return (centred * lax.rsqrt(var + eps)).astype(x.dtype).reshape(x.shape), new
 
 
-def wide(x: Array) -> Array:
+def widen_floats(x: Array) -> Array:
     """Return x in at least float32."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def cross_entropy(logits: Array, target: Array) -> Array:
     """Per-sample cross-entropy of (N, C) logits against (N, C) target probabilities, in at least float32."""
-    return -(target * jax.nn.log_softmax(wide(logits))).sum(1)
+    return -(target * jax.nn.log_softmax(widen_floats(logits))).sum(1)
 
 
 def linear(params: Tree, name: str, x: Array, tap: Tap) -> Array:
@@ -114,11 +114,11 @@ def attention(
     return (drop(probabilities) if drop else probabilities) @ value
 
 
-def heads(x: Array, count: int) -> Array:
+def split_heads(x: Array, count: int) -> Array:
     """(N, T, count · d) as (N, count, T, d)."""
     return x.reshape(*x.shape[:2], count, -1).swapaxes(1, 2)
 
 
-def merge(x: Array) -> Array:
+def merge_heads(x: Array) -> Array:
     """(N, count, T, d) as (N, T, count · d)."""
     return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)

@@ -58,7 +58,7 @@ class BatchNorm2d(nn.Module):
         )
 
 
-def wide(x: Tensor) -> Tensor:
+def widen_floats(x: Tensor) -> Tensor:
     """Return x in at least float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -111,11 +111,11 @@ def attention(
     return drop(scores.softmax(-1)) @ value
 
 
-def heads(x: Tensor, count: int) -> Tensor:
+def split_heads(x: Tensor, count: int) -> Tensor:
     """(N, T, count · d) as (N, count, T, d)."""
     return x.unflatten(-1, (count, -1)).transpose(1, 2)
 
 
-def merge(x: Tensor) -> Tensor:
+def merge_heads(x: Tensor) -> Tensor:
     """(N, count, T, d) as (N, T, count · d)."""
     return x.transpose(1, 2).flatten(2)

@@ -142,7 +142,7 @@ class Sparsity:
         if gradient is None:
             worth = stream.bits(np, (seed, step), f"{name}.growth", np.arange(places)).astype(np.float64)
         else:
-            worth = blocked(np.abs(gradient.astype(np.float64)), self.block).sum((2, 3)).reshape(-1)
+            worth = cut_blocks(np.abs(gradient.astype(np.float64)), self.block).sum((2, 3)).reshape(-1)
         worth[pattern] = -np.inf  # neither the present places of blocks, nor those being emptied
         new, moved = pattern.copy(), np.zeros(len(pattern), bool)
         if self.pattern == "balanced":
@@ -162,13 +162,13 @@ def _largest(values: np.ndarray, count: int) -> np.ndarray:
     return (-values).argsort(kind="stable")[:count]
 
 
-def blocked(matrix: np.ndarray, block: int) -> np.ndarray:
+def cut_blocks(matrix: np.ndarray, block: int) -> np.ndarray:
     """Split a matrix (O, I) into its blocks (O / b, I / b, b, b)."""
     rows, columns = (size // block for size in matrix.shape)
     return matrix.reshape(rows, block, columns, block).swapaxes(1, 2)
 
 
-def whole(weight: np.ndarray, pattern: np.ndarray, shape: Shape) -> np.ndarray:
+def assemble_matrix(weight: np.ndarray, pattern: np.ndarray, shape: Shape) -> np.ndarray:
     """Assemble the dense matrix (O, I) from blocks (n, b, b) at the places `pattern`."""
     block = weight.shape[1]
     rows, columns = (size // block for size in shape)

@@ -17,15 +17,17 @@ def linear(params: Tree, buffers: Tree, name: str, x: Array, tap: Tap, *, shape:
     x = x.astype(weight.dtype)
     auto = "blocks" if jax.default_backend() == "cpu" and weight.shape[1] >= WORTHWHILE else "dense"
     if (auto if execution == "auto" else execution) == "dense":
-        y = x @ whole(weight, pattern, shape).T
+        y = x @ assemble_matrix(weight, pattern, shape).T
     else:
         wide = jnp.promote_types(x.dtype, jnp.float32)  # sums in at least float32
         flat = x.reshape(-1, x.shape[-1]).astype(wide)
-        y = jnp.asarray(product(flat, weight.astype(wide), pattern, shape[0]), x.dtype).reshape(*x.shape[:-1], -1)
+        y = jnp.asarray(multiply_blocks(flat, weight.astype(wide), pattern, shape[0]), x.dtype).reshape(
+            *x.shape[:-1], -1
+        )
     return tap(name, x, y + params[f"{name}.bias"])
 
 
-def whole(weight: Array, pattern: Array, shape: Shape) -> Array:
+def assemble_matrix(weight: Array, pattern: Array, shape: Shape) -> Array:
     """Assemble the dense matrix (O, I) from blocks (n, b, b) at the places `pattern` (n,)."""
     block = weight.shape[1]
     rows, columns = (size // block for size in shape)
@@ -35,7 +37,7 @@ def whole(weight: Array, pattern: Array, shape: Shape) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def product(x: Array, weight: Array, pattern: Array, outputs: int) -> Array:
+def multiply_blocks(x: Array, weight: Array, pattern: Array, outputs: int) -> Array:
     """X Wᵀ of (N, I), where W (O, I) has the blocks (n, b, b) at `pattern` (n,); costs n block products."""
     return _forward(x, weight, pattern, outputs)[0]
 
@@ -64,7 +66,7 @@ def _backward(outputs: int, kept: Any, slope: Array) -> tuple[Array, Array, None
     return _samples(by_input), by_weight, None
 
 
-product.defvjp(_forward, _backward)
+multiply_blocks.defvjp(_forward, _backward)
 
 
 def _columns(x: Array, block: int) -> Array:

@@ -36,11 +36,11 @@ class BlockLinear(nn.Module):
         """(…, inputs) to (…, outputs)."""
         auto = "blocks" if x.device.type == "cpu" and self.weight.shape[1] >= WORTHWHILE else "dense"
         if (auto if self.execution == "auto" else self.execution) == "dense":
-            return functional.linear(x, whole(self.weight, self.pattern, self.shape), self.bias)
-        return product(x, self.weight, self.pattern, self.shape[0]) + self.bias
+            return functional.linear(x, assemble_matrix(self.weight, self.pattern, self.shape), self.bias)
+        return multiply_blocks(x, self.weight, self.pattern, self.shape[0]) + self.bias
 
 
-def whole(weight: Tensor, pattern: Tensor, shape: Shape) -> Tensor:
+def assemble_matrix(weight: Tensor, pattern: Tensor, shape: Shape) -> Tensor:
     """Assemble the dense matrix (O, I) from blocks (n, b, b) at the places `pattern` (n,)."""
     block = weight.shape[1]
     rows, columns = (size // block for size in shape)
@@ -50,7 +50,7 @@ def whole(weight: Tensor, pattern: Tensor, shape: Shape) -> Tensor:
 
 
 @torch.compiler.disable()  # a compiler would unroll the loop over blocks
-def product(x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) -> Tensor:
+def multiply_blocks(x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) -> Tensor:
     """X Wᵀ of (…, I), where W (O, I) has the blocks (n, b, b) at `pattern` (n,); costs n block products.
 
     Under autocast, inputs and result are rounded to its type; sums are computed in at least float32.

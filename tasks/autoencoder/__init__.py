@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError, quotient
+from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.autoencoder import curves, faces, files
@@ -104,16 +104,16 @@ class Autoencoder:
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter."""
-        return _nn.draw(self.shapes()[name], seed, name, rows)
+        return _nn.draw_initial_value(self.shapes()[name], seed, name, rows)
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share of a batch: `image` (n, pixels) float32, `weight` and `index` (n,)."""
         samples = self.data.samples[self._split(split)]
         if split == "train":
-            rows, numbers = order.take(samples, batch_size=self.batch_size, seed=seed, index=index)
+            rows, numbers = order.select_training_rows(samples, batch_size=self.batch_size, seed=seed, index=index)
             weight = np.ones(len(rows), np.float32)
         else:
-            rows, weight = order.sweep(samples, batch_size=self.eval_batch_size, index=index)
+            rows, weight = order.select_evaluation_rows(samples, batch_size=self.eval_batch_size, index=index)
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
         local = slice(rank * share, (rank + 1) * share)
@@ -138,7 +138,7 @@ class Autoencoder:
             penalty += float(weight @ part["penalty"].astype(np.float64))
             total += float(weight.sum())
         sums = {"loss": loss, "objective": loss + penalty, "squared_error": error}
-        return {name: quotient(value, total) for name, value in sums.items()}
+        return {name: divide_total(value, total) for name, value in sums.items()}
 
 
 class AbsentImages:
@@ -156,9 +156,9 @@ class AbsentImages:
 SOURCES: dict[str, Callable[..., Images]] = {
     "curves": curves.make,
     "faces": faces.make,
-    "mnist": files.mnist,
-    "curves_mat": files.curves_mat,
-    "faces_mat": files.faces_mat,
+    "mnist": files.load_mnist,
+    "curves_mat": files.load_curves,
+    "faces_mat": files.load_faces,
 }
 
 

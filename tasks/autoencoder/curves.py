@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from suite.contract import Data, sized
+from suite.contract import Data, append_sizes
 
 WORLD = 1  # version: increase it when a formula or constant below changes
 SPLITS = {"train": 0, "valid": 1}
@@ -18,7 +18,7 @@ REACH = (0.15, 0.85)  # of the three points, in units of the side
 CHUNK = 125  # strokes drawn together, so that temporary arrays fit into the cache
 
 
-def paint(split: str, start: int, stop: int) -> np.ndarray:
+def paint_images(split: str, start: int, stop: int) -> np.ndarray:
     """Return the strokes of rows start…stop-1, (n, 784) float32 in 0…1; start must be a multiple of CHUNK."""
     draws = np.random.Generator(np.random.Philox(key=[WORLD, start], counter=[0, 0, SPLITS[split], STREAM]))
     corners = draws.uniform(*REACH, (CHUNK, 3, 2))[: stop - start]
@@ -38,7 +38,9 @@ def paint(split: str, start: int, stop: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)  # the two splits, shared within the process
 def _split(split: str, samples: int) -> np.ndarray:
-    return np.concatenate([paint(split, start, min(start + CHUNK, samples)) for start in range(0, samples, CHUNK)])
+    return np.concatenate(
+        [paint_images(split, start, min(start + CHUNK, samples)) for start in range(0, samples, CHUNK)]
+    )
 
 
 class Curves:
@@ -53,7 +55,9 @@ class Curves:
         """
         samples = {"train": train, "valid": valid}
         note = "generated strokes: same kind and number as CURVES, not the same images"
-        self.data = Data("generated", "curves", sized(f"curves-{WORLD}", samples), samples, unit="images", note=note)
+        self.data = Data(
+            "generated", "curves", append_sizes(f"curves-{WORLD}", samples), samples, unit="images", note=note
+        )
         self.pixels = SIDE * SIDE
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:

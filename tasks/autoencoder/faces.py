@@ -26,7 +26,7 @@ FEATURES = (
 )
 
 
-def paint(split: str, start: int, stop: int) -> np.ndarray:
+def paint_images(split: str, start: int, stop: int) -> np.ndarray:
     """Return the faces of rows start…stop-1, (n, 625) float32 around 0…1; start must be a multiple of CHUNK."""
     generator = np.random.Generator(np.random.Philox(key=[WORLD, start], counter=[0, 0, SPLITS[split], STREAM]))
     draws = generator.uniform(-1.0, 1.0, (CHUNK, DRAWS)).astype(np.float32)[: stop - start, :, None, None]
@@ -54,7 +54,9 @@ def paint(split: str, start: int, stop: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)  # the two splits, shared within the process
 def _split(split: str, samples: int) -> np.ndarray:
-    return np.concatenate([paint(split, start, min(start + CHUNK, samples)) for start in range(0, samples, CHUNK)])
+    return np.concatenate(
+        [paint_images(split, start, min(start + CHUNK, samples)) for start in range(0, samples, CHUNK)]
+    )
 
 
 class Faces:

@@ -49,7 +49,7 @@ def _bytes(folder: Path, name: str) -> tuple[Path, bytes]:
         raise UserError(f"{packed}: damaged: {error}; download it again") from error
 
 
-def idx(folder: Path, split: str) -> tuple[np.ndarray, str]:
+def read_idx(folder: Path, split: str) -> tuple[np.ndarray, str]:
     """One split's images as bytes (n, 784), and the md5 of the uncompressed file.
 
     Raises:
@@ -65,11 +65,11 @@ def idx(folder: Path, split: str) -> tuple[np.ndarray, str]:
     return pixels, hashlib.md5(content).hexdigest()
 
 
-def mnist(*, data_dir: str | None) -> Images:
+def load_mnist(*, data_dir: str | None) -> Images:
     """MNIST, pixels in 0…1."""
     if data_dir is None:
         raise UserError("MNIST is not here; set data_dir=DIRECTORY")
-    read = {split: idx(Path(data_dir), split) for split in IMAGES}
+    read = {split: read_idx(Path(data_dir), split) for split in IMAGES}
     known = {split: md5 for split, (_, md5) in read.items()} == MNIST
     note = "" if known else "idx images that are not the canonical MNIST"
     identity = hashlib.sha256("".join(md5 for _, md5 in read.values()).encode()).hexdigest()
@@ -95,7 +95,7 @@ def _mat(folder: Path, name: str, *keys: str) -> tuple[list[np.ndarray], str]:
     return [np.asarray(content[key], np.float32) for key in keys], hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def curves_mat(*, data_dir: str | None) -> Images:
+def load_curves(*, data_dir: str | None) -> Images:
     """Return the published CURVES: 20,000 and 10,000 images."""
     if data_dir is None:
         raise UserError(f"{CURVES} is not here; set data_dir=DIRECTORY")
@@ -103,7 +103,7 @@ def curves_mat(*, data_dir: str | None) -> Images:
     return Images("CURVES", identity, {"train": train, "valid": valid}, 1.0, "")
 
 
-def faces_mat(*, data_dir: str | None) -> Images:
+def load_faces(*, data_dir: str | None) -> Images:
     """Return the published FACES: 103,500 and 41,400 images."""
     if data_dir is None:
         raise UserError(f"{FACES} is not here; set data_dir=DIRECTORY")
@@ -139,7 +139,7 @@ def _damaged_mnist(folder: Path) -> list[str]:
     faults = []
     for split, expected in MNIST.items():
         try:
-            _, md5 = idx(folder, split)
+            _, md5 = read_idx(folder, split)
         except UserError as error:
             faults.append(str(error))
             continue
@@ -158,5 +158,5 @@ def _damaged_mat(data: str, data_dir: str) -> list[str]:
     return []
 
 
-SOURCES: dict[str, Callable[..., Images]] = {"mnist": mnist, "curves_mat": curves_mat, "faces_mat": faces_mat}
+SOURCES: dict[str, Callable[..., Images]] = {"mnist": load_mnist, "curves_mat": load_curves, "faces_mat": load_faces}
 MATLAB = {"curves_mat": CURVES, "faces_mat": FACES}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite import stream
-from suite.tasks._nn.jax import Tap, Tree, linear, wide
+from suite.tasks._nn.jax import Tap, Tree, linear, widen_floats
 from suite.tasks.autoencoder import Autoencoder
 from suite.tasks.autoencoder.architecture import Architecture
 
@@ -26,10 +26,10 @@ class Model:
         for name, _, _, relu in at.sequence:
             x = linear(params, name, x, tap)
             x = jax.nn.relu(x) if relu else x
-        penalty = 0.5 * at.penalty * jnp.stack([jnp.vdot(v, v) for v in map(wide, params.values())]).sum()
+        penalty = 0.5 * at.penalty * jnp.stack([jnp.vdot(v, v) for v in map(widen_floats, params.values())]).sum()
         if train:
             return {"output": x, "image": batch["image"], "penalty": penalty}, buffers, carry
-        x = wide(x)
+        x = widen_floats(x)
         pixels = jax.nn.sigmoid(x) if at.loss == "bernoulli" else x
         error = ((pixels - batch["image"]) ** 2).mean(1)
         outputs = {"loss": self._losses(x, batch["image"]), "error": error, "weight": batch["weight"]}

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
-from suite.tasks._nn.torch import wide
+from suite.tasks._nn.torch import widen_floats
 from suite.tasks.autoencoder import Autoencoder
 from suite.tasks.autoencoder.architecture import Architecture
 
@@ -30,7 +30,7 @@ class Model(nn.Module):
         penalty = 0.5 * self.at.penalty * torch.stack([value.square().sum() for value in self.parameters()]).sum()
         if self.training:
             return {"output": x, "image": batch["image"], "penalty": penalty}, carry or {}
-        x = wide(x)
+        x = widen_floats(x)
         pixels = x.sigmoid() if self.at.loss == "bernoulli" else x
         error = (pixels - batch["image"]).square().mean(1)
         outputs = {"loss": self._losses(x, batch["image"]), "error": error, "penalty": penalty.expand(len(x))}

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError, quotient
+from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks._sparse import KINDS, Sparsity
 from suite.tasks.bert.architecture import Architecture
-from suite.tasks.bert.sample import Hiding, expand
+from suite.tasks.bert.sample import Hiding, expand_records
 
 CITATION = "Devlin et al.: BERT, Pre-training of Deep Bidirectional Transformers, NAACL 2019, arXiv:1810.04805"
 SUMMARY = "language model pre-training with BERT: masked words and next sentences"
@@ -28,7 +28,7 @@ Batch = dict[str, np.ndarray]
 
 
 class Source(Protocol):
-    """Pre-training records in a training and a validation split; see `sample.record`."""
+    """Pre-training records in a training and a validation split; see `sample.make_record_type`."""
 
     @property
     def data(self) -> Data:
@@ -141,7 +141,7 @@ class Bert:
         """Return the initial value of one parameter; for a pattern, the places of the blocks."""
         spec, sparsity = self.shapes()[name], self.architecture.sparsity
         if spec.kind != "pattern" or not sparsity:
-            return _nn.draw(spec, seed, name, rows)
+            return _nn.draw_initial_value(spec, seed, name, rows)
         matrix, _, kind = name.rpartition(".")
         pattern = sparsity.start(seed, matrix, self.architecture.sparse()[matrix])
         if kind == "visited":
@@ -151,17 +151,17 @@ class Bert:
         return pattern[rows or slice(None)]
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
-        """Rank's share of a batch: the arrays of `sample.expand`, `weight` and `index`."""
+        """Rank's share of a batch: the arrays of `sample.expand_records`, `weight` and `index`."""
         count = self.data.samples[split]
         if split == "train":
-            rows, numbers = order.scatter(count, batch_size=self.batch_size, seed=seed, index=index)
+            rows, numbers = order.compute_training_rows(count, batch_size=self.batch_size, seed=seed, index=index)
             weight = np.ones(len(rows), np.float32)
         else:
-            rows, weight = order.sweep(count, batch_size=self.eval_batch_size, index=index)
+            rows, weight = order.select_evaluation_rows(count, batch_size=self.eval_batch_size, index=index)
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
         local = slice(rank * share, (rank + 1) * share)
-        batch = expand(self.source.read(split, rows[local]))
+        batch = expand_records(self.source.read(split, rows[local]))
         return batch | {"weight": weight[local], "index": numbers[local].astype(np.int64)}
 
     def batches(self, split: str) -> int:
@@ -183,8 +183,8 @@ class Bert:
         metrics: dict[str, float | None] = {}
         for kind, count in (("mlm", "masks"), ("nsp", "samples")):
             if f"{kind}_hits" in totals:
-                metrics[f"{kind}_accuracy"] = quotient(totals[f"{kind}_hits"], totals[count], 100.0)
-                metrics[f"{kind}_loss"] = quotient(totals[f"{kind}_loss"], totals[count])
+                metrics[f"{kind}_accuracy"] = divide_total(totals[f"{kind}_hits"], totals[count], 100.0)
+                metrics[f"{kind}_loss"] = divide_total(totals[f"{kind}_loss"], totals[count])
         return metrics
 
 
@@ -211,7 +211,7 @@ def check(data_dir: str, **_: Any) -> list[str]:
     """Read all files of a directory of records; return one line for each damaged file."""
     from suite.tasks.bert import records
 
-    return records.verify(data_dir)
+    return records.find_damaged_files(data_dir)
 
 
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:

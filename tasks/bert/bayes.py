@@ -7,13 +7,13 @@ itself with 0.1, as any piece of the vocabulary with 0.1. Whether the second seg
 
 import numpy as np
 
-from suite.tasks.bert.hmm import RANDOM_NEXT, TOPICS, language, wordpiece
+from suite.tasks.bert.hmm import RANDOM_NEXT, TOPICS, make_language, make_wordpiece
 from suite.tasks.bert.sample import KEPT, MASKED
 
 BATCH = 128  # records that are processed together
 
 
-def best(rows: np.ndarray) -> dict[str, float]:
+def compute_best_score(rows: np.ndarray) -> dict[str, float]:
     """Loss and accuracy of the Bayes-optimal prediction, over generated records of one kind.
 
     Returns:
@@ -23,7 +23,7 @@ def best(rows: np.ndarray) -> dict[str, float]:
     likelihood, hits, guesses = [], [], []
     for start in range(0, len(rows), BATCH):
         some = rows[start : start + BATCH]
-        posterior, random_next = posteriors(some)
+        posterior, random_next = compute_posteriors(some)
         label = some["label"][:, : posterior.shape[1]].astype(np.int64) - _first()
         likelihood.append(np.take_along_axis(posterior, label[..., None], 2).ravel())
         hits.append((posterior.argmax(2) == label).ravel())
@@ -39,16 +39,16 @@ def best(rows: np.ndarray) -> dict[str, float]:
 
 def _first() -> int:
     """Return the first word's number: words are the vocabulary's last pieces."""
-    return wordpiece().pieces.size - len(language().words)
+    return make_wordpiece().pieces.size - len(make_language().words)
 
 
-def posteriors(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def compute_posteriors(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Posterior of every masked word (n, M, V), and of the second segment not continuing the first (n,).
 
     Args:
         rows: (n,) records with the same length, number of segments and number of masked words M.
     """
-    world, pieces, count = language(), wordpiece().pieces, len(rows)
+    world, pieces, count = make_language(), make_wordpiece().pieces, len(rows)
     hidden, each = int(rows["count"][0]), np.arange(count)
     place = _places(rows)  # (n, T)
     seen = np.take_along_axis(rows["tokens"].astype(np.int64), place, 1)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from suite.contract import Data, sized
-from suite.tasks.bert.sample import Hiding, fill, record
+from suite.contract import Data, append_sizes
+from suite.tasks.bert.sample import Hiding, fill_record, make_record_type
 from suite.tasks.bert.wordpiece import SPECIAL, WordPiece
 
 WORLD = 1  # version: increase it when a formula or constant below changes
@@ -57,7 +57,7 @@ class Language:
 
 
 @functools.cache
-def language() -> Language:
+def make_language() -> Language:
     """Return the language of version WORLD."""
     draws = np.random.default_rng(WORLD)
     transition = STAY * np.eye(TOPICS) + (1 - STAY) * draws.dirichlet(np.full(TOPICS, CONCENTRATION), TOPICS)
@@ -72,10 +72,10 @@ def language() -> Language:
 
 
 @functools.cache
-def wordpiece() -> WordPiece:
+def make_wordpiece() -> WordPiece:
     """A vocabulary with every word as one piece, and letters for other words."""
     letters = sorted(CONSONANTS + VOWELS)
-    return WordPiece([*SPECIAL, ".", *letters, *(f"##{letter}" for letter in letters), *language().words])
+    return WordPiece([*SPECIAL, ".", *letters, *(f"##{letter}" for letter in letters), *make_language().words])
 
 
 def _uniform(split: str, row: int, count: int) -> np.ndarray:
@@ -84,7 +84,7 @@ def _uniform(split: str, row: int, count: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=4)
-def generate(split: str, samples: int, sequence: int, hiding: Hiding, next_sentence: bool) -> np.ndarray:
+def generate_records(split: str, samples: int, sequence: int, hiding: Hiding, next_sentence: bool) -> np.ndarray:
     """Return the first samples of a split as records; a row does not depend on their number."""
     length = sequence - (3 if next_sentence else 2)
     draws = np.stack([_uniform(split, row, 2 * length + 2) for row in range(samples)])
@@ -92,26 +92,28 @@ def generate(split: str, samples: int, sequence: int, hiding: Hiding, next_sente
     random_next = (draws[:, 1] < RANDOM_NEXT) & next_sentence
     place = np.arange(length)
     restart = (place == 0) | ((place == cut[:, None]) & random_next[:, None])
-    chains = language().chains(draws[:, 2:].reshape(samples, 2, length).swapaxes(0, 1), restart)
-    names = np.array(language().words)
-    tokens = wordpiece().encode([" ".join(names[chain]) for chain in chains])
-    rows = np.zeros(samples, record(sequence, hiding.predictions))
+    chains = make_language().chains(draws[:, 2:].reshape(samples, 2, length).swapaxes(0, 1), restart)
+    names = np.array(make_language().words)
+    tokens = make_wordpiece().encode([" ".join(names[chain]) for chain in chains])
+    rows = np.zeros(samples, make_record_type(sequence, hiding.predictions))
     for number, (row, ids) in enumerate(zip(rows, tokens, strict=True)):
         seed = WORLD * len(SPLITS) + SPLITS[split]
-        fill(row, ids[: cut[number]], ids[cut[number] :], wordpiece().pieces, hiding, seed=seed, number=number)
+        fill_record(
+            row, ids[: cut[number]], ids[cut[number] :], make_wordpiece().pieces, hiding, seed=seed, number=number
+        )
     rows["random_next"] = random_next
     rows.setflags(write=False)
     return rows
 
 
-def documents(count: int, *, sentences: int = 12) -> list[list[str]]:
+def generate_documents(count: int, *, sentences: int = 12) -> list[list[str]]:
     """Training chains as documents of sentences, for a file of text: each 4 to 15 words and a full stop."""
-    longest, names, found = 15, np.array(language().words), []
+    longest, names, found = 15, np.array(make_language().words), []
     words = sentences * longest
     for row in range(count):
         draws = _uniform("train", row, 2 * words + sentences)
         restart = np.arange(words)[None] == 0
-        chain = language().chains(draws[: 2 * words].reshape(2, 1, -1), restart).reshape(sentences, longest)
+        chain = make_language().chains(draws[: 2 * words].reshape(2, 1, -1), restart).reshape(sentences, longest)
         lengths = 4 + (draws[2 * words :] * (longest - 3)).astype(np.int64)
         found.append([" ".join(names[w[:n]]) + " ." for w, n in zip(chain, lengths, strict=True)])
     return found
@@ -131,7 +133,7 @@ class Source:
             valid: number of validation samples.
         """
         self.sequence, self.hiding, self.next_sentence = sequence, hiding, next_sentence
-        self.vocabulary = wordpiece().pieces.size
+        self.vocabulary = make_wordpiece().pieces.size
         self.predictions, self.hidden_each = hiding.predictions, float(hiding.count(sequence))
         options = f"{sequence}/p{hiding.probability:g}-{hiding.predictions}{'/pairs' if next_sentence else ''}"
         options += "/whole words" if hiding.whole_word else ""
@@ -139,7 +141,7 @@ class Source:
         self.data = Data(
             kind="generated",
             name="hmm",
-            identity=sized(f"hmm-{WORLD}/{options}", samples),
+            identity=append_sizes(f"hmm-{WORLD}/{options}", samples),
             samples=samples,
             unit="sequences",
             note="a generated language with a known best accuracy; it shows patterns, not a natural language's",
@@ -147,7 +149,7 @@ class Source:
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Records of some rows."""
-        return generate(split, self.data.samples[split], self.sequence, self.hiding, self.next_sentence)[rows]
+        return generate_records(split, self.data.samples[split], self.sequence, self.hiding, self.next_sentence)[rows]
 
 
 make = Source

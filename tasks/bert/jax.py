@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite import stream
-from suite.tasks._nn.jax import Tap, Tree, attention, dropout, heads, layer_norm, linear, merge
+from suite.tasks._nn.jax import Tap, Tree, attention, dropout, layer_norm, linear, merge_heads, split_heads
 from suite.tasks._sparse.jax import linear as block_linear
 from suite.tasks.bert import EPSILON, Bert
 from suite.tasks.bert.architecture import Architecture
@@ -45,10 +45,12 @@ class Network:
             return tap(name, rows, params[f"{name}.weight"][rows])
 
         def attend(at: str, x: Array) -> Array:
-            query, key, value = (heads(matrix(f"{at}.{name}", x), sizes.heads) for name in ("query", "key", "value"))
+            query, key, value = (
+                split_heads(matrix(f"{at}.{name}", x), sizes.heads) for name in ("query", "key", "value")
+            )
             masked = (lambda p: drop(p, f"{at}.attention")) if sizes.dropout else None
             seen = attention(query, key, value, visible, masked)
-            return drop(matrix(f"{at}.out", merge(seen)), f"{at}.out")
+            return drop(matrix(f"{at}.out", merge_heads(seen)), f"{at}.out")
 
         def feed(at: str, x: Array) -> Array:
             return drop(matrix(f"{at}.down", _gelu(matrix(f"{at}.up", x))), f"{at}.down")

@@ -19,8 +19,8 @@ from suite import stream
 from suite.contract import UserError
 from suite.tasks.bert import text
 from suite.tasks.bert.packing import Losses, Packing
-from suite.tasks.bert.sample import Hiding, Pieces, fill, record
-from suite.tasks.bert.wordpiece import WordPiece, read, train
+from suite.tasks.bert.sample import Hiding, Pieces, fill_record, make_record_type
+from suite.tasks.bert.wordpiece import WordPiece, learn_vocabulary, read_vocabulary
 
 MANIFEST, VOCABULARY = "manifest.json", "vocab.txt"
 FORMAT = 1  # version of the format
@@ -74,7 +74,7 @@ def prepare(
     """
     if (target / MANIFEST).exists():
         raise UserError(f"{target}: contains prepared records already; name another directory, --to DIR, or delete it")
-    whole, faults = text.survey(source)
+    whole, faults = text.survey_files(source)
     if faults and on_error != "skip":
         raise UserError(f"{faults[0]}. To skip such files, set task.on_error=skip; the result will list them")
     draws = _draws(sum(file.documents for file in whole), seed)
@@ -84,9 +84,9 @@ def prepare(
     vocabulary_path = root / VOCABULARY
 
     def texts() -> Iterator[str]:
-        return ("\n".join(document) for path in paths for document in text.documents(path))
+        return ("\n".join(document) for path in paths for document in text.read_documents(path))
 
-    pieces = read(vocabulary_path) if vocabulary_path.exists() else train(texts, vocabulary)
+    pieces = read_vocabulary(vocabulary_path) if vocabulary_path.exists() else learn_vocabulary(texts, vocabulary)
     target.mkdir(parents=True, exist_ok=True)
     (target / VOCABULARY).write_text("".join(f"{piece}\n" for piece in pieces.vocabulary), encoding="utf-8")
 
@@ -162,7 +162,7 @@ def _groups(
     tokens = dict.fromkeys(SPLITS, 0)
     number = 0
     for path in paths:
-        for document in text.documents(path):
+        for document in text.read_documents(path):
             split = "valid" if held_out[number] else "train"
             number += 1
             encoded = [sentence for sentence in pieces.encode(document) if len(sentence)]
@@ -191,12 +191,12 @@ def _records(
     """Make one group's records, cut and masked `times` times, and shuffled; `before` records of the split precede."""
     draws = (np.random.default_rng([*key, again]) for again in range(times))
     pairs = [pair for generator in draws for pair in packing.cut(documents, generator, losses)]
-    rows = np.zeros(len(pairs), record(packing.sequence, hiding.predictions))
+    rows = np.zeros(len(pairs), make_record_type(packing.sequence, hiding.predictions))
     places = np.random.default_rng([*key, times]).permutation(len(pairs))
     seed = key[0] * len(SPLITS) + key[1]
     for count, (place, pair) in enumerate(zip(places, pairs, strict=True)):
         row: Any = rows[place]
-        fill(row, pair.first, pair.second, pieces, hiding, seed=seed, number=before + count)
+        fill_record(row, pair.first, pair.second, pieces, hiding, seed=seed, number=before + count)
         row["random_next"] = pair.random_next
     return rows
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Data, UserError
-from suite.tasks._data import stamp
+from suite.tasks._data import stamp_files
 from suite.tasks.bert.preparation import FORMAT, MANIFEST, SPLITS, VOCABULARY
-from suite.tasks.bert.sample import Hiding, record
+from suite.tasks.bert.sample import Hiding, make_record_type
 
 HOW = "Make them from text: suite data bert --from TEXT --to DIR, then set data_dir=DIR"
 MAPS = 64  # shards that are open at once; each uses a file descriptor
@@ -36,7 +36,7 @@ class Source:
             UserError: if the manifest is missing, the records were made with other settings, or a shard is damaged.
         """
         self.root, manifest = open_manifest(data_dir)
-        self.type = record(sequence, hiding.predictions)
+        self.type = make_record_type(sequence, hiding.predictions)
         made, required = manifest["made"], {"sequence": sequence, "next_sentence": next_sentence, **vars(hiding)}
         for name, value in ({**made["packing"], **made["hiding"]}).items():
             if name in required and required[name] != value:
@@ -65,7 +65,7 @@ class Source:
             dropped=manifest.get("dropped", {}),  # older records lack it
             dropped_unit="word pieces" if manifest.get("dropped") else "",
             dropped_of=manifest["tokens"] if manifest.get("dropped") else 0,
-            stamp=stamp(Path(path) for split in SPLITS for path in self.paths[split]),
+            stamp=stamp_files(Path(path) for split in SPLITS for path in self.paths[split]),
         )
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
@@ -108,7 +108,7 @@ def open_manifest(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
     return root, manifest
 
 
-def verify(data_dir: str | Path) -> list[str]:
+def find_damaged_files(data_dir: str | Path) -> list[str]:
     """Read all files; return one line for each file whose contents differ from the manifest."""
     root, manifest = open_manifest(data_dir)
     faults = []

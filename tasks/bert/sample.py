@@ -82,7 +82,7 @@ class Hiding:
         return np.array(chosen, np.int64)
 
 
-def record(sequence: int, predictions: int) -> np.dtype:
+def make_record_type(sequence: int, predictions: int) -> np.dtype:
     """Return the type of one sample of a source; 2 · sequence + 4 · predictions + 7 bytes."""
     return np.dtype(
         [
@@ -97,7 +97,7 @@ def record(sequence: int, predictions: int) -> np.dtype:
     )
 
 
-def fill(
+def fill_record(
     row: Any, first: np.ndarray, second: np.ndarray, pieces: Pieces, hiding: Hiding, *, seed: int, number: int
 ) -> None:
     """Write [CLS] first [SEP] (second [SEP]) into a zeroed record, with some tokens masked; see `Hiding.apply`."""
@@ -112,7 +112,7 @@ def fill(
     row["label"][: len(position)] = tokens[position]
 
 
-def expand(rows: np.ndarray) -> dict[str, np.ndarray]:
+def expand_records(rows: np.ndarray) -> dict[str, np.ndarray]:
     """Convert records (n,) to a batch.
 
     Returns:

@@ -49,7 +49,7 @@ class File:
     documents: int
 
 
-def files(root: Path) -> list[Path]:
+def find_files(root: Path) -> list[Path]:
     """Return the text files below a directory, sorted; or the file itself.
 
     Raises:
@@ -64,13 +64,13 @@ def files(root: Path) -> list[Path]:
     return sorted(matches)
 
 
-def survey(root: Path) -> tuple[list[File], list[str]]:
+def survey_files(root: Path) -> tuple[list[File], list[str]]:
     """Read every file to its end; return the complete files, and one line for each damaged file."""
     whole, faults = [], []
-    for path in files(root):
+    for path in find_files(root):
         name = str(path.relative_to(root)) if path != root else path.name
         try:
-            count = sum(1 for _ in documents(path))
+            count = sum(1 for _ in read_documents(path))
         except Damaged as error:
             faults.append(str(error))
             continue
@@ -80,7 +80,7 @@ def survey(root: Path) -> tuple[list[File], list[str]]:
     return whole, faults
 
 
-def lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file, decoded one by one.
 
     Raises:
@@ -100,13 +100,13 @@ def lines(path: Path) -> Iterator[str]:
         raise Damaged(f"{path}, after line {number}: {str(error) or type(error).__name__}") from error
 
 
-def documents(path: Path) -> Iterator[Document]:
+def read_documents(path: Path) -> Iterator[Document]:
     """Yield the documents of one file as lists of sentences; empty documents are left out.
 
     Raises:
         Damaged: if the file cannot be read, or a block of WikiExtractor is not closed.
     """
-    stream = lines(path)
+    stream = read_lines(path)
     head: list[str] = []
     for line in stream:
         head.append(line)
@@ -121,11 +121,11 @@ def documents(path: Path) -> Iterator[Document]:
     else:
         paragraphs = _separated(rest)
     for document in paragraphs:
-        if sentences := [sentence for paragraph in document for sentence in split(paragraph)]:
+        if sentences := [sentence for paragraph in document for sentence in split_sentences(paragraph)]:
             yield sentences
 
 
-def split(paragraph: str) -> list[str]:
+def split_sentences(paragraph: str) -> list[str]:
     """Split a paragraph into sentences by punctuation only; without a list of abbreviations, `Dr. Who` is split."""
     apart = FULL_WIDTH.sub("\\1\n", SENTENCE.sub("\\1\n", paragraph.strip()))
     return [sentence for sentence in apart.split("\n") if sentence.strip()]
@@ -190,7 +190,7 @@ def _separated(stream: Iterable[str]) -> Iterator[Document]:
     yield document
 
 
-def write(path: Path, documents: Iterable[Document]) -> None:
+def write_documents(path: Path, documents: Iterable[Document]) -> None:
     """Write documents in WikiExtractor's format, one sentence per line; compressed if the name ends in .gz or .bz2."""
     with OPEN.get(path.suffix, open)(path, "wt", encoding="utf-8") as opened:
         for number, document in enumerate(documents):

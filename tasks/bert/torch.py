@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite.tasks._nn.torch import Key, attention, dropout, heads, merge, uniform, wide
+from suite.tasks._nn.torch import Key, attention, dropout, merge_heads, split_heads, uniform, widen_floats
 from suite.tasks._sparse import Shape
 from suite.tasks._sparse.torch import BlockLinear
 from suite.tasks.bert import EPSILON, Bert
@@ -45,9 +45,9 @@ class EncoderLayer(nn.Module):
 
     def attend(self, x: Tensor, visible: Tensor, drop: Drop) -> Tensor:
         """Multi-head self-attention over (N, T, width); `visible` (N, 1, 1, T)."""
-        query, key, value = (heads(part(x), self.heads) for part in (self.query, self.key, self.value))
+        query, key, value = (split_heads(part(x), self.heads) for part in (self.query, self.key, self.value))
         seen = attention(query, key, value, visible, (lambda p: drop(p, "attention")) if self.rate else None)
-        return drop(self.out(merge(seen)), "out")
+        return drop(self.out(merge_heads(seen)), "out")
 
     def feed(self, x: Tensor, drop: Drop) -> Tensor:
         """Return the feed-forward part, position by position."""
@@ -121,11 +121,11 @@ class Network(nn.Module):
 
     def _losses(self, outputs: Tree) -> Tree:
         """Cross-entropies: `mlm` (N, P), and `nsp` (N,) for pairs."""
-        logits, label = wide(outputs["logits"]), outputs["label"]
+        logits, label = widen_floats(outputs["logits"]), outputs["label"]
         losses = {"mlm": functional.cross_entropy(logits.transpose(1, 2), label, reduction="none")}
         if "next_logits" in outputs:
             losses["nsp"] = functional.cross_entropy(
-                wide(outputs["next_logits"]), outputs["next_label"], reduction="none"
+                widen_floats(outputs["next_logits"]), outputs["next_label"], reduction="none"
             )
         return losses
 

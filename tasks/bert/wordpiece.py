@@ -59,12 +59,12 @@ class WordPiece:
         return " ".join(self.vocabulary[number] for number in numbers).replace(" ##", "")
 
 
-def read(path: Path) -> WordPiece:
+def read_vocabulary(path: Path) -> WordPiece:
     """Read the vocabulary in a file, one piece a line."""
     return WordPiece(path.read_text(encoding="utf-8").splitlines(), path)
 
 
-def train(texts: Callable[[], Iterable[str]], size: int) -> WordPiece:
+def learn_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> WordPiece:
     """Learn a vocabulary from text that is read twice as a stream; only distinct characters and words are stored.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import UserError
-from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, known
+from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, check_choices
 from suite.tasks.caffenet.architecture import Architecture
 
 __all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "CaffeNet", "census", "check", "make"]
@@ -76,8 +76,8 @@ def make(
     Raises:
         UserError: for an unknown source, variant or value, or a head with fewer outputs than classes.
     """
-    known(data=(data, SOURCES), variant=(variant, ("bvlc",)), on_error=(on_error, ("stop", "skip")))
-    known(init=(init, ("gaussian", "fan_in")))
+    check_choices(data=(data, SOURCES), variant=(variant, ("bvlc",)), on_error=(on_error, ("stop", "skip")))
+    check_choices(init=(init, ("gaussian", "fan_in")))
     if classes and data != "folder":
         raise UserError(f"task.classes: selects class directories, but task.data={data} has none; set task.data=folder")
     absent_images = AbsentImages(IMAGENET, classes=len(classes or ()) or published_classes, size=image_size)

@@ -69,7 +69,7 @@ class Architecture:
         side = self.size
         for conv in self.convolutions:
             side = (side + 2 * conv.padding - conv.kernel) // conv.stride + 1
-            side = pooled(side) if conv.pool else side
+            side = compute_pooled_side(side) if conv.pool else side
         features = self.convolutions[-1].outputs * side * side
         return {
             "fc6": (features, self.hidden),
@@ -116,7 +116,7 @@ class Architecture:
         return layers | {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in self.linears}
 
 
-def pooled(side: int) -> int:
+def compute_pooled_side(side: int) -> int:
     """Return the side after a 3×3 pool of stride 2 in Caffe, which rounds up: the last window may be incomplete."""
     return -(-(side - POOL) // POOL_STRIDE) + 1
 
@@ -124,7 +124,7 @@ def pooled(side: int) -> int:
 def _kept_after(conv: Convolution, side: int) -> tuple[float, int]:
     """Numbers that a convolution and the layers after it keep, and the side of their output; `side` is the input's."""
     side = (side + 2 * conv.padding - conv.kernel) // conv.stride + 1
-    total, after = conv.outputs * side**2, pooled(side) if conv.pool else side
+    total, after = conv.outputs * side**2, compute_pooled_side(side) if conv.pool else side
     if conv.pool:
         total += 3 * conv.outputs * after**2  # the maxima, and their indices as 64-bit integers
     if conv.norm:

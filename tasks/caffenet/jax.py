@@ -18,7 +18,7 @@ from suite.tasks.caffenet.architecture import (
     POOL,
     POOL_STRIDE,
     Architecture,
-    pooled,
+    compute_pooled_side,
 )
 
 
@@ -48,7 +48,7 @@ class Model(Classifier):
 
 def _max_pool(x: Array) -> Array:
     """Maximum over 3×3 windows of (N, H, W, C). The last window may extend beyond the edge."""
-    pads = [(0, 0), *(((pooled(s) - 1) * POOL_STRIDE + POOL - s) for s in x.shape[1:3]), (0, 0)]
+    pads = [(0, 0), *(((compute_pooled_side(s) - 1) * POOL_STRIDE + POOL - s) for s in x.shape[1:3]), (0, 0)]
     whole = [pad if isinstance(pad, tuple) else (0, max(0, pad)) for pad in pads]
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, POOL, POOL, 1), (1, POOL_STRIDE, POOL_STRIDE, 1), whole)
 

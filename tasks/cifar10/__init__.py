@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import Data
-from suite.tasks._images import AbsentImages, Classification, known
+from suite.tasks._images import AbsentImages, Classification, check_choices
 from suite.tasks._images.resnet import Architecture
 
 CITATION = "Krizhevsky: Learning Multiple Layers of Features from Tiny Images, technical report, 2009"
@@ -72,7 +72,7 @@ def make(
     Raises:
         UserError: for an unknown source, variant or value.
     """
-    known(data=(data, list(SOURCES)), variant=(variant, ("resnet18",)), on_error=(on_error, ("stop",)))
+    check_choices(data=(data, list(SOURCES)), variant=(variant, ("resnet18",)), on_error=(on_error, ("stop",)))
     images = (
         AbsentImages(PUBLISHED, classes=10, size=32)
         if absent

@@ -65,7 +65,7 @@ def _records(path: Path) -> np.ndarray:
     return records
 
 
-def find(data_dir: str | Path | None) -> dict[str, list[Path]]:
+def find_files(data_dir: str | Path | None) -> dict[str, list[Path]]:
     """Find the batch files of each split, in the directory itself or in the folder that the archive creates.
 
     Raises:
@@ -105,7 +105,9 @@ class Cifar:
         Raises:
             UserError: if a file is missing or damaged.
         """
-        read = {split: np.concatenate([_records(path) for path in paths]) for split, paths in find(data_dir).items()}
+        read = {
+            split: np.concatenate([_records(path) for path in paths]) for split, paths in find_files(data_dir).items()
+        }
         digest = hashlib.sha256(b"".join(records.tobytes() for records in read.values())).hexdigest()
         samples = {split: len(records) for split, records in read.items()}
         self._records, self._augmented = read, augmented
@@ -121,13 +123,13 @@ class Cifar:
         return (images.astype(np.float32) / np.float32(255) - mean) / std, records[:, 0].astype(np.int32)
 
     def _distorted(self, image: np.ndarray, seed: int, number: int) -> np.ndarray:
-        draws = augment.generator(seed, number)
+        draws = augment.make_generator(seed, number)
         top, left = (int(draws.random() * (2 * PAD + 1)) for _ in range(2))
         framed = np.pad(image, ((0, 0), (PAD, PAD), (PAD, PAD)))[:, top : top + SIDE, left : left + SIDE]
-        return framed[:, :, ::-1] if augment.flip(draws) else framed
+        return framed[:, :, ::-1] if augment.draw_flip(draws) else framed
 
 
-def write(folder: Path, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+def write_split(folder: Path, split: str, images: np.ndarray, labels: np.ndarray) -> None:
     """Write a split as binary batches.
 
     Args:
@@ -149,7 +151,7 @@ def make(*, data_dir: str | None, augmented: bool = True) -> Cifar:
 def check(data_dir: str) -> list[str]:
     """One line for each damaged batch."""
     faults = []
-    for path in (path for paths in find(data_dir).values() for path in paths):
+    for path in (path for paths in find_files(data_dir).values() for path in paths):
         try:
             _records(path)
         except UserError as error:
@@ -160,7 +162,7 @@ def check(data_dir: str) -> list[str]:
 def census(data_dir: str) -> dict[str, dict[str, int]]:
     """Return the number of images of each class in each split."""
     counts = {}
-    for split, paths in find(data_dir).items():
+    for split, paths in find_files(data_dir).items():
         labels = np.concatenate([_records(path)[:, 0] for path in paths])
         counts[split] = {
             str(label): int(count) for label, count in zip(*np.unique(labels, return_counts=True), strict=True)

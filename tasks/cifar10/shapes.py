@@ -18,14 +18,16 @@ from suite.tasks.cifar10 import binary
 ALL = 16  # classes of the generator; a row's class is the row modulo this
 
 
-def write(folder: Path, *, train: int, valid: int) -> None:
+def write_splits(folder: Path, *, train: int, valid: int) -> None:
     """Write six binary batches, with values clipped and rounded to bytes."""
     for split, samples in (("train", train), ("valid", valid)):
         rows = np.arange(-(-samples * ALL // binary.CLASSES) + ALL)
         rows = rows[rows % ALL < binary.CLASSES][:samples]
-        parts = [shapes.paint(split, rows[start : start + 128], size=binary.SIDE) for start in range(0, samples, 128)]
+        parts = [
+            shapes.paint_images(split, rows[start : start + 128], size=binary.SIDE) for start in range(0, samples, 128)
+        ]
         images, labels = (np.concatenate(values) for values in zip(*parts, strict=True))
-        binary.write(folder, split, np.rint(255 * images.clip(0, 1)).astype(np.uint8), labels)
+        binary.write_split(folder, split, np.rint(255 * images.clip(0, 1)).astype(np.uint8), labels)
 
 
 def make(*, train: int = 8000, valid: int = 1000) -> binary.Cifar:
@@ -41,7 +43,7 @@ def make(*, train: int = 8000, valid: int = 1000) -> binary.Cifar:
     if not folder.exists():
         base.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=base))
-        write(scratch, train=train, valid=valid)
+        write_splits(scratch, train=train, valid=valid)
         try:
             scratch.rename(folder)
         except OSError:  # another process has created it first

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from suite import stream
-from suite.contract import Data, Layer, Spec, Target, UserError, quotient
+from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.dlrm import clicks, criteo
-from suite.tasks.dlrm.architecture import Architecture, sizes
+from suite.tasks.dlrm.architecture import Architecture, limit_table_sizes
 from suite.tasks.dlrm.criteo import census, check, prepare
 
 __all__ = ["CITATION", "DLRM", "PARTS", "SUMMARY", "VERSION", "census", "check", "make", "prepare"]
@@ -90,18 +90,18 @@ class DLRM:
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter; a table's rows within ±1/√(rows of the table)."""
-        value = _nn.draw(self.shapes()[name], seed, name, rows)
+        value = _nn.draw_initial_value(self.shapes()[name], seed, name, rows)
         return value * self.architecture.bounds(rows or slice(None)) if name == "tables.weight" else value
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share: `dense` (n, 13), `ids` (n, sum of hots) rows of the tables, `label`, `weight`, `index` (n,)."""
         samples = self.data.samples[split]
         if split == "train":
-            place = order.scatter if samples > LARGE else order.take
+            place = order.compute_training_rows if samples > LARGE else order.select_training_rows
             rows, numbers = place(samples, batch_size=self.batch_size, seed=seed, index=index)
             weight = np.ones(len(rows), np.float32)
         else:
-            rows, weight = order.sweep(samples, batch_size=self.eval_batch_size, index=index)
+            rows, weight = order.select_evaluation_rows(samples, batch_size=self.eval_batch_size, index=index)
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
         local = slice(rank * share, (rank + 1) * share)
@@ -146,7 +146,7 @@ class DLRM:
         losses = np.logaddexp(0.0, logit) - label * logit
         both = len(np.unique(label)) == 2
         auc = float(roc_auc_score(label, logit)) if both else None
-        return {"auc": auc, "loss": quotient(float(losses.sum()), len(losses))}
+        return {"auc": auc, "loss": divide_total(float(losses.sum()), len(losses))}
 
 
 class AbsentCriteo:
@@ -211,7 +211,7 @@ def make(
     if data not in sources:
         raise UserError(f"task.data={data}: unknown; choose one of {', '.join(sources)}")
     records: Any = AbsentCriteo(published_rows, source["logs"]) if absent else sources[data].make(**source)
-    rows = sizes(records.rows, limit)
+    rows = limit_table_sizes(records.rows, limit)
     ids_per_feature = tuple(hots) * len(rows) if len(hots) == 1 else tuple(hots)
     architecture = Architecture(
         rows, ids_per_feature, width, tuple(bottom), tuple(top), interaction, cross_layers, cross_rank, placement

@@ -128,6 +128,6 @@ class Architecture:
         return float(DENSE + sum(self.bottom) + 2 * self.width + sum(self.hots) + joined + crossed + sum(self.top))
 
 
-def sizes(rows: Sequence[int], limit: int | None) -> tuple[int, ...]:
+def limit_table_sizes(rows: Sequence[int], limit: int | None) -> tuple[int, ...]:
     """Return the tables' sizes with at most `limit` rows each, as after hashing to this range."""
     return tuple(min(count, limit) for count in rows) if limit else tuple(rows)

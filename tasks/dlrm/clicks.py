@@ -44,7 +44,7 @@ class World:
 
 
 @functools.lru_cache(maxsize=1)
-def world() -> World:
+def make_world() -> World:
     """Return the world of version WORLD."""
     draws = np.random.Generator(np.random.Philox(key=[WORLD, 0], counter=[0, 0, 2, STREAM]))
     latent = [draws.normal(size=(rows, LATENT)) / LATENT**0.5 for rows in ROWS]
@@ -62,14 +62,14 @@ def world() -> World:
     return World(cumulative, names, biases, latent, pairs, draws.normal(0, 0.25, DENSE))
 
 
-def draw(split: str, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def draw_chunk(split: str, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """One chunk of rows.
 
     Returns:
         Counts (CHUNK, 13) int64, categories (CHUNK, 26) int64, each row's probability of a click (CHUNK,) float64, and
         clicks (CHUNK,) int64.
     """
-    fixed = world()
+    fixed = make_world()
     draws = np.random.Generator(np.random.Philox(key=[WORLD, chunk], counter=[0, 0, SPLITS[split], STREAM]))
     dense = np.floor(draws.lognormal(1.0, 1.2, (CHUNK, DENSE))).astype(np.int64)
     ranks = draws.random((FEATURES, CHUNK))
@@ -84,18 +84,18 @@ def draw(split: str, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
     return dense, ids, probability, (draws.random(CHUNK) < probability).astype(np.int64)
 
 
-def probabilities(split: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
+def compute_probabilities(split: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
     """Each row's probability of a click and whether there was one, (samples,) each: the best any model could say."""
-    parts = [draw(split, chunk)[2:] for chunk in range(-(-samples // CHUNK))]
+    parts = [draw_chunk(split, chunk)[2:] for chunk in range(-(-samples // CHUNK))]
     probability, click = (np.concatenate(values)[:samples] for values in zip(*parts, strict=True))
     return probability, click
 
 
-def lines(split: str, samples: int) -> Iterator[str]:
+def format_rows(split: str, samples: int) -> Iterator[str]:
     """Rows as Criteo writes them: label, 13 integers, 26 hexadecimal words, with tabs between; empty if unknown."""
-    names = world().names
+    names = make_world().names
     for chunk in range(-(-samples // CHUNK)):
-        dense, ids, _, click = draw(split, chunk)
+        dense, ids, _, click = draw_chunk(split, chunk)
         columns = [map(str, click.tolist())]
         columns += [[str(count) if count else "" for count in column] for column in dense.T.tolist()]
         columns += [[names[field][row] for row in column] for field, column in enumerate(ids.T.tolist())]
@@ -103,11 +103,11 @@ def lines(split: str, samples: int) -> Iterator[str]:
             yield "\t".join(row)
 
 
-def write(folder: Path, *, train: int, valid: int) -> None:
+def write_splits(folder: Path, *, train: int, valid: int) -> None:
     """Write `train.txt` and `valid.txt`."""
     for split, samples in (("train", train), ("valid", valid)):
         with (folder / f"{split}.txt").open("w") as file:
-            file.writelines(f"{line}\n" for line in lines(split, samples))
+            file.writelines(f"{line}\n" for line in format_rows(split, samples))
 
 
 def make(*, train: int = 400_000, valid: int = 30_000) -> criteo.Records:
@@ -125,7 +125,7 @@ def make(*, train: int = 400_000, valid: int = 30_000) -> criteo.Records:
         with tempfile.TemporaryDirectory(dir=base) as scratch:
             raw, prepared = Path(scratch, "raw"), Path(scratch, "prepared")
             raw.mkdir()
-            write(raw, train=train, valid=valid)
+            write_splits(raw, train=train, valid=valid)
             criteo.prepare(raw, prepared)
             shutil.rmtree(folder, ignore_errors=True)
             prepared.rename(folder)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import DAMAGED, Data, UserError
-from suite.tasks._data import stamp
+from suite.tasks._data import stamp_files
 from suite.tasks.dlrm.architecture import DENSE, FEATURES
 
 MANIFEST = "manifest.json"
@@ -47,7 +47,7 @@ class Part:
     held_back: int = 0  # lines before `start` that no split reads
 
 
-def find(folder: Path) -> list[Part]:
+def find_parts(folder: Path) -> list[Part]:
     """Assign the lines of a raw directory to the splits.
 
     The directory contains `train` and `valid` or `test` (all labelled), or `day_0` … `day_23` (the second half of the
@@ -81,7 +81,7 @@ def prepare(folder: str | Path, target: str | Path, *, hash_rows: int = 0, on_er
     """Encode the raw files of one directory into another: three arrays for each split, and a manifest with checksums.
 
     Args:
-        folder: the directory of the raw files; see `find`.
+        folder: the directory of the raw files; see `find_parts`.
         target: a new or empty directory; files of an unfinished preparation are replaced.
         hash_rows: rows of each table without a dictionary; 0 uses a dictionary.
         on_error: what to do with a line that cannot be read, stop or skip.
@@ -94,7 +94,7 @@ def prepare(folder: str | Path, target: str | Path, *, hash_rows: int = 0, on_er
     words: list[dict[str, int]] = [{} for _ in range(FEATURES)]
     skipped: list[str] = []
     samples: dict[str, int] = dict.fromkeys(SPLITS, 0)
-    parts = sorted(find(Path(folder)), key=lambda part: part.split)
+    parts = sorted(find_parts(Path(folder)), key=lambda part: part.split)
     for part in parts:  # training rows first, because they define the words
         for rows in _chunks(part, skipped if on_error == "skip" else None):
             arrays = _encoded(rows, words, hash_rows, learn=part.split == "train")
@@ -277,7 +277,7 @@ class Records:
             unit="rows",
             skipped=tuple(manifest["skipped"]),
             dropped=_dropped(manifest),
-            stamp=stamp(folder / name for name in sorted(manifest["files"])),
+            stamp=stamp_files(folder / name for name in sorted(manifest["files"])),
         )
         self.arrays = {
             split: {
@@ -301,7 +301,7 @@ def make(*, data_dir: str | None, **_: Any) -> Records:
     """
     if data_dir is None:
         raise UserError(
-            "Criteo's click logs are not here. Prepare them with suite data dlrm --from LOGS --to DIR, then type "
+            "Criteo's click logs are not here. Prepare them with suite data dlrm --from LOGS --to DIR, then set "
             "data_dir=DIR"
         )
     return Records(data_dir)

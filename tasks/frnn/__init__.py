@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError, quotient, sized
+from suite.contract import Data, Layer, Spec, Target, UserError, append_sizes, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.frnn import metric, shots
@@ -43,10 +43,10 @@ class FRNN:
 
     Args:
         source: where the shots come from.
-        protocol: `single`, `cross` or `glimpse`; see `shots.divide`.
+        protocol: `single`, `cross` or `glimpse`; see `shots.split_shots`.
         glimpse: shots of the second machine in training, under `glimpse`.
         architecture: the network's sizes.
-        target: `hinge` or `ttd`; see `shots.target`.
+        target: `hinge` or `ttd`; see `shots.compute_targets`.
         warning: seconds before a disruption at which the target becomes positive and the early region ends.
         deadline: seconds before a disruption at which an alarm becomes too late; training shots end there.
         ignore: seconds at the start of a shot during which no alarm is raised.
@@ -102,7 +102,7 @@ class FRNN:
     @functools.cached_property
     def _divided(self) -> dict[str, Split]:
         """Training and validation shots, without a check for unusable shots."""
-        return shots.divide(self.source, self.protocol, glimpse=self.glimpse)
+        return shots.split_shots(self.source, self.protocol, glimpse=self.glimpse)
 
     @functools.cached_property
     def splits(self) -> dict[str, Split]:
@@ -117,7 +117,7 @@ class FRNN:
                 f"{faults[0]}. {len(faults)} of the listed shots cannot be used; repair them, or set "
                 "task.on_error=skip to leave them out; the result will list them"
             )
-        shots.require(divided)
+        shots.check_splits(divided)
         return divided
 
     @functools.cached_property
@@ -133,7 +133,7 @@ class FRNN:
         data = self.source.data()  # after reading the shots, because unusable ones are then known
         counts = f"{len(self._divided['train'])} training and {samples['valid']} test shots"
         if data.kind == "generated":
-            data = replace(data, identity=sized(data.identity, samples))
+            data = replace(data, identity=append_sizes(data.identity, samples))
         return replace(data, samples=samples, note=f"{counts}; {data.note}", unit="sequences")
 
     @property
@@ -164,7 +164,7 @@ class FRNN:
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter; the forget gates' bias is 1, as in Keras."""
         spec = self.shapes()[name]
-        value = _nn.draw(spec, seed, name)
+        value = _nn.draw_initial_value(spec, seed, name)
         if name.startswith("lstm") and name.endswith("bias"):
             value[len(value) // 4 : len(value) // 2] = 1.0
         return value[rows or slice(None)]
@@ -182,7 +182,9 @@ class FRNN:
             firsts, weight = chunks * self.length, np.ones(len(chosen), np.float32)
             size, ends = self.length, np.minimum(firsts + self.length, self.steps[chosen])
         else:
-            chosen, weight = order.sweep(len(self.splits[split]), batch_size=self.eval_batch_size, index=index)
+            chosen, weight = order.select_evaluation_rows(
+                len(self.splits[split]), batch_size=self.eval_batch_size, index=index
+            )
             size = -(-int(self.splits[split].steps.max()) // self.length) * self.length
             ends = self.splits[split].steps[chosen]
             firsts = np.zeros(len(chosen), np.int64)
@@ -205,7 +207,9 @@ class FRNN:
         for row, (shot, first, end) in enumerate(zip(chosen, firsts, ends, strict=True)):
             steps, whole = slice(first, end), (int(available.steps[shot]), bool(available.disrupted[shot]))
             values[row, : end - first] = available.raw(shot, steps)
-            goal[row, : end - first] = shots.target(self.target, *whole, dt=self.dt, warning=self.warning)[steps]
+            goal[row, : end - first] = shots.compute_targets(self.target, *whole, dt=self.dt, warning=self.warning)[
+                steps
+            ]
             mask[row, : end - first] = 1.0
         available.rescale(values, chosen)
         zero = len(channels.signals)
@@ -235,14 +239,14 @@ class FRNN:
                 outputs.append(output[:steps].astype(np.float64))
                 disrupted.append(bool(ends))
             loss, total = loss + float(part["loss"][real].sum(dtype=np.float64)), total + int(part["steps"][real].sum())
-        return self.areas(outputs, disrupted) | {"loss": quotient(loss, total)}
+        return self.areas(outputs, disrupted) | {"loss": divide_total(loss, total)}
 
     def areas(self, outputs: Sequence[np.ndarray], disrupted: Sequence[bool] | np.ndarray) -> dict[str, float | None]:
         """Return the metrics of outputs (steps,) for each shot, which are larger if a disruption is more likely."""
         if not 0 < np.count_nonzero(disrupted) < len(outputs):
             return dict.fromkeys(self.undefined)  # rates need both disruptive and other shots
         warning = round(self.warning / self.dt)
-        find = functools.partial(metric.peaks, outputs, disrupted, ignore=self.ignore)
+        find = functools.partial(metric.collect_peaks, outputs, disrupted, ignore=self.ignore)
         regions = find(deadline=self.deadline, warning=max(warning, self.deadline))
         rates = regions.rates(regions.best())
         areas = {f"auc_{1000 * time:.0f}ms": round(time / self.dt) for time in MONITORED}

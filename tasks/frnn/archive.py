@@ -16,7 +16,7 @@ import numpy as np
 
 from suite.contract import DAMAGED, Data, UserError
 from suite.tasks.frnn.imas import FOLDER, Imas
-from suite.tasks.frnn.raw import Entry, Reader, Unusable, resample
+from suite.tasks.frnn.raw import Entry, Reader, Unusable, resample_shot
 from suite.tasks.frnn.shots import Channels, Shots
 from suite.tasks.frnn.signals import ONE_D, RADII, ZERO_D
 from suite.tasks.frnn.table import Table
@@ -27,7 +27,7 @@ CACHE = Path.home() / ".cache" / "suite" / "frnn"
 COLUMNS = {"shot": "shot", "time": "time", "label": "label"}
 
 
-def reader(root: Path, columns: Mapping[str, str] = COLUMNS) -> Reader:
+def choose_reader(root: Path, columns: Mapping[str, str] = COLUMNS) -> Reader:
     """Return the reader of a directory's format.
 
     Raises:
@@ -80,7 +80,7 @@ class Archive:
         self._root, self.dt, self._shortest, self.train_share = Path(data_dir), dt, shortest, train_share
         self._cache = Path(cache_dir) if cache_dir else CACHE
         self.channels = Channels(tuple(signals), tuple(profiles) if variant == "1d" else (), radii)
-        self._reader = reader(self._root, columns)
+        self._reader = choose_reader(self._root, columns)
         self._lists = self._reader.lists()
         self.machines = tuple(machines) or tuple(self._lists)
         if unknown := [name for name in self.machines if name not in self._lists]:
@@ -149,7 +149,7 @@ class Archive:
         with (partial / "values.f32").open("wb") as file:
             for entry in entries:
                 try:
-                    values = resample(self._reader, entry, self.channels, dt=self.dt, shortest=self._shortest)
+                    values = resample_shot(self._reader, entry, self.channels, dt=self.dt, shortest=self._shortest)
                 except Unusable as fault:
                     index["faults"].append(str(fault))
                     continue

@@ -11,7 +11,7 @@ import numpy as np
 
 from suite.tasks.frnn.raw import Entry, Series, Unusable
 from suite.tasks.frnn.shots import Channels
-from suite.tasks.frnn.text import lists
+from suite.tasks.frnn.text import read_shot_lists
 
 FOLDER = "imas"
 PATHS = {
@@ -40,7 +40,7 @@ class Imas:
 
     def lists(self) -> dict[str, list[Entry]]:
         """Shots by the name of their list."""
-        return lists(self._root)
+        return read_shot_lists(self._root)
 
     def _file(self, entry: Entry, ids: str) -> Path:
         return self._root / FOLDER / entry.machine / str(entry.number) / f"{ids}.h5"

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite import stream
-from suite.tasks._nn.jax import dropout, linear, wide
+from suite.tasks._nn.jax import dropout, linear, widen_floats
 from suite.tasks.frnn import FRNN
 from suite.tasks.frnn.architecture import Architecture
 
@@ -76,7 +76,7 @@ class Network:
         }
         _, output = lax.scan(read, state, pieces)  # (pieces, N, length)
         output = output.swapaxes(0, 1).reshape(count, steps)
-        loss = (self._losses(wide(output), batch["target"]) * batch["mask"]).sum(1)
+        loss = (self._losses(widen_floats(output), batch["target"]) * batch["mask"]).sum(1)
         needed = {name: batch[name] for name in ("steps", "disrupted", "weight")}
         return {"output": output, "loss": loss} | needed, buffers, carry
 
@@ -114,10 +114,10 @@ class Network:
             for place in (layer, layer + 1):
                 x = active(linear(params, f"conv.{place}", x, tap))
             x = x[:, :, : points // pool * pool].reshape(*x.shape[:2], -1, pool, x.shape[3]).max(3)
-        x, activity = x.reshape(*x.shape[:2], -1), jnp.zeros_like(wide(x[:, :, 0, 0]))
+        x, activity = x.reshape(*x.shape[:2], -1), jnp.zeros_like(widen_floats(x[:, :, 0, 0]))
         for name in ("dense.0", "dense.1"):
             x = linear(params, name, x, tap)
-            activity = activity + jnp.square(wide(x)).sum(2)
+            activity = activity + jnp.square(widen_floats(x)).sum(2)
             x = jax.nn.relu(x)
         return x, activity
 
@@ -128,7 +128,7 @@ class Network:
     def _penalty(self, params: Tree) -> Array:
         """Summed squares of the weights of the dense layers and the LSTMs."""
         return sum(
-            (jnp.square(wide(p)).sum() for name, p in params.items() if name.startswith(("dense", "lstm"))),
+            (jnp.square(widen_floats(p)).sum() for name, p in params.items() if name.startswith(("dense", "lstm"))),
             jnp.zeros(()),
         )
 

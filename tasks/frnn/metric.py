@@ -67,7 +67,7 @@ def _share_above(values: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     return 1.0 - np.searchsorted(np.sort(values), thresholds, side="right") / len(values)
 
 
-def peaks(
+def collect_peaks(
     outputs: Sequence[np.ndarray],
     disrupted: Sequence[bool] | np.ndarray,
     *,
@@ -106,7 +106,7 @@ class Alarm:
     warning: float = np.nan
 
 
-def alarm(
+def find_alarm(
     output: np.ndarray, until: np.ndarray, *, high: float, low: float, hysteresis: int = 0, useful: float
 ) -> Alarm:
     """DisruptionBench's rule for one shot: two thresholds with hysteresis (Spangher et al. 2024).
@@ -135,7 +135,7 @@ def alarm(
     return Alarm(None)
 
 
-def report(alarms: Sequence[Alarm], disrupted: Sequence[bool]) -> dict[str, float]:
+def score_alarms(alarms: Sequence[Alarm], disrupted: Sequence[bool]) -> dict[str, float]:
     """True- and false-positive rate, precision, F1 and F2 over shots, from their alarms."""
     raised, disruptive = np.array([alarm.step is not None for alarm in alarms]), np.asarray(disrupted, bool)
     hits, misses, false = (raised & disruptive).sum(), (~raised & disruptive).sum(), (raised & ~disruptive).sum()

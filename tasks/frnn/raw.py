@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from suite.tasks.frnn.shots import Channels
-from suite.tasks.frnn.signals import machine
+from suite.tasks.frnn.signals import find_machine
 
 AFTER_CURRENT = 0.05  # seconds that are kept after the plasma current has ended, for the disruption
 SLACK = 1e-6  # share of a step: a sample at a grid point belongs to it despite rounding
@@ -75,7 +75,7 @@ class Reader(Protocol):
         ...
 
 
-def resample(reader: Reader, entry: Entry, channels: Channels, *, dt: float, shortest: int) -> np.ndarray:
+def resample_shot(reader: Reader, entry: Entry, channels: Channels, *, dt: float, shortest: int) -> np.ndarray:
     """Resample one shot: (steps, channels.width) float32, every `dt` from the latest start to the earliest end.
 
     A disruptive shot ends at the disruption; each of its signals may end earlier by its tolerance. Each step has the
@@ -85,7 +85,7 @@ def resample(reader: Reader, entry: Entry, channels: Channels, *, dt: float, sho
         Unusable: if a signal is missing, empty, all zero, ends too early or contains NaN; if there is no current; or if
             the shot has at most `shortest` steps.
     """
-    archive = machine(entry.machine)
+    archive = find_machine(entry.machine)
     signals: dict[str, Series] = {}
     start, end = -np.inf, np.inf
     for name in (*channels.signals, *channels.profiles):

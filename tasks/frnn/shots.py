@@ -125,7 +125,7 @@ class Split:
         np.clip(values, -SPREAD, SPREAD, out=values)
 
 
-def scale(parts: Sequence[tuple[Shots, np.ndarray]], channels: Channels) -> np.ndarray:
+def compute_scales(parts: Sequence[tuple[Shots, np.ndarray]], channels: Channels) -> np.ndarray:
     """Return the scale of each channel over the shots of one machine, (channels.width,) float32."""
     columns = channels.parts()
     spreads = [
@@ -142,7 +142,7 @@ def scale(parts: Sequence[tuple[Shots, np.ndarray]], channels: Channels) -> np.n
     return scales
 
 
-def divide(source: Source, protocol: str, *, glimpse: int) -> dict[str, Split]:
+def split_shots(source: Source, protocol: str, *, glimpse: int) -> dict[str, Split]:
     """Divide shots into training and validation (Kates-Harbeck et al. 2019, table 1).
 
     - `single`: the first machine, split at random.
@@ -165,26 +165,28 @@ def divide(source: Source, protocol: str, *, glimpse: int) -> dict[str, Split]:
             "set task.sources.archive.options.machines=[TRAIN,TEST], or task.protocol=single"
         )
     home = source.shots(source.machines[0])
-    rows = order.permutation(len(home), seed=SPLIT_SEED, epoch=0)
+    rows = order.draw_permutation(len(home), seed=SPLIT_SEED, epoch=0)
     if protocol == "single":
         count = round(source.train_share * len(home))
         train, valid = [(home, rows[:count])], [(home, rows[count:])]
     else:
         away = source.shots(source.machines[1])
-        others = order.permutation(len(away), seed=SPLIT_SEED, epoch=0)
+        others = order.draw_permutation(len(away), seed=SPLIT_SEED, epoch=0)
         seen = glimpse if protocol == "glimpse" else 0
         train = [(home, rows), (away, others[:seen])] if seen else [(home, rows)]
         valid = [(away, others[seen:])]
     scales = {}
     for machine in {shots.machine for shots, _ in [*train, *valid]}:
         training = [part for part in train if part[0].machine == machine]
-        scales[machine] = scale(training or [part for part in valid if part[0].machine == machine], source.channels)
+        scales[machine] = compute_scales(
+            training or [part for part in valid if part[0].machine == machine], source.channels
+        )
     return {
         name: Split(parts, scales, channels=source.channels) for name, parts in (("train", train), ("valid", valid))
     }
 
 
-def require(splits: dict[str, Split]) -> None:
+def check_splits(splits: dict[str, Split]) -> None:
     """Check that splits can be trained on and scored.
 
     Raises:
@@ -198,7 +200,7 @@ def require(splits: dict[str, Split]) -> None:
         )
 
 
-def target(kind: str, steps: int, disrupted: bool, *, dt: float, warning: float) -> np.ndarray:
+def compute_targets(kind: str, steps: int, disrupted: bool, *, dt: float, warning: float) -> np.ndarray:
     """Return the target of each step of a shot, (steps,) float32, larger towards a disruption.
 
     With u the logarithm of the time until the disruption, log10(t_end - t + dt / 10):

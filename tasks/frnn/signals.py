@@ -80,6 +80,6 @@ JET = Machine(
 MACHINES = {"d3d": D3D, "jet": JET}
 
 
-def machine(name: str) -> Machine:
+def find_machine(name: str) -> Machine:
     """A machine by name; an unknown machine has each signal under the signal's name."""
     return MACHINES.get(name, Machine())

@@ -33,7 +33,7 @@ class Simulated:
 
     def shots(self, machine: str) -> Shots:
         """Return the simulated shots of one machine."""
-        world = simulator.simulate(machine, self._shots, self.channels.radii)
+        world = simulator.simulate_shots(machine, self._shots, self.channels.radii)
         values = np.concatenate([shot[:steps] for shot, steps in zip(world.values, world.steps, strict=True)])
         starts = np.concatenate([[0], np.cumsum(world.steps)])
         return Shots(machine, values, starts, world.disrupted, np.arange(len(world.steps)))

@@ -143,7 +143,7 @@ def _draws(name: str, shots: int, radii: int) -> tuple[np.ndarray, np.ndarray, n
 
 
 @functools.lru_cache(maxsize=8)  # shared within the process
-def simulate(name: str, shots: int, radii: int) -> World:
+def simulate_shots(name: str, shots: int, radii: int) -> World:
     """Return the first `shots` shots of one device, `near` or `far`, with `radii` points per profile."""
     device = DEVICES[name]
     once, along, normal = _draws(name, shots, radii)

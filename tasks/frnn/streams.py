@@ -36,7 +36,7 @@ class Streams:
         return shots, index - begun
 
     def _extend(self) -> None:
-        for shot in order.permutation(len(self._chunks), seed=self._seed, epoch=self._epochs):
+        for shot in order.draw_permutation(len(self._chunks), seed=self._seed, epoch=self._epochs):
             stream = int(self._free.argmin())
             self._starts[stream].append(int(self._free[stream]))
             self._shots[stream].append(int(shot))

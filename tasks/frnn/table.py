@@ -44,7 +44,7 @@ class Table:
         with path.open("rb") as file:
             header = next(csv.reader([_text(path, 1, file.readline())]), [])
             if missing := [name for name in self._columns.values() if name not in header]:
-                advice = "type task.sources.archive.options.columns.NAME=COLUMN"
+                advice = "set task.sources.archive.options.columns.NAME=COLUMN"
                 raise UserError(f"{path}:1: no column {missing[0]}; {advice}")
             shot, time, label = (header.index(self._columns[name]) for name in ("shot", "time", "label"))
             self._headers[path.stem] = header

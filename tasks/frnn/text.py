@@ -14,12 +14,12 @@ import numpy as np
 from suite.contract import UserError
 from suite.tasks.frnn.raw import Entry, Series, Unusable
 from suite.tasks.frnn.shots import Channels, Shots
-from suite.tasks.frnn.signals import machine
+from suite.tasks.frnn.signals import find_machine
 
 SIGNALS, LISTS = "signal_data", "shot_lists"
 
 
-def lists(root: Path) -> dict[str, list[Entry]]:
+def read_shot_lists(root: Path) -> dict[str, list[Entry]]:
     """Shots by list, from all of a directory's shot lists.
 
     The files of one list share the words before the last underscore: `jet_ilw_clear.txt` and `jet_ilw_disrupt.txt`
@@ -58,10 +58,10 @@ class Text:
 
     def lists(self) -> dict[str, list[Entry]]:
         """Shots by the name of their list."""
-        return lists(self._root)
+        return read_shot_lists(self._root)
 
     def _file(self, entry: Entry, name: str) -> Path:
-        path = machine(entry.machine).paths.get(name, name)
+        path = find_machine(entry.machine).paths.get(name, name)
         return self._root / SIGNALS / entry.machine / path / f"{entry.number}.txt"
 
     def files(self, entry: Entry, channels: Channels) -> list[str]:
@@ -72,7 +72,7 @@ class Text:
     def read(self, entry: Entry, name: str, *, profile: bool) -> Series:
         """One signal of one shot."""
         path = self._file(entry, name)
-        rows = table(path)
+        rows = read_table(path)
         if not profile:
             if rows.shape[1] != 2:
                 raise Unusable(f"{path}:1: {rows.shape[1]} columns instead of 2 (time and value)")
@@ -85,7 +85,7 @@ class Text:
         return Series(rows[:half, 0], rows[half:, 1:], rows[:half, 1:], str(path))
 
 
-def table(path: Path) -> np.ndarray:
+def read_table(path: Path) -> np.ndarray:
     """Read a file of numbers, (lines, columns).
 
     Raises:
@@ -121,7 +121,7 @@ def _fault(path: Path) -> str:
     return f"{path}: cannot be read"
 
 
-def write(root: Path, name: str, shots: Shots, channels: Channels, *, dt: float) -> None:
+def write_shots(root: Path, name: str, shots: Shots, channels: Channels, *, dt: float) -> None:
     """Write shots in this layout, as the list `name`; reading them gives the same numbers.
 
     Each signal has a further sample at the end of the last step, which is the time of a disruption.
@@ -134,7 +134,7 @@ def write(root: Path, name: str, shots: Shots, channels: Channels, *, dt: float)
         time = dt * np.arange(len(values) + 1)
         values = np.concatenate([values, values[-1:]])
         for signal, part in channels.parts().items():
-            path = root / SIGNALS / place / machine(place).paths.get(signal, signal) / f"{number}.txt"
+            path = root / SIGNALS / place / find_machine(place).paths.get(signal, signal) / f"{number}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w") as file:
                 if signal in channels.profiles:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
-from suite.tasks._nn.torch import Key, dropout, wide
+from suite.tasks._nn.torch import Key, dropout, widen_floats
 from suite.tasks.frnn import FRNN
 from suite.tasks.frnn.architecture import Architecture
 
@@ -94,7 +94,7 @@ class Network(nn.Module):
             outputs, state = self._read(piece | {"index": batch["index"]}, state, None)
             pieces.append(outputs["output"])
         output = torch.cat(pieces, 1)
-        loss = (self._losses(wide(output), batch["target"]) * batch["mask"]).sum(1)
+        loss = (self._losses(widen_floats(output), batch["target"]) * batch["mask"]).sum(1)
         return {"output": output, "loss": loss} | {
             name: batch[name] for name in ("steps", "disrupted", "weight")
         }, state
@@ -130,7 +130,7 @@ class Network(nn.Module):
         x, activity = x.flatten(2), torch.zeros_like(x[:, :, 0, 0])
         for dense in self.dense:
             x = dense(x)
-            activity = activity + wide(x).square().sum(2)
+            activity = activity + widen_floats(x).square().sum(2)
             x = torch.relu(x)
         return x, activity
 

@@ -22,7 +22,7 @@ CHUNK = 100  # shots scored together
 POSITIVE = 10.0  # weight of the positive steps in boosting (plasma-python, scale_pos_weight)
 
 
-def features(values: np.ndarray, *, dt: float) -> np.ndarray:
+def compute_features(values: np.ndarray, *, dt: float) -> np.ndarray:
     """Return the features of each step of one shot: (steps, width) to (steps, (1 + 3 · windows) · width) float32.
 
     The features are the signals, and their mean, standard deviation and change over each window that ends at the step.
@@ -45,7 +45,7 @@ def fit(task: FRNN, seed: int) -> Any:
     """Train on steps of the training shots; the label is whether a disruption follows within `task.warning` seconds.
 
     Returns:
-        A fitted classifier of `features`.
+        A fitted classifier of `compute_features`.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -53,18 +53,18 @@ def fit(task: FRNN, seed: int) -> Any:
     model = HistGradientBoostingClassifier(
         max_depth=3, learning_rate=0.1, max_iter=100, class_weight=weights, random_state=seed
     )
-    return model.fit(*samples(task, seed))
+    return model.fit(*draw_samples(task, seed))
 
 
-def samples(task: FRNN, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_samples(task: FRNN, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Features (rows, width) and labels (rows,) of training steps, at most SAMPLES, drawn evenly from every shot."""
     split, draws = task.splits["train"], np.random.default_rng([seed, SAMPLES])
     share, rows, labels = SAMPLES / task.steps.sum(), [], []
     for shot, count in enumerate(task.steps):
         chosen = draws.random(int(count)) < share
         whole = int(split.steps[shot]), bool(split.disrupted[shot])
-        near = shots.target("hinge", *whole, dt=task.dt, warning=task.warning) > 0
-        rows.append(features(split.read(shot, slice(int(count)))[:, : task.width], dt=task.dt)[chosen])
+        near = shots.compute_targets("hinge", *whole, dt=task.dt, warning=task.warning) > 0
+        rows.append(compute_features(split.read(shot, slice(int(count)))[:, : task.width], dt=task.dt)[chosen])
         labels.append(near[:count][chosen])
     return np.concatenate(rows), np.concatenate(labels)
 
@@ -74,7 +74,7 @@ def score(task: FRNN, model: Any) -> dict[str, float | None]:
     split, outputs = task.splits["valid"], []
     for first in range(0, len(split), CHUNK):
         batch = [
-            features(split.read(shot)[:, : task.width], dt=task.dt)
+            compute_features(split.read(shot)[:, : task.width], dt=task.dt)
             for shot in range(first, min(first + CHUNK, len(split)))
         ]
         positive = model.predict_proba(np.concatenate(batch))[:, 1]

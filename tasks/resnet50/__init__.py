@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import UserError
-from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, known
+from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, check_choices
 from suite.tasks._images.resnet import Architecture
 
 __all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "ResNet50", "census", "check", "make"]
@@ -63,7 +63,7 @@ def make(
     Raises:
         UserError: for an unknown source, variant or way to treat errors.
     """
-    known(data=(data, SOURCES), variant=(variant, ("v1.5",)), on_error=(on_error, ("stop", "skip")))
+    check_choices(data=(data, SOURCES), variant=(variant, ("v1.5",)), on_error=(on_error, ("stop", "skip")))
     if erase and data != "folder":
         raise UserError(f"task.erase={erase}: only task.data=folder has augmentation; set task.erase=0")
     module = importlib.import_module(f"suite.tasks._data.{data}")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target, UserError, quotient
+from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.transformer import search
@@ -112,15 +112,19 @@ class Translation:
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter."""
-        return _nn.draw(self.shapes()[name], seed, name, rows)
+        return _nn.draw_initial_value(self.shapes()[name], seed, name, rows)
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share of a batch: `source` (n, S), `target` (n, T) words ended by EOS, `weight`, `index`."""
         if split == "train":
-            rows, numbers = order.scatter(self.data.samples[split], batch_size=self.batch_size, seed=seed, index=index)
+            rows, numbers = order.compute_training_rows(
+                self.data.samples[split], batch_size=self.batch_size, seed=seed, index=index
+            )
             weight = np.ones(len(rows), np.float32)
         else:
-            rows, weight = order.sweep(self.data.samples[split], batch_size=self.eval_batch_size, index=index)
+            rows, weight = order.select_evaluation_rows(
+                self.data.samples[split], batch_size=self.eval_batch_size, index=index
+            )
             numbers = index * self.eval_batch_size + np.arange(len(rows))
         share = len(rows) // world
         local = slice(rank * share, (rank + 1) * share)
@@ -144,8 +148,8 @@ class Translation:
         """Generate translations: `written` (n, longest); see `suite.contract.Generates`."""
         limits = {"sentences": len(batch["source"]), "length": self.longest}
         if self.beam == 1:
-            return {"written": search.greedy(start(batch), advance, **limits)}
-        return {"written": search.beam(start(batch), advance, width=self.beam, alpha=self.alpha, **limits)}
+            return {"written": search.greedy_search(start(batch), advance, **limits)}
+        return {"written": search.beam_search(start(batch), advance, width=self.beam, alpha=self.alpha, **limits)}
 
     def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
         """BLEU if translations were generated, and the mean cross-entropy of each word given the words before it."""
@@ -160,7 +164,7 @@ class Translation:
                 written += self.pairs.text(part["written"][real])
                 references += self.pairs.references("valid", part["index"][real])
         score = {"bleu": bleu(written, references) if written else None} if generated else {}
-        return score | {"loss": quotient(loss, words)}
+        return score | {"loss": divide_total(loss, words)}
 
 
 SOURCES = ("grammar", "corpus")
@@ -178,7 +182,7 @@ def check(data_dir: str, **_: Any) -> list[str]:
     """Read all files of a prepared corpus; return one line for each damaged file."""
     from suite.tasks.transformer import corpus
 
-    return corpus.verify(data_dir)
+    return corpus.find_damaged_files(data_dir)
 
 
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Data, UserError
-from suite.tasks._data import stamp
+from suite.tasks._data import stamp_files
 from suite.tasks.transformer.architecture import EOS, PAD
-from suite.tasks.transformer.metric import signature
-from suite.tasks.transformer.preparation import MANIFEST, VOCABULARY, sha256
+from suite.tasks.transformer.metric import format_signature
+from suite.tasks.transformer.preparation import MANIFEST, VOCABULARY, hash_file
 
 
 def manifest_of(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
@@ -85,12 +85,12 @@ class Corpus:
             samples={"train": rows, "valid": self._valid["pairs"]},
             unit="sentence pairs",
             note=f"{train['pairs'] - rows:,} training pairs longer than {length} words left out; {held_out} scored "
-            f"by sacreBLEU {signature()}",
+            f"by sacreBLEU {format_signature()}",
             skipped=tuple(manifest["skipped"]),
             dropped=dropped,
             dropped_unit="training pairs" if dropped else "",  # no pair of the held-out split is dropped
             dropped_of=rows + sum(dropped.values()) if dropped else 0,
-            stamp=stamp(self.root / name for name in sorted(manifest["files"])),
+            stamp=stamp_files(self.root / name for name in sorted(manifest["files"])),
         )
 
     def lengths(self, split: str) -> tuple[int, int]:
@@ -173,14 +173,14 @@ class Absent:
         raise UserError("WMT's vocabulary is not here; set data_dir=DIRECTORY")
 
 
-def verify(data_dir: str) -> list[str]:
+def find_damaged_files(data_dir: str) -> list[str]:
     """One line for each file of a prepared directory whose checksum is not the manifest's; reads them all."""
     root, manifest = manifest_of(data_dir)
     faults = []
     for name, expected in manifest["files"].items():
         if not (root / name).is_file():
             faults.append(f"{name}: missing")
-        elif sha256(root / name) != expected:
+        elif hash_file(root / name) != expected:
             faults.append(f"{name}: not as it was prepared (sha256 differs)")
     return faults
 

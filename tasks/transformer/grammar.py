@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from suite import stream
-from suite.contract import Data, UserError, sized
+from suite.contract import Data, UserError, append_sizes
 from suite.tasks.transformer.architecture import EOS, PAD, SPECIAL
-from suite.tasks.transformer.metric import bleu, signature
+from suite.tasks.transformer.metric import bleu, format_signature
 
 WORLD = 1  # version: increase it when a word, rule or constant below changes
 SPLITS = {"train": 0, "valid": 1, "test": 2}
@@ -65,7 +65,7 @@ class Lexicon:
 
 
 @functools.cache
-def lexicon() -> Lexicon:
+def make_lexicon() -> Lexicon:
     """Return the one lexicon of this world: all stems of two syllables differ, so that all words differ."""
     syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
     raw = np.random.Philox(key=[WORLD, 0]).random_raw(len(syllables) ** 2 + FORMS["noun"][0])
@@ -97,16 +97,16 @@ class Grammar:
     def __init__(self, *, train: int = 100_000, valid: int = 200, ambiguity: float = 0.0):
         if not 0.0 <= ambiguity <= 0.5:
             raise UserError(f"task.ambiguity={ambiguity}: must lie between 0 and 0.5")
-        self.ambiguity, self.words = ambiguity, lexicon().words
+        self.ambiguity, self.words = ambiguity, make_lexicon().words
         self.vocabulary = len(self.words)
         samples = {"train": train, "valid": valid}
         self.data = Data(
             kind="generated",
             name="grammar",
-            identity=sized(f"v{WORLD}/a{ambiguity:g}", samples),
+            identity=append_sizes(f"v{WORLD}/a{ambiguity:g}", samples),
             samples=samples,
             unit="sentence pairs",
-            note=f"generated languages: a stand-in that shows patterns; BLEU is sacreBLEU {signature()}",
+            note=f"generated languages: a stand-in that shows patterns; BLEU is sacreBLEU {format_signature()}",
         )
 
     def lengths(self, split: str) -> tuple[int, int]:
@@ -136,7 +136,7 @@ class Grammar:
         return bleu(self.text(self._sentences(split, rows, 0.0)[1]), self.references(split, rows))
 
     def _sentences(self, split: str, rows: np.ndarray, ambiguity: float) -> tuple[np.ndarray, np.ndarray]:
-        lex = lexicon()
+        lex = make_lexicon()
 
         def draw(name: str) -> np.ndarray:
             return stream.uniform(np, (WORLD, SPLITS[split]), name, rows)

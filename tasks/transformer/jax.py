@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite import stream
-from suite.tasks._nn.jax import attention, dropout, heads, layer_norm, linear, merge
+from suite.tasks._nn.jax import attention, dropout, layer_norm, linear, merge_heads, split_heads
 from suite.tasks.transformer import Translation
-from suite.tasks.transformer.architecture import BOS, EPSILON, PAD, Architecture, positions
+from suite.tasks.transformer.architecture import BOS, EPSILON, PAD, Architecture, encode_positions
 
 Tree = dict[str, Array]
 Tap = Callable[[str, Array, Array], Array]
@@ -47,13 +47,13 @@ class Pass:
     def remember(self, name: str, x: Array) -> tuple[Array, Array]:
         """Keys and values (N, heads, S, d) of a memory (N, S, width)."""
         key, value = self.linear(f"{name}.key", x), self.linear(f"{name}.value", x)
-        return heads(key, self.architecture.heads), heads(value, self.architecture.heads)
+        return split_heads(key, self.architecture.heads), split_heads(value, self.architecture.heads)
 
     def attend(self, name: str, x: Array, memory: tuple[Array, Array], allowed: Array) -> Array:
         """Attention of (N, T, width) to a memory where `allowed`, which broadcasts to (N, heads, T, S)."""
-        query = heads(self.linear(f"{name}.query", x), self.architecture.heads)
+        query = split_heads(self.linear(f"{name}.query", x), self.architecture.heads)
         read = attention(query, *memory, allowed, lambda p: self.drop(f"{name}.probabilities", p))
-        return self.linear(f"{name}.output", merge(read))
+        return self.linear(f"{name}.output", merge_heads(read))
 
     def feed_forward(self, name: str, x: Array) -> Array:
         """Two linear layers around a ReLU (Vaswani et al. 2017, eq. 2)."""
@@ -91,7 +91,7 @@ class Pass:
 
     def positions(self, length: int) -> Array:
         """Sines and cosines of positions 0…length-1."""
-        return jnp.asarray(positions(length, self.architecture.width))
+        return jnp.asarray(encode_positions(length, self.architecture.width))
 
 
 @dataclass(frozen=True)

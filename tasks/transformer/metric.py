@@ -11,6 +11,6 @@ def bleu(written: Sequence[str], references: Sequence[str]) -> float:
     return BLEU().corpus_score(list(written), [list(references)]).score
 
 
-def signature() -> str:
+def format_signature() -> str:
     """Return the signature that sacreBLEU gives to `bleu`; BLEU scores are comparable only with equal signatures."""
     return f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version('sacrebleu')}"

@@ -67,7 +67,7 @@ def read_lines(path: Path) -> Iterator[Line]:
         raise UserError(f"{path}, after line {number}: {error}; check whether the file is complete") from error
 
 
-def pairs(files: dict[str, list[Path]], skipped: list[str] | None) -> Iterator[tuple[str, str]]:
+def read_pairs(files: dict[str, list[Path]], skipped: list[str] | None) -> Iterator[tuple[str, str]]:
     """Yield the sentence pairs of one split.
 
     Args:
@@ -92,7 +92,7 @@ def pairs(files: dict[str, list[Path]], skipped: list[str] | None) -> Iterator[t
             yield first.text, second.text
 
 
-def find(source: Path) -> dict[str, dict[str, list[Path]]]:
+def find_files(source: Path) -> dict[str, dict[str, list[Path]]]:
     """Find the files of each split and language.
 
     Raises:
@@ -147,28 +147,30 @@ def prepare(
     source, target = Path(source), Path(target)
     if vocabulary > 2**16:
         raise UserError(f"vocabulary={vocabulary}: must be at most 65,536, because words are stored in 16 bits")
-    files, skip = find(source), on_error == "skip"
+    files, skip = find_files(source), on_error == "skip"
     skipped: list[str] | None = [] if skip else None
     target.mkdir(parents=True, exist_ok=True)
     (target / MANIFEST).unlink(missing_ok=True)  # written last: a directory without it is incomplete
-    tokenizer = learn((text for pair in pairs(files["train"], [] if skip else None) for text in pair), vocabulary)
+    tokenizer = learn_vocabulary(
+        (text for pair in read_pairs(files["train"], [] if skip else None) for text in pair), vocabulary
+    )
     tokenizer.save(str(target / VOCABULARY))
     languages = list(files["train"])
     manifest: dict[str, Any] = {"languages": languages, "vocabulary": tokenizer.get_vocab_size(), "splits": {}}
     for split in files:
         limits = {"longest": longest, "ratio": ratio} if split == "train" else None
         paths = [target / f"{split}.{language}" for language in languages]
-        part = _write(pairs(files[split], skipped), tokenizer, paths, limits)
+        part = _write(read_pairs(files[split], skipped), tokenizer, paths, limits)
         by_language = {
             name: dict(zip(languages, part.pop(name).tolist(), strict=True)) for name in ("words", "longest")
         }
         manifest["splits"][split] = part | by_language
     written = sorted(path for path in target.iterdir() if path.is_file())
-    manifest |= {"skipped": skipped or [], "files": {path.name: sha256(path) for path in written}}
+    manifest |= {"skipped": skipped or [], "files": {path.name: hash_file(path) for path in written}}
     (target / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n")
 
 
-def learn(texts: Iterable[str], vocabulary: int) -> Any:
+def learn_vocabulary(texts: Iterable[str], vocabulary: int) -> Any:
     """Learn a byte-pair vocabulary (a `tokenizers.Tokenizer`) from texts; the same texts give the same vocabulary."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -247,7 +249,7 @@ def _store(path: Path, count: np.ndarray, order: np.ndarray) -> None:
     _raw(path).unlink()
 
 
-def sha256(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Return the checksum of one file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

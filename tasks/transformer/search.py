@@ -20,7 +20,7 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def greedy(state: Any, advance: Advance, *, sentences: int, length: int) -> np.ndarray:
+def greedy_search(state: Any, advance: Advance, *, sentences: int, length: int) -> np.ndarray:
     """Greedy search: take the most probable next word in each step.
 
     Args:
@@ -44,7 +44,7 @@ def greedy(state: Any, advance: Advance, *, sentences: int, length: int) -> np.n
     return written
 
 
-def beam(state: Any, advance: Advance, *, sentences: int, length: int, width: int, alpha: float) -> np.ndarray:
+def beam_search(state: Any, advance: Advance, *, sentences: int, length: int, width: int, alpha: float) -> np.ndarray:
     """Beam search.
 
     In each step, every live hypothesis is extended by every word, and the best 2·width extensions are considered. Those
@@ -52,7 +52,7 @@ def beam(state: Any, advance: Advance, *, sentences: int, length: int, width: in
     when `width` of its hypotheses have finished, or at `length`. The result is the finished hypothesis with the highest
     log-probability divided by `length_penalty`, where the end counts as a word; without a finished one, the most
     probable live one. T2T's beam search instead continues until no live hypothesis can overtake the finished ones. With
-    width 1 this is `greedy`.
+    width 1 this is `greedy_search`.
 
     Args:
         state: the model's state after reading the sources.
@@ -63,7 +63,7 @@ def beam(state: Any, advance: Advance, *, sentences: int, length: int, width: in
         alpha: exponent of the length penalty; 0 compares the log-probabilities.
 
     Returns:
-        Words (sentences, length) int32, as from `greedy`.
+        Words (sentences, length) int32, as from `greedy_search`.
     """
     sentence = np.arange(sentences)[:, None]
     words = np.full((sentences, width, length), PAD, np.int32)

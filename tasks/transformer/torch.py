@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite.tasks._nn.torch import Key, attention, dropout, heads, merge, uniform, wide
+from suite.tasks._nn.torch import Key, attention, dropout, merge_heads, split_heads, uniform, widen_floats
 from suite.tasks.transformer import Translation
-from suite.tasks.transformer.architecture import BOS, EPSILON, PAD, Architecture, positions
+from suite.tasks.transformer.architecture import BOS, EPSILON, PAD, Architecture, encode_positions
 
 Tree = dict[str, Tensor]
 Body = Callable[[Any, Tensor], Tensor]  # a sub-layer and its input to its output
@@ -46,12 +46,12 @@ class Attention(nn.Module):
 
     def remember(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (N, heads, S, d) of a memory (N, S, width)."""
-        return heads(self.key(x), self.count), heads(self.value(x), self.count)
+        return split_heads(self.key(x), self.count), split_heads(self.value(x), self.count)
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], allowed: Tensor, drop: Drop) -> Tensor:
         """Attention of (N, T, width) to a memory where `allowed`, which broadcasts to (N, heads, T, S)."""
-        query = heads(self.query(x), self.count)
-        return self.output(merge(attention(query, *memory, allowed, drop.at(f"{self.name}.probabilities"))))
+        query = split_heads(self.query(x), self.count)
+        return self.output(merge_heads(attention(query, *memory, allowed, drop.at(f"{self.name}.probabilities"))))
 
 
 class FeedForward(nn.Module):
@@ -122,7 +122,7 @@ class Transformer(nn.Module):
             smoothing = torch.full_like(batch["weight"], self.smoothing)
             return {"logits": logits, "target": target, "smoothing": smoothing}, {}
         words = target != PAD
-        losses = functional.cross_entropy(wide(logits).mT, target.long(), reduction="none") * words
+        losses = functional.cross_entropy(widen_floats(logits).mT, target.long(), reduction="none") * words
         return {"loss": losses.sum(1), "words": words.sum(1), "weight": batch["weight"], "index": batch["index"]}, {}
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Tensor, Tensor]:
@@ -173,7 +173,7 @@ class Transformer(nn.Module):
     def _embed(self, table: int, words: Tensor, places: slice) -> Tensor:
         """Scaled embeddings plus positions (Vaswani et al. 2017, §3.4 and §3.5)."""
         x = self.get_submodule(self.architecture.tables[table])(words) * self.architecture.width**0.5
-        return x + torch.from_numpy(positions(places.stop, self.architecture.width)[places].copy()).to(x)
+        return x + torch.from_numpy(encode_positions(places.stop, self.architecture.width)[places].copy()).to(x)
 
     def _encode(self, source: Tensor, drop: Drop) -> Tensor:
         x, seen = drop("source", self._embed(0, source, slice(0, source.shape[1]))), _seen(source)

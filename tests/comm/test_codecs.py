@@ -29,7 +29,7 @@ def made(key: str, backend: str = "numpy") -> Any:
     return codecs.halves(codecs.NODES[key])[backend]
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(10)
 @every
 @backends
 @pytest.mark.parametrize("kind", ["normal", "heavy"])

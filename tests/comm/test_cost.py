@@ -12,10 +12,10 @@ import pytest
 
 from suite.comm import setup
 from suite.comm.projection import cost, timeline
-from suite.comm.projection.fit import fit, least_squares
+from suite.comm.projection.fit import fit_level, least_squares
 from suite.comm.projection.network import Level, Network, Place
 from suite.comm.settings import NetworkSettings
-from suite.comm.transport import entry
+from suite.comm.transport import make_entry
 from suite.contract import UserError
 
 pytestmark = pytest.mark.quick
@@ -29,7 +29,7 @@ OPERATIONS = ("all_reduce", "all_to_all", "all_gather", "shift", "broadcast", "t
 
 
 def took(operation: str, size: int, place: Place, where: Network, level: str = "flat", **more: Any) -> float:
-    return cost.cost(entry(operation, "", "", size, 2, level), place, where, **more).seconds(where)
+    return cost.compute_cost(make_entry(operation, "", "", size, 2, level), place, where, **more).seconds(where)
 
 
 # ------------------------------------------------------------------------------------------------- closed forms
@@ -58,8 +58,8 @@ def test_the_ledger_counts_what_a_rank_sends_to_all_others() -> None:
         "broadcast": 24_000,
         "to_first": 0,
     }
-    assert {operation: entry(operation, "", "", 8_000, 4).sent for operation in OPERATIONS} == by_hand
-    assert not any(entry(operation, "", "", 8_000, 1).sent for operation in OPERATIONS)
+    assert {operation: make_entry(operation, "", "", 8_000, 4).sent for operation in OPERATIONS} == by_hand
+    assert not any(make_entry(operation, "", "", 8_000, 1).sent for operation in OPERATIONS)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_crosses_is_all_of_a_hosts_ranks(shared: bool) -> None:
     where = replace(SHARED, outer=replace(SHARED.outer, shared=shared))
 
     def crossing(operation: str, level: str = "flat") -> float:
-        return cost.crossing([entry(operation, "", "", 8_000, 2, level)], Place(8, 4), where)
+        return cost.count_crossing([make_entry(operation, "", "", 8_000, 2, level)], Place(8, 4), where)
 
     assert crossing("all_reduce") == pytest.approx(14_000)
     assert crossing("all_to_all") == pytest.approx(4 * 4_000)
@@ -138,14 +138,14 @@ def test_what_crosses_is_all_of_a_hosts_ranks(shared: bool) -> None:
 
 def test_leaders_talk_alone_until_they_tell() -> None:
     entries = [
-        entry("to_first", "", "", 8_000, 4, "inner"),
-        entry("all_reduce", "", "", 8_000, 2, "outer"),
-        entry("broadcast", "", "", 8_000, 4, "inner"),
-        entry("all_reduce", "", "", 8_000, 2, "outer"),
+        make_entry("to_first", "", "", 8_000, 4, "inner"),
+        make_entry("all_reduce", "", "", 8_000, 2, "outer"),
+        make_entry("broadcast", "", "", 8_000, 4, "inner"),
+        make_entry("all_reduce", "", "", 8_000, 2, "outer"),
     ]
     inner = 3 * (SHARED.inner.latency + 8_000 / SHARED.inner.bandwidth)
     first, second = (2 * ALPHA + times * 8_000 / BANDWIDTH for times in (1, 4))
-    assert cost.seconds(entries, Place(8, 4), SHARED) == pytest.approx(2 * inner + first + second)
+    assert cost.sum_seconds(entries, Place(8, 4), SHARED) == pytest.approx(2 * inner + first + second)
 
 
 def test_codecs_are_paid_where_values_are_coded() -> None:
@@ -160,13 +160,13 @@ def test_pieces_are_coded_while_others_move(codec: float) -> None:
     """A pipeline of two stages, whichever is the slower; what has another name comes after it."""
     where, place = replace(PLAIN, codec=codec), Place(4, 1)
     for operation, times, sent, messages in (("all_gather", 5, 3, 3), ("all_to_all", 2, 0.75, 3), ("shift", 2, 1, 1)):
-        whole = entry(operation, "a", "", 8_000, 4)
+        whole = make_entry(operation, "a", "", 8_000, 4)
         moving, coding, waiting = sent * 8_000 / BANDWIDTH, times * 8_000 / codec, messages * ALPHA
-        one, four = (cost.seconds(count * [whole], place, where, coded=lambda item: True) for count in (1, 4))
+        one, four = (cost.sum_seconds(count * [whole], place, where, coded=lambda item: True) for count in (1, 4))
         assert one == pytest.approx(waiting + moving + coding)
         assert four == pytest.approx(waiting + 4 * max(moving, coding) + min(moving, coding)), operation
         two = [whole, replace(whole, name="b")]
-        assert cost.seconds(two, place, where, coded=lambda item: True) == pytest.approx(2 * one)
+        assert cost.sum_seconds(two, place, where, coded=lambda item: True) == pytest.approx(2 * one)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -204,7 +204,7 @@ def test_two_level_beats_flat_on_a_slow_shared_link() -> None:
         )
         channel = setup.make_channel(node, None)
         entries = channel.topology.traffic("", 2_500_000, channel=channel, itemsize=4, world=4, locals=2)
-        seconds[name] = cost.seconds(entries, Place(4, 2), where)
+        seconds[name] = cost.sum_seconds(entries, Place(4, 2), where)
     assert seconds["flat"] == pytest.approx(15e6 / 24e6, rel=0.01)
     assert 1.35 < seconds["flat"] / seconds["two_level"] < 1.5
 
@@ -249,20 +249,20 @@ def test_overlap_is_what_ticking_finds() -> None:
         step = timeline.Step(
             forward, [timeline.Bucket(*one) for one in buckets], [timeline.Refresh(*one) for one in refreshes]
         )
-        found = timeline.overlap(step)
+        found = timeline.project_overlap(step)
         assert found == ticked(forward, buckets, refreshes)
-        assert max(step.compute, step.travel) <= found <= timeline.sync(step)
-        assert timeline.double_buffering(step) <= found
-        hidden += found < timeline.sync(step)
+        assert max(step.compute, step.travel) <= found <= timeline.project_sync(step)
+        assert timeline.project_double_buffering(step) <= found
+        hidden += found < timeline.project_sync(step)
     assert hidden > 100
 
 
 def test_a_step_by_hand() -> None:
     """Compute 3 s: forward 1, backward 1.5 and 0.5. Sends of 1 s each: the first at 2.5, so the second ends at 4.5."""
     step = timeline.step(3.0, [0.75, 0.25], [1.0, 1.0], [timeline.Refresh(0.5, 0.25, 0.125)])
-    assert timeline.sync(step) == pytest.approx(5 + 0.875)
-    assert timeline.overlap(step) == pytest.approx(4.5 + 0.875)
-    assert timeline.double_buffering(step) == pytest.approx(3 + 0.875)
+    assert timeline.project_sync(step) == pytest.approx(5 + 0.875)
+    assert timeline.project_overlap(step) == pytest.approx(4.5 + 0.875)
+    assert timeline.project_double_buffering(step) == pytest.approx(3 + 0.875)
 
 
 def test_statistics_travel_once_backward_has_filled_them() -> None:
@@ -270,10 +270,10 @@ def test_statistics_travel_once_backward_has_filled_them() -> None:
     gradients follow, until 4.0 and 5.0; then work and the way back."""
     early = timeline.Refresh(1.0, 0.25, 0.125, ready=0.5)
     step = timeline.step(3.0, [0.75, 0.25], [1.0, 1.0], [early])
-    assert timeline.overlap(step) == pytest.approx(5 + 0.375)
-    assert timeline.sync(step) == pytest.approx(6 + 0.375)
+    assert timeline.project_overlap(step) == pytest.approx(5 + 0.375)
+    assert timeline.project_sync(step) == pytest.approx(6 + 0.375)
     at_once = timeline.step(3.0, [0.75, 0.25], [1.0, 1.0], [replace(early, ready=0.75)])
-    assert timeline.overlap(at_once) == pytest.approx(5.5 + 0.375), "complete with the first bucket, at 2.5"
+    assert timeline.project_overlap(at_once) == pytest.approx(5.5 + 0.375), "complete with the first bucket, at 2.5"
 
 
 def test_what_is_hidden_may_cost_more_than_it_saves() -> None:
@@ -281,36 +281,38 @@ def test_what_is_hidden_may_cost_more_than_it_saves() -> None:
     for contention in (0.0, 0.5, 1.0, 2.5):
         step = timeline.step(3.0, [0.75, 0.25], [1.0, 0.25], contention=contention)
         free = timeline.step(3.0, [0.75, 0.25], [1.0, 0.25])
-        for schedule in (timeline.overlap, timeline.double_buffering):
-            hidden = timeline.sync(free) - schedule(free)
+        for schedule in (timeline.project_overlap, timeline.project_double_buffering):
+            hidden = timeline.project_sync(free) - schedule(free)
             assert hidden > 0
             assert schedule(step) == pytest.approx(schedule(free) + contention * hidden)
-        assert timeline.sync(step) == timeline.sync(free)
+        assert timeline.project_sync(step) == timeline.project_sync(free)
 
 
 # ---------------------------------------------------------------------------------------------------------- fit
 def test_fit_finds_a_level_again() -> None:
     points = [(m, b, m * 5e-6 + b / 1e9) for m, b in ((2, 1e3), (6, 1e6), (14, 1e8), (30, 1e4))]
-    found = fit(points, shared=True)
+    found = fit_level(points, shared=True)
     assert (found.latency, found.bandwidth, found.shared) == (pytest.approx(5e-6), pytest.approx(1e9), True)
     noisy = [(m, b, s * (1 + 0.01 * (-1) ** i)) for i, (m, b, s) in enumerate(points)]
-    assert fit(noisy).bandwidth == pytest.approx(1e9, rel=0.03)
+    assert fit_level(noisy).bandwidth == pytest.approx(1e9, rel=0.03)
 
 
 def test_fit_of_whole_collectives() -> None:
     """From entries to a level and back to their seconds."""
     true = replace(PLAIN, outer=Level(3e-4, 1.2e8))
-    items = [entry(name, "", "", size, 4) for name in ("all_reduce", "all_to_all") for size in (4, 10_000, 10_000_000)]
-    asked = [cost.cost(item, Place(4, 1), true) for item in items]
-    found = fit([(one.messages[1], one.bytes[1], one.seconds(true)) for one in asked])
+    items = [
+        make_entry(name, "", "", size, 4) for name in ("all_reduce", "all_to_all") for size in (4, 10_000, 10_000_000)
+    ]
+    asked = [cost.compute_cost(item, Place(4, 1), true) for item in items]
+    found = fit_level([(one.messages[1], one.bytes[1], one.seconds(true)) for one in asked])
     assert (found.latency, found.bandwidth) == (pytest.approx(3e-4), pytest.approx(1.2e8))
 
 
 def test_fit_refuses_what_tells_nothing() -> None:
     with pytest.raises(UserError, match="measure more sizes"):
-        fit([(2, 100, 1e-3)])
+        fit_level([(2, 100, 1e-3)])
     with pytest.raises(UserError, match="do not grow"):
-        fit([(2, 1e6, 2e-3), (2, 1e3, 3e-3)])
+        fit_level([(2, 1e6, 2e-3), (2, 1e3, 3e-3)])
 
 
 def test_least_squares_keeps_nothing_below_zero() -> None:

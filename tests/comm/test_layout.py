@@ -17,16 +17,16 @@ pytestmark = pytest.mark.quick
 def test_triangles_hold_the_whole_matrix(n: int) -> None:
     stack = np.random.default_rng(n).normal(size=(2, n, n))
     stack = stack + stack.swapaxes(1, 2)
-    ours = in_torch.pack(torch.from_numpy(stack))
+    ours = in_torch.pack_triangles(torch.from_numpy(stack))
     assert ours.shape == (2, n * (n + 1) // 2)
     assert ours[0, : min(3, n * (n + 1) // 2)].tolist() == [
         stack[0, i, j] for i, j in [(0, 0), (1, 0), (1, 1)][: 3 if n > 1 else 1]
     ]
-    assert np.array_equal(in_torch.unpack(ours).numpy(), stack)
+    assert np.array_equal(in_torch.unpack_triangles(ours).numpy(), stack)
     with jax.enable_x64(True):
-        theirs = in_jax.pack(jnp.asarray(stack))
+        theirs = in_jax.pack_triangles(jnp.asarray(stack))
         assert np.array_equal(np.asarray(theirs), ours.numpy())
-        assert np.array_equal(np.asarray(in_jax.unpack(theirs)), stack)
+        assert np.array_equal(np.asarray(in_jax.unpack_triangles(theirs)), stack)
 
 
 def test_every_owner_has_equally_many_slots() -> None:

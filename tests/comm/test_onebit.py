@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from suite.comm.codecs._fold import fold
+from suite.comm.codecs._fold import fold_values
 from suite.comm.codecs.onebit import OneBit
 from suite.comm.encoder import jax as jax_encoder
 from suite.comm.encoder import torch as torch_encoder
@@ -52,7 +52,7 @@ def test_sums_have_one_order(backend: str) -> None:
     other = 0
     for length in (7, 100, 4095, 4096, 4097, 100_003):
         values = np.abs(coded.samples(length, length))
-        folded = fold(np, values, np.add)
+        folded = fold_values(np, values, np.add)
         assert math.isclose(folded, math.fsum(values), rel_tol=1e-6)
         other += values.sum() != folded
         assert np.array_equal(coded.encode(halves[backend], backend, values), halves["numpy"].encode(values))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from suite.comm.schedules.overlap.torch import Overlap
 from suite.contract import Layer, Parcel
-from suite.engine.torch_taps import Statistics, tapped
+from suite.engine.torch_taps import Statistics, tap_layers
 
 DEADLINE = 10  # seconds that the other thread has to send what is complete
 LAYERS = {"first": Layer("linear", ("first.weight",)), "last": Layer("linear", ("last.weight",))}
@@ -90,7 +90,7 @@ def watched(
         output.register_hook(lambda _: seen.extend(reduce.await_number(ahead)))
 
     model.first.register_forward_hook(before_the_first)
-    with tapped(model, layers, statistics.add) as rest:
+    with tap_layers(model, layers, statistics.add) as rest:
         loss = model(torch.randn(4, 3), twice).square().sum()
         with schedule.watch(torch.tensor(2.0), parcels=PARCELS, gradients=gradients):
             loss.backward()
@@ -132,7 +132,7 @@ def test_a_bucket_waits_for_its_last_gradient(monkeypatch: pytest.MonkeyPatch) -
 def test_a_layer_called_twice_is_observed_once_and_whole() -> None:
     parts: list[Any] = []
     model = Net()
-    with tapped(model, LAYERS, parts.append) as rest:
+    with tap_layers(model, LAYERS, parts.append) as rest:
         model(torch.randn(4, 3), twice=True).square().sum().backward()
         rest()
     assert [sorted(taps) for taps in parts] == [[("last", 0), ("last", 1)], [("first", 0)]]
@@ -141,7 +141,7 @@ def test_a_layer_called_twice_is_observed_once_and_whole() -> None:
 def test_a_call_that_the_loss_ignores_does_not_hold_up_its_layer() -> None:
     parts: list[Any] = []
     model = Net()
-    with tapped(model, LAYERS, parts.append) as rest:
+    with tap_layers(model, LAYERS, parts.append) as rest:
         found = model(torch.randn(4, 3))
         model.last(found)
         found.square().sum().backward()
@@ -195,7 +195,7 @@ def test_xla_leaves_jaxs_buckets_apart() -> None:
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_what_layers_see_in_narrow_types_is_float32(kind):
     layer, seen = torch.nn.Linear(3, 2).to(kind), {}
-    with tapped(torch.nn.Sequential(layer), {"0": Layer("linear", ("0.weight", "0.bias"))}, seen.update) as rest:
+    with tap_layers(torch.nn.Sequential(layer), {"0": Layer("linear", ("0.weight", "0.bias"))}, seen.update) as rest:
         layer(torch.ones(4, 3, dtype=kind)).sum().backward()
         rest()
     assert {value.dtype for pair in seen.values() for value in pair} == {torch.float32}

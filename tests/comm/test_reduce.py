@@ -40,7 +40,7 @@ from suite.comm.reduce.torch import Reduce as InTorch
 from suite.comm.transport.jax import AXIS
 from suite.comm.transport.jax import Transport as OnMesh
 from suite.contract import UserError
-from suite.optimizers._plan import dealt
+from suite.optimizers._plan import assign_owners
 
 ALL_TO_ALL = {"module": "suite.comm.algorithms.all_to_all"}
 IN_JAX = [("all_to_all", "flat"), ("ring", "flat"), ("all_to_all", "two_level"), ("gather", "leader")]
@@ -222,7 +222,7 @@ def test_many_ranks_send_no_more_than_twice_what_owners_need() -> None:
     sizes = range(10, 110, 10)
     needed = sum(10 * 4 * size**2 for size in sizes)
     for world in (2, 8, 64, 1024):
-        owners = dealt(10, world)
+        owners = assign_owners(10, world)
         for back in (False, True):
             each = [ways("flat", "float32", owners, back=back, world=world, count=size**2) for size in sizes]
             filler = 2 * 4 * world * len(sizes)  # an all-reduce rounds up to a value for each rank

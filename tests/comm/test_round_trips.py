@@ -91,7 +91,7 @@ def test_every_word_of_21_bits_and_what_rounds_to_it(backend: str) -> None:
     made = coded.halves({"module": "suite.comm.codecs.float21"})
     count = 2**21 + 1  # a multiple of three
     words = np.append(np.arange(2**21, dtype=np.uint32), np.uint32(0))
-    payload = np.concatenate(float21.pack(np, *np.split(words, 3))).astype("<u4").view(np.uint8)
+    payload = np.concatenate(float21.pack_thirds(np, *np.split(words, 3))).astype("<u4").view(np.uint8)
     decoded = coded.decode(made[backend], backend, payload, np.empty(count, np.float32))
     assert np.array_equal(decoded.view(np.uint32), words << 11)
     bits = (words << 11) | np.random.default_rng(0).integers(0, 2**11, count, np.uint32)

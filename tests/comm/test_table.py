@@ -53,7 +53,7 @@ def test_words_have_the_sign_on_top(bits: int) -> None:
     table = magnitudes(codec, values)
     expected = np.where(values < 0, -1, 1) * table[words & (codec.size - 1)]
     assert np.array_equal(codec.decode(payload, values), expected.astype(np.float32))
-    assert whole >> (13 * bits) == 0 and _bits.group(bits) * bits % 8 == 0
+    assert whole >> (13 * bits) == 0 and _bits.count_words(bits) * bits % 8 == 0
 
 
 @pytest.mark.quick
@@ -96,14 +96,14 @@ def test_every_width_is_the_same_in_all_texts(bits: int, backend: str) -> None:
 @pytest.mark.parametrize("bits", [4, 6, 8])
 def test_a_search_by_prefixes_finds_what_torchs_own_does(bits: int) -> None:
     """Magnitudes that share a prefix are searched for otherwise; those of a spread sample do not."""
-    from suite.comm.codecs.table.torch import prefixes
+    from suite.comm.codecs.table.torch import index_middles
 
     halves, ways = coded.halves({"module": "suite.comm.codecs.table", "bits": bits}), set()
     near = (1 + 1e-3 * np.random.default_rng(0).random(2503)).astype(np.float32)
     for values in (coded.samples(30_011), np.repeat(coded.samples(3), 5), near):
         payload = halves["numpy"].encode(values)
         made = torch.from_numpy(payload[: 4 * 2 ** (bits - 1)].copy()).view(torch.int32)
-        ways.add(len(prefixes(halves["torch"].middles(torch, made))))
+        ways.add(len(index_middles(halves["torch"].middles(torch, made))))
         assert np.array_equal(coded.encode(halves["torch"], "torch", values), payload)
     assert ways == {1, 2}
 

@@ -53,6 +53,7 @@ def test_it_follows_the_reference(name: str) -> None:
     assert gap(initial(*USED), expected) > 1e-2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "hyper",
     [
@@ -70,6 +71,7 @@ def test_kfacs_schedules_follow_the_reference() -> None:
     assert gap(Jax("kfac", **hyper).train(range(12)), specified("kfac", 12, **hyper)) <= 1e-11
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["adamw", "shampoo"])
 def test_an_update_that_is_not_compiled_is_the_same(name: str) -> None:
     made = Jax(name)
@@ -148,6 +150,7 @@ def test_two_parameters_of_one_name_are_rejected() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- optax's protocol
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OBSERVING])
 def test_it_takes_its_place_in_a_chain(name: str) -> None:
     """Behind a clipping of the whole gradient: like gradients that come in clipped."""
@@ -168,7 +171,7 @@ EDITS |= {"epsilon": 0.3, "fallback_epsilon": 0.3}
 OFTEN = {"kfac": {"factor_interval": 1, "inverse_interval": 1}}  # settings in which each of them counts
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @every
 def test_a_hyper_parameter_that_is_injected_counts(name: str) -> None:
     """Each of them, in one program: as a constant it changes nothing, and another value changes the parameters."""
@@ -205,7 +208,7 @@ def test_what_cannot_be_traced_says_what_to_type(name: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- state and precision
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @every
 def test_a_state_that_was_stored_goes_on_bit_for_bit(name: str) -> None:
     made, again = Jax(name), Jax(name)
@@ -218,7 +221,6 @@ def test_a_state_that_was_stored_goes_on_bit_for_bit(name: str) -> None:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", OWN)
 def test_parameters_in_bfloat16_are_updated_in_float32(name: str) -> None:
     narrow, wide = Jax(name, "bfloat16"), Jax(name, "float32")

@@ -34,6 +34,7 @@ def uninterrupted() -> Any:
     return run
 
 
+@pytest.mark.sample(18)
 @every
 @both
 def test_restored_at_any_step_goes_on_bit_for_bit(optimizer: str, backend: str, uninterrupted: Any) -> None:
@@ -128,6 +129,7 @@ SCHEDULED = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("optimizer", SCHEDULED)
 def test_what_is_scheduled_counts_from_the_steps_beginning(optimizer: str) -> None:
     """Statistics and inverses of a step use its own values, in both backends: not the step's before."""
@@ -182,6 +184,7 @@ def edited(made: Any, values: dict[str, float]) -> dict[str, dict[str, np.ndarra
     return found
 
 
+@pytest.mark.sample(4)
 @every
 def test_an_edit_of_any_live_hyper_parameter_takes_effect(optimizer: str) -> None:
     """Of those that jax holds in its state; all of them in torch too, and to the same end. At lr 0 nothing moves."""
@@ -280,6 +283,7 @@ def test_parameters_without_names_are_taken_or_asked_for(optimizer: str) -> None
         make(iter(weights))
 
 
+@pytest.mark.sample(1)
 @both
 def test_tasks_own_randomness_is_pure(backend: str) -> None:
     """`labels="sampled"` draws the same labels in both backends, on any number of micro-batches."""

@@ -110,7 +110,7 @@ def test_what_the_optimizer_is_handed() -> None:
     )
     assert grad[TABLE].is_sparse and grad[TABLE].indices().tolist() == [[1, 3]]
     assert grad[TABLE].values().tolist() == [[3.0] * 4, [1.0] * 4]
-    rows = in_jax.gradient(TABLE, jnp.array([[1, 1], [3, 1]]), jnp.ones((2, 2, 4)), jnp.zeros((7, 4)), Transport(1))
+    rows = in_jax.sum_gradient(TABLE, jnp.array([[1, 1], [3, 1]]), jnp.ones((2, 2, 4)), jnp.zeros((7, 4)), Transport(1))
     assert isinstance(rows, Rows) and rows.ids.tolist() == [1, 1, 3, 1] and rows.values.shape == (4, 4)
 
 

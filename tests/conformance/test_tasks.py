@@ -92,7 +92,7 @@ def test_loss_gradient_and_evaluation_agree(name: str, options: tuple[str, ...])
     agree(name, options, "float64", values=1e-10, gradient=1e-10)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name, options", [case for case in CASES if case not in FIRST])
 def test_loss_gradient_and_evaluation_agree_with_options(name: str, options: tuple[str, ...]) -> None:
     agree(name, options, "float64", values=1e-10, gradient=1e-10)
@@ -148,7 +148,7 @@ def test_blocks_move_alike_on_any_number_of_devices(name: str, options: tuple[st
         assert gap(ends[0], end) <= 1e-9
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @every_task
 def test_several_updates_agree_and_do_not_depend_on_devices(name: str, options: tuple[str, ...]) -> None:
     """Torch, jax, jax on two devices, and both with two micro-batches: the same weights after STEPS updates."""
@@ -160,7 +160,7 @@ def test_several_updates_agree_and_do_not_depend_on_devices(name: str, options: 
     assert all(gap(ends[0], end) <= 1e-9 for end in ends[1:]), [gap(ends[0], end) for end in ends]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 @every_task
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_resumed_in_the_middle_bit_for_bit(name: str, options: tuple[str, ...], backend: str) -> None:

@@ -12,7 +12,7 @@ from suite.contract import Layer
 from suite.launch import execution
 from suite.optimizers.kfac import reference
 from suite.optimizers.kfac.torch import KFAC
-from suite.optimizers.kfac.torch_statistics import factors
+from suite.optimizers.kfac.torch_statistics import sum_factors
 
 LINEAR = {"fc": Layer("linear", ("fc.weight", "fc.bias"))}
 
@@ -24,7 +24,7 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 def linear_statistics(x: np.ndarray, dy: np.ndarray, weight: np.ndarray | None = None) -> dict[str, np.ndarray]:
     params = {"fc.weight": np.zeros((dy.shape[-1], x.shape[-1])), "fc.bias": np.zeros(dy.shape[-1])}
     weight = np.ones(len(x)) if weight is None else weight
-    return reference.statistics({"fc": (x, dy)}, weight, LINEAR, params)
+    return reference.compute_statistics({"fc": (x, dy)}, weight, LINEAR, params)
 
 
 def test_one_sample_gives_the_exact_fisher_block() -> None:
@@ -151,6 +151,7 @@ GEOMETRIES = [
 ]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("kernel, stride, padding, height, width, bias", sampled(GEOMETRIES, [False, True]))
 def test_convolution_factors(kernel: int, stride: int, padding: int, height: int, width: int, bias: bool) -> None:
     """Torch and jax against windows cut out one by one; the weight gradient is the sum of g aᵀ over the same rows."""
@@ -170,15 +171,15 @@ def test_convolution_factors(kernel: int, stride: int, padding: int, height: int
     weight = np.array([1.0, 0.5, 0.0, 2.0])
     weighted = dy * torch.from_numpy(weight)[:, None, None, None]
     taps = {"c": (x.numpy(), weighted.numpy())}
-    expected = reference.statistics(taps, weight, {"c": layer}, {"c.weight": conv.weight.detach().numpy()})
-    ours = factors(layer, [(x, weighted)], torch.from_numpy(weight), 3, ("/in", "/out"))
+    expected = reference.compute_statistics(taps, weight, {"c": layer}, {"c.weight": conv.weight.detach().numpy()})
+    ours = sum_factors(layer, [(x, weighted)], torch.from_numpy(weight), 3, ("/in", "/out"))
     with jax.enable_x64(True):
         nhwc = [jnp.asarray(value.numpy().transpose(0, 2, 3, 1)) for value in (x, weighted)]
-        theirs = jax_statistics.factors(layer, [(nhwc[0], nhwc[1])], jnp.asarray(weight), 3)
+        theirs = jax_statistics.sum_factors(layer, [(nhwc[0], nhwc[1])], jnp.asarray(weight), 3)
     for side in ("/in", "/out"):
         assert np.allclose(ours[side].numpy() / weight.sum(), expected["c" + side])
         assert np.allclose(np.asarray(theirs[side]) / weight.sum(), expected["c" + side])
-    rows = np.concatenate([reference.rows(sample, layer) for sample in x.numpy()])
+    rows = np.concatenate([reference.unfold_inputs(sample, layer) for sample in x.numpy()])
     flat = dy.numpy().transpose(0, 2, 3, 1).reshape(-1, 3)
     inputs = (flat.T @ rows)[:, : conv.weight[0].numel()]
     assert np.allclose(inputs, conv.weight.grad.permute(0, 2, 3, 1).flatten(1).numpy())
@@ -209,15 +210,19 @@ def test_calls_of_a_shared_layer_are_so_many_more_positions(kind: str) -> None:
         x = np.abs(x * 3).astype(int) % 7 if kind == "embedding" else x
         calls.append((x, dy * weight.reshape(-1, *[1] * (dy.ndim - 1))))
     rows = 7 if kind == "embedding" else 4
-    expected = reference.statistics({"c": calls}, weight, {"c": layer}, {"w": np.zeros((rows, 4))}, batchnorm=kind)
+    expected = reference.compute_statistics(
+        {"c": calls}, weight, {"c": layer}, {"w": np.zeros((rows, 4))}, batchnorm=kind
+    )
     pairs = [(torch.from_numpy(x), torch.from_numpy(dy)) for x, dy in calls]
-    found = factors(layer, pairs, torch.from_numpy(weight), rows, ("/in", "/out"), full=kind == "full")
+    found = sum_factors(layer, pairs, torch.from_numpy(weight), rows, ("/in", "/out"), full=kind == "full")
     with jax.enable_x64(True):
         last = lambda value: np.moveaxis(value, 1, -1) if layer.kind in ("conv2d", "batchnorm") else value  # noqa: E731
         pairs = [(jnp.asarray(last(x)), jnp.asarray(last(dy))) for x, dy in calls]
-        theirs = jax_statistics.factors(layer, pairs, jnp.asarray(weight), rows, full=kind == "full")
+        theirs = jax_statistics.sum_factors(layer, pairs, jnp.asarray(weight), rows, full=kind == "full")
     assert found.keys() == theirs.keys() == {name.removeprefix("c") for name in expected}
-    alone = reference.statistics({"c": calls[0]}, weight, {"c": layer}, {"w": np.zeros((rows, 4))}, batchnorm=kind)
+    alone = reference.compute_statistics(
+        {"c": calls[0]}, weight, {"c": layer}, {"w": np.zeros((rows, 4))}, batchnorm=kind
+    )
     for name, value in expected.items():
         if kind == "unit":  # [[a, b], [b, c]] of each channel, held as a, b, c
             value = value.reshape(4, 4)[:, [0, 1, 3]]
@@ -236,8 +241,8 @@ def test_symmetric_products(columns: int) -> None:
 
     rows = draw(40, columns)
     with jax.enable_x64(True):
-        theirs = np.asarray(jax_statistics.gram(jnp.asarray(rows)))
-    for found in (torch_statistics.gram(torch.from_numpy(rows)).numpy(), theirs):
+        theirs = np.asarray(jax_statistics.compute_gram(jnp.asarray(rows)))
+    for found in (torch_statistics.compute_gram(torch.from_numpy(rows)).numpy(), theirs):
         assert np.allclose(found, rows.T @ rows, atol=1e-12) and np.allclose(found, found.T, rtol=0, atol=1e-13)
 
 
@@ -250,7 +255,7 @@ def test_factors_are_per_sample_where_the_loss_counts_words() -> None:
     micro = made._micro(made.task.batch("train", 0, 0))
     found = made._evaluate(micro, (0, 0), observe=made._curvature).statistics[f"{name}/in"]
     hook.remove()
-    rows = np.concatenate([reference.rows(x, made.layers[name]) for x in seen[0].detach().numpy()])
+    rows = np.concatenate([reference.unfold_inputs(x, made.layers[name]) for x in seen[0].detach().numpy()])
     assert np.allclose(np.asarray(found), rows.T @ rows / made.task.batch_size)
 
 

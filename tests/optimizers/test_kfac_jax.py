@@ -73,7 +73,7 @@ def specified(task: Any) -> tuple[Tree, Tree]:
     params = {n: v for n, v in weights(oracle).items() if task.shapes()[n].kind == "parameter"}
     grads = {name: grad.numpy() for name, grad in share.grads.items()}
     weight = batch["weight"].astype(np.float64)
-    factors = reference.statistics(taps, weight, layers, params)
+    factors = reference.compute_statistics(taps, weight, layers, params)
     given = {"step": 0, "taps": taps, "weight": weight, "layers": layers}
     after, _ = reference.update(params, grads, reference.init(params), Settings.given(PLAIN), **given)
     return factors, {name: after[name] - params[name] for name in params}
@@ -211,7 +211,7 @@ def gradient_of_the_objective() -> ModuleType:
     """Gradient descent that differentiates the objective by itself and does not look at the gradient it is given."""
     import jax
 
-    from suite.optimizers._base.jax import Optimizer, hyper
+    from suite.optimizers._base.jax import Optimizer, make_hyperparameters
 
     def make(*, objective: Any, lr: float = 1.0) -> Optimizer:
         def update(grads: Any, state: Any, params: Any, *, reduce: Any, context: Any) -> Any:
@@ -222,7 +222,7 @@ def gradient_of_the_objective() -> ModuleType:
             rate = state["hyper"]["lr"] / shares["weight"]
             return jax.tree.map(lambda grad: -rate * grad, shares["grads"]), state
 
-        return Optimizer(lambda params: {"hyper": hyper(lr=lr)}, update)
+        return Optimizer(lambda params: {"hyper": make_hyperparameters(lr=lr)}, update)
 
     half = ModuleType("traced_elsewhere.jax")
     half.make = make  # type: ignore[attr-defined]

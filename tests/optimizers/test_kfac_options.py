@@ -45,7 +45,7 @@ def alone() -> Any:
     return run
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @each
 def test_both_backends_follow_the_reference(option: str, alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(engines.SETTINGS, "kfac", engines.SETTINGS["kfac"] | OPTIONS[option])
@@ -75,6 +75,7 @@ def test_micro_batches_equal_one_large_batch(option: str, backend: str, alone: A
     assert made.facts()["optimizer"] == alone(option, backend)[1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option != "sampled"])
 def test_two_jax_devices_equal_one(option: str, alone: Any) -> None:
@@ -131,6 +132,7 @@ def test_a_bound_on_a_steps_length_may_be_taken_off(backend: str) -> None:
     assert np.abs(fresh["fc.weight"] - ends[0]["fc.weight"]).max() > 1e-3
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "backend, option",
     [*(("torch", option) for option in OPTIONS), *(("jax", option) for option in ("stale, no average", "clipped"))],

@@ -11,8 +11,8 @@ from matrices import METHODS, conditioned, errors, root, stacked
 
 from suite.optimizers._linalg import host as on_host
 from suite.optimizers._linalg.host import HostRoots
-from suite.optimizers._linalg.jax import largest as largest_in_jax
-from suite.optimizers._linalg.torch import largest as largest_in_torch
+from suite.optimizers._linalg.jax import bound_largest_eigenvalue as largest_in_jax
+from suite.optimizers._linalg.torch import bound_largest_eigenvalue as largest_in_torch
 
 both = pytest.mark.parametrize("backend", ["torch", "jax"])
 every = pytest.mark.parametrize("where, method", [(where, method) for where in METHODS for method in METHODS[where]])

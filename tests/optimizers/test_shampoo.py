@@ -143,7 +143,7 @@ def test_statistics_at_batch_one_are_those_of_kfac() -> None:
     """With G = dy xᵀ: L = |x|² dy dyᵀ and R = |dy|² x xᵀ, which are K-FAC's factors times the other's trace."""
     x, dy = draw({"x": (1, 5), "dy": (1, 3)}, 2).values()
     layer = {"fc": Layer("linear", ("w",))}
-    factors = kfac.statistics({"fc": (x, dy)}, np.ones(1), layer, {"w": np.zeros((3, 5))})
+    factors = kfac.compute_statistics({"fc": (x, dy)}, np.ones(1), layer, {"w": np.zeros((3, 5))})
     made = Torch({"w": np.zeros((3, 5))}, beta2=1.0, lr=0.0)
     made.update({"w": dy.T @ x})
     left, right = (made.state["factor"][stack][0].numpy() for stack in ("3/4", "5/4"))

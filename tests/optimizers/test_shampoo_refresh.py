@@ -77,6 +77,7 @@ def test_what_cannot_be_says_what_to_type(wrong: dict[str, Any], said: str) -> N
 
 
 # --------------------------------------------------------------------------------------------- the specification
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "change, backend",
     sampling.sampled(

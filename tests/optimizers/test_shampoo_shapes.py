@@ -19,7 +19,7 @@ from suite.contract import UserError
 from suite.launch import execution
 from suite.optimizers.shampoo import jax_blocks as in_jax
 from suite.optimizers.shampoo import torch_blocks as in_torch
-from suite.optimizers.shampoo.plan import ShampooPlan, reshaped, split
+from suite.optimizers.shampoo.plan import ShampooPlan, merge_sides, split_side
 from suite.optimizers.shampoo.settings import Settings
 from suite.optimizers.shampoo.torch import Shampoo
 from suite.settings import configure
@@ -50,9 +50,9 @@ def plan(shapes: dict[str, tuple[int, ...]], tables: Any = (), world: int = 1, *
 )
 def test_reshaping(shape: tuple[int, ...], matrix: Any, merged: Any, whole: Any) -> None:
     """With blocks of 512 a peer makes (1, 1024, 1024) and (1,) of the first two."""
-    assert reshaped(shape, "matrix", 512) == matrix
-    assert reshaped(shape, "merge", 512) == merged
-    assert reshaped(shape, "none", 512) == whole
+    assert merge_sides(shape, "matrix", 512) == matrix
+    assert merge_sides(shape, "merge", 512) == merged
+    assert merge_sides(shape, "none", 512) == whole
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_which_sides_have_factors(changes: dict[str, Any], counts: dict[str, int
 
 def test_blocks() -> None:
     for side in range(1, 300):
-        count, length = split(side, 128)
+        count, length = split_side(side, 128)
         assert length <= 128 and count == -(-side // 128) and 0 <= count * length - side < count
-    assert split(129, 128) == (2, 65)
+    assert split_side(129, 128) == (2, 65)
     table = plan({"table": (10_000, 256)}, max_size=4096)  # a side without a factor is not cut
     assert table.grids["table"].lengths == (10_000, 128) and table.counts == {"128/2": 2}
 
@@ -101,7 +101,7 @@ def test_cut_and_join() -> None:
     value = np.arange(7.0 * 5).reshape(7, 5)
     grid = plan({"w": (7, 5)}, block_size=3).grids["w"]
     blocks = torch.empty(6, 3, 3, dtype=torch.float64)
-    in_torch.cut(torch.from_numpy(value), grid, blocks)
+    in_torch.cut_blocks(torch.from_numpy(value), grid, blocks)
     assert blocks[3].tolist() == [[18.0, 19.0, 0.0], [23.0, 24.0, 0.0], [28.0, 29.0, 0.0]]  # rows 3-5, columns 3-4
 
 
@@ -110,12 +110,12 @@ def test_cutting_is_undone_by_joining(options: dict[str, Any]) -> None:
     value = np.arange(7.0 * 5 * 4).reshape(7, 5, 4)
     grid = plan({"w": value.shape}, **{"block_size": 3, **options}).grids["w"]
     blocks = torch.empty(grid.blocks, *grid.lengths, dtype=torch.float64)
-    in_torch.cut(torch.from_numpy(value), grid, blocks)
-    assert np.array_equal(in_torch.join(blocks, grid).numpy().reshape(value.shape), value)
+    in_torch.cut_blocks(torch.from_numpy(value), grid, blocks)
+    assert np.array_equal(in_torch.join_blocks(blocks, grid).numpy().reshape(value.shape), value)
     with jax.enable_x64(True):
-        again = in_jax.cut(jnp.asarray(value), grid)
+        again = in_jax.cut_blocks(jnp.asarray(value), grid)
         assert np.array_equal(np.asarray(again), blocks.numpy())
-        assert np.array_equal(np.asarray(in_jax.join(again, grid)).reshape(value.shape), value)
+        assert np.array_equal(np.asarray(in_jax.join_blocks(again, grid)).reshape(value.shape), value)
 
 
 @pytest.mark.parametrize("wrong", ["graft", "root", "reshape", "large"])
@@ -165,6 +165,7 @@ def test_the_published_recipe_sets_what_the_row_says() -> None:
 
 
 # --------------------------------------------------------------------------------------------- the specification
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "change, backend",
     sampling.sampled(
@@ -193,6 +194,7 @@ def ends(backend: str, shapes: dict[str, tuple[int, ...]], gradient: Any = noisy
     return train(BACKENDS[backend](draw(shapes, 0), **HYPER | SCHEDULE | hyper), gradient)
 
 
+@pytest.mark.sample(1)
 @both
 def test_an_embedding_left_out_takes_the_grafts_step(backend: str) -> None:
     """And so does one that is skipped for its size; the others go on as before."""
@@ -257,11 +259,15 @@ def test_a_gradient_of_few_rows_is_like_any_other(backend: str, columns: int) ->
 def test_which_rows_count_as_touched() -> None:
     table = torch.zeros(2, 7, 3)
     table[0, 5, 1], table[1, 2, 0] = -1.0, torch.nan
-    rows = in_torch.touched(table)
+    rows = in_torch.find_touched_rows(table)
     assert rows is not None and rows.tolist() == [2, 5]
-    assert in_torch.touched(torch.ones(2, 7, 3)) is None and in_torch.touched(torch.zeros(1, 4, 4, 4)) is None
+    assert (
+        in_torch.find_touched_rows(torch.ones(2, 7, 3)) is None
+        and in_torch.find_touched_rows(torch.zeros(1, 4, 4, 4)) is None
+    )
 
 
+@pytest.mark.sample(1)
 @both
 def test_a_block_as_long_as_the_side_is_no_block(backend: str) -> None:
     shapes = {"matrix": (7, 5), "filter": (4, 1, 3, 3)}
@@ -271,6 +277,7 @@ def test_a_block_as_long_as_the_side_is_no_block(backend: str) -> None:
         assert gap(one, small) > 1e-3
 
 
+@pytest.mark.sample(1)
 @both
 def test_rotated_cubes_give_a_rotated_step(backend: str) -> None:
     """Each side of an order-3 tensor may be rotated, with one block and the rotation-free graft."""

@@ -16,10 +16,10 @@ from suite.contract import UserError
 from suite.optimizers.adamw import reference as adamw
 from suite.optimizers.adamw.settings import Settings as AdamWSettings
 from suite.optimizers.soap import reference
-from suite.optimizers.soap.jax import refreshed as refreshed_in_jax
+from suite.optimizers.soap.jax import refresh_basis as refreshed_in_jax
 from suite.optimizers.soap.plan import SOAPPlan
 from suite.optimizers.soap.settings import Settings
-from suite.optimizers.soap.torch import refreshed as refreshed_in_torch
+from suite.optimizers.soap.torch import refresh_basis as refreshed_in_torch
 
 STEPS = 12
 SHAPES = {"matrix": (5, 4), "twin": (5, 4), "filter": (4, 2, 2, 2), "long": (3, 9), "narrow": (6, 1), "bias": (5,)}

@@ -81,7 +81,7 @@ def test_squares_are_those_of_each_samples_own_gradient(backend: str, limit: int
     first = {name: pair for (name, call), pair in found.items() if not call}
     both_calls = zip(found["shared", 0], found["shared", 1], strict=True)
     first["shared"] = tuple(np.stack(pair, 1) for pair in both_calls)  # a call more is a position more
-    expected = reference.squares(first, WEIGHT, LAYERS, draw(0, SHAPES))
+    expected = reference.average_squared_gradients(first, WEIGHT, LAYERS, draw(0, SHAPES))
     sums = observed(backend, found)
     assert sums.keys() == set(SHAPES) - {"free.weight"}
     assert all(np.abs(value / WEIGHT.sum() - expected[name]).max() < 1e-13 for name, value in sums.items())

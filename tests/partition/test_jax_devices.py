@@ -33,7 +33,7 @@ def same(first: Any, second: Any) -> bool:
     )
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("name", ["tied", "skipping", "dropout", "unread"])
 def test_devices_of_one_process(name: str, schedule: Any) -> None:

@@ -193,8 +193,8 @@ def test_an_input_as_long_as_a_micro_batch_may_be_shared() -> None:
 
 def test_a_value_with_a_lazy_conjugate_travels() -> None:
     from suite.comm.partition.torch.links import pack_values, unpack_values
-    from suite.comm.partition.torch.rehearsal import form
+    from suite.comm.partition.torch.rehearsal import read_form
 
     value = torch.fft.rfft(torch.randn(4, 8, generator=torch.Generator().manual_seed(0))).conj()
-    [received] = unpack_values(pack_values([value], [form(value)]), [form(value)])
+    [received] = unpack_values(pack_values([value], [read_form(value)]), [read_form(value)])
     assert torch.equal(received, value.resolve_conj())

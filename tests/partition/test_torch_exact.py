@@ -19,7 +19,7 @@ from suite.comm.partition.planning import plan
 from suite.comm.partition.torch import alone as torch_alone
 from suite.comm.partition.torch import profile as torch_profile
 from suite.comm.partition.torch.links import count_bytes, pack_values, unpack_values
-from suite.comm.partition.torch.rehearsal import form
+from suite.comm.partition.torch.rehearsal import read_form
 from suite.comm.partition.torch.trace import Traced, trace_model
 from suite.comm.projection.network import Level, Network
 from suite.contract import UserError
@@ -129,13 +129,13 @@ def test_the_maker_of_a_value_that_changes_in_place_stays_with_its_users() -> No
     ids=["transposed", "expanded", "strided", "bool", "scalar"],
 )
 def test_a_message_keeps_values_and_strides(tensor: torch.Tensor) -> None:
-    forms = [form(tensor), form(torch.ones(3, dtype=torch.bfloat16))]
+    forms = [read_form(tensor), read_form(torch.ones(3, dtype=torch.bfloat16))]
     message = pack_values([tensor, torch.ones(3, dtype=torch.bfloat16)], forms)
     assert message.numel() == count_bytes(forms)
     received, ones = unpack_values(message, forms)
     assert torch.equal(received, tensor) and received.stride() == tensor.stride()
     assert torch.equal(ones, torch.ones(3, dtype=torch.bfloat16))
-    assert form(forms[0].empty()) == forms[0]
+    assert read_form(forms[0].empty()) == forms[0]
 
 
 def test_the_profile_counts_adding_gradients_to_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_a_codec_changes_only_floating_point_numbers() -> None:
     exact = [torch.randint(9, (4,)), torch.rand(6) > 0.5, torch.get_rng_state()]
     values = [floats, *exact, floats.double()]
     forms, codec = (
-        [form(value) for value in values],
+        [read_form(value) for value in values],
         setup.make_codec(engines.part("suite.comm.codecs.float21"), "torch"),
     )
     message = pack_values(values, forms, codec)

@@ -42,6 +42,7 @@ def test_replicas_of_whole_pipelines_average_their_gradients() -> None:
     assert 0 < max(rank["furthest"] for rank in ranks) < ROUNDING
 
 
+@pytest.mark.slow
 def test_an_uneven_world_gives_one_stage_two_replicas() -> None:
     ranks = trained(3, "fork_join", 2)
     assert sorted(ranks[0]["replicas"]) == [1, 2]

@@ -182,7 +182,7 @@ def test_bisect_keeps_the_overrides_of_the_sides(history: list[str], suite: Call
     code, text = suite("regress", "--bisect", f"{history[0]} factor=2", "HEAD factor=2", *RUN)
     assert code == 3 and "commit 3" in text
     side = Side("HEAD factor=1 torch==2.14", Path("python"), Path())
-    assert sides.at(side, "abc") == "abc factor=1 torch==2.14"
+    assert sides.change_commit(side, "abc") == "abc factor=1 torch==2.14"
 
 
 def test_bisect_says_that_an_alarm_cannot_be_repeated(history: list[str], suite: Call) -> None:

@@ -90,7 +90,7 @@ def write_idx(folder: Path, *, pack: bool = True, **counts: int) -> None:
 @pytest.mark.parametrize("pack", [False, True])
 def test_idx_files(pack: bool, tmp_path: Path) -> None:
     write_idx(tmp_path, pack=pack, train=7, valid=3)
-    images = files.mnist(data_dir=str(tmp_path))
+    images = files.load_mnist(data_dir=str(tmp_path))
     expected = np.random.default_rng(7).integers(0, 256, (7, 28, 28), np.uint8).reshape(7, -1)
     assert np.allclose(images.read("train", np.array([6, 0])), expected[[6, 0]] / 255, atol=1e-7)
     assert images.data.samples == {"train": 7, "valid": 3} and "not the canonical" in images.data.note
@@ -103,16 +103,16 @@ def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-50])
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: damaged"):
-        files.mnist(data_dir=str(tmp_path))
+        files.load_mnist(data_dir=str(tmp_path))
     path.write_bytes(gzip.compress(gzip.decompress(whole)[:-10]))
     with pytest.raises(UserError, match=r"5,494 bytes instead of 5,504"):
-        files.mnist(data_dir=str(tmp_path))
+        files.load_mnist(data_dir=str(tmp_path))
     path.write_bytes(gzip.compress(b"\0\0\x08\x01" + gzip.decompress(whole)[4:]))
     with pytest.raises(UserError, match="begins with 2049"):
-        files.mnist(data_dir=str(tmp_path))
+        files.load_mnist(data_dir=str(tmp_path))
     path.unlink()
     with pytest.raises(UserError, match="missing; put MNIST"):
-        files.mnist(data_dir=str(tmp_path))
+        files.load_mnist(data_dir=str(tmp_path))
 
 
 def test_matlab_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,23 +121,23 @@ def test_matlab_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     strokes = {"bdata": draw.random((6, 784)), "bdatatest": draw.random((3, 784))}
     savemat(tmp_path / "digs3pts_1.mat", strokes)
-    made = files.curves_mat(data_dir=str(tmp_path))
+    made = files.load_curves(data_dir=str(tmp_path))
     assert np.allclose(made.read("valid", np.array([2])), strokes["bdatatest"][2])
     monkeypatch.setattr(files, "FACES_SPLIT", (5, 2))
     faces_in = draw.random((625, 10))
     savemat(tmp_path / "newfaces_rot_single.mat", {"newfaces_single": faces_in})
-    made = files.faces_mat(data_dir=str(tmp_path))
+    made = files.load_faces(data_dir=str(tmp_path))
     assert made.data.samples == {"train": 5, "valid": 2}
     assert np.allclose(made.read("train", np.array([0])), faces_in[:, 0]), "images are columns"
     assert np.allclose(made.read("valid", np.array([1])), faces_in[:, 9]), "the last are for testing"
     savemat(tmp_path / "digs3pts_1.mat", {"bdata": strokes["bdata"]})
     with pytest.raises(UserError, match="contains no bdatatest"):
-        files.curves_mat(data_dir=str(tmp_path))
+        files.load_curves(data_dir=str(tmp_path))
 
 
 def test_real_mnist_has_the_known_floor(shared_data: Path) -> None:
     """Cross-entropy of the test images with themselves, and of the mean training image, from the CARD."""
-    images = files.mnist(data_dir=str(shared_data / "mnist"))
+    images = files.load_mnist(data_dir=str(shared_data / "mnist"))
     assert images.data.name == "MNIST" and images.data.note == "" and files.check(str(shared_data / "mnist")) == []
     naive, floor = bounds(images)
     assert f"{naive:.2f}" in CARD.read_text() and f"{floor:.2f}" in CARD.read_text()

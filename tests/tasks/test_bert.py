@@ -12,7 +12,7 @@ from berts import engine, task
 from suite.settings import configure
 from suite.tasks.bert import bayes, hmm, wordpiece
 from suite.tasks.bert.architecture import Architecture
-from suite.tasks.bert.sample import Hiding, expand
+from suite.tasks.bert.sample import Hiding, expand_records
 
 COUNTS = {"base": 110_106_428, "large": 336_226_108, "enlarged": 2_457_142_844}  # both heads, 30,522 pieces
 
@@ -92,17 +92,17 @@ def test_curvature_layers_are_called_once_and_spare_the_tied_table() -> None:
 
 # ----------------------------------------------------------------------------------------- generated language
 def test_a_row_of_the_language_does_not_depend_on_the_others() -> None:
-    few, many = (hmm.generate("train", count, 32, Hiding(0.15, 6), True) for count in (8, 40))
+    few, many = (hmm.generate_records("train", count, 32, Hiding(0.15, 6), True) for count in (8, 40))
     assert np.array_equal(few, many[:8]) and not np.array_equal(few[0], few[1])
-    assert not np.array_equal(few, hmm.generate("valid", 8, 32, Hiding(0.15, 6), True))
+    assert not np.array_equal(few, hmm.generate_records("valid", 8, 32, Hiding(0.15, 6), True))
 
 
 def test_every_word_is_one_piece_and_goes_through_text() -> None:
-    pieces, words = hmm.wordpiece(), hmm.language().words
+    pieces, words = hmm.make_wordpiece(), hmm.make_language().words
     assert len(set(words)) == hmm.WORDS
     assert [len(ids) for ids in pieces.encode(words)] == [1] * hmm.WORDS
-    rows = hmm.generate("train", 8, 32, Hiding(0.15, 6), False)
-    batch = expand(rows)
+    rows = hmm.generate_records("train", 8, 32, Hiding(0.15, 6), False)
+    batch = expand_records(rows)
     original = rows["tokens"].astype(int)
     np.put_along_axis(original, batch["position"][:, :5], batch["label"][:, :5], 1)
     for row in original:
@@ -113,13 +113,13 @@ def test_every_word_is_one_piece_and_goes_through_text() -> None:
 
 @pytest.mark.quick
 def test_pairs_have_two_segments_and_half_of_them_do_not_belong_together() -> None:
-    rows = hmm.generate("train", 512, 32, Hiding(0.15, 6), True)
-    batch = expand(rows)
+    rows = hmm.generate_records("train", 512, 32, Hiding(0.15, 6), True)
+    batch = expand_records(rows)
     assert abs(batch["random_next"].mean() - 0.5) < 0.1
     separators = (rows["tokens"] == 3) | np.array([np.isin(np.arange(32), [s - 1, 31]) for s in rows["second"]])
     assert separators[np.arange(512), rows["second"] - 1].all()
     assert np.array_equal(batch["segment"].sum(1), rows["length"] - rows["second"])
-    assert not hmm.generate("train", 8, 32, Hiding(0.15, 6), False)["random_next"].any()
+    assert not hmm.generate_records("train", 8, 32, Hiding(0.15, 6), False)["random_next"].any()
 
 
 def test_best_prediction_equals_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,12 +127,12 @@ def test_best_prediction_equals_enumeration(monkeypatch: pytest.MonkeyPatch) -> 
     transition, emission = np.array([[0.9, 0.1], [0.3, 0.7]]), np.array([[0.6, 0.3, 0.1], [0.1, 0.1, 0.8]])
     tiny = hmm.Language(transition, np.array([0.75, 0.25]), emission, np.zeros((2, 3), int), ["a", "b", "c"])
     pieces = wordpiece.WordPiece([*wordpiece.SPECIAL, "a", "b", "c"])
-    for name, value in (("language", lambda: tiny), ("wordpiece", lambda: pieces), ("TOPICS", 2)):
+    for name, value in (("make_language", lambda: tiny), ("make_wordpiece", lambda: pieces), ("TOPICS", 2)):
         monkeypatch.setattr(bayes, name, value)
-    rows = np.zeros(2, hmm.record(7, 2))
+    rows = np.zeros(2, hmm.make_record_type(7, 2))
     rows["tokens"] = [[2, 4, 6, 3, 7, 5, 3], [2, 5, 1, 3, 4, 7, 3]]
     rows["length"], rows["second"], rows["count"], rows["position"] = 7, 4, 2, [[1, 4], [2, 4]]
-    words, together = bayes.posteriors(rows)
+    words, together = bayes.compute_posteriors(rows)
 
     def channel(seen: int, word: int, chosen: bool) -> float:
         return 0.8 * (seen == 4) + 0.1 * (seen == word + 5) + 0.1 / 8 if chosen else float(seen == word + 5)
@@ -164,9 +164,9 @@ def test_best_prediction_equals_enumeration(monkeypatch: pytest.MonkeyPatch) -> 
 def test_best_scores_are_those_of_the_card() -> None:
     options = configure.resolve(["task=bert"]).task.source.plain()
     hiding = Hiding(0.15, 10)
-    best = bayes.best(hmm.generate("valid", options["valid"], 64, hiding, False))
+    best = bayes.compute_best_score(hmm.generate_records("valid", options["valid"], 64, hiding, False))
     assert best == pytest.approx({"mlm_loss": 3.239, "mlm_accuracy": 26.27}, abs=0.005)
-    best = bayes.best(hmm.generate("valid", options["valid"], 64, hiding, True))
+    best = bayes.compute_best_score(hmm.generate_records("valid", options["valid"], 64, hiding, True))
     assert best == pytest.approx({"mlm_loss": 3.257, "mlm_accuracy": 26.04, "nsp_accuracy": 85.94}, abs=0.005)
 
 

@@ -70,7 +70,9 @@ def test_whole_words_are_hidden_with_all_their_pieces() -> None:
 # -------------------------------------------------------------------------------------------- order of samples
 @pytest.mark.parametrize("samples", [1, 2, 5, 64, 257])
 def test_scattered_order_has_each_row_once_an_epoch(samples: int) -> None:
-    rows = np.concatenate([order.scatter(samples, batch_size=8, seed=3, index=i)[0] for i in range(samples)])
+    rows = np.concatenate(
+        [order.compute_training_rows(samples, batch_size=8, seed=3, index=i)[0] for i in range(samples)]
+    )
     epochs = rows.reshape(8, samples)
     assert (np.sort(epochs) == np.arange(samples)).all()
     if samples >= 64:
@@ -81,7 +83,7 @@ def test_scattered_order_has_each_row_once_an_epoch(samples: int) -> None:
 
 def test_scattered_order_of_a_billion_rows_takes_no_memory() -> None:
     tracemalloc.start()
-    rows, _ = order.scatter(10**9, batch_size=256, seed=0, index=12_345_678)
+    rows, _ = order.compute_training_rows(10**9, batch_size=256, seed=0, index=12_345_678)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000 and len(set(rows.tolist())) == 256 and rows.max() > 10**8
@@ -89,11 +91,11 @@ def test_scattered_order_of_a_billion_rows_takes_no_memory() -> None:
 
 # ------------------------------------------------------------------------------------------------------- text
 def test_wikiextractors_blocks_are_documents_without_their_titles(tmp_path: Path) -> None:
-    wanted = hmm.documents(5, sentences=3)
+    wanted = hmm.generate_documents(5, sentences=3)
     for name in ("wiki_00", "wiki_01.gz", "wiki_02.bz2"):
-        text.write(tmp_path / name, wanted)
-        assert list(text.documents(tmp_path / name)) == wanted
-    assert [path.name for path in text.files(tmp_path)] == ["wiki_00", "wiki_01.gz", "wiki_02.bz2"]
+        text.write_documents(tmp_path / name, wanted)
+        assert list(text.read_documents(tmp_path / name)) == wanted
+    assert [path.name for path in text.find_files(tmp_path)] == ["wiki_00", "wiki_01.gz", "wiki_02.bz2"]
 
 
 def test_headings_or_blank_lines_separate_documents(tmp_path: Path) -> None:
@@ -103,11 +105,11 @@ def test_headings_or_blank_lines_separate_documents(tmp_path: Path) -> None:
         " \n = = Part = = \n \n Third . \n \n = Two = \n \n Fourth . \n"
     )
     plain.write_text('One. "Two." Three?\nfour\n\n\n5 is a number. See i.e. this.\n')
-    assert list(text.documents(headed)) == [
+    assert list(text.read_documents(headed)) == [
         ["A first .", "And a second .", "= 1 / s and k =", "1 .", "Third ."],
         ["Fourth ."],
     ]
-    assert list(text.documents(plain)) == [
+    assert list(text.read_documents(plain)) == [
         ["One.", '"Two."', "Three?", "four"],
         ["5 is a number.", "See i.e. this."],
     ]
@@ -115,7 +117,7 @@ def test_headings_or_blank_lines_separate_documents(tmp_path: Path) -> None:
 
 def damaged(folder: Path, kind: str) -> tuple[Path, str]:
     path = folder / ("wiki_07.gz" if kind == "gz" else "wiki_07")
-    text.write(path, hmm.documents(40))
+    text.write_documents(path, hmm.generate_documents(40))
     content = path.read_bytes()
     if kind == "utf8":
         lines = content.splitlines(keepends=True)
@@ -130,7 +132,7 @@ def damaged(folder: Path, kind: str) -> tuple[Path, str]:
 def test_damaged_text_is_named_with_its_line_and_can_be_skipped(tmp_path: Path, kind: str) -> None:
     source, target = tmp_path / "text", tmp_path / "made"
     source.mkdir()
-    text.write(source / "wiki_00", hmm.documents(40))
+    text.write_documents(source / "wiki_00", hmm.generate_documents(40))
     path, message = damaged(source, kind)
     with pytest.raises(UserError) as error:
         preparation.prepare(source, target, **PAIRS)
@@ -145,7 +147,7 @@ def test_a_directory_without_text_says_what_was_expected(tmp_path: Path) -> None
     (tmp_path / "README.md").write_text("not a text to learn from")
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
     with pytest.raises(UserError, match="WikiExtractor's files"):
-        text.files(tmp_path)
+        text.find_files(tmp_path)
 
 
 # -------------------------------------------------------------------------------------------------- WordPiece
@@ -160,8 +162,8 @@ def test_wordpiece_takes_the_longest_piece_first_and_comes_back() -> None:
 
 
 def test_a_trained_vocabulary_covers_its_text_and_is_the_same_each_time() -> None:
-    said = [" ".join(document) for document in hmm.documents(30)]
-    one, two = (wordpiece.train(lambda: said, 200) for _ in range(2))
+    said = [" ".join(document) for document in hmm.generate_documents(30)]
+    one, two = (wordpiece.learn_vocabulary(lambda: said, 200) for _ in range(2))
     assert one.vocabulary == two.vocabulary and len(one.vocabulary) == 200
     assert not any(1 in ids for ids in one.encode(said))
     assert one.decode(one.encode(said[:1])[0]) == said[0]
@@ -171,10 +173,10 @@ def test_a_vocabulary_file_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
     with pytest.raises(UserError, match=r"vocab\.txt: \[MASK\] is missing"):
-        wordpiece.read(path)
+        wordpiece.read_vocabulary(path)
     path.write_text("\n".join([*wordpiece.SPECIAL, "word", "other", "word"]))
     with pytest.raises(UserError, match=r"vocab\.txt, line 8: 'word' is in line 6 already"):
-        wordpiece.read(path)
+        wordpiece.read_vocabulary(path)
 
 
 # ---------------------------------------------------------------------------------------------------- packing
@@ -206,7 +208,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bert")
     (folder / "text" / "AA").mkdir(parents=True)
     for number in range(3):
-        text.write(folder / "text" / "AA" / f"wiki_0{number}", hmm.documents(60)[20 * number : 20 * number + 20])
+        text.write_documents(
+            folder / "text" / "AA" / f"wiki_0{number}", hmm.generate_documents(60)[20 * number : 20 * number + 20]
+        )
     preparation.prepare(folder / "text", folder / "records", group=2000, **PAIRS)
     return folder
 
@@ -220,8 +224,10 @@ def copied(made: Path, target: Path) -> Path:
 
 def test_records_hold_the_text(made: Path) -> None:
     found = task("data=records", "next_sentence=true", data_dir=made / "records")
-    pieces = wordpiece.read(made / "records" / "vocab.txt")
-    said = " ".join(" ".join(document) for path in text.files(made / "text") for document in text.documents(path))
+    pieces = wordpiece.read_vocabulary(made / "records" / "vocab.txt")
+    said = " ".join(
+        " ".join(document) for path in text.find_files(made / "text") for document in text.read_documents(path)
+    )
     said = pieces.decode(pieces.encode([said])[0])  # punctuation apart
     assert found.data.kind == "real" and found.architecture.vocabulary == len(pieces.vocabulary) == 300
     for index in range(3):
@@ -245,7 +251,7 @@ def test_shares_and_batches_of_records_at_random_access(made: Path) -> None:
         for name, value in whole.items():
             assert np.array_equal(value, np.concatenate([share[name] for share in shares])), name
     count = one.data.samples["train"]
-    seen = [order.scatter(count, batch_size=1, seed=1, index=i)[0][0] for i in range(count)]
+    seen = [order.compute_training_rows(count, batch_size=1, seed=1, index=i)[0][0] for i in range(count)]
     assert sorted(seen) == list(range(count))
     rows = one.source.read("train", np.arange(count))
     stacked = np.concatenate([np.load(path) for path in one.source.paths["train"]])
@@ -271,7 +277,7 @@ def test_memory_does_not_grow_with_the_text_or_the_records(tmp_path: Path) -> No
         source, target = (tmp_path / f"{kind}{len(reading)}" for kind in ("text", "records"))
         source.mkdir()
         for number in range(copies):
-            text.write(source / f"wiki_{number:02d}", hmm.documents(40))
+            text.write_documents(source / f"wiki_{number:02d}", hmm.generate_documents(40))
         tracemalloc.start()
         preparation.prepare(source, target, group=1500, **PAIRS)
         preparing.append(tracemalloc.get_traced_memory()[1])
@@ -356,7 +362,7 @@ def test_a_piece_that_the_vocabulary_lacks_is_found(made: Path, tmp_path: Path) 
 @pytest.mark.slow
 def test_wikitext_from_end_to_end(shared_data: Path, tmp_path: Path) -> None:
     """Real text: 60 and 60 articles by their headings; prepared, and the network learns from it."""
-    counts = [sum(1 for _ in text.documents(path)) for path in text.files(shared_data / "wikitext2")]
+    counts = [sum(1 for _ in text.read_documents(path)) for path in text.find_files(shared_data / "wikitext2")]
     assert counts == [60, 60]
     options = {"vocabulary": 1000, "duplicates": 1, "valid": 0.1, "sequence": 32, "predictions": 6}
     preparation.prepare(shared_data / "wikitext2", tmp_path / "records", **options)

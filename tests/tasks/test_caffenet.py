@@ -10,7 +10,7 @@ from PIL import Image
 from suite.contract import UserError
 from suite.launch import execution
 from suite.settings import configure
-from suite.tasks.caffenet.architecture import Architecture, pooled
+from suite.tasks.caffenet.architecture import Architecture, compute_pooled_side
 
 PUBLISHED = {1000: 60_965_224, 16: 56_933_776}
 
@@ -57,7 +57,7 @@ def test_pools_round_up_in_both_backends(side: int) -> None:
     x = np.random.default_rng(0).normal(size=(1, side, side, 2)).astype(np.float32)
     ours = np.asarray(_max_pool(jnp.asarray(x)))
     theirs = torch.nn.functional.max_pool2d(torch.from_numpy(x.transpose(0, 3, 1, 2)), 3, 2, ceil_mode=True)
-    assert ours.shape[1] == pooled(side) == -(-(side - 3) // 2) + 1
+    assert ours.shape[1] == compute_pooled_side(side) == -(-(side - 3) // 2) + 1
     assert np.array_equal(ours, theirs.numpy().transpose(0, 2, 3, 1))
 
 

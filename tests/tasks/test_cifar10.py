@@ -52,7 +52,7 @@ def write(folder: Path, *, python: bool) -> None:
     for split, count in (("train", 25), ("valid", 7)):
         made, labels = images(count)
         if not python:
-            binary.write(folder, split, made, labels)
+            binary.write_split(folder, split, made, labels)
             continue
         parts = zip(
             np.array_split(made, len(binary.BATCHES[split])),
@@ -89,10 +89,10 @@ def test_training_images_are_cut_from_a_black_frame_and_mirrored(tmp_path: Path)
     back = np.rint(255 * (shown * np.asarray(binary.STD)[:, None, None] + np.asarray(binary.MEAN)[:, None, None]))
     framed = np.pad(whole[0], ((0, 0), (4, 4), (4, 4)))
     for image, number in zip(back, numbers, strict=True):
-        draws = augment.generator(3, int(number))
+        draws = augment.make_generator(3, int(number))
         top, left = int(draws.random() * 9), int(draws.random() * 9)
         cut = framed[:, top : top + 32, left : left + 32]
-        assert np.array_equal(image, cut[:, :, ::-1] if augment.flip(draws) else cut)
+        assert np.array_equal(image, cut[:, :, ::-1] if augment.draw_flip(draws) else cut)
     again, _ = data.read("train", rows[5:6], seed=3, numbers=numbers[5:6])
     assert np.array_equal(again[0], shown[5]), "a sample looks the same whatever stands beside it"
 
@@ -130,6 +130,6 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, monkeypatc
 
 
 def test_generated_images_hold_each_class_as_often(tmp_path: Path) -> None:
-    shapes.write(tmp_path, train=100, valid=30)
+    shapes.write_splits(tmp_path, train=100, valid=30)
     counts = binary.census(str(tmp_path))
     assert set(counts["train"].values()) == {10} and set(counts["valid"].values()) == {3}

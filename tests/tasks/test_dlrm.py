@@ -222,10 +222,10 @@ def test_census_data_in_criteos_format(shared_data: Path, tmp_path: Path) -> Non
 def test_the_file_says_what_was_drawn(tmp_path: Path) -> None:
     """Through the text and back: labels and counts are equal, and words and categories correspond one to one."""
     (tmp_path / "raw").mkdir()
-    clicks.write(tmp_path / "raw", train=3000, valid=500)
+    clicks.write_splits(tmp_path / "raw", train=3000, valid=500)
     criteo.prepare(tmp_path / "raw", tmp_path / "made")
     seen = criteo.Records(tmp_path / "made").read("train", np.arange(3000))
-    dense, ids, _, click = (part[:3000] for part in clicks.draw("train", 0))
+    dense, ids, _, click = (part[:3000] for part in clicks.draw_chunk("train", 0))
     assert np.array_equal(seen["label"], click) and np.allclose(np.expm1(seen["dense"]), dense, rtol=1e-5, atol=0.0)
     for field in range(26):
         pairs = set(zip(ids[:, field].tolist(), seen["ids"][:, field].tolist(), strict=True))
@@ -235,7 +235,7 @@ def test_the_file_says_what_was_drawn(tmp_path: Path) -> None:
 def test_best_attainable_score_of_the_card() -> None:
     from sklearn.metrics import log_loss, roc_auc_score
 
-    probability, click = clicks.probabilities("valid", 30_000)
+    probability, click = clicks.compute_probabilities("valid", 30_000)
     card = (Path(clicks.__file__).parent / "CARD.md").read_text()
     assert f"{roc_auc_score(click, probability):.4f}" in card and f"{log_loss(click, probability):.4f}" in card
     assert f"{100 * click.mean():.1f} %" in card

@@ -11,7 +11,7 @@ from PIL import Image, ImageFile
 
 from suite.contract import UserError
 from suite.tasks._data import shapes
-from suite.tasks._data.folder import Folder, verify
+from suite.tasks._data.folder import Folder, find_damaged_files
 from suite.tasks._data.layout import decode
 from suite.tasks._data.shapes import Shapes
 
@@ -90,7 +90,7 @@ def test_a_damaged_file_stops_the_run_with_its_name(writable):
         read(folder, "train", np.arange(32))
     assert "on_error=skip" in str(caught.value)
     assert read(folder, "train", [0])[0].shape == (1, 3, 40, 40)  # the others are fine
-    (fault,) = verify(writable)
+    (fault,) = find_damaged_files(writable)
     assert fault.startswith(f"train/{shapes.NAMES[2]}/{victim.name}: ") and "truncated" in fault
 
 
@@ -99,11 +99,11 @@ def test_a_damaged_file_stops_the_run_with_its_name(writable):
 def test_a_damaged_png_is_unreadable_like_any_other(writable, chunk, place, bit):
     path = next((writable / "val").glob("03*")) / "noise.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)).save(path)
-    assert verify(writable) == []
+    assert find_damaged_files(writable) == []
     data = bytearray(path.read_bytes())
     data[data.index(chunk) - place] ^= bit  # in the chunk's length, about 6,000 for IDAT
     path.write_bytes(data)
-    (fault,) = verify(writable)
+    (fault,) = find_damaged_files(writable)
     assert fault.startswith(f"val/{path.parent.name}/noise.png: ")
 
 
@@ -131,7 +131,7 @@ def test_skipping_takes_the_next_readable_file_and_names_the_damaged(writable):
     assert folder.data.skipped == tuple(folder.skipped) == (paths[4], paths[5], paths[31])
     read(folder, "train", [4])
     assert len(folder.skipped) == 3
-    assert [fault.split(":")[0] for fault in verify(writable)] == folder.skipped
+    assert [fault.split(":")[0] for fault in find_damaged_files(writable)] == folder.skipped
 
 
 def test_a_split_without_a_readable_image_is_an_error(writable):
@@ -258,4 +258,4 @@ def test_clothing16_is_whole():
     images, labels = read(folder, "train", [0, 1500, 3067])
     assert labels[0] == 0 and labels[-1] == 15
     assert np.abs(images).max() < 3 and 0.3 < images.std() < 2
-    assert verify(CLOTHING) == []
+    assert find_damaged_files(CLOTHING) == []

@@ -45,7 +45,7 @@ def made(*options: str, backend: str) -> Any:
 
 # -------------------------------------------------------------------------------------------------- metric
 def peaks(*outputs: list[float], disrupted: list[bool], **limits: int) -> metric.Peaks:
-    return metric.peaks([np.array(o) for o in outputs], disrupted, **({"deadline": 2, "warning": 4} | limits))
+    return metric.collect_peaks([np.array(o) for o in outputs], disrupted, **({"deadline": 2, "warning": 4} | limits))
 
 
 EARLY, CORRECT, LATE, NONE = [0, 9, 0, 0, 0, 0], [0, 0, 9, 0, 0, 0], [0, 0, 0, 0, 9, 0], [0, 0, 0, 0, 0, 0]
@@ -102,13 +102,14 @@ def test_eight_shots_of_alcator_c_mod(shared_data: Path) -> None:
     outputs = [np.array(shot["proba_shot"]) for shot in found.values()]
     untils = [np.array(shot["time_until_disrupt"], float) for shot in found.values()]
     disrupted = [shot["label_shot"] == 1 for shot in found.values()]
-    assert metric.peaks(outputs, disrupted, deadline=3, warning=100).area() == 0.6875
+    assert metric.collect_peaks(outputs, disrupted, deadline=3, warning=100).area() == 0.6875
     areas = [metric.first_crossing_area(outputs, untils, disrupted, useful=time) for time in (0.005, 0.05, 0.5)]
     assert areas == [0.6875, 0.6875, 0.5]
     alarms = [
-        metric.alarm(*pair, high=0.5, low=0.4, hysteresis=1, useful=0.05) for pair in zip(outputs, untils, strict=True)
+        metric.find_alarm(*pair, high=0.5, low=0.4, hysteresis=1, useful=0.05)
+        for pair in zip(outputs, untils, strict=True)
     ]
-    rates = metric.report(alarms, disrupted)
+    rates = metric.score_alarms(alarms, disrupted)
     assert (rates["tpr"], rates["fpr"], rates["precision"]) == (0.75, 0.75, 0.5)
     times, shares = metric.warning_curve(alarms, disrupted)
     assert np.allclose(times, [3.4305, 2.261, 1.353]) and list(shares) == [0.25, 0.5, 0.75]
@@ -116,7 +117,7 @@ def test_eight_shots_of_alcator_c_mod(shared_data: Path) -> None:
 
 def test_two_thresholds_with_hysteresis() -> None:
     until, never = np.arange(6.0)[::-1], np.full(6, np.nan)
-    alarm = lambda output, until, **rule: metric.alarm(np.array(output), until, **({"low": 1, "useful": 2} | rule))  # noqa: E731
+    alarm = lambda output, until, **rule: metric.find_alarm(np.array(output), until, **({"low": 1, "useful": 2} | rule))  # noqa: E731
     assert alarm([0, 3, 3, 0, 0, 0], until, high=3).step == 1
     assert alarm([0, 3, 3, 0, 0, 0], until, high=3, hysteresis=1) == metric.Alarm(2, 3.0)
     assert alarm([0, 3, 2, 3, 0, 0], until, high=3, hysteresis=1).step == 3  # between the thresholds the count stands
@@ -127,21 +128,21 @@ def test_two_thresholds_with_hysteresis() -> None:
 
 # ----------------------------------------------------------------------------------------------- simulator
 def test_a_simulated_shot_does_not_depend_on_how_many_there_are() -> None:
-    few, many = simulator.simulate("near", 3, 8), simulator.simulate("near", 9, 8)
+    few, many = simulator.simulate_shots("near", 3, 8), simulator.simulate_shots("near", 9, 8)
     assert np.array_equal(few.values, many.values[:3]) and np.array_equal(few.steps, many.steps[:3])
-    assert not np.array_equal(few.values, simulator.simulate("far", 3, 8).values)
+    assert not np.array_equal(few.values, simulator.simulate_shots("far", 3, 8).values)
 
 
 @pytest.mark.parametrize("device", simulator.DEVICES)
 def test_what_the_simulated_world_offers(device: str) -> None:
     """CARD.md's shares; the true island would be nearly enough for an alarm, and the locked-mode signal is not."""
-    world = simulator.simulate(device, 800, 16)
+    world = simulator.simulate_shots(device, 800, 16)
     assert 0.35 < world.disrupted.mean() < 0.5 and 185 < world.steps.mean() < 220
     assert np.isfinite(world.values).all()
 
     def area(values: np.ndarray) -> float:
         outputs = [value[:steps] for value, steps in zip(values, world.steps, strict=True)]
-        return metric.peaks(outputs, world.disrupted, deadline=6, warning=50, ignore=20).area()
+        return metric.collect_peaks(outputs, world.disrupted, deadline=6, warning=50, ignore=20).area()
 
     assert area(world.island) > 0.95 > 0.85 > area(world.values[..., ZERO_D.index("lm")]) > 0.75
 
@@ -301,7 +302,7 @@ def test_the_trees_features_do_not_look_ahead() -> None:
     values = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
     changed = values.copy()
     changed[40:] += 5
-    before, after = (trees.features(each, dt=0.005) for each in (values, changed))
+    before, after = (trees.compute_features(each, dt=0.005) for each in (values, changed))
     assert before.shape == (60, 21)
     assert np.array_equal(before[:40], after[:40]) and not np.allclose(before[40:], after[40:])
     assert np.allclose(before[30, 3:6], values[21:31].mean(0), atol=1e-5)  # the last 50 ms, now included

@@ -14,7 +14,7 @@ from suite.launch import execution
 from suite.settings import configure
 from suite.tasks import frnn
 from suite.tasks.frnn import archive, imas, shots, simulated, text
-from suite.tasks.frnn.raw import Entry, Series, Unusable, resample
+from suite.tasks.frnn.raw import Entry, Series, Unusable, resample_shot
 from suite.tasks.frnn.shots import Channels, Shots
 
 TWO = Channels(("ip", "lm"), (), 4)
@@ -41,7 +41,7 @@ def grid(
     disruption: float | None = None, *, machine: str = "here", channels: Channels = TWO, **signals: Any
 ) -> np.ndarray:
     entry = Entry(machine, 7, disruption, "list.txt:3")
-    return resample(Fixed(**signals), entry, channels, dt=0.1, shortest=0)
+    return resample_shot(Fixed(**signals), entry, channels, dt=0.1, shortest=0)
 
 
 # ------------------------------------------------------------------------------------------- preprocessing
@@ -68,9 +68,9 @@ def test_causal_shifts_delay_a_signal() -> None:
     assert grid(machine="d3d", channels=channels, q95=([0, 0.1, 0.2], [1, 2, 3])).shape == (2, 1)
     entry, signals = Entry("d3d", 7, None, ""), Fixed(q95=([0, 0.1, 0.2], [1, 2, 3]))
     signals.signals["lm"] = np.array([0.0, 0.2]), np.array([1.0, 1.0])
-    late = resample(signals, entry, Channels(("q95", "lm"), (), 4), dt=0.01, shortest=0)
+    late = resample_shot(signals, entry, Channels(("q95", "lm"), (), 4), dt=0.01, shortest=0)
     signals.shifted = True
-    prompt = resample(signals, entry, Channels(("q95", "lm"), (), 4), dt=0.01, shortest=0)
+    prompt = resample_shot(signals, entry, Channels(("q95", "lm"), (), 4), dt=0.01, shortest=0)
     assert np.flatnonzero(np.diff(prompt[:, 0]))[0] == 9 and len(late) == len(prompt) - 1
     assert np.flatnonzero(np.diff(late[:, 0]))[0] == 9  # the shot starts 10 ms later as well
 
@@ -120,11 +120,13 @@ def test_rules_that_leave_a_shot_out(signal: Any, words: str) -> None:
 
 
 def test_targets_in_logarithms_of_the_time_left() -> None:
-    hinge = shots.target("hinge", 5, True, dt=0.1, warning=0.25)
-    assert list(hinge) == [-1, -1, 1, 1, 1] and set(shots.target("hinge", 5, False, dt=0.1, warning=0.25)) == {-1.0}
-    ttd = shots.target("ttd", 5, True, dt=0.1, warning=0.25)
+    hinge = shots.compute_targets("hinge", 5, True, dt=0.1, warning=0.25)
+    assert list(hinge) == [-1, -1, 1, 1, 1] and set(shots.compute_targets("hinge", 5, False, dt=0.1, warning=0.25)) == {
+        -1.0
+    }
+    ttd = shots.compute_targets("ttd", 5, True, dt=0.1, warning=0.25)
     assert np.allclose(ttd, -np.log10([0.25, 0.25, 0.21, 0.11, 0.01]))
-    assert np.allclose(shots.target("ttd", 5, False, dt=0.1, warning=0.25), -np.log10(0.25))
+    assert np.allclose(shots.compute_targets("ttd", 5, False, dt=0.1, warning=0.25), -np.log10(0.25))
 
 
 # ----------------------------------------------------------------------------------------------- protocols
@@ -146,7 +148,7 @@ class Two:
 def test_scales_are_medians_over_the_training_shots_of_each_machine() -> None:
     source = Two()
     for protocol, counts in (("single", (3, 3)), ("cross", (6, 6)), ("glimpse", (8, 4))):
-        splits = shots.divide(source, protocol, glimpse=2)
+        splits = shots.split_shots(source, protocol, glimpse=2)
         assert (len(splits["train"]), len(splits["valid"])) == counts
         wheres = {name: {(part.machine, row) for part, row in split._places} for name, split in splits.items()}
         assert not wheres["train"] & wheres["valid"]
@@ -179,10 +181,10 @@ def test_too_few_machines_or_shots() -> None:
     source = Two()
     source.machines = ("one",)
     with pytest.raises(UserError, match=r"task\.protocol=cross needs 2 lists of shots"):
-        shots.divide(source, "cross", glimpse=0)
+        shots.split_shots(source, "cross", glimpse=0)
     source.machines, source.train_share = ("one",), 1.0
     with pytest.raises(UserError, match="6 training and 0 test shots"):
-        shots.require(shots.divide(source, "single", glimpse=0))
+        shots.check_splits(shots.split_shots(source, "single", glimpse=0))
 
 
 # --------------------------------------------------------------------------------------------------- files
@@ -190,7 +192,7 @@ def test_too_few_machines_or_shots() -> None:
 def written(tmp_path: Path) -> Path:
     """Twelve simulated shots in plasma-python's layout."""
     source = simulated.make(machines=["near"], shots=12, radii=8, train_share=0.5)
-    text.write(tmp_path / "data", "near", source.shots("near"), source.channels, dt=0.005)
+    text.write_shots(tmp_path / "data", "near", source.shots("near"), source.channels, dt=0.005)
     return tmp_path / "data"
 
 

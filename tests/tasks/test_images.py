@@ -10,7 +10,7 @@ from PIL import Image
 from suite.tasks._data import augment, order
 from suite.tasks._data.digits import Digits
 from suite.tasks._data.folder import Folder
-from suite.tasks._data.shapes import Shapes, paint
+from suite.tasks._data.shapes import Shapes, paint_images
 
 
 @pytest.fixture(params=["digits", "shapes", "folder"])
@@ -50,7 +50,10 @@ def test_what_is_read_is_not_what_is_kept(source):
 # ------------------------------------------------------------------------------------------------------- order
 def test_every_epoch_holds_each_row_once_across_ragged_batches():
     samples, batch_size, epochs = 23, 7, 7
-    parts = [order.take(samples, batch_size=batch_size, seed=1, index=i) for i in range(samples * epochs // batch_size)]
+    parts = [
+        order.select_training_rows(samples, batch_size=batch_size, seed=1, index=i)
+        for i in range(samples * epochs // batch_size)
+    ]
     rows, numbers = (np.concatenate(part) for part in zip(*parts, strict=True))
     np.testing.assert_array_equal(numbers, np.arange(samples * epochs))
     passes = rows.reshape(epochs, samples)
@@ -62,7 +65,10 @@ def test_every_epoch_holds_each_row_once_across_ragged_batches():
 def test_order_does_not_depend_on_batch_size_but_on_the_seed():
     def rows(batch_size, seed):
         return np.concatenate(
-            [order.take(10, batch_size=batch_size, seed=seed, index=i)[0] for i in range(60 // batch_size)]
+            [
+                order.select_training_rows(10, batch_size=batch_size, seed=seed, index=i)[0]
+                for i in range(60 // batch_size)
+            ]
         )
 
     np.testing.assert_array_equal(rows(4, seed=0), rows(30, seed=0))  # 30 rows span three epochs at once
@@ -71,12 +77,12 @@ def test_order_does_not_depend_on_batch_size_but_on_the_seed():
 
 @pytest.mark.quick
 def test_order_is_the_same_in_every_version():
-    assert order.permutation(8, seed=0, epoch=0).tolist() == [4, 5, 0, 7, 1, 6, 3, 2]
+    assert order.draw_permutation(8, seed=0, epoch=0).tolist() == [4, 5, 0, 7, 1, 6, 3, 2]
 
 
 @pytest.mark.quick
 def test_a_sweep_covers_each_row_once_and_pads_with_weight_zero():
-    parts = [order.sweep(10, batch_size=4, index=i) for i in range(3)]
+    parts = [order.select_evaluation_rows(10, batch_size=4, index=i) for i in range(3)]
     rows, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
     assert weight.tolist() == [1] * 10 + [0] * 2 and weight.dtype == np.float32
     assert rows.tolist() == [*range(10), 0, 0]
@@ -85,8 +91,8 @@ def test_a_sweep_covers_each_row_once_and_pads_with_weight_zero():
 # ------------------------------------------------------------------------------------------------ augmentation
 def test_crops_keep_inside_the_image_and_within_area_and_aspect():
     for number in range(500):
-        left, top, right, bottom = augment.crop(
-            augment.generator(0, number), width=120, height=90, area=(0.08, 1.0), aspect=(3 / 4, 4 / 3)
+        left, top, right, bottom = augment.draw_crop_box(
+            augment.make_generator(0, number), width=120, height=90, area=(0.08, 1.0), aspect=(3 / 4, 4 / 3)
         )
         wide, tall = right - left, bottom - top
         assert 0 <= left < right <= 120 and 0 <= top < bottom <= 90
@@ -95,17 +101,21 @@ def test_crops_keep_inside_the_image_and_within_area_and_aspect():
 
 
 def test_an_image_too_long_for_any_crop_gives_its_middle():
-    box = augment.crop(augment.generator(0, 0), width=1000, height=10, area=(0.9, 1.0), aspect=(3 / 4, 4 / 3))
+    box = augment.draw_crop_box(
+        augment.make_generator(0, 0), width=1000, height=10, area=(0.9, 1.0), aspect=(3 / 4, 4 / 3)
+    )
     assert box == (493, 0, 506, 10)  # 10 × 4/3 is 13 pixels wide
-    box = augment.crop(augment.generator(0, 0), width=10, height=1000, area=(0.9, 1.0), aspect=(3 / 4, 4 / 3))
+    box = augment.draw_crop_box(
+        augment.make_generator(0, 0), width=10, height=1000, area=(0.9, 1.0), aspect=(3 / 4, 4 / 3)
+    )
     assert box == (0, 493, 10, 506)
 
 
 @pytest.mark.quick
 def test_flips_have_even_odds_and_belong_to_the_sample():
-    flips = [augment.flip(augment.generator(0, number)) for number in range(2000)]
+    flips = [augment.draw_flip(augment.make_generator(0, number)) for number in range(2000)]
     assert 900 < sum(flips) < 1100
-    assert flips != [augment.flip(augment.generator(1, number)) for number in range(2000)]
+    assert flips != [augment.draw_flip(augment.make_generator(1, number)) for number in range(2000)]
 
 
 def test_erasing_zeroes_one_rectangle_of_the_asked_area():
@@ -113,7 +123,7 @@ def test_erasing_zeroes_one_rectangle_of_the_asked_area():
     options = {"area": (0.02, 0.25), "aspect": (0.3, 1.0)}
     shares, shapes_seen = [], Counter()
     for number in range(1000):
-        erased = augment.erase(augment.generator(0, number), image, probability=0.5, **options)
+        erased = augment.erase_rectangle(augment.make_generator(0, number), image, probability=0.5, **options)
         hole = erased == 0
         shares.append(hole.mean())
         if hole.any():
@@ -125,7 +135,7 @@ def test_erasing_zeroes_one_rectangle_of_the_asked_area():
     assert 430 < (shares > 0).sum() < 570
     assert shares[shares > 0].min() > 0.015 and shares.max() < 0.26
     assert 0.7 < shapes_seen[1] / shapes_seen[-1] < 1.4  # upright and lying in even numbers
-    assert augment.erase(augment.generator(0, 0), image, probability=0.0, **options) is image
+    assert augment.erase_rectangle(augment.make_generator(0, 0), image, probability=0.0, **options) is image
 
 
 # ------------------------------------------------------------------------------------------------------ digits
@@ -146,7 +156,7 @@ def test_digits_are_enlarged_as_a_pillow_image_would_be():
 
     flat, _ = load_digits(return_X_y=True)
     images, _ = read(Digits(size=20), "valid", [0])
-    row = order.permutation(1797, seed=0, epoch=0)[0]
+    row = order.draw_permutation(1797, seed=0, epoch=0)[0]
     expected = Image.fromarray(flat[row].reshape(8, 8).astype(np.float32)).resize((20, 20), Image.Resampling.BILINEAR)
     assert (
         np.corrcoef(images[0, 0].ravel(), np.asarray(expected).ravel())[0, 1] > 1 - 1e-6
@@ -165,23 +175,23 @@ def test_shapes_have_balanced_classes_and_splits_of_their_own():
 
 
 def test_a_shape_does_not_depend_on_how_many_are_made_or_in_which_order():
-    together, _ = paint("train", np.arange(200))
+    together, _ = paint_images("train", np.arange(200))
     for row in (0, 57, 199):
-        np.testing.assert_array_equal(paint("train", np.array([row]))[0][0], together[row])
-    np.testing.assert_array_equal(paint("train", np.arange(200)[::-1])[0], together[::-1])
+        np.testing.assert_array_equal(paint_images("train", np.array([row]))[0][0], together[row])
+    np.testing.assert_array_equal(paint_images("train", np.arange(200)[::-1])[0], together[::-1])
     few, many = Shapes(train=20, valid=1), Shapes(train=300, valid=1)  # 300 takes more than one chunk
     np.testing.assert_array_equal(read(few, "train", [7, 19])[0], read(many, "train", [7, 19])[0])
-    beyond = (paint("train", np.array([299]))[0] - np.float32(0.5)) / np.float32(0.35)
+    beyond = (paint_images("train", np.array([299]))[0] - np.float32(0.5)) / np.float32(0.35)
     np.testing.assert_array_equal(read(many, "train", [299])[0], beyond)
 
 
 def test_shapes_are_the_same_in_every_version():
-    images, _ = paint("train", np.array([0, 7, 8191]))
+    images, _ = paint_images("train", np.array([0, 7, 8191]))
     np.testing.assert_allclose(images[:, 1, 24, 24], [0.35329, 0.22661, 0.46759], atol=1e-4)
 
 
 def test_each_texture_has_the_wave_its_name_says():
-    images, labels = paint("train", np.arange(320), noise=0.0, radius=(2.0, 2.0))  # shapes larger than the image
+    images, labels = paint_images("train", np.arange(320), noise=0.0, radius=(2.0, 2.0))  # shapes larger than the image
     waves = 2 * np.pi * np.fft.fftfreq(256)
     for kind, (frequency, direction) in enumerate([(0.5, 0), (0.5, 90), (1.1, 45), (1.1, 135)]):
         for disc in images[(labels // 4 == 0) & (labels % 4 == kind), 0]:
@@ -193,7 +203,7 @@ def test_each_texture_has_the_wave_its_name_says():
 
 
 def test_each_shape_covers_its_area():
-    images, labels = paint("train", np.arange(160), noise=0.0, radius=(0.3, 0.3))
+    images, labels = paint_images("train", np.arange(160), noise=0.0, radius=(0.3, 0.3))
     covered = (images != images[:, :, :1, :1]).any(axis=1).sum(axis=(1, 2)) / (0.3 * 48) ** 2  # no shape has the corner
     triangle, cross = 1.6**2 / 1.9, 2 * 0.6 * 1.9 - 0.6**2
     for kind, area in enumerate([np.pi, 1.6**2, triangle, cross]):
@@ -202,10 +212,10 @@ def test_each_shape_covers_its_area():
 
 def test_difficulty_changes_only_what_it_names():
     rows = np.arange(16)
-    easy, _ = paint("train", rows, noise=0.0)
-    noisy, _ = paint("train", rows, noise=0.2)
+    easy, _ = paint_images("train", rows, noise=0.0)
+    noisy, _ = paint_images("train", rows, noise=0.2)
     assert (noisy - easy).std() == pytest.approx(0.2, rel=0.02)
-    small, _ = paint("train", rows, noise=0.0, radius=(0.1, 0.12))
+    small, _ = paint_images("train", rows, noise=0.0, radius=(0.1, 0.12))
     assert (small != easy).any(axis=1).mean(axis=(1, 2)).max() < 0.7  # the background stays
     identities = {
         Shapes(noise=noise, radius=radius).data.identity for noise in (0.1, 0.2) for radius in ((0.2, 0.3), (0.3, 0.4))

@@ -78,14 +78,14 @@ def test_attention_agrees_with_its_formula(dropped: bool) -> None:
 )
 def test_initial_values(initializer: str, deviation: float, largest: float) -> None:
     spec = Spec((300, 200), initializer)
-    values = _nn.draw(spec, 0, "w")
+    values = _nn.draw_initial_value(spec, 0, "w")
     assert values.dtype == np.float32 and abs(values.std() / deviation - 1) < 0.02 and np.abs(values).max() <= largest
-    assert np.array_equal(_nn.draw(spec, 0, "w", slice(10, 20)), values[10:20])
-    assert not np.array_equal(_nn.draw(spec, 0, "other"), values)
+    assert np.array_equal(_nn.draw_initial_value(spec, 0, "w", slice(10, 20)), values[10:20])
+    assert not np.array_equal(_nn.draw_initial_value(spec, 0, "other"), values)
 
 
 def test_a_large_table_by_the_slice() -> None:
     spec = Spec((3 * _nn.CHUNK + 5, 2), "uniform(1)")
-    whole = _nn.draw(spec, 1, "table")
+    whole = _nn.draw_initial_value(spec, 1, "table")
     part = slice(_nn.CHUNK - 3, 2 * _nn.CHUNK + 4)
-    assert np.array_equal(_nn.draw(spec, 1, "table", part), whole[part])
+    assert np.array_equal(_nn.draw_initial_value(spec, 1, "table", part), whole[part])

@@ -17,7 +17,7 @@ from suite.launch import execution
 from suite.record import record
 from suite.settings import configure
 from suite.tasks import _sparse
-from suite.tasks._sparse import Sparsity, blocked, whole
+from suite.tasks._sparse import Sparsity, assemble_matrix, cut_blocks
 from suite.track import console
 from suite.training import loop
 
@@ -44,17 +44,17 @@ def product(backend: str, x: Any, weight: Any, pattern: Any, slope: Any, kind: s
         leaves = [torch.from_numpy(value).requires_grad_() for value in (x, weight)]
         places = torch.from_numpy(pattern)
         if kind == "blocks":
-            result = half.product(*leaves, places, SHAPE[0])
+            result = half.multiply_blocks(*leaves, places, SHAPE[0])
         else:
-            result = leaves[0] @ half.whole(leaves[1], places, SHAPE).T
+            result = leaves[0] @ half.assemble_matrix(leaves[1], places, SHAPE).T
         gradients = torch.autograd.grad(result, leaves, torch.from_numpy(slope))
         return [value.detach().numpy() for value in (result, *gradients)]
     import jax
 
     def multiply(x: Any, weight: Any) -> Any:
         if kind == "blocks":
-            return half.product(x, weight, pattern, SHAPE[0])
-        return x @ half.whole(weight, pattern, SHAPE).T
+            return half.multiply_blocks(x, weight, pattern, SHAPE[0])
+        return x @ half.assemble_matrix(weight, pattern, SHAPE).T
 
     with jax.enable_x64(True):
         result, back = jax.vjp(multiply, jax.numpy.asarray(x), jax.numpy.asarray(weight))
@@ -70,10 +70,10 @@ def test_a_product_is_that_of_the_whole_matrix(backend: str, block: int, kind: s
     draws, form = np.random.default_rng(block), sparsity(block=block)
     pattern = draws.permutation(form.start(0, "w", SHAPE))
     weight, x = draws.normal(size=(len(pattern), block, block)), draws.normal(size=(5, SHAPE[1]))
-    slope, matrix = draws.normal(size=(5, SHAPE[0])), whole(weight, pattern, SHAPE)
+    slope, matrix = draws.normal(size=(5, SHAPE[0])), assemble_matrix(weight, pattern, SHAPE)
     assert (matrix != 0).sum() == weight.size
     result, by_x, by_weight = product(backend, x, weight, pattern, slope, kind)
-    grid = blocked(slope.T @ x, block).reshape(-1, block, block)
+    grid = cut_blocks(slope.T @ x, block).reshape(-1, block, block)
     for found, expected in ((result, x @ matrix.T), (by_x, slope @ matrix), (by_weight, grid[pattern])):
         assert np.abs(found - expected).max() <= 1e-12
 
@@ -113,7 +113,7 @@ def test_a_move_keeps_the_density_and_takes_the_smallest(pattern: str, growth: s
         if pattern == "balanced":
             assert np.array_equal(new // columns, at // columns), "a block has left its row"
         if growth == "gradient" and pattern == "random":
-            worth = np.abs(blocked(gradient, 4)).sum((2, 3)).reshape(-1)
+            worth = np.abs(cut_blocks(gradient, 4)).sum((2, 3)).reshape(-1)
             rest = np.delete(worth, np.union1d(at, new))
             assert worth[new[moved]].min() > rest.max()
         again = form.move(0, step, "w", SHAPE, weight, at, gradient if growth == "gradient" else None)
@@ -193,7 +193,7 @@ def test_two_processes_hold_the_same_pattern_and_equal_one(backend: str) -> None
         assert np.abs(found[key].astype(np.float64) - value).max() <= 1e-10, key
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@mostly_torch
 def test_the_whole_gradient_is_that_of_the_matrix_with_its_zeros(backend: str) -> None:
     """The dense network with the same matrices has the gradient by which new blocks are chosen."""
     sparse = bert(backend, *DYNAMIC["gradient"], precision="float64")
@@ -211,7 +211,7 @@ def test_the_whole_gradient_is_that_of_the_matrix_with_its_zeros(backend: str) -
     start, initial = weights(dense), sparse.task
     for name, shape in initial.architecture.sparse().items():
         blocks = initial.init(0, f"{name}.weight"), initial.init(0, f"{name}.pattern")
-        start[f"{name}.weight"] = whole(*blocks, shape).astype(np.float64)
+        start[f"{name}.weight"] = assemble_matrix(*blocks, shape).astype(np.float64)
     others = {name: initial.init(0, name).astype(np.float64) for name in start if "encoder" not in name}
     start |= others
     arrays, skeleton = dense.snapshot()
@@ -286,7 +286,7 @@ def test_what_cannot_be_is_refused(option: str, said: str) -> None:
         task.shapes()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["blocks", "dense"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bfloat16_keeps_sums_wide_and_grows_by_gradient(backend: str, execution: str) -> None:

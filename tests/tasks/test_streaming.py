@@ -31,7 +31,7 @@ def images(folder: Path, samples: int) -> None:
 def rows(folder: Path, samples: int) -> None:
     raw = folder / "raw"
     raw.mkdir(parents=True)
-    clicks.write(raw, train=samples, valid=500)
+    clicks.write_splits(raw, train=samples, valid=500)
     criteo.prepare(raw, folder / "made")
     for path in raw.iterdir():
         path.unlink()
@@ -45,7 +45,7 @@ def plasmas(folder: Path, samples: int) -> None:
     both = np.arange(samples) % 2
     starts = np.concatenate([[0], np.cumsum(np.diff(few.starts)[both])])
     values = np.concatenate([few.shot(int(row))[:, : zero.width] for row in both])
-    text.write(folder, "near", Shots("near", values, starts, both == 1, np.arange(samples)), zero, dt=source.dt)
+    text.write_shots(folder, "near", Shots("near", values, starts, both == 1, np.arange(samples)), zero, dt=source.dt)
 
 
 def taken(folder: Path, overrides: list[str]) -> int:

@@ -10,7 +10,7 @@ from engines import gap, weights
 
 from suite.contract import Data, UserError
 from suite.tasks.transformer import Translation
-from suite.tasks.transformer.architecture import EOS, PAD, UNKNOWN, Architecture, positions
+from suite.tasks.transformer.architecture import EOS, PAD, UNKNOWN, Architecture, encode_positions
 from suite.tasks.transformer.grammar import Grammar
 
 BASE = {"vocabulary": 32_000, "depth": 6, "width": 512, "heads": 8, "feed_forward": 2048}
@@ -129,7 +129,7 @@ def test_a_shared_matrix_is_no_one_layers() -> None:
 
 def test_positions_are_the_papers() -> None:
     """PE(pos, 2i) = sin(pos / 10000**(2i / d)), PE(pos, 2i + 1) its cosine."""
-    made = positions(50, 16)
+    made = encode_positions(50, 16)
     assert made[7, 4] == pytest.approx(math.sin(7 / 10000 ** (4 / 16)))
     assert made[7, 5] == pytest.approx(math.cos(7 / 10000 ** (4 / 16)))
 

@@ -9,8 +9,8 @@ import pytest
 
 from suite.tasks.transformer import search
 from suite.tasks.transformer.architecture import BOS, EOS, PAD
-from suite.tasks.transformer.grammar import FORMS, Grammar, lexicon
-from suite.tasks.transformer.metric import bleu, signature
+from suite.tasks.transformer.grammar import FORMS, Grammar, make_lexicon
+from suite.tasks.transformer.metric import bleu, format_signature
 
 
 def table(scores: dict[tuple[int, ...], dict[int, float]], words: int) -> search.Advance:
@@ -35,17 +35,19 @@ GARDEN = {(): {A: 0.6, B: 0.4}, (A,): {A: 0.35, B: 0.33, C: 0.32}, (B,): {C: 0.9
 
 def test_beam_finds_what_greedy_misses() -> None:
     model, start = table(GARDEN, 7), [(), ()]
-    assert search.greedy(start, model, sentences=2, length=4).tolist() == [[A, A, EOS, PAD]] * 2
-    found = search.beam(start, model, sentences=2, length=4, width=2, alpha=0.6)
+    assert search.greedy_search(start, model, sentences=2, length=4).tolist() == [[A, A, EOS, PAD]] * 2
+    found = search.beam_search(start, model, sentences=2, length=4, width=2, alpha=0.6)
     assert found.tolist() == [[B, C, EOS, PAD]] * 2
 
 
 def test_the_length_penalty_prefers_longer_sentences() -> None:
     """Short: log 0.5; long: log 0.45. Wu et al. 2016, eq. 14: ((5 + n) / 6)**α."""
     model = table({(): {EOS: 0.5, A: 0.49}, (A,): {B: 0.95, C: 0.05}}, 7)
-    plain = search.beam([()], model, sentences=1, length=5, width=2, alpha=0.0)
+    plain = search.beam_search([()], model, sentences=1, length=5, width=2, alpha=0.0)
     assert plain.tolist() == [[EOS, PAD, PAD, PAD, PAD]]
-    assert search.beam([()], model, sentences=1, length=5, width=2, alpha=0.6).tolist() == [[A, B, EOS, PAD, PAD]]
+    assert search.beam_search([()], model, sentences=1, length=5, width=2, alpha=0.6).tolist() == [
+        [A, B, EOS, PAD, PAD]
+    ]
     assert search.length_penalty(1, 0.6) == 1.0 and search.length_penalty(7, 1.0) == 2.0
 
 
@@ -66,8 +68,8 @@ def starts(numbers: range) -> list[tuple[int, ...]]:
 
 def test_beam_of_one_is_greedy() -> None:
     for seed in range(5):
-        one = search.greedy(starts(range(8)), noise(9, seed), sentences=8, length=12)
-        other = search.beam(starts(range(8)), noise(9, seed), sentences=8, length=12, width=1, alpha=0.6)
+        one = search.greedy_search(starts(range(8)), noise(9, seed), sentences=8, length=12)
+        other = search.beam_search(starts(range(8)), noise(9, seed), sentences=8, length=12, width=1, alpha=0.6)
         assert np.array_equal(one, other) and (one == EOS).any() and not (one == EOS).any(1).all()
 
 
@@ -90,21 +92,21 @@ def test_a_wide_beam_is_exhaustive(seed: int) -> None:
         return scores - 3.0 * (np.arange(words) == EOS) * (arguments[3] < 3), state
 
     best = max(spell([(0,)], [], 0.0))[1]
-    found = search.beam([(0,)], reluctant, sentences=1, length=4, width=150, alpha=0.6)[0]
+    found = search.beam_search([(0,)], reluctant, sentences=1, length=4, width=150, alpha=0.6)[0]
     assert len(best) == 4 and found.tolist() == best
 
 
 def test_a_sentence_is_searched_alone() -> None:
     for width in (1, 3):
         options = {"length": 12, "width": width, "alpha": 0.6}
-        whole = search.beam(starts(range(6)), noise(9, 1), sentences=6, **options)
-        parts = [search.beam([(n,)], noise(9, 1), sentences=1, **options) for n in range(6)]
+        whole = search.beam_search(starts(range(6)), noise(9, 1), sentences=6, **options)
+        parts = [search.beam_search([(n,)], noise(9, 1), sentences=1, **options) for n in range(6)]
         assert np.array_equal(whole, np.concatenate(parts))
 
 
 def translate(text: str) -> str:
     """The grammar's rules once more, one sentence at a time, from the lexicon."""
-    lex, words = lexicon(), text.split()
+    lex, words = make_lexicon(), text.split()
     number = {word: n for n, word in enumerate(lex.words)}
 
     def stem(word: str, kind: str) -> int:
@@ -185,4 +187,4 @@ def test_the_signature_is_sacrebleus_and_stands_in_the_data_note() -> None:
 
     metric = BLEU()
     metric.corpus_score(["a"], [["a"]])
-    assert signature() == str(metric.get_signature()) and signature() in Grammar().data.note
+    assert format_signature() == str(metric.get_signature()) and format_signature() in Grammar().data.note

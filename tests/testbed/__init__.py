@@ -8,8 +8,8 @@ Codecs save time only on slow networks, and the kernel's counters check the ledg
 process was killed, the next test bed, or `python tests/testbed gc`, removes it. Standard library only.
 """
 
-from suite.comm.transport.kernel import sent
+from suite.comm.transport.kernel import count_sent
 from testbed.bed import RankFailed, Testbed, rendezvous
 from testbed.network import gc, missing
 
-__all__ = ["RankFailed", "Testbed", "gc", "missing", "rendezvous", "sent"]
+__all__ = ["RankFailed", "Testbed", "count_sent", "gc", "missing", "rendezvous"]

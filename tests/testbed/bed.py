@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.comm.transport.kernel import INTERFACE, VARIABLE, sent
+from suite.comm.transport.kernel import INTERFACE, VARIABLE, count_sent
 from suite.contract import UserError
 from testbed import network
 
@@ -128,7 +128,7 @@ class Testbed:
 
     def sent(self, host: int) -> int:
         """Bytes that a host's kernel has sent so far."""
-        return sent(network.command("ip", "netns", "exec", self.network.names[host], "cat", "/proc/self/net/dev"))
+        return count_sent(network.command("ip", "netns", "exec", self.network.names[host], "cat", "/proc/self/net/dev"))
 
     # --------------------------------------------------------------------------------------------- running
     def start(self, host: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":

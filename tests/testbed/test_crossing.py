@@ -30,7 +30,7 @@ def said(node: CommSettings, backend: str) -> float:
     where, channel = network.make_network(given), setup.make_channel(node, None)
     world = HOSTS * LOCAL
     entries = channel.topology.traffic("", VALUES, channel=channel, itemsize=4, world=world, locals=LOCAL)
-    return cost.crossing(entries, Place(world, LOCAL), where)
+    return cost.count_crossing(entries, Place(world, LOCAL), where)
 
 
 @pytest.mark.sample(1)

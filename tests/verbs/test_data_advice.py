@@ -65,7 +65,7 @@ def test_the_columns_of_a_table_are_those_that_were_typed(suite: Call, tmp_path:
     options = "task.sources.archive.options"
     words = ["data", "frnn", "--from", "shots", "--check", f"{options}.signals=[ip]", "task.variant=0d"]
     code, text = suite(*words)
-    assert code == 2 and f"no column shot; type {options}.columns.NAME=COLUMN" in text
+    assert code == 2 and f"no column shot; set {options}.columns.NAME=COLUMN" in text
     named = [f"{options}.columns.{name}={own}" for name, own in (("shot", "number"), ("time", "seconds"))]
     few = [f"{options}.shortest=0", f"{options}.dt=0.01", f"{options}.cache_dir={tmp_path / 'cache'}"]
     code, text = suite(*words, *named, f"{options}.columns.label=ends", *few)

@@ -7,7 +7,7 @@ same bytes, so all ranks hold the same bits afterwards.
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoder, Handle, Transport, Value
 from suite.comm.exchange import gather_rows, scatter_rows
-from suite.comm.transport import Entry, entry
+from suite.comm.transport import Entry, make_entry
 
 SUMMARY = "all-to-all of encoded chunks, sum in rank order, all-gather of the means"
 CITATION = "Seide et al. 2014, doi:10.21437/Interspeech.2014-274, section 4"
@@ -24,5 +24,5 @@ def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
     """Return what `mean` sends."""
     payloads = channel.payloads(-(-count // world), itemsize)
-    scatter = [entry("all_to_all", f"{name}/scatter", "", world * payload, world, level) for payload in payloads]
-    return scatter + [entry("all_gather", f"{name}/gather", "", payload, world, level) for payload in payloads]
+    scatter = [make_entry("all_to_all", f"{name}/scatter", "", world * payload, world, level) for payload in payloads]
+    return scatter + [make_entry("all_gather", f"{name}/gather", "", payload, world, level) for payload in payloads]

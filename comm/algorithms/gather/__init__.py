@@ -5,7 +5,7 @@ Values are encoded once, whatever the number of ranks; the bytes grow with it.
 
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoder, Handle, Transport, Value
-from suite.comm.transport import Entry, entry
+from suite.comm.transport import Entry, make_entry
 
 SUMMARY = "all-gather of the encoded arrays, sum in rank order"
 CITATION = "Xu et al. 2021, arXiv:2103.00543 (GRACE), section 4"
@@ -20,4 +20,4 @@ def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
     """Return what `mean` sends."""
-    return [entry("all_gather", name, "", payload, world, level) for payload in channel.payloads(count, itemsize)]
+    return [make_entry("all_gather", name, "", payload, world, level) for payload in channel.payloads(count, itemsize)]

@@ -5,7 +5,7 @@ In which order the network adds is its own affair. The sum is taken before the d
 
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoder, Handle, Transport, Value
-from suite.comm.transport import Entry, entry
+from suite.comm.transport import Entry, make_entry
 
 SUMMARY = "the backend's all-reduce"
 CITATION = ""
@@ -20,4 +20,4 @@ def mean(name: str, values: Value, *, encoder: Encoder[Value, Handle], transport
 
 def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: int, level: str) -> list[Entry]:
     """Return what `mean` sends: all in one, which the network cuts as it likes."""
-    return [entry("all_reduce", name, "", channel.codec.nbytes(count, itemsize), world, level)]
+    return [make_entry("all_reduce", name, "", channel.codec.nbytes(count, itemsize), world, level)]

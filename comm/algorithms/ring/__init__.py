@@ -7,7 +7,7 @@ grows with the number of hops, which is why this algorithm is here: it is what l
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoder, Handle, Transport, Value
 from suite.comm.exchange import gather_rows
-from suite.comm.transport import Entry, entry
+from suite.comm.transport import Entry, make_entry
 
 SUMMARY = "ring that decodes, adds and encodes at every hop"
 CITATION = "Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002"
@@ -31,8 +31,8 @@ def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: in
     """Return what `mean` sends."""
     payloads = channel.payloads(-(-count // world), itemsize)
     hops = [
-        entry("shift", f"{name}/hop{hop}", "", payload, world, level)
+        make_entry("shift", f"{name}/hop{hop}", "", payload, world, level)
         for hop in range(world - 1)
         for payload in payloads
     ]
-    return hops + [entry("all_gather", f"{name}/gather", "", payload, world, level) for payload in payloads]
+    return hops + [make_entry("all_gather", f"{name}/gather", "", payload, world, level) for payload in payloads]

@@ -7,17 +7,17 @@ import math
 from typing import Any
 
 
-def group(bits: int) -> int:
+def count_words(bits: int) -> int:
     """How many words of so many bits fill whole bytes."""
     return 8 // math.gcd(bits, 8)
 
 
-def pack(xp: Any, words: Any, bits: int) -> Any:
-    """uint8 words below 2**bits, a multiple of `group(bits)` of them, to bytes; `xp` has `stack`."""
-    columns = words.reshape(-1, group(bits))
+def pack_bits(xp: Any, words: Any, bits: int) -> Any:
+    """uint8 words below 2**bits, a multiple of `count_words(bits)` of them, to bytes; `xp` has `stack`."""
+    columns = words.reshape(-1, count_words(bits))
     joined = []
-    for byte in range(bits * group(bits) // 8):
-        shifts = [number * bits - 8 * byte for number in range(group(bits))]
+    for byte in range(bits * count_words(bits) // 8):
+        shifts = [number * bits - 8 * byte for number in range(count_words(bits))]
         parts = [
             columns[:, number] << shift if shift >= 0 else columns[:, number] >> -shift
             for number, shift in enumerate(shifts)
@@ -30,11 +30,11 @@ def pack(xp: Any, words: Any, bits: int) -> Any:
     return xp.stack(joined, 1).reshape(-1)
 
 
-def unpack(xp: Any, packed: Any, bits: int) -> Any:
-    """Invert `pack`."""
-    columns = packed.reshape(-1, bits * group(bits) // 8)
+def unpack_bits(xp: Any, packed: Any, bits: int) -> Any:
+    """Invert `pack_bits`."""
+    columns = packed.reshape(-1, bits * count_words(bits) // 8)
     words = []
-    for number in range(group(bits)):
+    for number in range(count_words(bits)):
         byte, shift = divmod(number * bits, 8)
         word = columns[:, byte] >> shift
         if shift + bits > 8:

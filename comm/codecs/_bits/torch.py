@@ -9,15 +9,15 @@ from suite.comm.codecs import _bits
 from suite.comm.codecs._parts.torch import by_parts
 
 
-def room(like: Tensor, bits: int) -> Tensor:
+def allocate_words(like: Tensor, bits: int) -> Tensor:
     """An array for the words of (n,) values in whole groups, (groups, group); words beyond the values are zero."""
-    group = _bits.group(bits)
+    group = _bits.count_words(bits)
     words = like.new_empty(-(-len(like) // group) * group, dtype=torch.uint8)
     words[len(like) :] = 0
     return words.view(-1, group)
 
 
-def pack(packed: Tensor, words: Tensor) -> None:
+def pack_bits(packed: Tensor, words: Tensor) -> None:
     """(groups, group) words to the bytes of a payload."""
     by_parts(_pack, packed.view(len(words), -1), words)
 
@@ -26,7 +26,7 @@ def _pack(packed: Tensor, words: Tensor) -> None:
     """Pairs of words to one and pairs of these to one, where that comes out."""
     bits = 8 * packed.shape[1] // words.shape[1]
     if 8 % bits:
-        packed.copy_(_bits.pack(torch, words, bits).view(packed.shape))
+        packed.copy_(_bits.pack_bits(torch, words, bits).view(packed.shape))
         return
     while bits < 8:
         pairs = words.view(-1).view(torch.int16)
@@ -34,19 +34,19 @@ def _pack(packed: Tensor, words: Tensor) -> None:
     packed.copy_(words.view(packed.shape))
 
 
-def meanings(table: Tensor, bits: int) -> Tensor:
+def expand_table(table: Tensor, bits: int) -> Tensor:
     """Return the table entries of the words in each byte, (256, 8 / bits)."""
     every = torch.arange(256, dtype=torch.uint8, device=table.device)
-    return table[_bits.unpack(torch, every, bits).int()].view(256, -1)
+    return table[_bits.unpack_bits(torch, every, bits).int()].view(256, -1)
 
 
-def read(packed: Tensor, table: Tensor, bits: int, count: int) -> Tensor:
+def read_entries(packed: Tensor, table: Tensor, bits: int, count: int) -> Tensor:
     """Read the entries of the (2**bits,) table that `count` packed words name."""
     if 8 % bits:
-        whole = bits * _bits.group(bits) // 8
-        packed = _bits.unpack(torch, functional.pad(packed, (0, -len(packed) % whole)), bits)
+        whole = bits * _bits.count_words(bits) // 8
+        packed = _bits.unpack_bits(torch, functional.pad(packed, (0, -len(packed) % whole)), bits)
     elif bits < 8:
-        table = meanings(table, bits)
+        table = expand_table(table, bits)
     values = table.new_empty(len(packed), *table.shape[1:])
     by_parts(_look_up, values, packed, constants=(table,))
     return values.view(-1)[:count]

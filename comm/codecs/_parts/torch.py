@@ -45,7 +45,7 @@ def _compiled(kernel: Callable[..., None]) -> Any:
     return torch.compile(kernel, dynamic=True, fullgraph=True)
 
 
-def largest(values: Tensor) -> Tensor:
+def find_largest(values: Tensor) -> Tensor:
     """Bits of the largest magnitude of (n,) float32 values, a NaN being above all; 0 of none."""
     if not len(values):
         return values.new_zeros((), dtype=torch.int32)

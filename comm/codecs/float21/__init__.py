@@ -17,7 +17,7 @@ SUMMARY = "1 sign, 8 exponent and 12 mantissa bits, three values in 8 bytes"
 CITATION = "Osawa et al. 2020, arXiv:2002.06015, section 5.2"
 
 
-def words(xp: Any, bits: Any) -> Any:
+def round_bits(xp: Any, bits: Any) -> Any:
     """float32 bits (uint32) to 21-bit words. `xp` is `numpy` or `jax.numpy`."""
     u = xp.uint32
     rounded = (bits + u(0x3FF) + ((bits >> u(11)) & u(1))) >> u(11)
@@ -25,14 +25,14 @@ def words(xp: Any, bits: Any) -> Any:
     return xp.where(nan, (bits >> u(11)) | u(0x800), rounded)
 
 
-def pack(xp: Any, a: Any, b: Any, c: Any) -> tuple[Any, Any]:
+def pack_thirds(xp: Any, a: Any, b: Any, c: Any) -> tuple[Any, Any]:
     """Three arrays of 21-bit words to two arrays of 32-bit words; `<<` drops the bits of `b` that do not fit."""
     u = xp.uint32
     return a | (b << u(21)), (b >> u(11)) | (c << u(10))
 
 
-def unpack(xp: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Invert `pack`; each word is shifted to the upper bits, as in a float32."""
+def unpack_thirds(xp: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    """Invert `pack_thirds`; each word is shifted to the upper bits, as in a float32."""
     u = xp.uint32
     upper = u(0xFFFFF800)
     return low << u(11), ((low >> u(10)) | (high << u(22))) & upper, (high << u(1)) & upper
@@ -54,13 +54,13 @@ class Float21(Codec):
 
     def encode(self, values: np.ndarray, draw: Draw | None = None) -> np.ndarray:
         """(n,) values to their payload."""
-        rounded = words(np, np.ascontiguousarray(values, np.float32).view(np.uint32))
+        rounded = round_bits(np, np.ascontiguousarray(values, np.float32).view(np.uint32))
         thirds = np.split(np.pad(rounded, (0, -len(rounded) % 3)), 3)
-        return np.concatenate(pack(np, *thirds)).astype("<u4").view(np.uint8)
+        return np.concatenate(pack_thirds(np, *thirds)).astype("<u4").view(np.uint8)
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
         """Decode the payload to values."""
-        bits = unpack(np, *np.split(payload.view("<u4").astype(np.uint32), 2))
+        bits = unpack_thirds(np, *np.split(payload.view("<u4").astype(np.uint32), 2))
         return np.concatenate(bits)[: len(like)].view(np.float32).astype(like.dtype)
 
 

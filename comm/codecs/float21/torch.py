@@ -20,18 +20,18 @@ class Float21(float21.Float21):
         parts = [bits[part * third : (part + 1) * third] for part in range(3)]
         filled = [part if len(part) == third else functional.pad(part, (0, third - len(part))) for part in parts]
         words = bits.new_empty(2, third)
-        by_parts(pack, *words, *filled, compiles=self.compiles)
+        by_parts(pack_thirds, *words, *filled, compiles=self.compiles)
         return words.view(-1).view(torch.uint8)
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """Decode the payload to values."""
         words = payload.view(torch.int32).view(2, -1)
         bits = words.new_empty(3, words.shape[1])
-        by_parts(unpack, *bits, *words, compiles=self.compiles)
+        by_parts(unpack_thirds, *bits, *words, compiles=self.compiles)
         return bits.view(-1).view(torch.float32)[: len(like)].to(like.dtype)
 
 
-def word(bits: Tensor) -> Tensor:
+def round_bits(bits: Tensor) -> Tensor:
     """float32 bits to 21-bit words."""
     rounded = (bits >> 11).bitwise_and_(1).add_(bits).add_(0x3FF).bitwise_right_shift_(11)
     if torch.compiler.is_compiling() or bits.view(torch.float32).amax().isnan():
@@ -40,15 +40,15 @@ def word(bits: Tensor) -> Tensor:
     return rounded.bitwise_and_(WORD)
 
 
-def pack(low: Tensor, high: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
+def pack_thirds(low: Tensor, high: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
     """Three arrays of float32 bits to two of 32-bit words."""
-    second = word(b)
-    torch.bitwise_left_shift(second, 21, out=low).bitwise_or_(word(a))
-    torch.bitwise_left_shift(word(c), 10, out=high).bitwise_or_(second.bitwise_right_shift_(11))
+    second = round_bits(b)
+    torch.bitwise_left_shift(second, 21, out=low).bitwise_or_(round_bits(a))
+    torch.bitwise_left_shift(round_bits(c), 10, out=high).bitwise_or_(second.bitwise_right_shift_(11))
 
 
-def unpack(a: Tensor, b: Tensor, c: Tensor, low: Tensor, high: Tensor) -> None:
-    """Invert `pack`: words where float32 has their bits."""
+def unpack_thirds(a: Tensor, b: Tensor, c: Tensor, low: Tensor, high: Tensor) -> None:
+    """Invert `pack_thirds`: words where float32 has their bits."""
     torch.bitwise_left_shift(low, 11, out=a)
     torch.bitwise_right_shift(low, 10, out=b).bitwise_and_(WORD << 1).bitwise_or_(high << 22).bitwise_and_(UPPER)
     torch.bitwise_left_shift(high, 1, out=c).bitwise_and_(UPPER)

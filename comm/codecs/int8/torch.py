@@ -28,7 +28,7 @@ class Int8(int8.Int8):
         head = 4 * self.blocks(len(like))
         scales, numbers = payload[:head].clone().view(torch.float32), payload[head:].view(torch.int8)
         values = scales.new_empty(len(scales), self.block)
-        by_parts(read, values, self._rows(numbers), scales, compiles=self.compiles)
+        by_parts(scale_numbers, values, self._rows(numbers), scales, compiles=self.compiles)
         return values.view(-1)[: len(like)].to(like.dtype)
 
     def write(self, scales: Tensor, numbers: Tensor, rows: Tensor, draws: Tensor | None = None) -> None:
@@ -46,7 +46,7 @@ class Int8(int8.Int8):
         return functional.pad(values, (0, -len(values) % self.block)).view(-1, self.block)
 
 
-def read(values: Tensor, rows: Tensor, scales: Tensor) -> None:
+def scale_numbers(values: Tensor, rows: Tensor, scales: Tensor) -> None:
     """(k, block) whole numbers to values."""
     torch.mul(rows, scales[:, None], out=values)
 

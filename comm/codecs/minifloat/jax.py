@@ -5,7 +5,7 @@ from jax import Array, lax
 
 from suite.comm.codecs import minifloat
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._fold import fold
+from suite.comm.codecs._fold import fold_values
 
 
 class MiniFloat(minifloat.MiniFloat):
@@ -17,7 +17,7 @@ class MiniFloat(minifloat.MiniFloat):
         power = jnp.zeros((), jnp.int32)
         if self.header:
             nonempty = values if values.size else jnp.zeros(1, jnp.float32)
-            largest = fold(jnp, nonempty, jnp.maximum, lambda part: self.finite(jnp, part.view(jnp.int32)))
+            largest = fold_values(jnp, nonempty, jnp.maximum, lambda part: self.finite(jnp, part.view(jnp.int32)))
             power = self.power(jnp, largest)
         kind = jnp.dtype(f"uint{8 * self.width}")
         words = self.words(jnp, values.view(jnp.int32), power).astype(kind)

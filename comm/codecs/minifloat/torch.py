@@ -6,7 +6,7 @@ from torch import Tensor
 from suite.comm.codecs import minifloat
 from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._parts.torch import by_parts, largest
+from suite.comm.codecs._parts.torch import by_parts, find_largest
 
 MANY = 2**15  # values from which on a table of the words of all prefixes (see `look_up`) is worth while
 
@@ -21,7 +21,7 @@ class MiniFloat(minifloat.MiniFloat):
         payload = bits.new_empty(self.nbytes(len(values)), dtype=torch.uint8)
         fits = False
         if self.header:
-            most = largest(narrow)
+            most = find_largest(narrow)
             fits = bool(most == self.finite(torch, most))
             if not fits:
                 most = self.finite(torch, bits).amax()
@@ -30,7 +30,7 @@ class MiniFloat(minifloat.MiniFloat):
         words = payload[self.header :].view(self._kind)
         if fits and self._short:  # torch's cast differs only for values that do not fit
             factor = ((127 - power) << 23).view(torch.float32)  # 2 ** -power
-            by_parts(cast, words.view(torch.float8_e5m2), narrow, constants=(factor,))
+            by_parts(cast_values, words.view(torch.float8_e5m2), narrow, constants=(factor,))
         elif self.width == 1 and len(values) >= MANY and not self.compiles:
             prefixes = torch.arange(2 ** (33 - self.rest), dtype=torch.int32, device=values.device)
             table = self.words(torch, ((prefixes >> 1) << self.rest) | (prefixes & 1), power).to(torch.uint8)
@@ -45,11 +45,11 @@ class MiniFloat(minifloat.MiniFloat):
         words = payload[self.header :].view(self._kind)
         if self._short:
             values = words.new_empty(len(words), dtype=torch.float32)
-            by_parts(lengthen, values, words, constants=(scale,))
+            by_parts(widen_words, values, words, constants=(scale,))
             return values.to(like.dtype)
         if self.width == 1:
             all_words = torch.arange(256, dtype=torch.int32, device=payload.device)
-            return in_bytes.read(words, self.values(torch, all_words, scale), 8, len(like)).to(like.dtype)
+            return in_bytes.read_entries(words, self.values(torch, all_words, scale), 8, len(like)).to(like.dtype)
         values = words.new_empty(len(words), dtype=torch.float32)
         by_parts(self.read, values, words, constants=(scale,), compiles=self.compiles)
         return values.to(like.dtype)
@@ -87,12 +87,12 @@ class MiniFloat(minifloat.MiniFloat):
         return torch.uint8 if self.width == 1 else torch.int16
 
 
-def cast(words: Tensor, values: Tensor, factor: Tensor) -> None:
+def cast_values(words: Tensor, values: Tensor, factor: Tensor) -> None:
     """float32 to words of type float8_e5m2."""
     words.copy_(values * factor)
 
 
-def lengthen(values: Tensor, words: Tensor, scale: Tensor) -> None:
+def widen_words(values: Tensor, words: Tensor, scale: Tensor) -> None:
     """High bytes of float16 to float32."""
     values.copy_((words.to(torch.int16) << 8).view(torch.float16)).mul_(scale)
 

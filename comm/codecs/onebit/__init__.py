@@ -15,7 +15,7 @@ import numpy as np
 
 from suite.comm.codecs import _bits
 from suite.comm.codecs._codec import Codec, Draw
-from suite.comm.codecs._fold import fold
+from suite.comm.codecs._fold import fold_values
 
 SUMMARY = "one sign bit per value, and the mean of the values of each sign"
 CITATION = "Seide et al. 2014, doi:10.21437/Interspeech.2014-274, section 3"
@@ -51,11 +51,11 @@ class OneBit(Codec):
         words = np.pad((narrow.view(np.int32) < 0).astype(np.uint8), (0, -len(narrow) % 8))
         above, below = self.sums(np, narrow)
         means = self.means(np, above, below, len(values), words.sum(dtype=np.int32)).astype("<i4").view(np.uint8)
-        return np.concatenate([means, _bits.pack(np, words, 1)])[: self.nbytes(len(values))]
+        return np.concatenate([means, _bits.pack_bits(np, words, 1)])[: self.nbytes(len(values))]
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
         """Decode the payload to values."""
-        means, words = payload[:8].view("<f4"), _bits.unpack(np, payload[8:], 1)[: len(like)]
+        means, words = payload[:8].view("<f4"), _bits.unpack_bits(np, payload[8:], 1)[: len(like)]
         return means[words].astype(like.dtype)
 
     def magnitude(self, xp: Any, values: Any, negative: bool) -> Any:
@@ -67,8 +67,8 @@ class OneBit(Codec):
 
     def sums(self, xp: Any, values: Any) -> tuple[Any, Any]:
         """Sums of the magnitudes of the non-negative and of the negative values; (n,) float32, n at least 1."""
-        above = fold(xp, values, operator.add, lambda part: self.magnitude(xp, part, False))
-        return above, fold(xp, values, operator.add, lambda part: self.magnitude(xp, part, True))
+        above = fold_values(xp, values, operator.add, lambda part: self.magnitude(xp, part, False))
+        return above, fold_values(xp, values, operator.add, lambda part: self.magnitude(xp, part, True))
 
     def means(self, xp: Any, above: Any, below: Any, count: int, negatives: Any) -> Any:
         """Bits of the means, from the sums, of `count` values, `negatives` of them negative; (2,)."""

@@ -6,7 +6,7 @@ from jax import Array, lax
 from suite.comm.codecs import onebit
 from suite.comm.codecs._bits import jax as in_bytes
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._fold import fold
+from suite.comm.codecs._fold import fold_values
 
 
 class OneBit(onebit.OneBit):
@@ -16,15 +16,15 @@ class OneBit(onebit.OneBit):
         """(n,) values to their payload."""
         narrow = values.astype(jnp.float32) if values.size else jnp.zeros(1, jnp.float32)
         words = jnp.pad((narrow.view(jnp.int32) < 0).astype(jnp.uint8), (0, -narrow.size % 8))
-        negatives = fold(jnp, narrow, jnp.add, lambda part: (part.view(jnp.int32) < 0).astype(jnp.int32))
+        negatives = fold_values(jnp, narrow, jnp.add, lambda part: (part.view(jnp.int32) < 0).astype(jnp.int32))
         means = self.means(jnp, *self.sums(jnp, narrow), values.size, negatives)
         means = lax.bitcast_convert_type(means, jnp.uint8).reshape(-1)
-        return jnp.concatenate([means, in_bytes.pack(words, 1)])[: self.nbytes(values.size)]
+        return jnp.concatenate([means, in_bytes.pack_bits(words, 1)])[: self.nbytes(values.size)]
 
     def decode(self, payload: Array, like: Array) -> Array:
         """Decode the payload to values."""
         means = lax.bitcast_convert_type(payload[:8].reshape(2, 4), jnp.float32)
-        words = in_bytes.unpack(payload[8:], 1)[: like.size]
+        words = in_bytes.unpack_bits(payload[8:], 1)[: like.size]
         return jnp.where(words == 1, means[1], means[0]).astype(like.dtype)
 
 

@@ -24,10 +24,10 @@ class OneBit(onebit.OneBit):
         narrow = (values.float() if len(values) else values.new_zeros(1).float()).contiguous()
         payload, whole = narrow.new_empty(8 + -(-len(narrow) // 8), dtype=torch.uint8), len(narrow) // 8
         bits, packed = narrow.view(torch.int32), payload[8:]
-        by_parts(signs, packed[:whole], bits[: 8 * whole].view(-1, 8), compiles=self.compiles)
+        by_parts(pack_signs, packed[:whole], bits[: 8 * whole].view(-1, 8), compiles=self.compiles)
         if rest := len(narrow) % 8:
-            signs(packed[whole:], functional.pad(bits[8 * whole :], (0, 8 - rest))[None])
-        ones = in_bytes.meanings(torch.arange(2, device=narrow.device), 1).sum(1)
+            pack_signs(packed[whole:], functional.pad(bits[8 * whole :], (0, 8 - rest))[None])
+        ones = in_bytes.expand_table(torch.arange(2, device=narrow.device), 1).sum(1)
         negatives = (packed.bincount(minlength=256) * ones).sum()
         means = self.means(torch, *self.sums(torch, narrow), len(values), negatives)
         payload[:8] = means.view(torch.uint8)
@@ -35,26 +35,26 @@ class OneBit(onebit.OneBit):
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """Decode the payload to values."""
-        return in_bytes.read(payload[8:], payload[:8].clone().view(torch.float32), 1, len(like)).to(like.dtype)
+        return in_bytes.read_entries(payload[8:], payload[:8].clone().view(torch.float32), 1, len(like)).to(like.dtype)
 
     def sums(self, xp: Any, values: Tensor) -> tuple[Tensor, Tensor]:
         """Sums of the magnitudes of the positive and of the negative values, in one pass."""
 
         def level(combine: Any, transform: Any, parts: Sequence[Tensor]) -> Tensor:
             if parts[0].ndim > 1:
-                return _fold.level(combine, transform, parts)
+                return _fold.combine_parts(combine, transform, parts)
             totals = parts[0].new_empty(2, len(parts[0]))
             by_parts(add_up, *totals, *parts, compiles=self.compiles and len(parts) == _fold.PARTS)
             return totals
 
-        above, below = _fold.fold(torch, values, operator.add, sides, level)
+        above, below = _fold.fold_values(torch, values, operator.add, split_signs, level)
         return above, below
 
 
 SPECIFICATION = onebit.OneBit()
 
 
-def sides(values: Tensor) -> Tensor:
+def split_signs(values: Tensor) -> Tensor:
     """(k,) values to the magnitudes of both signs, (2, k)."""
     return torch.stack([SPECIFICATION.magnitude(torch, values, negative) for negative in (False, True)])
 
@@ -78,13 +78,13 @@ def _finite(values: Tensor) -> bool:
     return bool(least > -torch.inf) and bool(most < torch.inf)  # a NaN is neither
 
 
-def signs(packed: Tensor, bits: Tensor) -> None:
+def pack_signs(packed: Tensor, bits: Tensor) -> None:
     """float32 bits (k, 8) to a byte for each eight: those of the signs."""
     words = (bits >> 31).to(torch.uint8) & 1
     if torch.compiler.is_compiling():
-        packed.copy_(_bits.pack(torch, words, 1))
+        packed.copy_(_bits.pack_bits(torch, words, 1))
     else:
-        in_bytes.pack(packed, words)
+        in_bytes.pack_bits(packed, words)
 
 
 make = OneBit

@@ -88,15 +88,15 @@ class Table(Codec):
             bits = (values.astype(np.float32) if len(values) else np.zeros(1, np.float32)).view(np.int32)
         table = self.find(bits & MAGNITUDE)
         numbers = np.searchsorted(self.middles(np, table), bits & MAGNITUDE).astype(np.int32)
-        words = np.pad(self.words(bits, numbers).astype(np.uint8), (0, -len(bits) % _bits.group(self.bits)))
-        packed = _bits.pack(np, words, self.bits)
+        words = np.pad(self.words(bits, numbers).astype(np.uint8), (0, -len(bits) % _bits.count_words(self.bits)))
+        packed = _bits.pack_bits(np, words, self.bits)
         return np.concatenate([table.astype("<i4").view(np.uint8), packed])[: self.nbytes(len(values))]
 
     def decode(self, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
         """Decode the payload to values."""
         table, packed = payload[: 4 * self.size].view("<i4").astype(np.int32), payload[4 * self.size :]
-        whole = self.bits * _bits.group(self.bits) // 8
-        words = _bits.unpack(np, np.pad(packed, (0, -len(packed) % whole)), self.bits)[: len(like)]
+        whole = self.bits * _bits.count_words(self.bits) // 8
+        words = _bits.unpack_bits(np, np.pad(packed, (0, -len(packed) % whole)), self.bits)[: len(like)]
         return np.concatenate([table, table | SIGN])[words].view(np.float32).astype(like.dtype)
 
     def find(self, magnitudes: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from torch import Tensor
 from suite.comm.codecs import table
 from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._parts.torch import by_parts, largest
+from suite.comm.codecs._parts.torch import by_parts, find_largest
 
 PREFIX = 15  # last bits of a float32 that are not part of its prefix
 
@@ -19,23 +19,23 @@ class Table(table.Table):
         narrow = values.float() if len(values) else values.new_zeros(1).float()
         bits, head = narrow.view(torch.int32), 4 * self.size
         sample = (bits[:: self.stride(len(bits))] & table.MAGNITUDE).sort().values
-        entries = self.table(torch, largest(narrow), sample)
-        middles, words = self.middles(torch, entries), in_bytes.room(narrow, self.bits)
+        entries = self.table(torch, find_largest(narrow), sample)
+        middles, words = self.middles(torch, entries), in_bytes.allocate_words(narrow, self.bits)
         flat = words.view(-1)[: len(bits)]
         if self.bits <= (5 if self.compiles else 3):
             by_parts(self.compare, flat, bits, constants=(middles,), compiles=self.compiles)
         else:
-            by_parts(self.search, flat, bits, constants=prefixes(middles))
+            by_parts(self.search, flat, bits, constants=index_middles(middles))
         payload = words.new_empty(head + self.bits * words.numel() // 8)
         payload[:head] = entries.view(torch.uint8)
-        in_bytes.pack(payload[head:], words)
+        in_bytes.pack_bits(payload[head:], words)
         return payload[: self.nbytes(len(values))]
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """Decode the payload to values."""
         entries, packed = payload[: 4 * self.size].clone().view(torch.int32), payload[4 * self.size :]
         values = torch.cat([entries, entries | table.SIGN]).view(torch.float32)
-        return in_bytes.read(packed, values, self.bits, len(like)).to(like.dtype)
+        return in_bytes.read_entries(packed, values, self.bits, len(like)).to(like.dtype)
 
     def compare(self, words: Tensor, bits: Tensor, middles: Tensor) -> None:
         """float32 bits to words, by comparison with every middle."""
@@ -45,7 +45,7 @@ class Table(table.Table):
         words.copy_(self.words(bits, numbers))
 
     def search(self, words: Tensor, bits: Tensor, middles: Tensor, below: Tensor | None = None) -> None:
-        """float32 bits to words, by torch's search, or with `below` by a faster one over prefixes (see `prefixes`)."""
+        """float32 bits to words, by torch's search, or with `below` by a faster one (see `index_middles`)."""
         magnitudes = bits & table.MAGNITUDE
         if below is None:
             numbers = torch.bucketize(magnitudes, middles, out_int32=True)
@@ -55,7 +55,7 @@ class Table(table.Table):
         words.copy_(self.words(bits, numbers))
 
 
-def prefixes(middles: Tensor) -> tuple[Tensor, ...]:
+def index_middles(middles: Tensor) -> tuple[Tensor, ...]:
     """Return the constants of `Table.search`.
 
     The first is the middles, then a number above all of them. The second is the number of middles below each prefix, so

@@ -13,7 +13,7 @@ from suite.comm.partition.jax.pipeline import Pipeline
 from suite.comm.partition.jax.processes import agree_on
 from suite.comm.partition.jax.profile import profile_stages
 from suite.comm.partition.jax.stages import Device as JaxDevice
-from suite.comm.partition.jax.tape import Tree, by_path, like
+from suite.comm.partition.jax.tape import Tree, by_path, describe_array
 from suite.comm.partition.jax.trace import Function, Traced, trace_function
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.peers import PeerLost
@@ -143,7 +143,7 @@ def count_samples(inputs: Sequence[Tree]) -> int:
     Raises:
         UserError: if there is none.
     """
-    shapes = [like(leaf).shape for leaf in jax.tree.leaves(tuple(inputs))]
+    shapes = [describe_array(leaf).shape for leaf in jax.tree.leaves(tuple(inputs))]
     if not any(shapes):
         raise UserError("inputs: no array with the samples along axis 0; pass a tuple, for example (ids, mask)")
     return next(shape[0] for shape in shapes if shape)
@@ -167,13 +167,15 @@ def _planned(function: Function, params: Tree, inputs: Sequence[Tree], request: 
 def _traced(function: Function, params: Tree, inputs: Sequence[Tree], size: int) -> Traced:
     """Return the function traced with the first `size` samples of a batch."""
     batch = count_samples(inputs)
-    leaves, structure = jax.tree.flatten(jax.tree.map(like, tuple(inputs)))
+    leaves, structure = jax.tree.flatten(jax.tree.map(describe_array, tuple(inputs)))
     split = [leaf.shape[:1] == (batch,) for leaf in leaves]
     parts = [
         jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype) if halved else leaf
         for leaf, halved in zip(leaves, split, strict=True)
     ]
-    return trace_function(function, jax.tree.map(like, params), jax.tree.unflatten(structure, parts), split=split)
+    return trace_function(
+        function, jax.tree.map(describe_array, params), jax.tree.unflatten(structure, parts), split=split
+    )
 
 
 __all__ = [

@@ -74,7 +74,7 @@ def _listed(names: object) -> str:
 
 
 @jax.jit
-def totals(results: Array) -> tuple[Array, Array]:
+def sum_results(results: Array) -> tuple[Array, Array]:
     """Return the summed loss and the summed weight of a step; the step's loss is their quotient.
 
     Args:
@@ -129,7 +129,7 @@ def run(
             pipeline, own = divmod(number, plan.micro_batches)
             rank = places.peer(Place(pipeline, 0, 0), stage_number, own)
             _accumulate(sums, (stage_number, rank), stage)
-    loss, weight = totals(jnp.stack([chain[-1].results[number] for number in range(count)]))
+    loss, weight = sum_results(jnp.stack([chain[-1].results[number] for number in range(count)]))
     means: Grads = {}
     for number in range(len(chain)):
         group = places.group(number)

@@ -10,7 +10,7 @@ from jax import Array
 from jax.extend.core import JaxprEqn, Literal, Var, jaxprs_in_params
 
 from suite.comm.partition.graph import Parameter
-from suite.comm.partition.jax.tape import Operand, Operation, like, nbytes
+from suite.comm.partition.jax.tape import Operand, Operation, describe_array, nbytes
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
@@ -21,13 +21,13 @@ def count_flops(equation: JaxprEqn) -> float:
     A `scan` counts its body for every iteration, a `while` once, and a `cond` its most expensive branch.
     """
     name = equation.primitive.name
-    size = sum(math.prod(like(atom.aval).shape) for atom in equation.outvars)
+    size = sum(math.prod(describe_array(atom.aval).shape) for atom in equation.outvars)
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
-        shape = like(equation.invars[0].aval).shape
+        shape = describe_array(equation.invars[0].aval).shape
         return 2.0 * size * math.prod(shape[axis] for axis in contracted)
     if name == "conv_general_dilated":
-        kernel = like(equation.invars[1].aval).shape
+        kernel = describe_array(equation.invars[1].aval).shape
         channels = kernel[equation.params["dimension_numbers"].rhs_spec[0]]
         return 2.0 * size * math.prod(kernel) / channels
     bodies = [sum(map(count_flops, body.eqns)) for body in jaxprs_in_params(equation.params)]
@@ -38,7 +38,7 @@ def count_flops(equation: JaxprEqn) -> float:
 
 def operands_of(operation: Operation, shapes: Shapes) -> list[jax.ShapeDtypeStruct]:
     """Return the shapes of an operation's operands."""
-    return [shapes[operand] if isinstance(operand, str) else like(operand) for operand in operation.reads]
+    return [shapes[operand] if isinstance(operand, str) else describe_array(operand) for operand in operation.reads]
 
 
 def sign_equation(operation: Operation, shapes: Shapes, moving: Sequence[int]) -> str:
@@ -114,4 +114,4 @@ class Residuals:
         arrays -= set(jaxpr.invars)
         makes = [number for number, atom in enumerate(results) if not isinstance(atom, Literal) and atom in arrays]
         arrays -= {results[number] for number in makes}
-        return reads, makes, sum(nbytes(like(atom.aval)) for atom in arrays)
+        return reads, makes, sum(nbytes(describe_array(atom.aval)) for atom in arrays)

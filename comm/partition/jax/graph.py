@@ -32,7 +32,7 @@ class Dependencies:
                 if reads & depends:
                     depends.update(operation.makes)
             if reads & self.differentiable and operation.equation.primitive.name != "stop_gradient":
-                self.differentiable |= {name for name in operation.makes if inexact(shapes[name])}
+                self.differentiable |= {name for name in operation.makes if is_inexact(shapes[name])}
 
 
 def name_values(operation: Operation) -> set[str]:
@@ -40,7 +40,7 @@ def name_values(operation: Operation) -> set[str]:
     return {operand for operand in operation.reads if isinstance(operand, str)}
 
 
-def inexact(shape: jax.ShapeDtypeStruct) -> bool:
+def is_inexact(shape: jax.ShapeDtypeStruct) -> bool:
     """Return whether an array can have a gradient."""
     return jnp.issubdtype(shape.dtype, jnp.inexact)
 
@@ -66,7 +66,7 @@ def plan_graph(
         grown: the shapes of values with twice the samples; None if they are unknown: then all values that depend on an
             input with samples count as batched.
     """
-    trainable = {name for name in params if inexact(shapes[name])}
+    trainable = {name for name in params if is_inexact(shapes[name])}
     depends = Dependencies(tape.operations, shapes, split, trainable)
     parameters = {name: Parameter(nbytes(shapes[name]), name in trainable) for name in (*params, *tape.constants)}
 

@@ -25,8 +25,8 @@ from suite.comm.partition.jax.messages import (
     unpack_values,
 )
 from suite.comm.partition.jax.stages import Device
-from suite.comm.partition.peers import PeerLost, met
-from suite.comm.transport import Ledger, entry
+from suite.comm.partition.peers import PeerLost, guard_exchange
+from suite.comm.transport import Ledger, make_entry
 
 AXIS = "pair"
 
@@ -103,7 +103,7 @@ class Links:
             values, shapes = self.encode(list(values)), list_payloads(shapes, coded)
         sends, receives = self._here(sender), self._here(receiver)
         if sender == self.first and shapes:
-            self.ledger.add([entry("shift", item.name, "uint8", count_bytes(shapes), 2)])
+            self.ledger.add([make_entry("shift", item.name, "uint8", count_bytes(shapes), 2)])
         if sends and receives:
             self.coming[item, receiver] = lambda: jax.device_put(list(values), self.devices[receiver])
         elif sends and shapes:
@@ -154,7 +154,7 @@ class Links:
         work: Future[Array] = Future()
         exchange = self._exchange(sender, receiver)
         words = f"{self.describe(peer)} while exchanging {name}"
-        self.queue.put((lambda: met(words, lambda: jax.block_until_ready(exchange(message))), work))
+        self.queue.put((lambda: guard_exchange(words, lambda: jax.block_until_ready(exchange(message))), work))
         return work
 
     def _exchange(self, sender: int, receiver: int) -> Callable[[Array], Array]:

@@ -13,7 +13,7 @@ from jax import Array
 from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.partition.calibration import STEPS, Passes, calibrate_plan, check_steps
-from suite.comm.partition.jax.alone import micro_batch, stage_of, totals
+from suite.comm.partition.jax.alone import micro_batch, stage_of, sum_results
 from suite.comm.partition.jax.links import Item, Links
 from suite.comm.partition.jax.messages import count_bytes
 from suite.comm.partition.jax.processes import gather_values, meet_processes
@@ -24,11 +24,11 @@ from suite.comm.partition.jax.tape import Tree, by_path
 from suite.comm.partition.jax.trace import Traced
 from suite.comm.partition.meetings import meet_ranks
 from suite.comm.partition.orders import Pass
-from suite.comm.partition.peers import met
+from suite.comm.partition.peers import guard_exchange
 from suite.comm.partition.placement import Place, place_passes, ranks_per_host
 from suite.comm.partition.plan import Plan, list_readers
 from suite.comm.partition.timeline import simulate_step
-from suite.comm.transport import Ledger, entry
+from suite.comm.transport import Ledger, make_entry
 from suite.contract import UserError
 
 
@@ -127,7 +127,7 @@ class Pipeline:
                 stage = self.stages[owner]
                 [messages[stage.device]] = self.links.pack([stage.parameters[name] for name in names])
             values = self.links.unpack(self.world.sums(messages)[None], shapes=shapes)
-            self.ledger.add([entry("all_reduce", "weights", "uint8", count_bytes(shapes), self.grid.world)])
+            self.ledger.add([make_entry("all_reduce", "weights", "uint8", count_bytes(shapes), self.grid.world)])
             gathered |= zip(names, values, strict=True)
         return gathered
 
@@ -202,7 +202,7 @@ class Pipeline:
                 else:
                     self._backward(place, event.job.micro_batch)
         self.links.finish()
-        total, weight = met("a rank while exchanging losses", lambda: self._totals(count))
+        total, weight = guard_exchange("a rank while exchanging losses", lambda: self._totals(count))
         self._average(np.float64(weight))
         self.steps += 1
         return total / weight
@@ -310,7 +310,7 @@ class Pipeline:
             for number in list(stage.results):
                 rows[first + number] = stage.results.pop(number)
             results[stage.device] = stage.put(jnp.stack(rows))
-        return jax.block_until_ready(totals(self.world.sum(results)))
+        return jax.block_until_ready(sum_results(self.world.sum(results)))
 
     def _average(self, weight: np.float64) -> None:
         """Set `gradients`: sums over all micro-batches of the step, divided by the summed weight."""
@@ -323,7 +323,7 @@ class Pipeline:
             divisor = weight / len(group)
             shares = {stage.device: divide_values(stage.sums or stage.zeros(), divisor) for stage in mine}
             words = f"a rank of stage {number} while averaging gradients"
-            means = met(words, lambda replicas=replicas, shares=shares: replicas.mean(shares, self.steps))
+            means = guard_exchange(words, lambda replicas=replicas, shares=shares: replicas.mean(shares, self.steps))
             if min(self.stages) in group:
                 self.ledger.add(replicas.entries)
             for stage in mine:

@@ -67,7 +67,9 @@ class Tape:
         operands |= zip(closed.jaxpr.constvars, map(self._constant, closed.consts), strict=True)
 
         def operand(atom: Var | Literal) -> Operand:
-            return np.asarray(atom.val, like(atom.aval).dtype) if isinstance(atom, Literal) else operands[atom]
+            return (
+                np.asarray(atom.val, describe_array(atom.aval).dtype) if isinstance(atom, Literal) else operands[atom]
+            )
 
         for equation in closed.jaxpr.eqns:
             reads = [operand(atom) for atom in equation.invars]
@@ -85,7 +87,7 @@ class Tape:
         count = len(equation.outvars)
         makes = (stem,) if count == 1 else tuple(f"{stem}.{number}" for number in range(count))
         self.operations.append(Operation(equation, tuple(reads), makes, scope))
-        self.shapes |= {name: like(atom.aval) for name, atom in zip(makes, equation.outvars, strict=True)}
+        self.shapes |= {name: describe_array(atom.aval) for name, atom in zip(makes, equation.outvars, strict=True)}
         return makes
 
     def prune(self, results: Sequence[Operand]) -> None:
@@ -102,7 +104,7 @@ class Tape:
         if id(value) not in self.known:
             name = self.known[id(value)] = f"%constant_{len(self.constants)}"
             self.constants[name] = value
-            self.shapes[name] = like(value)
+            self.shapes[name] = describe_array(value)
         return self.known[id(value)]
 
 
@@ -113,7 +115,7 @@ def by_path(tree: Tree, prefix: str = "") -> dict[str, Array]:
     return {prefix + (name or "params"): leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
-def like(value: Any) -> jax.ShapeDtypeStruct:
+def describe_array(value: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and type of an array, a number or an abstract value."""
     shaped = jax.typeof(value) if isinstance(value, int | float | complex) else value
     return jax.ShapeDtypeStruct(shaped.shape, shaped.dtype)

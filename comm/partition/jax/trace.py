@@ -12,7 +12,7 @@ from jax import Array
 
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.jax.graph import plan_graph
-from suite.comm.partition.jax.tape import Operand, Operation, Tape, Tree, by_path, like
+from suite.comm.partition.jax.tape import Operand, Operation, Tape, Tree, by_path, describe_array
 from suite.contract import UserError
 
 Function = Callable[..., Array | tuple[Array, Array]]  # (params, *inputs) to a loss, or to (sum, weight)
@@ -54,8 +54,8 @@ def trace_function(
         UserError: if the function does not return a floating-point scalar that depends on the parameters, or also a
             weight that does not.
     """
-    named = {name: like(leaf) for name, leaf in by_path(params).items()}
-    leaves = {name: like(leaf) for name, leaf in by_path(tuple(inputs), "%inputs/").items()}
+    named = {name: describe_array(leaf) for name, leaf in by_path(params).items()}
+    leaves = {name: describe_array(leaf) for name, leaf in by_path(tuple(inputs), "%inputs/").items()}
     samples = next((leaf.shape[0] for leaf in leaves.values() if leaf.shape), 1)
     if split is None:
         split = [bool(leaf.shape) and leaf.shape[0] == samples for leaf in leaves.values()]

@@ -8,9 +8,9 @@ import numpy as np
 from suite.comm.partition.device import Device
 from suite.comm.partition.orders import Schedule
 from suite.comm.partition.planner.stages import ADAM, Array, Costs, Problem
-from suite.comm.projection.cost import cost
+from suite.comm.projection.cost import compute_cost
 from suite.comm.projection.network import Network, Place
-from suite.comm.transport import entry
+from suite.comm.transport import make_entry
 from suite.contract import UserError
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)  # replicas of a stage that the planner tries, in large pipelines
@@ -100,8 +100,8 @@ def pipeline_problem(table: Costs, request: Request, micro_batches: int, pipelin
             return np.zeros_like(size)
 
         def seconds(payload: int) -> float:
-            item = entry("all_reduce", "gradients", "float32", payload, ranks)
-            return cost(item, Place(ranks, together(ranks)), network).seconds(network)
+            item = make_entry("all_reduce", "gradients", "float32", payload, ranks)
+            return compute_cost(item, Place(ranks, together(ranks)), network).seconds(network)
 
         unit = 2**20
         start = seconds(0)

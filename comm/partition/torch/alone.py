@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from suite.comm.partition.plan import Plan, list_readers
 from suite.comm.partition.torch.rehearsal import rehearse_stage
 from suite.comm.partition.torch.split import split_graph
-from suite.comm.partition.torch.stage import Stage, seeded
+from suite.comm.partition.torch.stage import Stage, seed_state
 from suite.comm.partition.torch.trace import Traced
 from suite.contract import UserError
 
@@ -98,7 +98,7 @@ def run(traced: Traced, plan: Plan, batch: Any, seeds: Sequence[int] = ()) -> St
     count = plan.pipelines * plan.micro_batches
     for number in range(count):
         inputs = micro_batch(traced, batch, number, count)
-        state = seeded(CPU, seeds[number]) if seeds else None
+        state = seed_state(CPU, seeds[number]) if seeds else None
         values: tuple[Tensor, ...] = ()
         for stage in chain:
             values, state = stage.forward(number, inputs, values, state)

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from suite.comm.codecs._codec import Codec
-from suite.comm.partition.peers import met
+from suite.comm.partition.peers import guard_exchange
 from suite.comm.partition.torch.rehearsal import Form
-from suite.comm.transport import Ledger, entry
+from suite.comm.transport import Ledger, make_entry
 
 ALIGNED = 16  # bytes; each tensor of a message starts at a multiple, as views of other types need
 
@@ -134,7 +134,7 @@ class Link:
         if not forms:
             return
         message = pack_values(values, forms, self.codec)
-        self.ledger.add([entry("shift", self.name, "uint8", message.numel(), 2)])
+        self.ledger.add([make_entry("shift", self.name, "uint8", message.numel(), 2)])
         work = self._met(rank, lambda: dist.isend(message, rank, group=self.group))
         self.sending.append((work, message, rank))
 
@@ -145,4 +145,4 @@ class Link:
             self._met(rank, work.wait)
 
     def _met(self, rank: int, wait: Callable[[], Any]) -> Any:
-        return met(f"{self.describe(rank)} while exchanging {self.name}", wait)
+        return guard_exchange(f"{self.describe(rank)} while exchanging {self.name}", wait)

@@ -14,16 +14,16 @@ from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.partition.calibration import STEPS, Passes, calibrate_plan, check_steps
 from suite.comm.partition.orders import Pass
-from suite.comm.partition.peers import met
+from suite.comm.partition.peers import guard_exchange
 from suite.comm.partition.placement import Place
 from suite.comm.partition.plan import Plan, list_readers
 from suite.comm.partition.torch.alone import micro_batch, outputs_of
 from suite.comm.partition.torch.links import Expected, Link
 from suite.comm.partition.torch.profile import wait_for_device
-from suite.comm.partition.torch.rehearsal import Cut, Form, form, rehearse_stage
+from suite.comm.partition.torch.rehearsal import Cut, Form, read_form, rehearse_stage
 from suite.comm.partition.torch.replicas import Replicas
 from suite.comm.partition.torch.split import split_graph
-from suite.comm.partition.torch.stage import Stage, seeded
+from suite.comm.partition.torch.stage import Stage, seed_state
 from suite.comm.partition.torch.trace import Traced
 from suite.comm.transport import Ledger
 from suite.contract import UserError
@@ -108,13 +108,13 @@ class Pipeline:
         tied = [name for name, numbers in shared.items() if stage in numbers[1:]]
         self.stage = Stage(part, self.cut, self.after, plan.stages[stage].recompute, tied, device)
         self.shared = [
-            Shared(name, tuple(numbers), form(parts[numbers[0]].parameters[name].detach()))
+            Shared(name, tuple(numbers), read_form(parts[numbers[0]].parameters[name].detach()))
             for name, numbers in shared.items()
         ]
         first = next((number for number, other in enumerate(parts) if other.random), len(parts))
         self.draws = first <= stage  # whether the generator's state comes along
         self.seeds_here = first == stage
-        self.state_form = form(seeded(device, 0)) if first < stage else None
+        self.state_form = read_form(seed_state(device, 0)) if first < stage else None
         self.sends_state = first <= stage < len(parts) - 1
         if activations and activations.draws:
             raise UserError("activations: the codec rounds at random; pass a codec that rounds to nearest")
@@ -254,7 +254,7 @@ class Pipeline:
             changes[name].copy_(buffer)
         stage.sums, stage.losses, stage.outputs = kept
         gathered: list[Any] = [None] * self.grid.world
-        met("a rank while exchanging times", lambda: dist.all_gather_object(gathered, passes))
+        guard_exchange("a rank while exchanging times", lambda: dist.all_gather_object(gathered, passes))
         return calibrate_plan(self.plan, dict(enumerate(gathered)))
 
     @contextlib.contextmanager
@@ -297,7 +297,7 @@ class Pipeline:
         received: tuple[Tensor, ...] = self.values.receive() if self.place.stage and forms else ()
         state: Tensor | None = None
         if self.seeds_here:
-            state = seeded(self.stage.device, self.seed_of(self.steps, number))
+            state = seed_state(self.stage.device, self.seed_of(self.steps, number))
         elif self.state_form:
             state = received[len(self.cut.values)].cpu()
             received = received[: len(self.cut.values)]
@@ -308,7 +308,7 @@ class Pipeline:
         peer = self.grid.peer(self.place, self.place.stage + 1, own)
         forms, values = self.after.values, list(sent)
         if self.sends_state and state is not None:
-            forms, values = (*forms, form(state)), [*values, state]
+            forms, values = (*forms, read_form(state)), [*values, state]
         self.values.send(peer, values, forms)
 
     def _backward(self, own: int) -> None:
@@ -345,5 +345,5 @@ class Pipeline:
         total = torch.zeros((), dtype=torch.float64, device=self.stage.device)
         for number in sorted(self.stage.losses):
             total += self.stage.losses[number]
-        met("a rank while exchanging losses", lambda: dist.all_reduce(total))
+        guard_exchange("a rank while exchanging losses", lambda: dist.all_reduce(total))
         return total / (self.grid.pipelines * self.grid.micro_batches)

@@ -11,8 +11,8 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from suite.comm.partition.graph import Graph
-from suite.comm.partition.torch.rehearsal import form
-from suite.comm.partition.torch.tape import attribute, changed
+from suite.comm.partition.torch.rehearsal import read_form
+from suite.comm.partition.torch.tape import find_changed, get_attribute
 from suite.comm.partition.torch.trace import Traced
 
 REPEATS = 5  # measurements of each operation; the result is their median
@@ -44,7 +44,7 @@ def _like(traced: Traced, node: fx.Node) -> Any:
     """A tensor like the one that a node gives, or the submodule that it names."""
     if node.name in traced.fakes:
         return traced.fakes[node.name]
-    return attribute(traced.module, str(node.target)) if node.op == "get_attr" else None
+    return get_attribute(traced.module, str(node.target)) if node.op == "get_attr" else None
 
 
 def _signature(traced: Traced, call: fx.Node) -> str:
@@ -52,7 +52,7 @@ def _signature(traced: Traced, call: fx.Node) -> str:
 
     def described(node: fx.Node) -> Any:
         like = _like(traced, node)
-        return str(form(like)) if isinstance(like, Tensor) else node.name
+        return str(read_form(like)) if isinstance(like, Tensor) else node.name
 
     arguments = fx.map_arg((call.args, call.kwargs), described)
     return f"{call.target} {arguments}"
@@ -68,7 +68,7 @@ def _measured(traced: Traced, call: fx.Node, device: torch.device) -> tuple[floa
     args, kwargs = fx.map_arg((call.args, call.kwargs), made)
     target = call.target
     assert callable(target)
-    if changed(call) is not None:  # torch changes no leaf in place; the backward pass is taken to be as long
+    if find_changed(call) is not None:  # torch changes no leaf in place; the backward pass is taken to be as long
         with torch.no_grad():
             forward = _timed(lambda: target(*args, **kwargs), device)
         return forward, forward * any(leaf.requires_grad for leaf in _tensors((args, kwargs)))

@@ -46,7 +46,7 @@ class Form:
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
 
-def form(tensor: Tensor) -> Form:
+def read_form(tensor: Tensor) -> Form:
     """Return the form of a tensor."""
     return Form(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.requires_grad)
 
@@ -80,7 +80,7 @@ def find_gradients(roots: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequen
 def rehearse_stage(traced: Traced, parts: Sequence[Part], device: torch.device | str) -> list[Cut]:
     """Return what each stage receives and returns; nothing for the first stage."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
-        inputs = {name: form(traced.fakes[name]).empty(device) for name in traced.graph.inputs}
+        inputs = {name: read_form(traced.fakes[name]).empty(device) for name in traced.graph.inputs}
         chain = _forward(parts, inputs)
         return _backward(parts, chain)
 
@@ -92,8 +92,8 @@ def _forward(
     chain = []
     sent: tuple[Tensor, ...] = ()
     for part in parts:
-        received = tuple(form(value).empty(value.device).requires_grad_(value.requires_grad) for value in sent)
-        changing = {target: form(buffer).empty(buffer.device) for target, buffer in part.changes.items()}
+        received = tuple(read_form(value).empty(value.device).requires_grad_(value.requires_grad) for value in sent)
+        changing = {target: read_form(buffer).empty(buffer.device) for target, buffer in part.changes.items()}
         sent = part(*(inputs[name] for name in part.inputs), *received, changing=changing)
         chain.append((received, sent))
     return chain
@@ -112,5 +112,5 @@ def _backward(parts: Sequence[Part], chain: list[tuple[tuple[Tensor, ...], tuple
         wanted = [value for value in received if value.requires_grad]
         grads = dict(zip(map(id, wanted), find_gradients(roots, wanted), strict=True))
         returned = [grads.get(id(value)) for value in received]
-        cuts.append(Cut(tuple(map(form, received)), tuple(None if g is None else form(g) for g in returned)))
+        cuts.append(Cut(tuple(map(read_form, received)), tuple(None if g is None else read_form(g) for g in returned)))
     return cuts[::-1]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, fx
 
-from suite.comm.partition.torch.tape import attribute, changed, layer, root
+from suite.comm.partition.torch.tape import find_changed, find_layer, find_root, get_attribute
 from suite.contract import UserError
 
 # what torch.export makes of contexts in `forward`; a stage has no operators inside of operators
@@ -25,7 +25,7 @@ def reject_operations(module: fx.GraphModule) -> None:
     for node in module.graph.nodes:
         cause = _cause(module, node) if node.op == "call_function" else None
         if cause:
-            raise UserError(f"the model cannot be cut: {layer(node)} {cause}")
+            raise UserError(f"the model cannot be cut: {find_layer(node)} {cause}")
 
 
 def _cause(module: fx.GraphModule, node: fx.Node) -> str | None:
@@ -36,13 +36,13 @@ def _cause(module: fx.GraphModule, node: fx.Node) -> str | None:
     if schema is None or not schema.is_mutable:
         return None
     written = [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
-    target = changed(node)
+    target = find_changed(node)
     given = [name for name in written if name in node.kwargs]
     if target is None or len(written) > 1 or given:
         return f"changes values by {node.target}; write it in place on one tensor, such as value.add_(...)"
-    owner = root(target)
+    owner = find_root(target)
     if owner.op == "get_attr":
-        value = attribute(module, str(owner.target))
+        value = get_attribute(module, str(owner.target))
         if isinstance(value, Tensor) and value.requires_grad:
             return f"changes the parameter {str(owner.target).removeprefix('model.')} in place, as max_norm does"
     return None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.comm.channel import REST, Channels
-from suite.comm.partition.peers import met
+from suite.comm.partition.peers import guard_exchange
 from suite.comm.partition.placement import Grid, ranks_per_host
 from suite.comm.reduce.torch import Reduce
 from suite.comm.schedules._base.torch import Schedule
@@ -94,14 +94,14 @@ class Replicas:
         if not sums:
             return {}
         mean = self.schedule.mean if self.schedule else self._exact
-        return met(self._words, lambda: mean(sums, weight))
+        return guard_exchange(self._words, lambda: mean(sums, weight))
 
     @torch.no_grad()
     def exchange(self, names: Sequence[str]) -> None:
         """Average some parameters as if they were gradients, and discard the result, to measure its time."""
         if schedule := self.schedule:
             values = {name: self.named[name].detach() for name in names}
-            met(self._words, lambda: schedule.reduce.mean(schedule.name, values, gradients=True))
+            guard_exchange(self._words, lambda: schedule.reduce.mean(schedule.name, values, gradients=True))
 
     @torch.no_grad()
     def code(self, names: Sequence[str]) -> None:

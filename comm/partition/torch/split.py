@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from suite.comm.partition.plan import Plan
-from suite.comm.partition.torch.tape import attribute, results
+from suite.comm.partition.torch.tape import find_results, get_attribute
 from suite.comm.partition.torch.trace import Traced
 
 
@@ -71,12 +71,12 @@ def _part(traced: Traced, nodes: Sequence[int], receives: tuple[str, ...], sends
 
     for call in calls:
         copies[call.name] = graph.node_copy(call, copied)
-        for item in results(call):
+        for item in find_results(call):
             if item is not call:
                 copies[item.name] = graph.node_copy(item, copied)
     graph.output(tuple(copies[name] for name in sends))
     module = fx.GraphModule(traced.module, graph)
-    tensors = {name: attribute(module, target) for target, name in targets.items()}
+    tensors = {name: get_attribute(module, target) for target, name in targets.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     changes = {name for index in nodes for name in traced.graph.nodes[index].changes}
     return Part(

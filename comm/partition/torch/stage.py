@@ -95,7 +95,7 @@ class Stage:
         received = tuple(value.detach().requires_grad_(form.requires_grad) for value, form in leaves)
         before = {target: buffer.clone() for target, buffer in self.part.changes.items()}
         changing = {target: buffer.clone() for target, buffer in before.items()}  # the graph may keep them unchanged
-        with torch.enable_grad(), generator(self.device, state) as drawn:
+        with torch.enable_grad(), use_generator(self.device, state) as drawn:
             sent = self.part(*values, *received, changing=changing)
             state_after = drawn()
         for target, buffer in changing.items():
@@ -145,17 +145,17 @@ class Stage:
 
     def _again(self, held: Held) -> tuple[Tensor, ...]:
         """Repeat a forward pass with the buffers and random numbers that it had."""
-        with torch.enable_grad(), generator(self.device, held.state):
+        with torch.enable_grad(), use_generator(self.device, held.state):
             return self.part(*held.inputs, *held.received, changing=held.buffers)
 
 
-def seeded(device: torch.device, seed: int) -> Tensor:
+def seed_state(device: torch.device, seed: int) -> Tensor:
     """Return the state of a device's random number generator after `torch.manual_seed(seed)`."""
     return torch.Generator(device).manual_seed(seed).get_state()
 
 
 @contextlib.contextmanager
-def generator(device: torch.device, state: Tensor | None) -> Iterator[Callable[[], Tensor | None]]:
+def use_generator(device: torch.device, state: Tensor | None) -> Iterator[Callable[[], Tensor | None]]:
     """Use this state of the device's default generator inside the context; afterwards, restore its own.
 
     Yields a function that returns the state at that moment; None if `state` is None.

@@ -49,7 +49,7 @@ class Tape(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one node and note its cost."""
-        if n.op == "get_attr" and isinstance(attribute(self.program, str(n.target)), Tensor):
+        if n.op == "get_attr" and isinstance(get_attribute(self.program, str(n.target)), Tensor):
             return self._parameter(str(n.target))
         if n.op != "call_function":
             return self._noted(n, super().run_node(n))
@@ -72,7 +72,7 @@ class Tape(fx.Interpreter):
         """Return the fake of a parameter or buffer; tied ones are one tensor."""
         name = self.names[target]
         if name not in self._parameters:
-            real = attribute(self.program, target)
+            real = get_attribute(self.program, target)
             self._parameters[name] = self._fake(real)
             self._kept.add(_storage(self._parameters[name]))
         return self._parameters[name]
@@ -108,7 +108,7 @@ class Tape(fx.Interpreter):
         values = {name: Value(_nbytes(self.fakes[name])) for name in inputs if name in self.fakes}
         batched = set(values)
         roots = self._roots()
-        moved = {roots[changed_node] for node in self.calls if (changed_node := changed(node)) is not None}
+        moved = {roots[changed_node] for node in self.calls if (changed_node := find_changed(node)) is not None}
         parameters = {name: Parameter(_nbytes(p), p.requires_grad) for name, p in self._parameters.items()}
         parameters |= {_tie(root): Parameter(0, False) for root in moved if root.op != "get_attr"}
         nodes = []
@@ -138,15 +138,15 @@ class Tape(fx.Interpreter):
         inputs = [node.name for node in reads if node.op != "get_attr" and node.name in self.fakes]
         parameters = [self.names[str(node.target)] for node in reads if node.op == "get_attr"]
         ties = [self._buffer(roots[node]) for node in (call, *reads) if roots[node] in moved]
-        target = changed(call)
+        target = find_changed(call)
         statistics = [self.names[str(node.target)] for node in _running(call) if node.op == "get_attr"]
-        outputs = [node.name for node in results(call) if node.name in self.fakes]
+        outputs = [node.name for node in find_results(call) if node.name in self.fakes]
         view = is_view(call) and target is None
         values = [*inputs, *outputs]
         return Node(
             name=call.name,
             operation=str(call.target),
-            layer=layer(call),
+            layer=find_layer(call),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             parameters=tuple(dict.fromkeys([*parameters, *ties])),
@@ -162,19 +162,19 @@ class Tape(fx.Interpreter):
         return self.names[str(root.target)] if root.op == "get_attr" else _tie(root)
 
 
-def results(call: fx.Node) -> list[fx.Node]:
+def find_results(call: fx.Node) -> list[fx.Node]:
     """Return the nodes that hold an operator's results: itself, or what is taken from its tuple."""
     items = [user for user in call.users if user.target is operator.getitem]
     return items or [call]
 
 
-def attribute(module: nn.Module, target: str) -> Any:
+def get_attribute(module: nn.Module, target: str) -> Any:
     """Return the parameter or buffer at a dotted path."""
     path, _, leaf = target.rpartition(".")
     return getattr(module.get_submodule(path), leaf)
 
 
-def changed(node: fx.Node) -> fx.Node | None:
+def find_changed(node: fx.Node) -> fx.Node | None:
     """Return the node whose value an operator changes in place, if it is the first argument."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or not schema.is_mutable or not node.args:
@@ -192,7 +192,7 @@ def is_view(node: fx.Node) -> bool:
     )
 
 
-def root(node: fx.Node) -> fx.Node:
+def find_root(node: fx.Node) -> fx.Node:
     """Return the node whose memory a chain of views shares."""
     while node.op == "call_function" and is_view(node) and node.args and isinstance(node.args[0], fx.Node):
         node = node.args[0]
@@ -204,7 +204,7 @@ def _draws(call: fx.Node) -> bool:
     if isinstance(call.target, torch._ops.HigherOrderOperator):
         owner = call.graph.owning_module
         assert owner is not None
-        inner = [attribute(owner, str(node.target)) for node in call.all_input_nodes if node.op == "get_attr"]
+        inner = [get_attribute(owner, str(node.target)) for node in call.all_input_nodes if node.op == "get_attr"]
         modules = [module for module in inner if isinstance(module, fx.GraphModule)]
         return any(_draws(node) for module in modules for node in module.graph.nodes if node.op == "call_function")
     if torch.Tag.nondeterministic_seeded not in getattr(call.target, "tags", ()):
@@ -233,7 +233,7 @@ def _running(call: fx.Node) -> list[fx.Node]:
     return [node for node in statistics if isinstance(node, fx.Node)]
 
 
-def layer(call: fx.Node) -> str:
+def find_layer(call: fx.Node) -> str:
     """Return the path of the module that an operator belongs to, without the wrapper of model and loss."""
     stack = call.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()), ("",))[0])

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.torch.rejected import reject_operations
-from suite.comm.partition.torch.tape import Tape, attribute, changed, is_view, root
+from suite.comm.partition.torch.tape import Tape, find_changed, find_root, get_attribute, is_view
 from suite.contract import UserError
 
 Loss = Callable[[Any, Any], Tensor]
@@ -140,7 +140,7 @@ def _names(whole: WithLoss, module: fx.GraphModule) -> dict[str, str]:
     first: dict[int, str] = {}
     for name, tensor in itertools.chain(whole.model.named_parameters(), whole.model.named_buffers()):
         first.setdefault(id(tensor), name)
-    return {target: first.get(id(attribute(module, target)), target) for target in _targets(module)}
+    return {target: first.get(id(get_attribute(module, target)), target) for target in _targets(module)}
 
 
 def _targets(module: fx.GraphModule) -> dict[str, fx.Node]:
@@ -155,12 +155,12 @@ def _functional(module: fx.GraphModule) -> None:
     that the model changes are copied first, because the micro-batches are views of one batch.
     """
     for node in list(module.graph.nodes):
-        target = changed(node)
-        if target is not None and root(target).op == "placeholder":
-            _copy(module.graph, root(target))
+        target = find_changed(node)
+        if target is not None and find_root(target).op == "placeholder":
+            _copy(module.graph, find_root(target))
     order = {node: index for index, node in enumerate(module.graph.nodes)}
     for node in list(module.graph.nodes):
-        target = changed(node)
+        target = find_changed(node)
         if target is None or target.op == "get_attr" or _aliased(target, node):
             continue
         replacement = _without_change(node.target)

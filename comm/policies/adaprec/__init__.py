@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from suite.comm.policies._curves import predict
-from suite.comm.policies._policy import Commit, Estimate, Probe, Situation, largest
+from suite.comm.policies._policy import Commit, Estimate, Probe, Situation, choose_largest
 from suite.comm.policies.adaprec.settings import Settings
 from suite.contract import UserError
 
@@ -81,4 +81,4 @@ def _decide(
             for mode, probe in probes.items()
             if mode == candidates[0] or probe["gain"] > 0.0
         }
-        situation = yield Commit(largest(gains), commit_steps, probes)
+        situation = yield Commit(choose_largest(gains), commit_steps, probes)

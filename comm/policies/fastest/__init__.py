@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from suite.comm.policies._policy import Commit, Estimate, Measure, Situation, smallest
+from suite.comm.policies._policy import Commit, Estimate, Measure, Situation, choose_smallest
 from suite.comm.policies.fastest.settings import Settings
 from suite.contract import UserError
 
@@ -52,6 +52,6 @@ def _decide(candidates: Sequence[str], kinds: Sequence[str], repeats: int) -> Ge
             for mode in candidates:
                 seconds[mode].append((yield Measure(mode, kind, 1)))
         estimates = {mode: Estimate(statistics.median(s), statistics.stdev(s)) for mode, s in seconds.items()}
-        chosen[kind] = smallest(estimates)
+        chosen[kind] = choose_smallest(estimates)
         why[kind] = {mode: {"seconds": time.value, "spread": time.spread} for mode, time in estimates.items()}
     yield Commit(chosen, None, why)

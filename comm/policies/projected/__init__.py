@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from suite.comm.policies._policy import Commit, Estimate, Predict, Predicted, Situation, smallest
+from suite.comm.policies._policy import Commit, Estimate, Predict, Predicted, Situation, choose_smallest
 from suite.comm.policies.projected.settings import Settings
 from suite.contract import UserError
 
@@ -87,7 +87,7 @@ def _decide(
                 + (f" and an error of at most {error:g}" if error is not None else "")
                 + "; relax comm.policy.bits or comm.policy.error, or add float32 to comm.candidates"
             )
-        chosen |= dict.fromkeys(group, smallest(times))
+        chosen |= dict.fromkeys(group, choose_smallest(times))
     why = {
         mode: {kind: asdict(predicted) for kind, predicted in by_kinds.items()}
         for mode, by_kinds in predictions.items()

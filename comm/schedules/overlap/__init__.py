@@ -5,7 +5,7 @@ must start its collectives in the same order, which collectives started from cal
 buckets are independent parts of one program, and the compiler's scheduler chooses the order.
 """
 
-from suite.comm.projection.timeline import overlap as projected
+from suite.comm.projection.timeline import project_overlap as projected
 
 __all__ = ["CITATION", "OVERLAPS", "REMEMBERS", "SUMMARY", "projected"]
 

@@ -5,7 +5,7 @@ of the last step are part of the checkpoint. Statistics and losses are not delay
 first name, `stale`, which stands in configurations and results; it has nothing to do with K-FAC's stale statistics.
 """
 
-from suite.comm.projection.timeline import double_buffering as projected
+from suite.comm.projection.timeline import project_double_buffering as projected
 
 __all__ = ["CITATION", "REMEMBERS", "SUMMARY", "projected"]
 

@@ -1,6 +1,6 @@
 """Send gradients after the backward pass."""
 
-from suite.comm.projection.timeline import sync as projected
+from suite.comm.projection.timeline import project_sync as projected
 
 __all__ = ["CITATION", "REMEMBERS", "SUMMARY", "projected"]
 

@@ -7,7 +7,7 @@ optimizers' owners exchange does not go by leaders: rows have owners on every ra
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoders, Handle, Transport, Value
 from suite.comm.topologies._owners import gather, gather_traffic, to_owners, to_owners_traffic
-from suite.comm.transport import Entry, entry
+from suite.comm.transport import Entry, make_entry
 
 __all__ = ["gather", "gather_traffic", "mean", "to_owners", "to_owners_traffic", "traffic"]
 
@@ -39,7 +39,7 @@ def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: in
     """Return what `mean` sends, on rank 0, a leader."""
     payload, how = channel.inner.nbytes(count, itemsize), {"channel": channel, "itemsize": itemsize}
     return [
-        entry("to_first", f"{name}/inner", "", payload, locals, "inner"),
+        make_entry("to_first", f"{name}/inner", "", payload, locals, "inner"),
         *channel.algorithm.traffic(f"{name}/outer", count, **how, world=world // locals, level="outer"),
-        entry("broadcast", f"{name}/inner", "", payload, locals, "inner"),
+        make_entry("broadcast", f"{name}/inner", "", payload, locals, "inner"),
     ]

@@ -8,7 +8,7 @@ their own.
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoders, Handle, Transport, Value
 from suite.comm.exchange import gather_rows, scatter_rows
-from suite.comm.transport import Entry, entry
+from suite.comm.transport import Entry, make_entry
 
 SUMMARY = "reduce-scatter within hosts, the algorithm between hosts, all-gather within hosts"
 CITATION = "Mikami et al. 2018, arXiv:1811.05233; Jia et al. 2018, arXiv:1807.11205"
@@ -71,9 +71,9 @@ def traffic(name: str, count: int, *, channel: Channel, itemsize: int, world: in
     part, how = -(-count // locals), {"channel": channel, "itemsize": itemsize}
     inside = channel.inner.nbytes(part, itemsize)
     return [
-        entry("all_to_all", f"{name}/inner", "", locals * inside, locals, "inner"),
+        make_entry("all_to_all", f"{name}/inner", "", locals * inside, locals, "inner"),
         *channel.algorithm.traffic(f"{name}/outer", part, **how, world=world // locals, level="outer"),
-        entry("all_gather", f"{name}/inner", "", inside, locals, "inner"),
+        make_entry("all_gather", f"{name}/inner", "", inside, locals, "inner"),
     ]
 
 
@@ -84,8 +84,8 @@ def to_owners_traffic(
     hosts = world // locals
     inside, across = channel.inner.nbytes(hosts * count, itemsize), channel.payloads(count, itemsize)
     return [
-        entry("all_to_all", f"{name}/inner", "", locals * inside, locals, "inner"),
-        *(entry("all_to_all", f"{name}/outer", "", hosts * payload, hosts, "outer") for payload in across),
+        make_entry("all_to_all", f"{name}/inner", "", locals * inside, locals, "inner"),
+        *(make_entry("all_to_all", f"{name}/outer", "", hosts * payload, hosts, "outer") for payload in across),
     ]
 
 
@@ -94,6 +94,6 @@ def gather_traffic(name: str, count: int, *, channel: Channel, itemsize: int, wo
     hosts = world // locals
     inside, across = channel.inner.nbytes(hosts * count, itemsize), channel.payloads(count, itemsize)
     return [
-        *(entry("all_gather", f"{name}/outer", "", payload, hosts, "outer") for payload in across),
-        entry("all_gather", f"{name}/inner", "", inside, locals, "inner"),
+        *(make_entry("all_gather", f"{name}/outer", "", payload, hosts, "outer") for payload in across),
+        make_entry("all_gather", f"{name}/inner", "", inside, locals, "inner"),
     ]

@@ -9,9 +9,9 @@ from jax import Array, ShapeDtypeStruct, eval_shape, lax, random, tree
 
 from suite.contract import Layer, Objective, Reduce
 from suite.declared import describe_settings
-from suite.optimizers._base.jax import Optimizer, decayed, settled
-from suite.optimizers.external.imports import imported
-from suite.optimizers.external.kfac_jax.jax_library import averaged, understood
+from suite.optimizers._base.jax import Optimizer, add_weight_decay, validate_settings
+from suite.optimizers.external.imports import import_library
+from suite.optimizers.external.kfac_jax.jax_library import average_curvature, explain_tracing_errors
 from suite.optimizers.external.kfac_jax.settings import Settings
 
 Tree = dict[str, Array]
@@ -36,7 +36,7 @@ def kfac_jax(
     Raises:
         UserError: for a setting that is unknown or out of range; where the library is missing or cannot trace the loss.
     """
-    rule = KFACJax(settled(Settings, "kfac_jax", settings), layers, shapes, objective)
+    rule = KFACJax(validate_settings(Settings, "kfac_jax", settings), layers, shapes, objective)
     return Optimizer(rule.init, rule.update, settings=rule.settings.scheduled(), facts=rule.facts)
 
 
@@ -51,13 +51,13 @@ class KFACJax:
         objective: Objective,
     ):
         self.settings, self.objective = settings, objective
-        self.library: Any = imported(f"optimizer.jax={settings.jax}", settings.jax, settings.path)
+        self.library: Any = import_library(f"optimizer.jax={settings.jax}", settings.jax, settings.path)
         self.samples = objective.context["batch"]["weight"].shape[0]
-        self.layers = registrable(layers, shapes, objective)
+        self.layers = find_registrable_layers(layers, shapes, objective)
         self.weights = {layer.parameters[0] for layer in self.layers.values()}
         self.curvature = self.library.BlockDiagonalCurvature(self._loss, default_estimation_mode="fisher_empirical")
         example = eval_shape(lambda params: self._ordered(params, THEIRS), _shaped(shapes)), objective.context
-        with understood(settings.jax, self.library):
+        with explain_tracing_errors(settings.jax, self.library):
             self.curvature.finalize(example)
 
     def init(self, params: Tree) -> State:
@@ -88,7 +88,7 @@ class KFACJax:
         """
         hyper = state["hyper"]
         damped = {"identity_weight": hyper["damping"], "pmap_axis_name": None}
-        estimate = averaged(self.library, self._estimate(state, params, context, damped), reduce)
+        estimate = average_curvature(self.library, self._estimate(state, params, context, damped), reduce)
         powers = {"exact_powers": None, "approx_powers": -1, "eigenvalues": False}
         estimate = lax.cond(
             state["count"] % self.settings.inverse_interval == 0,
@@ -96,7 +96,7 @@ class KFACJax:
             lambda old: old,
             estimate,
         )
-        vector = self._ordered(decayed(grads, params, hyper["weight_decay"]), THEIRS)
+        vector = self._ordered(add_weight_decay(grads, params, hyper["weight_decay"]), THEIRS)
         how = {"power": -1, "exact_power": False, "use_cached": True}
         direction = self._ordered(self.curvature.multiply_matpower(estimate, vector, **how, **damped), OURS)
         velocity = tree.map(lambda v, d: hyper["momentum"] * v + d, state["velocity"], direction)
@@ -105,7 +105,7 @@ class KFACJax:
 
     def _estimate(self, state: State, params: Tree, context: Tree, damped: Mapping[str, Any]) -> Any:
         """kfac-jax's curvature with the statistics of this rank's batch taken in."""
-        with understood(self.settings.jax, self.library):
+        with explain_tracing_errors(self.settings.jax, self.library):
             return self.curvature.update_curvature_matrix_estimate(
                 state["curvature"],
                 ema_old=state["hyper"]["factor_decay"],
@@ -150,7 +150,7 @@ class KFACJax:
         }
 
 
-def registrable(
+def find_registrable_layers(
     layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], objective: Objective
 ) -> dict[str, Layer]:
     """Return the layers that kfac-jax has a block for: called once, with parameters that no other layer has."""

@@ -11,7 +11,7 @@ from suite.contract import Reduce, UserError
 
 
 @contextmanager
-def understood(module: str, library: Any) -> Iterator[None]:
+def explain_tracing_errors(module: str, library: Any) -> Iterator[None]:
     """Say of an error inside kfac-jax's tracing which version raised it.
 
     Args:
@@ -30,7 +30,7 @@ def understood(module: str, library: Any) -> Iterator[None]:
         ) from error
 
 
-def averaged(library: Any, curvature: Any, reduce: Reduce[Array]) -> Any:
+def average_curvature(library: Any, curvature: Any, reduce: Reduce[Array]) -> Any:
     """Return the curvature with the means over ranks of its moving averages, whose weights are the same on all ranks.
 
     Args:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.board.site.text import slug
+from suite.board.site.text import make_slug
 from suite.claims.standing import Standing
 
 # how a verdict, pattern, state or place is coloured; the words are always printed too
@@ -34,16 +34,17 @@ class PaperView:
         return dict(Counter(standing.pattern for standing in self.standings if standing.pattern))
 
 
-def papers(standings: Sequence[Standing]) -> list[PaperView]:
+def list_papers(standings: Sequence[Standing]) -> list[PaperView]:
     """Return the standings by paper, in their order."""
     by_paper: dict[str, list[Standing]] = {}
     for standing in standings:
         by_paper.setdefault(standing.paper, []).append(standing)
     return [
-        PaperView(f"paper-{slug(paper)}", members[0].citation, tuple(members)) for paper, members in by_paper.items()
+        PaperView(f"paper-{make_slug(paper)}", members[0].citation, tuple(members))
+        for paper, members in by_paper.items()
     ]
 
 
-def tone(word: str) -> str:
+def choose_tone(word: str) -> str:
     """Return the class of the style sheet for a verdict, pattern, state or place."""
     return next((name for name, words in TONES.items() if word in words), "quiet")

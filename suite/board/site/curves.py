@@ -7,7 +7,7 @@ from typing import Any
 
 from suite.board.rows import Entry
 from suite.board.site import svg
-from suite.board.site.text import number
+from suite.board.site.text import format_number
 from suite.entries.condition import Result
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FOOT = 220, 150, 40, 8, 8, 20
@@ -29,7 +29,7 @@ class Curve:
         """(step, lowest, median, highest) at the steps at which every seed was evaluated."""
         values = [dict(points) for points in self.seeds]
         shared = sorted(set.intersection(*map(set, values))) if values else []
-        rows = [(step, [points[step] for points in values]) for step in thinned(shared)]
+        rows = [(step, [points[step] for points in values]) for step in thin_points(shared)]
         return [(step, min(row), median(row), max(row)) for step, row in rows]
 
 
@@ -53,7 +53,7 @@ def curve_of(entry: Entry, results: dict[str, Result], metric: str) -> Curve:
     return Curve(entry.optimizer, entry.backend or "", tuple(seeds))
 
 
-def thinned(points: Sequence, most: int = MOST_POINTS) -> list:
+def thin_points(points: Sequence, most: int = MOST_POINTS) -> list:
     """At most `most` + 1 of the points, the last one included."""
     if len(points) <= most:
         return list(points)
@@ -62,7 +62,7 @@ def thinned(points: Sequence, most: int = MOST_POINTS) -> list:
     return kept if kept[-1] == points[-1] else [*kept, points[-1]]
 
 
-def panels(curves: Sequence[Curve], target: dict[str, Any], name: str) -> list[tuple[str, str]]:
+def draw_panels(curves: Sequence[Curve], target: dict[str, Any], name: str) -> list[tuple[str, str]]:
     """Draw the panels.
 
     Args:
@@ -77,7 +77,7 @@ def panels(curves: Sequence[Curve], target: dict[str, Any], name: str) -> list[t
     if not curves:
         return []
     frame = _Frame.around(curves, target)
-    background = "".join(svg.curve(frame.place(_middle(curve)), "other-curve") for curve in curves)
+    background = "".join(svg.draw_curve(frame.place(_middle(curve)), "other-curve") for curve in curves)
     optimizers = list(dict.fromkeys(curve.optimizer for curve in curves))
     pictures = []
     for index, optimizer in enumerate(optimizers):
@@ -88,12 +88,12 @@ def panels(curves: Sequence[Curve], target: dict[str, Any], name: str) -> list[t
         inside = grey + "".join(frame.draw(curve) for curve in own)
         label = f"{optimizer}: {target['metric']} over steps, in {' and '.join(curve.backend for curve in own)}"
         parts = [clip, *frame.axes(target), f'<g clip-path="url(#{name}-clip)">{inside}</g>']
-        pictures.append((optimizer, svg.picture(WIDTH, HEIGHT, label, parts)))
+        pictures.append((optimizer, svg.draw_picture(WIDTH, HEIGHT, label, parts)))
     return pictures
 
 
 def _middle(curve: Curve) -> Points:
-    return [(step, middle) for step, _, middle, _ in curve.band()] or thinned(curve.seeds[0])
+    return [(step, middle) for step, _, middle, _ in curve.band()] or thin_points(curve.seeds[0])
 
 
 @dataclass(frozen=True)
@@ -127,21 +127,23 @@ class _Frame:
 
     def axes(self, target: dict[str, Any]) -> list[str]:
         parts = []
-        for tick in svg.ticks(self.y.low, self.y.high, 4):
-            parts.append(svg.line(LEFT, self.y(tick), WIDTH - RIGHT, self.y(tick), "grid"))
-            parts.append(svg.text(LEFT - 4, self.y(tick) + 3.5, number(tick), "tick small", "end"))
-        marks = [tick for tick in svg.ticks(0, self.x.high, 3) if tick > 0]
-        parts += [svg.text(self.x(tick), HEIGHT - 5, number(tick), "tick small", "middle") for tick in marks]
-        parts.append(svg.line(LEFT, self.y(target["value"]), WIDTH - RIGHT, self.y(target["value"]), "target"))
+        for tick in svg.list_ticks(self.y.low, self.y.high, 4):
+            parts.append(svg.draw_line(LEFT, self.y(tick), WIDTH - RIGHT, self.y(tick), "grid"))
+            parts.append(svg.draw_text(LEFT - 4, self.y(tick) + 3.5, format_number(tick), "tick small", "end"))
+        marks = [tick for tick in svg.list_ticks(0, self.x.high, 3) if tick > 0]
+        parts += [
+            svg.draw_text(self.x(tick), HEIGHT - 5, format_number(tick), "tick small", "middle") for tick in marks
+        ]
+        parts.append(svg.draw_line(LEFT, self.y(target["value"]), WIDTH - RIGHT, self.y(target["value"]), "target"))
         return parts
 
     def draw(self, curve: Curve) -> str:
         band = curve.band()
-        parts = [svg.curve(self.place(thinned(seed)), "run") for seed in curve.seeds]
+        parts = [svg.draw_curve(self.place(thin_points(seed)), "run") for seed in curve.seeds]
         if len(band) > 1:
             upper = self.place([(step, high) for step, _, _, high in band])
             lower = self.place([(step, low) for step, low, _, _ in band])
-            parts = [svg.area(upper, lower, "band"), *parts]
-            parts.append(svg.curve(self.place([(step, middle) for step, _, middle, _ in band]), "middle"))
+            parts = [svg.draw_area(upper, lower, "band"), *parts]
+            parts.append(svg.draw_curve(self.place([(step, middle) for step, _, middle, _ in band]), "middle"))
         style = curve.backend if curve.backend in ("torch", "jax") else "other"
         return f'<g class="{style}">{"".join(parts)}</g>'

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from suite.board.rows import Seeds
 from suite.board.site import svg
-from suite.board.site.text import median, number
+from suite.board.site.text import format_median, format_number
 from suite.statistics.summary import Summary
 
 WIDTH, LEFT, RIGHT, TOP, LINE, FOOT = 480, 110, 62, 8, 17, 34
-MARK = {"torch": svg.circle, "jax": svg.diamond}  # a shape for each framework, beside its colour
+MARK = {"torch": svg.draw_circle, "jax": svg.draw_diamond}  # a shape for each framework, beside its colour
 
 
 @dataclass(frozen=True)
@@ -24,25 +24,25 @@ class Dots:
     easier: tuple[float, ...] = ()  # medians for the easier targets
 
 
-def dots(lines: Sequence[Dots], unit: str, label: str) -> str:
+def draw_dots(lines: Sequence[Dots], unit: str, label: str) -> str:
     """Draw the lines in their order. An arrow at the edge marks a row whose median seed misses the target."""
     high = _range(lines)
     scale = svg.Scale(0, high, LEFT, WIDTH - RIGHT)
     bottom = TOP + LINE * len(lines) + 5 * len({line.label for line in lines})
     parts = []
-    for tick in svg.ticks(0, high):
-        parts.append(svg.line(scale(tick), TOP, scale(tick), bottom, "grid"))
-        parts.append(svg.text(scale(tick), bottom + 14, number(tick), "tick", "middle"))
-    parts.append(svg.text(scale.end, bottom + 29, unit, "tick", "end"))
+    for tick in svg.list_ticks(0, high):
+        parts.append(svg.draw_line(scale(tick), TOP, scale(tick), bottom, "grid"))
+        parts.append(svg.draw_text(scale(tick), bottom + 14, format_number(tick), "tick", "middle"))
+    parts.append(svg.draw_text(scale.end, bottom + 29, unit, "tick", "end"))
     y, previous = float(TOP), None
     for line in lines:
         if line.label != previous:
             y += 5
-            parts.append(svg.text(0, y + 12, svg.shorten(line.label, 15), "name"))
+            parts.append(svg.draw_text(0, y + 12, svg.shorten_text(line.label, 15), "name"))
         previous = line.label
         parts.append(f'<g class="{_style(line.backend)}">{"".join(_line(line, scale, y + LINE / 2))}</g>')
         y += LINE
-    return svg.picture(WIDTH, bottom + FOOT, label, parts)
+    return svg.draw_picture(WIDTH, bottom + FOOT, label, parts)
 
 
 def _style(backend: str) -> str:
@@ -57,34 +57,34 @@ def _range(lines: Sequence[Dots]) -> float:
 
 
 def _line(line: Dots, scale: svg.Scale, y: float) -> list[str]:
-    mark = MARK.get(line.backend, svg.circle)
-    parts = [svg.text(LEFT - 6, y + 4, svg.shorten(line.backend, 7), "tick", "end")]
+    mark = MARK.get(line.backend, svg.draw_circle)
+    parts = [svg.draw_text(LEFT - 6, y + 4, svg.shorten_text(line.backend, 7), "tick", "end")]
     if line.summary is None:
-        return [*parts, svg.text(LEFT + 4, y + 4, "no finished run", "tick")]
+        return [*parts, svg.draw_text(LEFT + 4, y + 4, "no finished run", "tick")]
     parts += [mark(scale(value), y, 3, "easier") for value in line.easier]
     summary = line.summary
     if summary.low is not None and summary.n > 1:
         high = scale.high if summary.high is None else summary.high
-        parts.append(svg.line(scale(summary.low), y, scale(high), y, "bar"))
+        parts.append(svg.draw_line(scale(summary.low), y, scale(high), y, "bar"))
     reached = [scale(seed.spent) for seed in line.seeds.values() if seed.reached]
-    parts += [svg.line(x, y - 5, x, y + 5, "seed") for x in reached]
+    parts += [svg.draw_line(x, y - 5, x, y + 5, "seed") for x in reached]
     if summary.median is None:
         edge = scale.end
-        parts.append(svg.line(edge - 14, y, edge, y, "bar"))
-        parts.append(svg.curve([(edge - 5, y - 4), (edge, y), (edge - 5, y + 4)], "arrow"))
+        parts.append(svg.draw_line(edge - 14, y, edge, y, "bar"))
+        parts.append(svg.draw_curve([(edge - 5, y - 4), (edge, y), (edge - 5, y + 4)], "arrow"))
     else:
         parts.append(mark(scale(summary.median), y, 4.5, "mark"))
-    parts.append(svg.text(scale.end + 7, y + 4, svg.shorten(median(summary), 9), "value"))
+    parts.append(svg.draw_text(scale.end + 7, y + 4, svg.shorten_text(format_median(summary), 9), "value"))
     return parts
 
 
-def strip(medians: Mapping[str, float], label: str) -> str:
+def draw_strip(medians: Mapping[str, float], label: str) -> str:
     """A small picture for a table: the median of each optimizer on one axis that begins at 0."""
     high = max(medians.values(), default=1.0) or 1.0
     scale = svg.Scale(0, high, 5, 175)
-    parts = [svg.line(5, 14, 175, 14, "grid"), svg.line(5, 10, 5, 18, "grid")]
+    parts = [svg.draw_line(5, 14, 175, 14, "grid"), svg.draw_line(5, 10, 5, 18, "grid")]
     values = sorted(medians.values())
     # the lowest is drawn last: equal medians would hide it
-    parts += [svg.circle(scale(value), 14, 4.5, "easier") for value in values[1:]]
-    parts += [svg.circle(scale(value), 14, 4.5, "mark") for value in values[:1]]
-    return svg.picture(180, 28, label, parts)
+    parts += [svg.draw_circle(scale(value), 14, 4.5, "easier") for value in values[1:]]
+    parts += [svg.draw_circle(scale(value), 14, 4.5, "mark") for value in values[:1]]
+    return svg.draw_picture(180, 28, label, parts)

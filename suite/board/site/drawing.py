@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from suite.board.site import text
-from suite.board.site.claims import tone
+from suite.board.site.claims import choose_tone
 
 Draw = Callable[..., str]  # fills the template of this name with values
 
 
-def drawing() -> Draw:
+def load_templates() -> Draw:
     """A function that fills a template of suite/board/templates/."""
     import jinja2
 
@@ -20,14 +20,14 @@ def drawing() -> Draw:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {
-        "number": text.number,
-        "median": text.median,
-        "interval": text.interval,
-        "steps": text.steps,
-        "ratio": text.ratio,
-        "size": text.size,
-        "value": text.value,
+        "number": text.format_number,
+        "median": text.format_median,
+        "interval": text.format_interval,
+        "steps": text.format_steps,
+        "ratio": text.format_ratio,
+        "size": text.format_size,
+        "value": text.format_value,
         "sort_value": text.sort_value,
-        "tone": tone,
+        "tone": choose_tone,
     }
     return lambda name, **values: environment.get_template(name).render(**values)

@@ -11,8 +11,8 @@ from suite import published
 from suite.board.groups import SCHEMA, Leaderboard
 from suite.board.sections import make_sections
 from suite.board.site import profile, text
-from suite.board.site.claims import PaperView, papers
-from suite.board.site.drawing import Draw, drawing
+from suite.board.site.claims import PaperView, list_papers
+from suite.board.site.drawing import Draw, load_templates
 from suite.board.site.views import RowView, SectionView
 from suite.claims.standing import Standing
 from suite.record.record import drop_infinities
@@ -47,12 +47,12 @@ def render_pages(leaderboard: Leaderboard, standings: Sequence[Standing], out: P
     Returns:
         The pages.
     """
-    draw = drawing()
+    draw = load_templates()
     views: dict[str, list[SectionView]] = {}
     for section in make_sections(leaderboard.groups):
         views.setdefault(section.hardest.task, []).append(SectionView(section, leaderboard))
     views = {task: sorted(members, key=lambda view: not view.section.hardest.tuned) for task, members in views.items()}
-    names = {task: text.slug(task) for task in views}
+    names = {task: text.make_slug(task) for task in views}
     tasks = {task: f"task/{name}.html" for task, name in list(names.items())[:MOST_TASKS]}
     pages: dict[str, str] = {}
     links: dict[str, str] = {}
@@ -61,7 +61,7 @@ def render_pages(leaderboard: Leaderboard, standings: Sequence[Standing], out: P
             pages[file] = page
             links |= {ladder: f"{file}#{ladder}" for ladder in ladders}
     all_views = [view for members in views.values() for view in members]
-    claimed = papers(standings)
+    claimed = list_papers(standings)
     pages["index.html"] = _index(draw, leaderboard, all_views, links, claimed, tasks)
     pages["claims.html"] = draw("claims.html.j2", root="", tasks=tasks, current=None, papers=claimed)
     _write_results(leaderboard, out)
@@ -80,7 +80,7 @@ def _index(
     claimed: Sequence[PaperView],
     tasks: Mapping[str, str],
 ) -> str:
-    overview = profile.overview([view.section for view in views])
+    overview = profile.make_overview([view.section for view in views])
     results = {view.id: sum(len(row.results) for row in view.section.hardest.entries) for view in views}
     counts = {
         "results": len(leaderboard.results),
@@ -99,7 +99,7 @@ def _index(
         more_ladders=max(0, len(ordered) - MOST_LADDERS),
         links=links,
         overview=overview,
-        profile=profile.picture(overview) if overview else "",
+        profile=profile.draw_profiles(overview) if overview else "",
         papers=claimed,
     )
 
@@ -154,7 +154,7 @@ def _values(view: SectionView, rows: Sequence[RowView]) -> dict[str, frozenset[s
     """Return the values that rows can be filtered by."""
     group, entries = view.section.hardest, [row.entry for row in rows]
     return {
-        "optimizer": frozenset(text.value(entry.optimizer) for entry in entries),
+        "optimizer": frozenset(text.format_value(entry.optimizer) for entry in entries),
         "backend": frozenset(entry.backend or "–" for entry in entries),
         "comm": frozenset(entry.comm or "–" for entry in entries),
         "scale": frozenset([group.scale]),

@@ -24,7 +24,7 @@ class Overview:
     left_out: tuple[str, ...]  # optimizers that were run on less than half of the ladders
 
 
-def overview(sections: Sequence[Section]) -> Overview | None:
+def make_overview(sections: Sequence[Section]) -> Overview | None:
     """Profile all optimizers; return None if fewer than `LEAST_LADDERS` tuned ladders have several."""
     contested = [section for section in sections if section.hardest.tuned and section.hardest.target]
     backends = [contest.setting.backend for section in contested for contest in section.main[:1]]
@@ -52,26 +52,28 @@ def overview(sections: Sequence[Section]) -> Overview | None:
     return Overview(backend, tuple(ladders), {name: shown[name] for name in order}, left_out)
 
 
-def picture(overview: Overview) -> str:
+def draw_profiles(overview: Overview) -> str:
     """Draw the profiles, with each line's name at its end."""
     x = svg.Scale(1, TAU_MAX, LEFT, WIDTH - RIGHT)
     y = svg.Scale(0, 1, HEIGHT - FOOT, TOP)
     parts = []
     for share in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(svg.line(LEFT, y(share), WIDTH - RIGHT, y(share), "grid"))
-        parts.append(svg.text(LEFT - 5, y(share) + 4, f"{share:.0%}", "tick", "end"))
-    parts += [svg.text(x(tau), HEIGHT - FOOT + 15, f"{tau} ×", "tick", "middle") for tau in (1, 2, 3, 4)]
-    parts.append(svg.text(WIDTH - RIGHT, HEIGHT - 4, "steps, as a multiple of the best optimizer's", "tick", "end"))
+        parts.append(svg.draw_line(LEFT, y(share), WIDTH - RIGHT, y(share), "grid"))
+        parts.append(svg.draw_text(LEFT - 5, y(share) + 4, f"{share:.0%}", "tick", "end"))
+    parts += [svg.draw_text(x(tau), HEIGHT - FOOT + 15, f"{tau} ×", "tick", "middle") for tau in (1, 2, 3, 4)]
+    parts.append(
+        svg.draw_text(WIDTH - RIGHT, HEIGHT - 4, "steps, as a multiple of the best optimizer's", "tick", "end")
+    )
     ends = {name: profile.share(TAU_MAX) for name, profile in overview.profiles.items()}
     heights = _spread([y(share) for share in ends.values()])
     for index, (name, profile) in enumerate(overview.profiles.items()):
         label = f"{name} ({len(profile.ratios)}/{len(overview.ladders)})"
-        lines = svg.curve(_corners(profile, x, y), "profile")
-        lines += svg.line(x.end, y(ends[name]), x.end + 8, heights[index] - 4, "profile")
+        lines = svg.draw_curve(_corners(profile, x, y), "profile")
+        lines += svg.draw_line(x.end, y(ends[name]), x.end + 8, heights[index] - 4, "profile")
         parts.append(
-            f'<g class="series s{index}">{lines}{svg.text(x.end + 11, heights[index], label, "series-name")}</g>'
+            f'<g class="series s{index}">{lines}{svg.draw_text(x.end + 11, heights[index], label, "series-name")}</g>'
         )
-    return svg.picture(WIDTH, HEIGHT, "Performance profile of the optimizers over the ladders", parts)
+    return svg.draw_picture(WIDTH, HEIGHT, "Performance profile of the optimizers over the ladders", parts)
 
 
 def _corners(profile: Profile, x: svg.Scale, y: svg.Scale) -> list[tuple[float, float]]:

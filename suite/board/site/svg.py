@@ -25,7 +25,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
+def list_ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round values from low to high, both included where they are round: at most `most` + 1."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low] if math.isfinite(low) else []
@@ -36,58 +36,62 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [round(index * step, 12) for index in range(first, last + 1)]
 
 
-def coordinate(value: float) -> str:
+def format_coordinate(value: float) -> str:
     """A coordinate as short text."""
     rounded = f"{value:.1f}".removesuffix(".0")
     return "0" if rounded == "-0" else rounded
 
 
-def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
+def place_at(**coordinates: float) -> str:
+    """Coordinates as attributes of an element."""
+    return " ".join(f'{name}="{format_coordinate(value)}"' for name, value in coordinates.items())
+
+
+def draw_line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
     """A line with a class of the style sheet."""
-    ends = f'x1="{coordinate(x1)}" y1="{coordinate(y1)}" x2="{coordinate(x2)}" y2="{coordinate(y2)}"'
-    return f'<line class="{style}" {ends}/>'
+    return f'<line class="{style}" {place_at(x1=x1, y1=y1, x2=x2, y2=y2)}/>'
 
 
-def text(x: float, y: float, content: str, style: str = "", anchor: str = "start") -> str:
+def draw_text(x: float, y: float, content: str, style: str = "", anchor: str = "start") -> str:
     """A text; its content is escaped."""
     attributes = f' class="{style}"' if style else ""
     attributes += f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text x="{coordinate(x)}" y="{coordinate(y)}"{attributes}>{escape(content)}</text>'
+    return f'<text x="{format_coordinate(x)}" y="{format_coordinate(y)}"{attributes}>{escape(content)}</text>'
 
 
-def circle(x: float, y: float, radius: float, style: str) -> str:
+def draw_circle(x: float, y: float, radius: float, style: str) -> str:
     """A circle."""
-    return f'<circle class="{style}" cx="{coordinate(x)}" cy="{coordinate(y)}" r="{coordinate(radius)}"/>'
+    return f'<circle class="{style}" {place_at(cx=x, cy=y, r=radius)}/>'
 
 
-def diamond(x: float, y: float, radius: float, style: str) -> str:
+def draw_diamond(x: float, y: float, radius: float, style: str) -> str:
     """A square that stands on a corner."""
     corners = [(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)]
-    return f'<path class="{style}" d="{path(corners)}Z"/>'
+    return f'<path class="{style}" d="{format_path(corners)}Z"/>'
 
 
-def path(points: Iterable[tuple[float, float]]) -> str:
+def format_path(points: Iterable[tuple[float, float]]) -> str:
     """Return the description of a polyline."""
-    return "M" + "L".join(f"{coordinate(x)} {coordinate(y)}" for x, y in points)
+    return "M" + "L".join(f"{format_coordinate(x)} {format_coordinate(y)}" for x, y in points)
 
 
-def curve(points: Sequence[tuple[float, float]], style: str) -> str:
+def draw_curve(points: Sequence[tuple[float, float]], style: str) -> str:
     """A polyline."""
     dot = "h0.1" if len(points) == 1 else ""  # with round ends, a point
-    return f'<path class="{style}" d="{path(points)}{dot}"/>'
+    return f'<path class="{style}" d="{format_path(points)}{dot}"/>'
 
 
-def area(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[float, float]], style: str) -> str:
+def draw_area(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[float, float]], style: str) -> str:
     """Return the area between two polylines."""
-    return f'<path class="{style}" d="{path([*upper, *reversed(lower)])}Z"/>'
+    return f'<path class="{style}" d="{format_path([*upper, *reversed(lower)])}Z"/>'
 
 
-def picture(width: float, height: float, label: str, parts: Iterable[str]) -> str:
+def draw_picture(width: float, height: float, label: str, parts: Iterable[str]) -> str:
     """A whole picture. The label describes it to those who do not see it; tables repeat its numbers."""
-    size = f"0 0 {coordinate(width)} {coordinate(height)}"
+    size = f"0 0 {format_coordinate(width)} {format_coordinate(height)}"
     return f'<svg viewBox="{size}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
 
 
-def shorten(content: str, most: int) -> str:
+def shorten_text(content: str, most: int) -> str:
     """A label of limited length."""
     return content if len(content) <= most else content[: most - 1] + "…"

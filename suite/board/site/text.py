@@ -14,7 +14,7 @@ from suite.statistics.summary import Summary
 LONGEST_VALUE = 200  # characters of a setting's value on a page; results may contain anything
 
 
-def number(value: float | str | None) -> str:
+def format_number(value: float | str | None) -> str:
     """A number with four significant digits, or all digits of a whole number."""
     if value is None or isinstance(value, str):
         return value or ""
@@ -23,17 +23,17 @@ def number(value: float | str | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 and value == int(value) else f"{value:,.4g}"
 
 
-def median(summary: Summary) -> str:
+def format_median(summary: Summary) -> str:
     """Return the median; a bound if half of the seeds or more missed the target."""
     if summary.median is not None:
-        return number(summary.median)
-    return "never" if summary.beyond is None else f"> {number(summary.beyond)}"
+        return format_number(summary.median)
+    return "never" if summary.beyond is None else f"> {format_number(summary.beyond)}"
 
 
-def steps(entry: Entry) -> str:
+def format_steps(entry: Entry) -> str:
     """Steps to the target; a dash for a baseline, which makes no steps."""
     if entry.steps:
-        return median(entry.steps)
+        return format_median(entry.steps)
     return "–" if entry.tries else "no finished run"
 
 
@@ -42,15 +42,15 @@ def sort_value(summary: Summary | None) -> str:
     return str(rank_median(summary)).replace("inf", "Infinity")
 
 
-def interval(summary: Summary) -> str:
+def format_interval(summary: Summary) -> str:
     """Return the interval of the median with its coverage; empty for one seed."""
     if summary.n == 1 or summary.low is None:
         return ""
-    high = "beyond the budget" if summary.high is None else number(summary.high)
-    return f"{number(summary.low)} to {high}, covers {summary.coverage:.0%}"
+    high = "beyond the budget" if summary.high is None else format_number(summary.high)
+    return f"{format_number(summary.low)} to {high}, covers {summary.coverage:.0%}"
 
 
-def size(count: float | None) -> str:
+def format_size(count: float | None) -> str:
     """A number of bytes in decimal units; a dash if it is unknown."""
     if count is None:
         return "–"
@@ -61,7 +61,7 @@ def size(count: float | None) -> str:
     return f"{count:,.0f} TB"
 
 
-def ratio(separation: Separation) -> str:
+def format_ratio(separation: Separation) -> str:
     """A ratio with its interval."""
     if separation.ratio is None:
         return "no ratio: a target was missed"
@@ -78,7 +78,7 @@ def seeds_hint(separation: Separation) -> str:
     return f"about {separation.seeds_needed} more seed{'s' if separation.seeds_needed != 1 else ''} would separate them"
 
 
-def place(standing: Place, first: str) -> str:
+def describe_place(standing: Place, first: str) -> str:
     """A row's place in its contest, in words.
 
     Args:
@@ -97,22 +97,22 @@ def place(standing: Place, first: str) -> str:
     if standing.against is None:
         return "no finished run"
     if standing.kind == "slower":
-        return f"{ratio(standing.against)} the steps of {first}"
-    return f"not separable from {first}: {ratio(standing.against)}; {seeds_hint(standing.against)}"
+        return f"{format_ratio(standing.against)} the steps of {first}"
+    return f"not separable from {first}: {format_ratio(standing.against)}; {seeds_hint(standing.against)}"
 
 
-def value(content: Any) -> str:
+def format_value(content: Any) -> str:
     """A setting's value as text of limited length."""
     text = str(content)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… ({len(text):,} characters)"
 
 
-def listed(names: Sequence[str], most: int = 4) -> str:
+def join_names(names: Sequence[str], most: int = 4) -> str:
     """Names joined by commas; only the first ones if there are many."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def slug(name: str) -> str:
+def make_slug(name: str) -> str:
     """A file name for a name from outside: lower-case letters, digits, `-` and `_` only.
 
     A name that had to be changed gets a part of its checksum, so that two names never share a file.

@@ -11,7 +11,7 @@ from suite.board.groups import Leaderboard
 from suite.board.rows import Entry, Timing
 from suite.board.sections import Section
 from suite.board.site import curves, text
-from suite.board.site.dots import Dots, dots, strip
+from suite.board.site.dots import Dots, draw_dots, draw_strip
 from suite.entries.doubts import Doubt
 
 MOST_OPTIMIZERS = 14  # in a picture; the table has all
@@ -54,15 +54,17 @@ class SectionView:
         for contest in section.contests:
             first = contest.rows[0].optimizer
             for row, place in zip(contest.rows, contest.places, strict=True):
-                places[_id(row)] = (text.place(place, first), place.kind)
+                places[_id(row)] = (text.describe_place(place, first), place.kind)
         main = {_id(row) for contest in section.main for row in contest.rows}
         own = _own_settings(section.hardest.entries)
-        easier = [(group.goal, {_id(row): text.steps(row) for row in group.entries}) for group in section.groups[1:]]
+        easier = [
+            (group.goal, {_id(row): text.format_steps(row) for row in group.entries}) for group in section.groups[1:]
+        ]
         views: tuple[list[RowView], list[RowView]] = ([], [])
         for row in section.hardest.entries:
             place, kind = places.get(_id(row), ("baseline: not ranked", "alone"))
             own_names = own[_id(row)]
-            settings = {name: text.value(value) for name, value in list(row.settings.items())[:MOST_SETTINGS]}
+            settings = {name: text.format_value(value) for name, value in list(row.settings.items())[:MOST_SETTINGS]}
             view = RowView(
                 entry=row,
                 place=place,
@@ -106,7 +108,7 @@ class SectionView:
             elif contest.leader:
                 parts.append(f"{first.optimizer} leads in {backend}")
             else:
-                others = text.listed(contest.not_separated)
+                others = text.join_names(contest.not_separated)
                 parts.append(f"in {backend} {first.optimizer} has the lowest median, not separable from {others}")
         return "No optimizer leads: " + "; ".join(parts) + "."
 
@@ -119,7 +121,7 @@ class SectionView:
                 medians.setdefault(row.optimizer, row.steps.median)
         if not medians:
             return ""
-        return strip(medians, ", ".join(f"{name} {text.number(value)}" for name, value in medians.items()))
+        return draw_strip(medians, ", ".join(f"{name} {text.format_number(value)}" for name, value in medians.items()))
 
     @cached_property
     def featured(self) -> tuple[Entry, ...]:
@@ -159,7 +161,7 @@ class SectionView:
         lines = [
             Dots(row.optimizer, row.backend or "", row.steps, row.seeds, tuple(medians(row))) for row in self.featured
         ]
-        return dots(lines, "steps", f"Steps to {self.section.hardest.goal} for each optimizer and framework")
+        return draw_dots(lines, "steps", f"Steps to {self.section.hardest.goal} for each optimizer and framework")
 
     @cached_property
     def machine(self) -> str | None:
@@ -178,7 +180,7 @@ class SectionView:
             for row in self.featured
             if (timing := _on(row, self.machine))
         ]
-        return dots(lines, "seconds", f"Training seconds to {self.section.hardest.goal}") if lines else ""
+        return draw_dots(lines, "seconds", f"Training seconds to {self.section.hardest.goal}") if lines else ""
 
     @property
     def untimed(self) -> int:
@@ -192,7 +194,7 @@ class SectionView:
         if target is None:
             return []
         drawn = [curves.curve_of(row, self.leaderboard.results, target["metric"]) for row in self.featured]
-        return curves.panels(drawn, target, f"c{self.id}")
+        return curves.draw_panels(drawn, target, f"c{self.id}")
 
     @property
     def frameworks(self) -> list[FrameworkEffect]:

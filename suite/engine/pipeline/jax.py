@@ -19,17 +19,17 @@ from suite.comm.channel import Channels
 from suite.comm.partition.jax import Pipeline, partition
 from suite.comm.partition.jax.processes import meet_processes
 from suite.comm.partition.jax.replicas import Replicas
-from suite.comm.partition.peers import met
+from suite.comm.partition.peers import guard_exchange
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.transport.jax import AXIS
 from suite.contract import Group, JaxModel, Plan, Task
 from suite.engine import tree
-from suite.engine.jax_device import Layout, devices_for, facts, typed
+from suite.engine.jax_device import Layout, cast_batch, devices_for, measure_device
 from suite.engine.jax_evaluation import Evaluation
 from suite.engine.jax_programs import Cache, Mode
-from suite.engine.jax_step import context, objective, untouched
+from suite.engine.jax_step import compute_loss, keep_output, make_context
 from suite.engine.pipeline import STAGES, choose_network, compare_replicas, describe_device, partition_of
-from suite.engine.pipeline.jax_update import Update, scaled, square
+from suite.engine.pipeline.jax_update import Update, scale_gradient, sum_squares
 from suite.engine.ranks.jax import Ranks
 from suite.settings.run import Run
 
@@ -37,10 +37,10 @@ Tree = dict[str, Any]
 Batch = dict[str, np.ndarray]
 
 
-def sums(model: JaxModel, params: Tree, batch: Tree, seed: Array, step: Array) -> tuple[Array, Array]:
+def sum_losses(model: JaxModel, params: Tree, batch: Tree, seed: Array, step: Array) -> tuple[Array, Array]:
     """Return the summed loss and the summed weight of a micro-batch: the function that is cut."""
-    inputs = context({"buffers": {}, "patterns": {}}, batch, {}, jnp.stack([seed, step]))
-    total, (weight, _, _) = objective(model, params, inputs, narrow=False)
+    inputs = make_context({"buffers": {}, "patterns": {}}, batch, {}, jnp.stack([seed, step]))
+    total, (weight, _, _) = compute_loss(model, params, inputs, narrow=False)
     return total, weight
 
 
@@ -74,7 +74,7 @@ class Engine:
         with self._mode():
             self._use(
                 partition(
-                    functools.partial(sums, self.model),
+                    functools.partial(sum_losses, self.model),
                     self._initial(),
                     self._inputs(task.batch("train", self.seed, 0, 0, 1), 0),
                     devices=self.devices,
@@ -94,7 +94,7 @@ class Engine:
         self._evaluation = Evaluation(self._predict, self.model, layout, P(), self.ledger, self.seed)
 
     def _initial(self) -> Batch:
-        return typed({name: self.task.init(self.seed, name) for name in self.task.shapes()})
+        return cast_batch({name: self.task.init(self.seed, name) for name in self.task.shapes()})
 
     def _use(self, pipeline: Pipeline) -> None:
         """Train this process's stages of a pipeline, with new optimizers."""
@@ -152,8 +152,8 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------- one update
     def _inputs(self, batch: Batch, step: int) -> tuple[Batch, np.uint32, np.uint32]:
-        """Return the inputs of `sums`."""
-        return typed(batch), np.uint32(self.seed), np.uint32(step)
+        """Return the inputs of `sum_losses`."""
+        return cast_batch(batch), np.uint32(self.seed), np.uint32(step)
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
         """Run two steps and discard their results, so that no step has to compile, and to predict a step."""
@@ -192,10 +192,14 @@ class Engine:
             first = self.grid.group(number)[0]  # the stage's other ranks have the same gradient
             if first in self._stages:
                 device = self._stages[first].device
-                squares[device] = squares[device].at[number].set(square({name: grads[name] for name in update.names}))
-        total = met("a rank while exchanging norms", lambda: np.asarray(self.pipeline.world.sum(squares))).sum()
+                squares[device] = (
+                    squares[device].at[number].set(sum_squares({name: grads[name] for name in update.names}))
+                )
+        total = guard_exchange(
+            "a rank while exchanging norms", lambda: np.asarray(self.pipeline.world.sum(squares))
+        ).sum()
         factor = self.clip_norm / np.maximum(np.sqrt(total), self.clip_norm)
-        return {name: scaled(grad, factor) for name, grad in grads.items()}
+        return {name: scale_gradient(grad, factor) for name, grad in grads.items()}
 
     @property
     def _stages(self) -> Mapping[int, Any]:
@@ -229,7 +233,7 @@ class Engine:
             yield outputs
 
     def _predict(self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, key: Array) -> Tree:
-        return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=untouched)[0]
+        return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=keep_output)[0]
 
     def compare(self) -> None:
         """Check that all replicas of each stage hold the same weights.
@@ -272,7 +276,7 @@ class Engine:
         owner: dict[str, int] = {}
         for rank in self.local_ranks:
             part: dict[str, np.ndarray] = {}
-            trees[rank] = tree.pack(self._state(rank), part, f"run.{rank}", _host)
+            trees[rank] = tree.pack_tree(self._state(rank), part, f"run.{rank}", _host)
             arrays |= part
             owner |= dict.fromkeys(part, rank)
         gathered = {rank: packed for part in self.ranks.gather(trees) for rank, packed in part.items()}
@@ -297,7 +301,7 @@ class Engine:
         """
         with self._mode():
             states = {
-                rank: tree.unpack(skeleton["tree"][rank], arrays, functools.partial(jax.device_put, device=device))
+                rank: tree.unpack_tree(skeleton["tree"][rank], arrays, functools.partial(jax.device_put, device=device))
                 for rank, device in enumerate(self.devices)
                 if rank in self.local_ranks
             }
@@ -321,7 +325,7 @@ class Engine:
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
-        return facts(self.devices[self.local_ranks[0]]) | {
+        return measure_device(self.devices[self.local_ranks[0]]) | {
             "parameters": engine.count_parameters(self.task),
             "flops": engine.count_flops(self.task),
             "explored": None,

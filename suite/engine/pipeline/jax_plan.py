@@ -12,10 +12,10 @@ from suite.comm.partition.jax import plan as planned
 from suite.comm.partition.plan import Plan
 from suite.comm.projection.network import Network
 from suite.contract import Task
-from suite.engine.jax_device import typed
+from suite.engine.jax_device import cast_batch
 from suite.engine.jax_programs import Mode
 from suite.engine.pipeline import describe_device, partition_of
-from suite.engine.pipeline.jax import sums
+from suite.engine.pipeline.jax import sum_losses
 from suite.settings.run import Run
 
 
@@ -36,9 +36,9 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
     with Mode(run.precision):
         kind = jnp.result_type(float)
         return planned(
-            functools.partial(sums, load.load_half(run.task.module, "jax").make(task)),
+            functools.partial(sum_losses, load.load_half(run.task.module, "jax").make(task)),
             {name: jax.ShapeDtypeStruct(spec.shape, kind) for name, spec in task.shapes().items()},
-            (typed(task.batch("train", run.seed, 0, 0, 1)), np.uint32(run.seed), np.uint32(0)),
+            (cast_batch(task.batch("train", run.seed, 0, 0, 1)), np.uint32(run.seed), np.uint32(0)),
             devices=run.world,
             stages=node.stages,
             micro_batches=node.micro_batches,

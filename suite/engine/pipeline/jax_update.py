@@ -58,12 +58,12 @@ def _typed(hyper: Mapping[str, float]) -> Tree:
 
 
 @jax.jit
-def square(grads: Tree) -> Array:
+def sum_squares(grads: Tree) -> Array:
     """Return the squared norm of some gradients."""
     return jnp.stack([jnp.vdot(grad, grad) for grad in grads.values()]).sum()
 
 
 @jax.jit
-def scaled(grad: Array, factor: Array) -> Array:
+def scale_gradient(grad: Array, factor: Array) -> Array:
     """A gradient times a number."""
     return grad * factor.astype(grad.dtype)

@@ -15,14 +15,14 @@ from suite import engine, load
 from suite.comm import setup
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.partition.torch import Pipeline, partition
-from suite.comm.transport import entry
+from suite.comm.transport import make_entry
 from suite.comm.transport.torch import Arriving, Transport
 from suite.contract import Group, Plan, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.pipeline import STAGES, choose_network, compare_replicas, describe_device, partition_of
 from suite.engine.ranks.torch import Ranks
-from suite.engine.torch_device import describe_model, device_for, facts, switches
-from suite.engine.torch_taps import wide
+from suite.engine.torch_device import describe_model, device_for, measure_device, set_switches
+from suite.engine.torch_taps import widen_floats
 from suite.settings.run import Run
 
 RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
@@ -40,7 +40,7 @@ class Trained(nn.Module):
     def forward(self, batch: Tree, seed: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Both results are scalars."""
         outputs, _ = self.model(batch, {}, (seed, step))
-        return self.model.loss({name: wide(value) for name, value in outputs.items()}, batch)
+        return self.model.loss({name: widen_floats(value) for name, value in outputs.items()}, batch)
 
 
 class Engine:
@@ -58,7 +58,7 @@ class Engine:
 
     def __init__(self, task: Task, run: Run):
         self.task, self.seed, self.clip_norm = task, run.seed, run.clip_norm
-        self._mode = functools.partial(switches, run.precision, run.deterministic)
+        self._mode = functools.partial(set_switches, run.precision, run.deterministic)
         self.device = device_for(run.device)
         self.dtype = torch.float64 if run.precision == "float64" else torch.float32
         self.model: Any = describe_model(run.task.module, task)
@@ -229,7 +229,7 @@ class Engine:
             values = torch.cat([part.reshape(-1) for part in parts])
             if owner == self.rank:
                 dtype = str(values.dtype).removeprefix("torch.")
-                self.ledger.add([entry("broadcast", "weights", dtype, values.nbytes, self.world)])
+                self.ledger.add([make_entry("broadcast", "weights", dtype, values.nbytes, self.world)])
             dist.broadcast(values, owner)
             for part, value in zip(parts, values.split([part.numel() for part in parts]), strict=True):
                 part.copy_(value.view_as(part))
@@ -257,7 +257,7 @@ class Engine:
                     written = generate(part, self._start, self._advance)
                     outputs |= {name: torch.from_numpy(value).to(self.device) for name, value in written.items()}
             gathered = {name: self.transport.all_gather("evaluation", value) for name, value in outputs.items()}
-            yield {name: wide(value.wait()).cpu().numpy() for name, value in gathered.items()}
+            yield {name: widen_floats(value.wait()).cpu().numpy() for name, value in gathered.items()}
         self.model.train()
 
     def _start(self, batch: Batch) -> Any:
@@ -266,7 +266,7 @@ class Engine:
     def _advance(self, state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
         place, word = torch.from_numpy(rows).to(self.device), torch.from_numpy(token).to(self.device)
         scores, state = self.model.decode_step(state, place, word, position)
-        return wide(scores).cpu().numpy(), state
+        return widen_floats(scores).cpu().numpy(), state
 
     def compare(self) -> None:
         """Check that all replicas of each stage hold the same weights, and have received what others sent.
@@ -306,7 +306,7 @@ class Engine:
         arrays: Tree = {}
         state = {"model": self.own, "optimizer": self.optimizer and self.optimizer.state_dict()}
         state["plan"] = asdict(self.pipeline.plan)
-        packed = tree.pack(state, arrays, "run", lambda value: value if isinstance(value, Tensor) else None)
+        packed = tree.pack_tree(state, arrays, "run", lambda value: value if isinstance(value, Tensor) else None)
         residuals = {RESIDUALS + name: value for name, value in self.pipeline.replicas.residuals.items()}
         own = dict.fromkeys(arrays, STAGES) | dict.fromkeys(residuals, engine.RESIDUALS)
         return {n: _numpy(value) for n, value in (arrays | residuals).items()}, {
@@ -324,7 +324,7 @@ class Engine:
         def device(value: np.ndarray) -> Tensor:
             return torch.from_numpy(value.copy()).to(self.device)
 
-        state = tree.unpack(skeleton["tree"][self.rank], arrays, device)
+        state = tree.unpack_tree(skeleton["tree"][self.rank], arrays, device)
         plan = Cut.from_dict(state["plan"])
         if plan != self.pipeline.plan:
             traced = self.pipeline.traced
@@ -338,7 +338,7 @@ class Engine:
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory and bytes."""
-        return facts(self.device) | {
+        return measure_device(self.device) | {
             "parameters": engine.count_parameters(self.task),
             "flops": engine.count_flops(self.task),
             "explored": None,

@@ -3,12 +3,12 @@ import jax.numpy as jnp
 
 from mylab.noisy import DEVIATION
 from suite import stream
-from suite.optimizers._base.jax import Optimizer, hyper
+from suite.optimizers._base.jax import Optimizer, make_hyperparameters
 
 
 def make(*, lr=0.1):
     def init(params):
-        return {"hyper": hyper(lr=lr)}
+        return {"hyper": make_hyperparameters(lr=lr)}
 
     def update(grads, state, params):
         return jax.tree.map(lambda g: -state["hyper"]["lr"] * g, grads), state

@@ -1,7 +1,7 @@
 import jax
 import optax
 
-from suite.optimizers._base.jax import Optimizer, hyper
+from suite.optimizers._base.jax import Optimizer, make_hyperparameters
 
 
 def make(*, lr=0.1, momentum=0.9):
@@ -11,4 +11,4 @@ def make(*, lr=0.1, momentum=0.9):
         direction, inner = trace.update(grads, state["inner"], params)
         return jax.tree.map(lambda d: -state["hyper"]["lr"] * d, direction), state | {"inner": inner}
 
-    return Optimizer(lambda params: {"hyper": hyper(lr=lr), "inner": trace.init(params)}, update)
+    return Optimizer(lambda params: {"hyper": make_hyperparameters(lr=lr), "inner": trace.init(params)}, update)

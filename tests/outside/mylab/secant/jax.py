@@ -6,7 +6,7 @@ import numpy as np
 import optax
 
 from mylab.secant import INTERVAL, LAG, scale
-from suite.optimizers._base.jax import Optimizer, hyper
+from suite.optimizers._base.jax import Optimizer, make_hyperparameters
 
 
 def make(*, lr=0.1):
@@ -18,7 +18,7 @@ def make(*, lr=0.1):
     def init(params):
         ones, kind = jax.tree.map(jnp.ones_like, params), next(iter(params.values())).dtype
         state = {"curvature": ones, "pending": jax.tree.map(jnp.ones_like, params), "due": jnp.asarray(-1)}
-        return state | {"hyper": hyper(lr=lr), "scale": jnp.ones((), kind)}
+        return state | {"hyper": make_hyperparameters(lr=lr), "scale": jnp.ones((), kind)}
 
     def host(state, step):
         if int(state["due"]) == step:
