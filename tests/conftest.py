@@ -108,7 +108,7 @@ def suite_command(tmp_path: Path):
 
 @pytest.fixture
 def suite(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], idle: None
 ) -> Callable[..., tuple[int, str]]:
     """`suite` in this process and a folder of its own: exit code, and what it and its children printed."""
     from suite import cli

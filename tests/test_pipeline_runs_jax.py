@@ -69,7 +69,7 @@ def gradients(task: Task, engine: pipeline.Engine) -> tuple[float, dict[str, Any
     return float(total / weight), {name: np.asarray(grad / weight) for name, grad in grads.items()}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task, optimizer, stages, world, precision",
     [
@@ -108,7 +108,7 @@ def test_losses_of_one_device_in_both_frameworks() -> None:
     np.testing.assert_allclose(losses, trained(other, task), rtol=1e-5)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode, least, most",
     [

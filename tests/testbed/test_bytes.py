@@ -39,7 +39,7 @@ def bed() -> Iterator[Testbed]:
         yield made
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 @pytest.mark.parametrize("modes, local", [(FLAT, 1), (BY_HOSTS, 2)], ids=["flat", "two ranks a host"])
 def test_ledger_and_kernel_agree(bed: Testbed, backend: str, modes: dict[str, Any], local: int) -> None:

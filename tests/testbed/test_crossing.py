@@ -33,7 +33,7 @@ def said(node: CommSettings, backend: str) -> float:
     return cost.count_crossing(entries, Place(world, LOCAL), where)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_hosts_bytes_are_the_plans(backend: str) -> None:
     modes = {algorithm: mode("float32", algorithm) for algorithm in ALGORITHMS}
