@@ -24,7 +24,7 @@ def result(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_bytes_of_a_resumed_run_are_those_of_a_whole_one(suite: Call, tmp_path: Path, backend: str) -> None:
     """Interrupted twice, the second time by SIGKILL, after which some steps are made again and counted once."""
     run = (*RUN, *RANKS[backend], "checkpoint_every=10")

@@ -61,7 +61,7 @@ def reached(process: "subprocess.Popen[str]", directory: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
-@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("lost", [0, 1])
 def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
     tmp_path: Path, ranks: list[str], lost: int
 ) -> None:
@@ -79,9 +79,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "ranks", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in list(DEVICES)[1:])]
-)
+@pytest.mark.parametrize("ranks", DEVICES)
 def test_a_wrong_byte_is_found_at_the_next_evaluation(tmp_path: Path, ranks: str) -> None:
     """What one rank receives in step 12 differs; the last checkpoint is from before."""
     run = (*DEVICES[ranks], FLIPS, "max_steps=30", "run_dir=wrong")
@@ -95,9 +93,7 @@ def test_a_wrong_byte_is_found_at_the_next_evaluation(tmp_path: Path, ranks: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "ranks", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in list(DEVICES)[1:])]
-)
+@pytest.mark.parametrize("ranks", DEVICES)
 def test_of_three_ranks_the_one_with_a_wrong_byte_is_named(tmp_path: Path, ranks: str) -> None:
     """Rank 0 too, which writes the checkpoints and would be taken for right between two."""
     three = ("world=3", "task.batch_size=12", "task.eval_batch_size=12")

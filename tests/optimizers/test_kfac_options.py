@@ -76,7 +76,6 @@ def test_micro_batches_equal_one_large_batch(option: str, backend: str, alone: A
 
 
 @pytest.mark.sample(1)
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option != "sampled"])
 def test_two_jax_devices_equal_one(option: str, alone: Any) -> None:
     made = engine(config("kfac", "jax", hyper=OPTIONS[option], world=2))

@@ -252,7 +252,7 @@ def test_every_hidden_word_counts_once_in_the_score() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("kfac", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("optimizer", ["adamw", "kfac"])
 def test_five_updates_agree(optimizer: str) -> None:
     ends = []
     for backend in engines.BACKENDS:
