@@ -9,9 +9,10 @@ from boards import result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite import svg
 from suite.board.groups import rank_results
 from suite.board.sections import make_sections
-from suite.board.site import curves, profile, svg, text
+from suite.board.site import curves, profile, text
 from suite.board.site.dots import Dots, draw_dots, draw_strip
 from suite.statistics.leaders import Separation
 from suite.statistics.summary import Observation, summarize_seeds

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-from suite.comm.partition import svg
+from suite import svg
+from suite.comm.partition import shapes
 from suite.comm.partition.plan import Plan, Stage, format_size
 from suite.comm.partition.timeline import Run, simulate_step
 
@@ -66,13 +67,13 @@ def draw_plan(plan: Plan) -> str:
 
 def _stage(plan: Plan, stage: Stage, number: int, x: float, y: float) -> list[str]:
     """Return the box of a stage, with an arrow that brings what it receives."""
-    parts = [svg.draw_box(x, y, BOX, TALL, "stage")]
+    parts = [shapes.draw_box(x, y, BOX, TALL, "stage")]
     if number:
         parts.append(svg.draw_text(x - GAP / 2, y + TALL / 2 - 8, format_size(stage.received), "tick", "middle"))
-        parts.append(svg.draw_arrow(x - GAP + 4, x - 4, y + TALL / 2))
+        parts.append(shapes.draw_arrow(x - GAP + 4, x - 4, y + TALL / 2))
     devices = stage.replicas * plan.pipelines
-    lines = [svg.shorten_text(stage.first, LETTERS)]
-    lines += [f"to {svg.shorten_text(stage.last, LETTERS - 3)}"] if stage.last != stage.first else []
+    lines = [shapes.shorten_text(stage.first, LETTERS)]
+    lines += [f"to {shapes.shorten_text(stage.last, LETTERS - 3)}"] if stage.last != stage.first else []
     parts.append(svg.draw_text(x + 8, y + 18, f"stage {number} · {devices} device{'s' if devices > 1 else ''}", "name"))
     parts += [svg.draw_text(x + 8, y + 35 + 14 * index, line, "tick") for index, line in enumerate(lines)]
     parts.append(svg.draw_text(x + 8, y + 68, f"parameters {format_size(stage.parameters)}"))
@@ -80,8 +81,8 @@ def _stage(plan: Plan, stage: Stage, number: int, x: float, y: float) -> list[st
     if plan.limit:
         share = min(stage.memory / plan.limit, 1.0)
         parts.append(svg.draw_text(x + BOX - 8, y + 84, format_size(plan.limit), "limit", "end"))
-        parts.append(svg.draw_box(x + 8, y + 90, BOX - 16, 7, "room"))
-        parts.append(svg.draw_box(x + 8, y + 90, (BOX - 16) * share, 7, "used"))
+        parts.append(shapes.draw_box(x + 8, y + 90, BOX - 16, 7, "room"))
+        parts.append(shapes.draw_box(x + 8, y + 90, (BOX - 16) * share, 7, "used"))
     return parts
 
 
@@ -92,7 +93,7 @@ def _timeline(plan: Plan, top: float) -> list[str]:
     scale = (right - left) / plan.seconds if plan.seconds else 0.0
     bottom = top + ROW * len(plan.stages)
     parts = []
-    for tick in svg.list_ticks(1e3 * plan.seconds):
+    for tick in shapes.list_ticks(1e3 * plan.seconds):
         x = left + tick / 1e3 * scale
         parts.append(svg.draw_line(x, top - 4, x, bottom, "grid"))
         parts.append(svg.draw_text(x, bottom + 14, f"{tick:g}", "tick", "middle"))
@@ -101,13 +102,13 @@ def _timeline(plan: Plan, top: float) -> list[str]:
         y = top + ROW * number
         parts += [
             svg.draw_text(MARGIN, y + 14, f"stage {number}", "tick"),
-            svg.draw_bars([(left, right)], y, BAR, "track"),
+            shapes.draw_bars([(left, right)], y, BAR, "track"),
         ]
         spans = _spans(stage, [run for run in times.runs if (run.stage, run.replica) == (number, 0)])
         parts += _row([span.placed(left, scale) for span in spans], y)
     x = float(left)
     for kind, words in KINDS.items():
-        parts.append(svg.draw_box(x, bottom + 26, 12, 12, kind))
+        parts.append(shapes.draw_box(x, bottom + 26, 12, 12, kind))
         parts.append(svg.draw_text(x + 18, bottom + 36, words, "tick"))
         x += 34 + 6.5 * len(words)
     parts += [
@@ -148,7 +149,8 @@ def _spans(stage: Stage, runs: Sequence[Run]) -> list[Span]:
 def _row(spans: Sequence[Span], y: float) -> list[str]:
     """Return the bars of one device, whose spans are coordinates, with numbers where there is room."""
     parts = [
-        svg.draw_bars([(span.start, span.end) for span in spans if span.kind == kind], y, BAR, kind) for kind in KINDS
+        shapes.draw_bars([(span.start, span.end) for span in spans if span.kind == kind], y, BAR, kind)
+        for kind in KINDS
     ]
     wide = [span for span in spans if span.label and span.end - span.start >= DIGITS * len(span.label)]
     return parts + [svg.draw_text((span.start + span.end) / 2, y + 13, span.label, "number", "middle") for span in wide]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from suite.board.site import svg
+from suite import svg
 from suite.regress.history import Series
 from suite.regress.show import format_amount
 

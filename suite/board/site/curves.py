@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from suite import svg
 from suite.board.rows import Entry
-from suite.board.site import svg
 from suite.board.site.text import format_number
 from suite.entries.condition import Result
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from suite import svg
 from suite.board.rows import Seeds
-from suite.board.site import svg
 from suite.board.site.text import format_median, format_number
 from suite.statistics.summary import Summary
 

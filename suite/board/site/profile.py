@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from suite import svg
 from suite.board.rows import rank_median
 from suite.board.sections import Section
-from suite.board.site import svg
 from suite.statistics.profiles import TAU_MAX, Profile, compute_profiles
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FOOT = 480, 260, 40, 120, 10, 36

@@ -1,27 +1,14 @@
-"""Small functions that write SVG for the picture of a plan."""
+"""Shapes of the picture of a plan, as SVG; further ones are in `suite.svg`."""
 
 import math
 from collections.abc import Iterable
-from html import escape
 
-
-def format_coordinate(value: float) -> str:
-    """A coordinate as short text."""
-    rounded = f"{value:.1f}".removesuffix(".0")
-    return "0" if rounded == "-0" else rounded
-
-
-def draw_text(x: float, y: float, content: str, style: str = "", anchor: str = "start") -> str:
-    """A text with a class of the style sheet; its content is escaped."""
-    attributes = f' class="{style}"' if style else ""
-    attributes += f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text x="{format_coordinate(x)}" y="{format_coordinate(y)}"{attributes}>{escape(content)}</text>'
+from suite.svg import format_coordinate, place_at
 
 
 def draw_box(x: float, y: float, width: float, height: float, style: str) -> str:
     """A rectangle with rounded corners."""
-    size = f'width="{format_coordinate(width)}" height="{format_coordinate(height)}"'
-    return f'<rect class="{style}" x="{format_coordinate(x)}" y="{format_coordinate(y)}" {size} rx="4"/>'
+    return f'<rect class="{style}" {place_at(x=x, y=y, width=width, height=height)} rx="4"/>'
 
 
 def draw_bars(spans: Iterable[tuple[float, float]], y: float, height: float, style: str) -> str:
@@ -31,16 +18,6 @@ def draw_bars(spans: Iterable[tuple[float, float]], y: float, height: float, sty
         wide = format_coordinate(max(end - start, 0.1))
         pieces.append(f"M{format_coordinate(start)} {format_coordinate(y)}h{wide}v{down}h-{wide}z")
     return f'<path class="{style}" d="{"".join(pieces)}"/>' if pieces else ""
-
-
-def place_at(**coordinates: float) -> str:
-    """Coordinates as attributes of an element."""
-    return " ".join(f'{name}="{format_coordinate(value)}"' for name, value in coordinates.items())
-
-
-def draw_line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
-    """A line."""
-    return f'<line class="{style}" {place_at(x1=x1, y1=y1, x2=x2, y2=y2)}/>'
 
 
 def draw_arrow(x1: float, x2: float, y: float) -> str:
