@@ -30,7 +30,7 @@ quick: setup
 	$(BIN)/python -m pytest $(QUICK) -m "quick and not slow" --numprocesses 2 --dist loadgroup $(ARGS)
 
 # jax compiles without most optimizations, which takes two thirds of the time; `make test-all` and `make bench` with them
-test: export JAX_DISABLE_MOST_OPTIMIZATIONS ?= 1
+quick test mutants: export JAX_DISABLE_MOST_OPTIMIZATIONS ?= 1
 test: setup lint
 	$(BIN)/python -m pytest tests -m "not slow and not bench" --numprocesses 2 --dist loadgroup $(ARGS)
 
