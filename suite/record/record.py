@@ -294,11 +294,12 @@ def load_run(result: Mapping[str, Any]) -> AnyRun:
     Raises:
         UserError: its configuration is not that of a run.
     """
-    return _read(json.dumps(result["spec"]["config"]))
+    return parse_run(json.dumps(result["spec"]["config"]))
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(config: str) -> AnyRun:
+def parse_run(config: str) -> AnyRun:
+    """Read the run of a result from its `spec.config` as JSON; reading it again takes no time."""
     return read_run(json.loads(config), old=True)
 
 
