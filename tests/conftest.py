@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hydra
+import hypothesis
 import pytest
 
 TESTS = Path(__file__).parent
 OUTSIDE = TESTS / "outside"
-MAPPINGS, MOST_MAPPINGS = Path("/proc/self/maps"), 20_000
+MAPPINGS, MOST_MAPPINGS = Path("/proc/self/maps"), 5_000
 CACHE = Path.home() / ".cache" / "suite" / "jax-tests"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -23,6 +24,8 @@ if "jax" not in sys.modules:
     os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     os.environ.setdefault("NPROC", "8")  # as suite.launch.execution does for several host devices, for the same reason
 sys.path[:0] = [str(OUTSIDE), str(TESTS)]
+hypothesis.settings.register_profile("no seconds", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("no seconds")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks

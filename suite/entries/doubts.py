@@ -19,6 +19,7 @@ from suite.entries.faults import first_fault, not_yaml
 from suite.entries.strict import Unreadable, escape_text
 
 MOST_BYTES = 64 * 2**10
+MOST_BRACKETS = 200  # PyYAML's time grows with the square of their depth
 FILE = r"^[A-Za-z0-9][A-Za-z0-9_+.-]*\.json$"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 Sentence = Annotated[str, Field(min_length=10, max_length=1000)]
@@ -134,6 +135,8 @@ def parse_doubts(content: bytes, name: str) -> Doubt:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise Unreadable(f"byte {error.start}: is not UTF-8") from error
+    if (count := text.count("[") + text.count("{")) > MOST_BRACKETS:
+        raise Unreadable(f"contains {count:,} opening brackets; at most {MOST_BRACKETS} are read")
     try:
         if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in yaml.scan(text)):
             raise Unreadable("contains an anchor or an alias (& or *); write the text out, in quotes")

@@ -69,7 +69,8 @@ def test_a_doubt_about_files_finds_them_by_name_and_by_content() -> None:
         ("https://example.org/a", "javascript:alert(1)", "evidence.0"),
         ("date: 2026-11-23", "date: yesterday", "date"),
         ("finding: The learning", f"finding: {'x' * 2000}", "finding"),
-        ("who: a reader", "who: " + "[" * 20000, "not YAML"),
+        pytest.param("who: a reader", "who: " + "[" * 100, "not YAML", id="open brackets"),
+        pytest.param("who: a reader", "who: " + "[" * 20000, "20,002 opening brackets", id="many brackets"),
     ],
 )
 def test_a_doubt_that_does_not_follow_the_format_is_rejected(old: str, new: str, says: str) -> None:

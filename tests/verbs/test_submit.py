@@ -140,7 +140,7 @@ HOSTILE = st.sampled_from(
 
 
 @given(st.dictionaries(PLACES, HOSTILE, min_size=1, max_size=3), st.sampled_from(["top", "spec", "config", "task"]))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_hostile_values_are_named_and_never_crash(tmp_path: Path, values: dict[str, Any], level: str) -> None:
     result = json.loads(json.dumps(RESULT))
     config = result["spec"]["config"]
@@ -167,7 +167,7 @@ LEAVES = (
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_hostile_value_at_any_place_never_crashes_the_checks(tmp_path: Path, data: st.DataObject) -> None:
     result = json.loads(json.dumps(RESULT))
     node: Any = result
@@ -194,7 +194,7 @@ def test_an_accuracy_of_any_size_is_named(tmp_path: Path) -> None:
 
 
 @given(st.recursive(HOSTILE, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_json_that_is_no_result_is_named(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps(value))
