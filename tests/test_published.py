@@ -162,17 +162,8 @@ def test_comparison_says_what_may_be_compared():
     assert published.compare_rows("mine", [], stand_in=False).startswith("No published row is known for mine")
 
 
-def test_import_is_light_and_lookup_quick():
-    code = """
-import sys, time
-from suite import published
-assert not {"yaml", "jsonschema", "numpy", "torch", "jax"} & set(sys.modules), "import is not light"
-start = time.process_time()
-published.find_rows("resnet50")
-print(time.process_time() - start)
-"""
-    spent = min(
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-        for _ in range(2)
-    )
-    assert spent < 0.25  # seconds of CPU; about 0.05 with libyaml
+def test_import_is_light():
+    heavy = {"yaml", "jsonschema", "numpy", "torch", "jax"}
+    code = f"import sys; from suite import published; print({heavy!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
