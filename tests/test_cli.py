@@ -179,6 +179,7 @@ def test_errors_are_one_line(suite: Any) -> None:
         assert len(lines) == 1 and says in lines[0], (arguments, said)
 
 
+@pytest.mark.slow
 def test_compile_without_a_compiler_is_one_line_and_leaves_no_result(suite_command: Any, tmp_path: Path) -> None:
     done = call(suite_command, TASK, "compile=true", "max_steps=1", "track=none", CXX="no-such-compiler")
     assert done.returncode == 2 and "there is no no-such-compiler here; set compile=false" in done.stderr

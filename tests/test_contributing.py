@@ -51,7 +51,9 @@ def test_four_files_and_both_backends_are_printed(folder: Path) -> None:
     assert len(commands()) == 2
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize(
+    "command", [pytest.param(text, marks=pytest.mark.slow if "backend=jax" in text else []) for text in commands()]
+)
 def test_it_runs_as_printed(command: str, folder: Path) -> None:
     """With `mylab` in the working directory, and nowhere else."""
     kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PYTHONPATH")}

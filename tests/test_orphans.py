@@ -42,9 +42,8 @@ def children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-@pytest.mark.parametrize(
-    "ranks", [pytest.param(v, id=k, marks=[pytest.mark.slow] * (k == "jax")) for k, v in RANKS.items()]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
 def test_ranks_end_with_a_killed_launcher(tmp_path: Path, ranks: list[str]) -> None:
     """And the same command goes on by itself, to the same bits."""
     process = start(tmp_path, *RUN, *ranks)

@@ -91,6 +91,7 @@ def test_gradients_of_one_device(task: Any, optimizer: str, stages: int, world: 
     assert found[0] == float(alone[0]) and distance(found[1], alone[1]) == 0.0
 
 
+@pytest.mark.slow
 def test_losses_of_one_device_in_both_frameworks() -> None:
     words = (*AUTOENCODER, "optimizer=lamb", "clip_norm=0.5")
     task, engine = made(*words, *TWO)
@@ -127,6 +128,7 @@ def test_replicas_average_in_the_mode(mode: str, least: float, most: float) -> N
     assert least <= distance(engine.pipeline.gradients, expected) <= most
 
 
+@pytest.mark.slow
 def test_delayed_gradients_are_those_of_the_last_step() -> None:
     """At all stages, also where one has a single rank."""
     words = ("optimizer=adamw", "comm=double_buffering", "partition.stages=2", "world=3", "task.eval_batch_size=30")

@@ -117,7 +117,7 @@ def test_an_address_that_is_none(wrong: str) -> None:
         rendezvous.meet_ranks(0, 2, wrong, 1)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_each_failure_is_one_line_of_the_command(tmp_path: Path, backend: str, address: str) -> None:
     """A rank that never comes, for rank 0 and for another; a port in use; and nothing is left behind."""

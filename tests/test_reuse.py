@@ -63,6 +63,7 @@ def test_an_edited_outside_optimizer_runs_again(tmp_path: Path, suite_command) -
     assert last_loss(tmp_path / "run") != last_loss(tmp_path / "run.2")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_of_an_edited_optimizer_starts_anew_and_says_so(tmp_path: Path, suite_command) -> None:
     write_lab(tmp_path, 1.0)
     assert suite_command(*LAB, "run_dir=run").returncode == 0

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from sampling import mostly_torch
 
 from suite import load
 from suite.contract import Evaluated, Target
@@ -111,7 +110,8 @@ def no_clicks(tmp_path_factory):
     return folder / "made"
 
 
-@mostly_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_run_on_a_log_without_clicks_is_json_and_verifies(no_clicks, tmp_path, backend, suite_command, suite):
     command = ["+task=dlrm", "task.data=criteo", f"data_dir={no_clicks}", "track=none", "threads=1", "run_dir=run"]
     sizes = ["task.batch_size=16", "task.eval_batch_size=32", "max_steps=4", "eval_every=2", "checkpoint_every=2"]

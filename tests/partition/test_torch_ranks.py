@@ -63,7 +63,7 @@ def test_bytes_on_the_cuts_are_those_of_the_plan() -> None:
     assert first["received"][1] > 0 < second["returned"][0]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "codec, most, more",
     [

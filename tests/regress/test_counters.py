@@ -90,6 +90,7 @@ def counters(folder: Path, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "jax"])
 def test_counts_are_accepted_repeated_and_compared(backend: str, tmp_path: Path) -> None:
     path = tmp_path / "counters.yaml"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import BACKENDS, change, engine
+from sampling import mostly_torch
 
 from suite.launch import execution
 from suite.settings import configure
@@ -219,7 +220,7 @@ def chained(made: Any, count: int) -> tuple[dict[tuple[int, int], np.ndarray], A
     return found, one
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@mostly_torch
 def test_in_chunks_as_in_one_piece(backend: str) -> None:
     """A shot read in chunks by a stream, after other shots, gives what it gives alone and whole."""
     found, one = chained(made(backend=backend), 16)

@@ -134,6 +134,7 @@ def test_two_devices_and_micro_batches_with_mixup() -> None:
     assert gap(ends[0], ends[1]) <= 1e-10 and gap(ends[0], ends[2]) <= 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.quick
 def test_evaluation_agrees_and_counts_every_image_once() -> None:
     made = task()

@@ -163,7 +163,9 @@ def test_both_backends_write_the_same_words(options: dict[str, Any]) -> None:
     assert scores[0]["bleu"] == scores[1]["bleu"] and scores[0]["loss"] == pytest.approx(scores[1]["loss"], abs=1e-10)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.quick), "jax"])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("torch", marks=pytest.mark.quick), pytest.param("jax", marks=pytest.mark.slow)]
+)
 def test_neither_padding_nor_the_other_sentences_are_seen(backend: str) -> None:
     """Wider padding changes no loss, and halves of a batch write what the whole one does."""
     made = task(Few(), network={"tying": "none"}, beam=3)
