@@ -1,7 +1,7 @@
 """What `make test` runs of a sweep; `make test-all` runs every case.
 
-`@pytest.mark.sample(count)` keeps `count` cases of a test, `mostly_torch` one of two backends, and `sampled` each value
-of each axis. The other cases are slow tests.
+`@pytest.mark.sample(count)` keeps `count` cases of a test, and with `keep=("int8-",)` also one whose name contains that
+text; `mostly_torch` keeps one of two backends, and `sampled` each value of each axis. The other cases are slow tests.
 """
 
 import hashlib
@@ -43,5 +43,8 @@ def mark_rest(items: Iterable[pytest.Item]) -> None:
     for cases in sweeps.values():
         mark = cases[0].get_closest_marker("sample")
         assert mark
-        for item in sorted(cases, key=lambda item: hashlib.sha1(item.name.encode()).digest())[mark.args[0] :]:
-            item.add_marker(pytest.mark.slow)
+        cases.sort(key=lambda item: hashlib.sha1(item.name.encode()).digest())
+        needed = [next((item for item in cases if text in item.name), None) for text in mark.kwargs.get("keep", ())]
+        for item in cases[mark.args[0] :]:
+            if item not in needed:
+                item.add_marker(pytest.mark.slow)
