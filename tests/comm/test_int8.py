@@ -4,9 +4,12 @@ import coded
 import engines
 import numpy as np
 import pytest
+import torch
 
 from suite.comm import setup
 from suite.comm.codecs.int8 import Int8
+from suite.comm.encoder import jax as jax_encoder
+from suite.comm.encoder import torch as torch_encoder
 from suite.contract import UserError
 
 pytestmark = pytest.mark.quick
@@ -89,3 +92,16 @@ def test_stochastic_rounding_is_the_same_in_all_texts(backend: str) -> None:
 def test_what_it_cannot_do_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         setup.make_codec(engines.part("suite.comm.codecs.int8", **options), None)
+
+
+def test_ranks_round_with_other_numbers_which_are_the_same_in_both_backends() -> None:
+    """Else the errors of all ranks would add up."""
+    halves = coded.halves({"module": "suite.comm.codecs.int8", "rounding": "stochastic"})
+    values = np.random.default_rng(0).normal(size=(1, 600)).astype(np.float32)
+    payloads = []
+    for rank in range(2):
+        (ours,) = torch_encoder.Encoder("a", halves["torch"], None, (0, 0), rank).encode("", torch.from_numpy(values))
+        (theirs,) = jax_encoder.Encoder("a", halves["jax"], None, (0, 0), rank).encode("", values)
+        assert np.array_equal(ours.numpy(), np.asarray(theirs))
+        payloads.append(ours)
+    assert not torch.equal(*payloads)
