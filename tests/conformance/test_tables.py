@@ -47,7 +47,7 @@ def test_by_rows_equals_replicated(name: str, backend: str) -> None:
         assert gap(expected, after(name, backend, "rows", **changes)) <= 1e-12, changes
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, keep=("plain",))
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_two_jax_devices_equal_one(name: str) -> None:
     for changes in ({}, {"accumulate": 2}, {"clip_norm": 0.05}):

@@ -66,7 +66,7 @@ def test_an_option_changes_the_run(option: str, alone: Any) -> None:
     assert gap(weights(default), alone(option, "torch")[0]) > 1e-6
 
 
-@each
+@pytest.mark.parametrize("option", OPTIONS)
 @mostly_torch  # in jax on two devices, below
 def test_micro_batches_equal_one_large_batch(option: str, backend: str, alone: Any) -> None:
     made = engine(config("kfac", backend, hyper=OPTIONS[option], accumulate=4))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import BACKENDS, change, engine
+from engines import BACKENDS, advance, change, engine
 from sampling import mostly_torch
 
 from suite.launch import execution
@@ -218,6 +218,19 @@ def chained(made: Any, count: int) -> tuple[dict[tuple[int, int], np.ndarray], A
         for row, (shot, chunk) in enumerate(zip(*streams.at(index), strict=True)):
             found[int(shot), int(chunk)] = output[row, : batch["steps"][row]]
     return found, one
+
+
+@pytest.mark.quick
+@mostly_torch
+def test_the_state_goes_on_from_batch_to_batch(backend: str) -> None:
+    one = made(backend=backend)
+    states = []
+    for step in range(3):
+        states.append({key: value.copy() for key, value in one.snapshot()[0].items() if "carry" in key})
+        advance(one, range(step, step + 1))
+    assert states[0]
+    for before, after in zip(states, states[1:], strict=False):
+        assert any((before[key] != after[key]).any() for key in before)
 
 
 @mostly_torch
