@@ -1,5 +1,6 @@
 """FRNN: streams of shots with a carried state, the network in both backends, and the shot-level metrics."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -229,7 +230,7 @@ def test_the_state_goes_on_from_batch_to_batch(backend: str) -> None:
         states.append({key: value.copy() for key, value in one.snapshot()[0].items() if "carry" in key})
         advance(one, range(step, step + 1))
     assert states[0]
-    for before, after in zip(states, states[1:], strict=False):
+    for before, after in itertools.pairwise(states):
         assert any((before[key] != after[key]).any() for key in before)
 
 
