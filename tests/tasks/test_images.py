@@ -100,6 +100,13 @@ def test_crops_keep_inside_the_image_and_within_area_and_aspect():
         assert 0.7 < wide / tall < 1.43
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("rows", [order.select_training_rows, order.compute_training_rows])
+def test_each_epoch_and_each_seed_has_another_order(rows):
+    found = {tuple(rows(64, batch_size=64, seed=seed, index=epoch)[0]) for seed in (0, 1) for epoch in (0, 1)}
+    assert len(found) == 4
+
+
 def test_an_image_too_long_for_any_crop_gives_its_middle():
     box = augment.draw_crop_box(
         augment.make_generator(0, 0), width=1000, height=10, area=(0.9, 1.0), aspect=(3 / 4, 4 / 3)
