@@ -12,7 +12,7 @@ from berts import engine, task
 from suite.settings import configure
 from suite.tasks.bert import bayes, hmm, wordpiece
 from suite.tasks.bert.architecture import Architecture
-from suite.tasks.bert.sample import Hiding, expand_records
+from suite.tasks.bert.sample import Hiding, expand_records, make_record_type
 
 COUNTS = {"base": 110_106_428, "large": 336_226_108, "enlarged": 2_457_142_844}  # both heads, 30,522 pieces
 
@@ -120,6 +120,15 @@ def test_pairs_have_two_segments_and_half_of_them_do_not_belong_together() -> No
     assert separators[np.arange(512), rows["second"] - 1].all()
     assert np.array_equal(batch["segment"].sum(1), rows["length"] - rows["second"])
     assert not hmm.generate_records("train", 8, 32, Hiding(0.15, 6), False)["random_next"].any()
+
+
+@pytest.mark.quick
+def test_the_padding_is_not_visible() -> None:
+    rows = np.zeros(2, make_record_type(8, 2))
+    rows["length"], rows["second"] = (5, 8), (3, 8)
+    batch = expand_records(rows)
+    assert batch["visible"].tolist() == [[True] * 5 + [False] * 3, [True] * 8]
+    assert batch["segment"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0] * 8]
 
 
 def test_best_prediction_equals_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ def test_the_state_goes_on_from_batch_to_batch(backend: str) -> None:
         assert any((before[key] != after[key]).any() for key in before)
 
 
-@mostly_torch
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_in_chunks_as_in_one_piece(backend: str) -> None:
     """A shot read in chunks by a stream, after other shots, gives what it gives alone and whole."""
     found, one = chained(made(backend=backend), 16)

@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from suite import stream
 from suite.contract import Spec
 from suite.tasks import _nn
+from suite.tasks._nn.torch import BatchNorm2d
 
 pytestmark = pytest.mark.quick
 
@@ -16,7 +18,6 @@ KEY = (3, 17)
 
 @pytest.mark.parametrize("index", [0, 5, 2**31 + 7])
 def test_torch_draws_what_numpy_draws(index: int) -> None:
-    import torch
 
     from suite.tasks._nn.torch import uniform
 
@@ -27,7 +28,6 @@ def test_torch_draws_what_numpy_draws(index: int) -> None:
 
 def test_dropout_is_the_same_in_both_backends_and_belongs_to_the_sample() -> None:
     import jax.numpy as jnp
-    import torch
 
     from suite.tasks._nn import jax as in_jax
     from suite.tasks._nn import torch as in_torch
@@ -46,7 +46,6 @@ def test_dropout_is_the_same_in_both_backends_and_belongs_to_the_sample() -> Non
 @pytest.mark.parametrize("dropped", [False, True])
 def test_attention_agrees_with_its_formula(dropped: bool) -> None:
     import jax.numpy as jnp
-    import torch
 
     from suite.tasks._nn import jax as in_jax
     from suite.tasks._nn import torch as in_torch
@@ -89,3 +88,11 @@ def test_a_large_table_by_the_slice() -> None:
     whole = _nn.draw_initial_value(spec, 1, "table")
     part = slice(_nn.CHUNK - 3, 2 * _nn.CHUNK + 4)
     assert np.array_equal(_nn.draw_initial_value(spec, 1, "table", part), whole[part])
+
+
+def test_each_group_of_a_batch_has_an_equal_share_in_the_running_statistics() -> None:
+    norm = BatchNorm2d(3, group=2)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 3, 4, 4))).float()
+    norm.train()(x)
+    means = x.reshape(3, 2, 3, 4, 4).mean((1, 3, 4))
+    assert torch.allclose(norm.running_mean, norm.momentum * means.mean(0), atol=1e-6)

@@ -135,7 +135,6 @@ def test_two_devices_and_micro_batches_with_mixup() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.quick
 def test_evaluation_agrees_and_counts_every_image_once() -> None:
     made = task()
     scores = []
@@ -205,3 +204,21 @@ def test_running_mixup_blends_with_the_step_before() -> None:
     mix = batch["mix"].astype(np.float64)[:, None, None, None]
     engines.advance(in_torch, range(1, 2))
     assert np.allclose(in_torch.carry[0]["image"].numpy(), mix * batch["image"] + (1 - mix) * blend)
+
+
+@pytest.mark.quick
+def test_running_mixup_mixes_labels_as_images_in_jax() -> None:
+    import jax.numpy as jnp
+
+    from suite.tasks._images.jax import Classifier
+
+    class Flat(Classifier):
+        def logits(self, params, buffers, x, *, train, key, index, tap):
+            return x.reshape(len(x), -1)[:, : self.architecture.classes], {}
+
+    batch = {"image": jnp.ones((2, 3, 4, 4)), "label": jnp.array([0, 1]), "index": jnp.arange(2)}
+    carry = {"image": jnp.zeros((2, 3, 4, 4)), "target": jnp.zeros((2, SMALL.classes))}
+    mix = jnp.array([0.25, 0.75])
+    _, _, carry = Flat(SMALL).apply({}, {}, carry, batch | {"mix": mix}, train=True, key=None, tap=lambda *_: None)
+    assert np.allclose(carry["image"], mix[:, None, None, None] * np.ones((2, 3, 4, 4)))
+    assert np.allclose(carry["target"], mix[:, None] * np.eye(SMALL.classes)[:2])
