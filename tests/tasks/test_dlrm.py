@@ -241,6 +241,15 @@ def test_best_attainable_score_of_the_card() -> None:
     assert f"{100 * click.mean():.1f} %" in card
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("variant", [[], ["task.variant=v2", "task.limit=50"]], ids=["one id", "several ids"])
+def test_each_feature_reads_its_own_rows(variant: list[str]) -> None:
+    made = execution.make_task(configure.resolve(["task=dlrm", *SMALL, *variant]))
+    network, ids = made.architecture, made.batch("train", 0, 0)["ids"]
+    first = network.offsets[network.segments]
+    assert ((first <= ids) & (ids < first + np.asarray(network.rows)[network.segments])).all()
+
+
 def test_tables_by_rows_give_the_same_run() -> None:
     """The whole network on two jax devices with its table split, against one torch device with all of it."""
     from engines import advance, engine, gap, weights
