@@ -45,7 +45,6 @@ def alone() -> Any:
     return run
 
 
-@pytest.mark.sample(2)
 @each
 def test_both_backends_follow_the_reference(option: str, alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(engines.SETTINGS, "kfac", engines.SETTINGS["kfac"] | OPTIONS[option])
