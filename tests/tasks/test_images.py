@@ -101,13 +101,6 @@ def test_crops_keep_inside_the_image_and_within_area_and_aspect():
 
 
 @pytest.mark.quick
-def test_the_rows_that_fill_the_last_evaluation_batch_do_not_count():
-    rows, weight = order.select_evaluation_rows(40, batch_size=16, index=2)
-    assert rows[:8].tolist() == list(range(32, 40))
-    assert weight.tolist() == [1.0] * 8 + [0.0] * 8
-
-
-@pytest.mark.quick
 @pytest.mark.parametrize("rows", [order.select_training_rows, order.compute_training_rows])
 def test_each_epoch_and_each_seed_has_another_order(rows):
     found = {tuple(rows(64, batch_size=64, seed=seed, index=epoch)[0]) for seed in (0, 1) for epoch in (0, 1)}
