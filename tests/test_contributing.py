@@ -51,11 +51,12 @@ def test_four_files_and_both_backends_are_printed(folder: Path) -> None:
     assert len(commands()) == 2
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(text, marks=pytest.mark.slow if "backend=jax" in text else []) for text in commands()]
-)
+IN_TORCH, IN_JAX = sorted(commands(), key=lambda text: "backend=jax" in text)
+
+
+@pytest.mark.parametrize("command", [f"{IN_TORCH} world=2", pytest.param(IN_JAX, marks=pytest.mark.slow), IN_TORCH])
 def test_it_runs_as_printed(command: str, folder: Path) -> None:
-    """With `mylab` in the working directory, and nowhere else."""
+    """With `mylab` in the working directory, and nowhere else; also on several ranks."""
     kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PYTHONPATH")}
     words = [sys.executable, "-m", *shlex.split(command)]
     variables = kept | {"PYTHONSAFEPATH": "1"}
@@ -63,7 +64,8 @@ def test_it_runs_as_printed(command: str, folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     results = [json.loads(path.read_text()) for path in folder.glob("runs/*/*/result.json")]
     backend = "jax" if "backend=jax" in command else "torch"
-    (result,) = [one for one in results if one["spec"]["backend"] == backend]
+    world = 2 if "world=2" in command else 1
+    (result,) = [one for one in results if (one["spec"]["backend"], one["spec"]["world"]) == (backend, world)]
     assert result["spec"]["optimizer"] == "signs" and result["steps"] == 4
 
 

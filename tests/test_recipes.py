@@ -21,8 +21,8 @@ both = pytest.mark.parametrize("scale", SCALES)
 every = pytest.mark.parametrize("task", TASKS)
 
 
-@every
 @both
+@pytest.mark.parametrize("task", [task for task in TASKS if recipes.list_published(task, "gpu")])
 def test_every_task_composes_a_published_recipe(task: str, scale: str) -> None:
     config = configure.resolve([f"task={task}", f"scale={scale}"])
     assert config.tuning.source not in (recipes.UNTUNED, recipes.DEFAULTS) and not config.tuning.trials
@@ -150,8 +150,15 @@ def test_an_unknown_alternative_is_answered_with_the_nearest(words: tuple[str, .
         configure.resolve(list(words))
 
 
-@every
-@pytest.mark.parametrize("key", ["variant", "data"])
+def own_settings(task: str) -> list[str]:
+    """The settings that a task declares itself."""
+    settings = load.load_settings(f"suite.tasks.{task}")
+    return list(settings.__annotations__) if settings else []
+
+
+@pytest.mark.parametrize(
+    "task, key", [(task, key) for task in TASKS for key in ("variant", "data") if key in own_settings(task)]
+)
 def test_no_unknown_alternative_is_an_interpolation_error(task: str, key: str) -> None:
     from suite.launch import execution
 

@@ -20,11 +20,11 @@ from suite.track.console import Console
 def main(arguments: list[str]) -> int:
     """Join the other ranks, if there are any, and run; return the exit code."""
     directory, ranks, address, rank, error_pipe = arguments
-    run = read_run(json.loads(sys.stdin.readline()))
-    orphan.end_with_pipe(sys.stdin.fileno())
-    header = json.loads((Path(directory) / "header.json").read_text())
-    load.search_working_directory()
+    load.search_working_directory()  # also for the settings of members there
     try:
+        run = read_run(json.loads(sys.stdin.readline()))
+        orphan.end_with_pipe(sys.stdin.fileno())
+        header = json.loads((Path(directory) / "header.json").read_text())
         execution.prepare_backend(run)
         backend = None
         if int(ranks) > 1 and isinstance(run, Run):  # one rank: a run of a sweep

@@ -117,7 +117,8 @@ def test_the_error_is_within_the_declared_bound(key: str) -> None:
         bound = codec.bound(values)
         assert bound.shape == values.shape
         declared = np.isfinite(values) & np.isfinite(bound)
-        assert (error[declared] <= bound[declared]).all()
+        worst = np.argmax(np.where(declared, error - bound, -np.inf))
+        assert error[worst] <= bound[worst] or not declared.any(), f"{values[worst]} came back as {decoded[worst]}"
     typical = codecs.samples(4096, kind="normal")
     assert np.isfinite(codec.bound(typical)).mean() > 0.98
 
@@ -151,7 +152,7 @@ def test_views_are_encoded_like_copies(key: str) -> None:
 @every
 def test_one_payload_for_ever(key: str) -> None:
     """A codec's payload does not change from version to version: `python tests/coded.py` writes new ones."""
-    assert codecs.golden()[key] == GOLDEN[key]
+    assert codecs.golden()[key] == GOLDEN[key], f"{key} has other bytes; if that is meant, run python tests/coded.py"
 
 
 @every

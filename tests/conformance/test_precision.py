@@ -30,7 +30,7 @@ def test_backends_agree_at_bfloat16(optimizer: str) -> None:
         assert not narrow, f"{backend} keeps {narrow} in less than float32"
         ends.append((np.array(losses), weights(made)))
     assert np.abs(ends[0][0] - ends[1][0]).max() <= LOSS * ROUNDOFF
-    assert gap(ends[0][1], ends[1][1]) <= WEIGHTS.get(optimizer, DEFAULT) * ROUNDOFF
+    assert gap(ends[0][1], ends[1][1]) <= WEIGHTS.get(optimizer, DEFAULT) * ROUNDOFF, "of signs? see CONTRIBUTING.md"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
