@@ -65,8 +65,7 @@ def test_evaluations_that_meet_the_targets_must_follow_each_other(met: int, last
     assert isinstance(made[-1], Finished) and made[-1].outcome == {"kind": "reached", "step": last}
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_resumed_run_asks_for_the_batches_that_follow(prefetch: int) -> None:
     task, engine = Scored(0.0), Idle()
     restored = BEFORE | {"step": 2, "met": 0}, ({}, {})

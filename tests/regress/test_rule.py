@@ -13,6 +13,7 @@ from suite.regress.benchmarks import Benchmark
 from suite.regress.rule import Look, judge_ratios, look_at
 from suite.regress.session import Limits, Outcome, Session
 from suite.regress.sides import Side
+from suite.statistics.sequential import decide
 from suite.studies import processes, regressions
 
 A, B = (Side(name, Path("python"), Path()) for name in "AB")
@@ -89,6 +90,14 @@ def test_statistics_that_contradict_each_other_decide_nothing() -> None:
 
 def test_an_alarm_that_was_not_checked_is_undecided() -> None:
     assert judge_ratios(Look("slower", "mean", 1.1, 1.05, 1.15, 5, 0), None).state == "undecided"
+
+
+@pytest.mark.quick
+def test_mean_and_median_share_the_error_rate() -> None:
+    ratios = [1.0, 1.1, 0.95, 1.02, 1.04]
+    shown = look_at(ratios)
+    expected = decide(ratios, None, 1 + rule.MARGIN, shown.statistic, rule.ALPHA / 2, log=True)
+    assert shown.state == "undecided" and (shown.low, shown.high) == (expected.low, expected.high)
 
 
 def test_two_rounds_have_both_orders_of_the_sides() -> None:
