@@ -8,6 +8,7 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -279,11 +280,13 @@ def make_member(make: Callable[..., Any], part: "Part", place: str, *positional:
         What `make` returns.
 
     Raises:
-        UserError: the member does not have one of the options.
+        UserError: the member does not have one of the options, or lacks a method of its contract.
     """
     try:
         return make(*positional, **named, **part.options())
     except TypeError as error:
+        if missing := re.search(r"abstract methods? (.+)", str(error)):
+            raise UserError(f"{part.module}: does not define {missing[1]}") from error
         if "unexpected keyword argument" not in str(error):
             raise
         option, name = str(error).rpartition(" ")[2].strip("'"), part.module.rpartition(".")[2]

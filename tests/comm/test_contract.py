@@ -15,6 +15,7 @@ from reducing import WORLD
 from suite import load
 from suite.comm import contract, setup
 from suite.comm.algorithms import all_to_all
+from suite.comm.codecs._codec import Codec
 from suite.comm.policies import fastest
 from suite.comm.schedules import sync
 from suite.comm.topologies import flat
@@ -86,6 +87,16 @@ def test_an_algorithm_that_takes_other_arguments_is_rejected(outside: Any) -> No
 
     with pytest.raises(UserError, match=r"mean\(.*coder.*\) .*must take name, values, encoder, transport"):
         channels("torch", algorithm={"module": outside(all_to_all, mean=mean)})
+
+
+def test_a_codec_that_lacks_a_method_is_rejected(outside: Any) -> None:
+    truncate16 = load.load_member("mylab.truncate16")
+
+    class Lacking(Codec):
+        encode, decode, bound = (vars(truncate16.Truncate16)[name] for name in ("encode", "decode", "bound"))
+
+    with pytest.raises(UserError, match="mine: does not define nbytes"):
+        channels(None, codec={"module": outside(truncate16, make=Lacking)})
 
 
 def modes(**policy: Any) -> Any:
