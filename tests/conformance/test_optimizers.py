@@ -123,6 +123,14 @@ def test_jax_state_is_arrays_only(optimizer: str) -> None:
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(made.run["opt"]))
 
 
+@both
+def test_who_needs_to_reset_blocks_can(backend: str) -> None:
+    for name, node in OPTIMIZERS.items():
+        if "reset" in load.load_member(node["module"]).NEEDS:
+            reset = getattr(engine(config(name, backend)).optimizer, "reset", None)
+            assert callable(reset), f"{name} names `reset` in NEEDS and does not define it"
+
+
 SCHEDULED = {
     "kfac": {"damping": 0.3, "factor_decay": 0.9},  # asks for work on the host: merged before it
     "kbfgs": {"damping": 0.3, "factor_decay": 0.9},  # does not: merged inside the step's own program

@@ -8,6 +8,7 @@ import ranks
 from engines import BACKENDS, advance, config, engine, gap, tiny, weights
 from sampling import mostly_torch, sampled
 
+from suite import load
 from suite.contract import Rows, UserError
 
 pytestmark = pytest.mark.xdist_group("tables")
@@ -19,6 +20,9 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {  # the first two are truly
     "adamw": ("adamw", {}),
     "rmsprop": ("rmsprop", {}),
 }
+for member in load.find_members("optimizers"):
+    if "rows" in load.load_member(f"suite.optimizers.{member}").NEEDS and member != "sgd":
+        OPTIMIZERS.setdefault(member, (member, {}))
 
 
 def settings(name: str, backend: str, **changes: Any) -> dict[str, Any]:
