@@ -29,7 +29,7 @@ from suite.verbs import counters, regress, tune
 
 EVERY = commands.every()
 NOT_OURS = ("distrax", "immutabledict")  # packages that only kfac-jax wants
-SLOW = ("suite plan +task=bert task.variant=enlarged", "suite reproduce mine.yaml", "suite reproduce --budget")
+SLOW = ("suite plan task=bert task.variant=enlarged", "suite reproduce mine.yaml", "suite reproduce --budget")
 REPLACED = {"init_from=RUN": ""}  # placeholders of files that no run here has made
 
 
