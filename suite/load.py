@@ -280,7 +280,7 @@ def make_member(make: Callable[..., Any], part: "Part", place: str, *positional:
         What `make` returns.
 
     Raises:
-        UserError: the member does not have one of the options, or lacks a method of its contract.
+        UserError: the member does not have one of the options, or does not define a method that it must have.
     """
     try:
         return make(*positional, **named, **part.options())

@@ -3,7 +3,9 @@
 import itertools
 import json
 import os
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import conftest
@@ -96,6 +98,15 @@ def test_what_only_ranks_know_is_said_once_and_leaves_nothing(suite: Call, typed
     Path("here/notes").unlink()
     code, said = suite(*RUN, *typed.split())
     assert code == 2 and not Path("here").exists()
+
+
+@pytest.mark.parametrize("reported, names", [(True, 0), (False, 1)])
+def test_a_rank_that_jax_aborts_is_named_only_if_no_rank_has_said_why(
+    reported: bool, names: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    children = [SimpleNamespace(returncode=code, poll=lambda code=code: code) for code in (2, -signal.SIGABRT)]
+    assert local._exit_code(children, quiet=reported) == 2  # type: ignore[arg-type]
+    assert capsys.readouterr().err.count("suite: rank 1 was killed by SIGABRT") == names
 
 
 def test_messages_of_ranks_that_differ_are_all_said() -> None:

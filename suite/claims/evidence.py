@@ -235,7 +235,7 @@ def is_in_seconds(check: Check) -> bool:
 
 
 def _common_seeds(runs: Mapping[str, BySeed]) -> set[int]:
-    """The seeds of which every run has a result."""
+    """Return the seeds for which every run has a result."""
     first, *others = ({*found} for found in runs.values())
     return first.intersection(*others)
 

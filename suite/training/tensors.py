@@ -12,7 +12,7 @@ class TensorSlice(Protocol):
     """One array of a file; only the rows that are asked for are read."""
 
     def get_shape(self) -> list[int]:
-        """The array's shape."""
+        """Return the array's shape."""
         ...
 
     def __getitem__(self, rows: slice) -> np.ndarray: ...
@@ -22,11 +22,11 @@ class TensorFile(Protocol):
     """An open file of arrays."""
 
     def keys(self) -> list[str]:
-        """The names of the arrays."""
+        """Return the names of the arrays."""
         ...
 
     def metadata(self) -> dict[str, str] | None:
-        """What was stored beside the arrays."""
+        """Return the texts that were stored with the arrays."""
         ...
 
     def get_tensor(self, name: str) -> np.ndarray:
@@ -34,7 +34,7 @@ class TensorFile(Protocol):
         ...
 
     def get_slice(self, name: str) -> TensorSlice:
-        """One array, of which nothing is read yet."""
+        """Open one array without reading it."""
         ...
 
 
