@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from suite.contract import Layer
+
 
 @dataclass(frozen=True)
 class Buckets:
@@ -53,6 +55,17 @@ def merge_to_matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
     """
     sides = [side for side in shape if side > 1]
     return tuple(sides) if len(sides) < 2 else (sides[0], math.prod(sides[1:]))
+
+
+def turn_shapes(layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the parameters' shapes, with outputs first also for the weights of transposed layers."""
+    weights = {layer.parameters[0] for layer in layers.values() if layer.transposed}
+    return {name: turn_axes(shape) if name in weights else tuple(shape) for name, shape in shapes.items()}
+
+
+def turn_axes(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return (out, in, …) from (…, in, out)."""
+    return (axes[-1], axes[-2], *axes[:-2])
 
 
 class Exchange(NamedTuple):

@@ -26,6 +26,7 @@ from suite.contract import UserError
 from suite.load import suggest_names
 
 Described = TypeVar("Described", bound=Callable[..., Any])
+Fields = TypeVar("Fields", bound="Declared")
 Search = tuple[float, float, str]  # least, largest, and log or linear
 Effect = Literal["weights", "measurement", "time"]
 Role = Literal["setting", "replicate", "place", "provenance"]
@@ -233,20 +234,35 @@ def describe_settings(declared: type[Declared]) -> Callable[[Described], Describ
 
     def describe(target: Described) -> Described:
         written = inspect.signature(target)
+        fields = declared.model_fields
         arguments = [
-            argument for argument in written.parameters.values() if argument.kind is not inspect.Parameter.VAR_KEYWORD
+            argument.replace(default=fields[name].default, annotation=fields[name].annotation)
+            if name in fields
+            else argument
+            for name, argument in written.parameters.items()
+            if argument.kind is not inspect.Parameter.VAR_KEYWORD
         ]
         keywords = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
-            for name, field in declared.model_fields.items()
+            for name, field in fields.items()
+            if name not in written.parameters
         ]
         setattr(target, "__signature__", written.replace(parameters=[*arguments, *keywords]))  # noqa: B010
         target.__doc__ = f"{inspect.cleandoc(target.__doc__ or '')}\n\nSettings:\n" + "\n".join(
-            f"    {name}: {explain_field(field)}" for name, field in declared.model_fields.items()
+            f"    {name}: {explain_field(field)}" for name, field in fields.items()
         )
         return target
 
     return describe
+
+
+def take_settings(declared: type[Fields], lr: float | None, settings: Mapping[str, Any]) -> Fields:
+    """Return the settings that a caller gave, the learning rate by name or by position, and the defaults of the others.
+
+    Raises:
+        UserError: as `Declared.given`.
+    """
+    return declared.given(settings if lr is None else {**settings, "lr": lr})
 
 
 def explain_field(field: FieldInfo) -> str:

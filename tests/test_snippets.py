@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import conftest
 import numpy as np
 import pytest
+from torch import nn
 
 ROOT = conftest.TESTS.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,7 +41,7 @@ def run(block: str) -> dict[str, Any]:
 
 def ends(found: dict[str, Any]) -> np.ndarray:
     """The trained parameters, one after another."""
-    if "model" in found:
+    if isinstance(found.get("model"), nn.Module):
         values = [value.detach().numpy() for value in found["model"].parameters()]
     else:
         import jax
@@ -79,7 +81,8 @@ def blind(loss: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
     import jax
 
     def look(params: Any, state: Any, *arguments: Any) -> Any:
-        return *jax.value_and_grad(lambda p: loss(p, *arguments, tap=lambda name, x, y: y))(params), {}
+        taps = {"tap": lambda name, x, y: y} if "tap" in inspect.signature(loss).parameters else {}
+        return *jax.value_and_grad(lambda p: loss(p, *arguments, **taps))(params), {}
 
     return look
 

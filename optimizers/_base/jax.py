@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from suite.contract import Layer, Plan, Rows, UserError
 from suite.declared import Declared
+from suite.optimizers._plan import turn_axes
 
 Values = TypeVar("Values", bound=Declared)
 LONGEST = 10**6  # largest number of steps in the table of programs of an update without an engine
@@ -62,39 +63,96 @@ class Optimizer(optax.GradientTransformationExtraArgs):
             update: (gradients, state, parameters) to (updates, state); takes the inputs listed in NEEDS as keyword
                 arguments.
             settings: hyper-parameters that may change while training; they are added to the state as `hyper`. A jax
-                array, as `optax.inject_hyperparams` passes it, replaces the state's value in each update.
+                array, as `optax.inject_hyperparams` passes it, replaces the state's value in each update. A schedule, a
+                function of the number of updates before, does so, too.
             offers: the further parts, by name.
+
+        Raises:
+            UserError: a hyper-parameter is rounded to bfloat16 or float16.
         """
         values_by_name = dict(settings or {})
         injected = {name: value for name, value in values_by_name.items() if isinstance(value, Array)}
+        schedules: dict[str, Callable[[Any], Any]] = {
+            n: value for n, value in values_by_name.items() if callable(value)
+        }
+        if narrow := [name for name, value in injected.items() if value.dtype in NARROW]:
+            raise UserError(
+                f"{', '.join(narrow)}: rounded to {injected[narrow[0]].dtype.name}, in which 0.999 is 1; use "
+                "optax.inject_hyperparams(…, hyperparam_dtype=jnp.float32)"
+            )
+        shapes = Shapes(offers.get("layers", {}))
         parameters = inspect.signature(update).parameters
         everything = any(kind.kind is inspect.Parameter.VAR_KEYWORD for kind in parameters.values())
 
         def begin(params: Any) -> Any:
-            state = init(name_leaves(params))
-            return {"hyper": make_hyperparameters(**values_by_name)} | state if values_by_name else state
+            values = name_leaves(params)
+            check_parameters(values)
+            state, kind = init(shapes.unify(values)), find_type(values)
+            hyper = values_by_name | {name: schedule(0) for name, schedule in schedules.items()}
+            counted = {"count": jnp.zeros((), jnp.int32)} if schedules else {}
+            return {"hyper": make_hyperparameters(kind, **hyper)} | counted | state if values_by_name else state
 
         def change(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
             if params is None:
                 raise UserError("update(grads, state): the parameters are missing; call update(grads, state, params)")
-            if injected:
-                state = state | {"hyper": state["hyper"] | make_hyperparameters(**injected)}
+            values, structure = name_leaves(params), jax.tree.structure(params)
+            counted = {"count": state["count"] + 1} if schedules else {}
+            if now := {**injected} | {name: schedule(state["count"]) for name, schedule in schedules.items()}:
+                state = state | {"hyper": state["hyper"] | make_hyperparameters(find_type(values), **now)}
             # other members of an optax.chain may take further arguments
             known = {name: value for name, value in extra.items() if everything or name in parameters}
-            values, structure = name_leaves(params), jax.tree.structure(params)
 
-            def unnamed(by_name: Mapping[str, Any]) -> Any:
-                return jax.tree.unflatten(structure, [by_name[name] for name in values])
+            def unnamed(by_name: dict[str, Any]) -> Any:
+                own = shapes.restore(by_name, values)
+                return jax.tree.unflatten(structure, [own[name] for name in values])
 
             if evaluate := known.get("evaluate"):
                 known["evaluate"] = lambda weights, **options: evaluate(unnamed(weights), **options)
-            changes, state = update(name_leaves(updates), state, values, **known)
-            return unnamed(changes), state
+            changes, state = update(shapes.unify(name_leaves(updates)), state, shapes.unify(values), **known)
+            return unnamed(changes), state | counted
 
         self = super().__new__(cls, begin, change)
-        self.plan, self.forward_params = Plan(), lambda params, state, key: params
+        self.plan = Plan()
         self.__dict__.update(offers)
+        draw: Callable[..., Any] | None = offers.get("forward_params")
+
+        def forward(params: Any, state: Any, key: Any, *number: int) -> Any:
+            return shapes.restore(draw(shapes.unify(params), state, key, *number), params) if draw else params
+
+        self.forward_params = forward
         return self
+
+
+class Shapes:
+    """The shapes in which an optimizer computes with the parameters of layers.
+
+    Weights are (out, in, …), and biases (out,). In models of flax, weights are (…, in, out); in equinox, biases of
+    convolutions are (out, 1, 1).
+
+    Args:
+        layers: by module name.
+    """
+
+    def __init__(self, layers: Mapping[str, Layer]):
+        self._transposed = {layer.parameters[0] for layer in layers.values() if layer.transposed}
+        self._biases = {name for layer in layers.values() for name in layer.parameters[1:]}
+
+    def unify(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return parameters, or gradients, in these shapes."""
+        turned = {name: _turned(values[name]) for name in self._transposed.intersection(values)}
+        return values | turned | {name: values[name].reshape(-1) for name in self._biases.intersection(values)}
+
+    def restore(self, values: dict[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `unify` has changed in the shapes of `like`."""
+        turned = {name: _turned(values[name], back=True) for name in self._transposed.intersection(values)}
+        biases = {name: values[name].reshape(like[name].shape) for name in self._biases.intersection(values)}
+        return values | turned | biases
+
+
+def _turned(value: Array, *, back: bool = False) -> Array:
+    """Return a weight (…, in, out) as (out, in, …), or the other way round with `back`."""
+    axes = turn_axes(tuple(range(value.ndim)))
+    return jnp.transpose(value, tuple(map(axes.index, range(value.ndim))) if back else axes)
 
 
 def name_leaves(values: Any) -> dict[str, Any]:
@@ -104,10 +162,35 @@ def name_leaves(values: Any) -> dict[str, Any]:
         UserError: if two leaves have the same path.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(values, is_leaf=lambda value: isinstance(value, Rows))
-    by_path = {jax.tree_util.keystr(path, simple=True, separator="."): _widened(value) for path, value in leaves}
+    by_path = {_join_path(path): _widened(value) for path, value in leaves}
     if len(by_path) < len(leaves):
         raise UserError("two parameters have the same path, as in {'a.b': …, 'a': {'b': …}}; rename one of them")
     return by_path
+
+
+def _join_path(path: tuple[Any, ...]) -> str:
+    """Return a leaf's path in words, without the `.value` of flax's variables, which gradients of nnx do not have."""
+    last = len(path) > 1 and path[-1] == jax.tree_util.GetAttrKey("value")
+    return jax.tree_util.keystr(path[:-1] if last else path, simple=True, separator=".")
+
+
+def check_parameters(values: Mapping[str, Any]) -> None:
+    """Check that the parameters are real.
+
+    Raises:
+        UserError: one is complex.
+    """
+    for name, value in values.items():
+        if jnp.iscomplexobj(value):
+            raise UserError(
+                f"{name} is complex; store its real and imaginary parts in real parameters, and join them in the model"
+            )
+
+
+def find_type(values: Mapping[str, Any]) -> Any:
+    """Return the floating-point type of the hyper-parameters: that of the parameters, at least float32."""
+    kinds = [value.dtype for value in values.values() if jnp.issubdtype(value.dtype, jnp.floating)]
+    return jnp.result_type(*kinds) if kinds else jnp.result_type(float)
 
 
 def _widened(value: Any) -> Any:
@@ -135,7 +218,7 @@ def build_for_shapes(build: Callable[[Mapping[str, Any]], Optimizer], shapes: Ma
 
 
 def validate_settings(declared: type[Values], optimizer: str, values: Mapping[str, Any], **arguments: Any) -> Values:
-    """Check an optimizer's settings. Those that may change while training may be jax arrays, which are not checked.
+    """Check an optimizer's settings. Those that may change while training may be arrays or schedules, not checked here.
 
     Args:
         declared: the class that declares the optimizer's settings.
@@ -155,9 +238,13 @@ def validate_settings(declared: type[Values], optimizer: str, values: Mapping[st
         listed = "".join(f'"{name}", ' for name in static).strip()
         raise UserError(
             f"{optimizer}: {', '.join(static)}: cannot be traced, because the step is compiled for one value; with "
-            f"optax.inject_hyperparams type inject_hyperparams({optimizer}, static_args=({listed}))"
+            f"optax.inject_hyperparams use inject_hyperparams({optimizer}, static_args=({listed}))"
         )
-    arrays = {name: value for name, value in values.items() if isinstance(value, Array) and name not in fixed}
+    arrays = {
+        name: value
+        for name, value in values.items()
+        if name not in fixed and (isinstance(value, Array) or callable(value))
+    }
     numbers = {
         name: value.item() if isinstance(value, Array | np.ndarray | np.generic) else value
         for name, value in values.items()
@@ -182,7 +269,7 @@ def is_traced(value: Any) -> bool:
 
 def may_be_nonzero(value: Any) -> bool:
     """Return whether a setting is not 0, or is an array, whose value may change."""
-    return isinstance(value, Array) or bool(value)
+    return isinstance(value, Array) or callable(value) or bool(value)
 
 
 def make_statistics_error(optimizer: str) -> UserError:
@@ -249,9 +336,9 @@ def after_programs(
     return lax.switch(chosen[place], branches, state)
 
 
-def make_hyperparameters(**values: float | Array) -> dict[str, Array]:
-    """Hyper-parameters as state: scalars of the default floating-point type."""
-    return {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
+def make_hyperparameters(kind: Any = None, /, **values: float | Array) -> dict[str, Array]:
+    """Hyper-parameters as state: scalars of a floating-point type, by default jax's default."""
+    return {name: jnp.asarray(value, kind or jnp.result_type(float)) for name, value in values.items()}
 
 
 def check_momentum(settings: dict[str, Array]) -> None:

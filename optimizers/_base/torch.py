@@ -3,32 +3,58 @@
 import contextlib
 import copy
 import math
+import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from suite.contract import UserError
+from suite.contract import Layer, UserError
+from suite.declared import Declared
+from suite.optimizers._base import torch_checks
 
+Chosen = TypeVar("Chosen", bound=Declared)
 Count = TypeVar("Count", int, Tensor)
+SHARED = "shared"  # state of no single parameter: `state_dict` has it below the first parameter
 NARROW = (torch.bfloat16, torch.float16)  # parameters of these types have state in float32
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(torch.optim.Optimizer, Generic[Chosen]):
     """The base class, with the interface of `torch.optim`.
 
     A subclass defines `_begin`, which initialises the state of a group's parameters, and `_update`, which computes one
     update. The state of a parameter in bfloat16 or float16 is in float32.
+
+    Args:
+        parameters: tensors, `model.named_parameters()`, or groups of either. A group may set what may change while
+            training, and `fixed`.
+        settings: of the optimizer.
+        fixed: names of further settings that a group may set.
+
+    Raises:
+        UserError: for a group's setting that is unknown, out of range, or the same for all groups; for parameters of a
+            kind that the optimizer cannot update.
     """
 
+    compiles = True  # whether torch.compile may trace `step`
+    updates_shards = True  # whether `fully_shard`'s parameters are updated as whole ones are
     state: dict[Any, Any]  # by parameter; state of no single parameter is under the optimizer's name
+
+    def __init__(self, parameters: Iterable[Any], settings: Chosen, fixed: Collection[str] = ()):
+        self.settings = settings
+        super().__init__(parameters, settings.scheduled() | settings.model_dump(include=set(fixed)))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; the group may have its own settings."""
+        kind = type(self).__name__
+        torch_checks.check_group(kind, self.settings, param_group, self.defaults)
         super().add_param_group(param_group)
-        self._begin(self.param_groups[-1])
+        group = self.param_groups[-1]
+        torch_checks.check_parameters(kind, group["params"], sharded=self.updates_shards)
+        self._begin(group)
+        self.places = torch_checks.find_places(self.param_groups)
 
     def step(self, closure: Callable[[], Any] | None = None, **inputs: Any) -> Any:
         """Update the parameters from their gradients. A parameter whose gradient is None is left as it is.
@@ -40,13 +66,37 @@ class Optimizer(torch.optim.Optimizer):
         Returns:
             The result of the closure; None without a closure.
         """
+        if self.compiles or inputs or "torch._dynamo" not in sys.modules:  # without it, nothing is compiled
+            return self._step(closure, **inputs)
+        if torch.compiler.is_compiling():  # torch then calls `step` without compiling it
+            raise UserError(f"{type(self).__name__}: step() cannot be compiled; compile the model alone")
+        run: Any = torch.compiler.disable(self._step)
+        return run(closure)
+
+    def _step(self, closure: Callable[[], Any] | None = None, **inputs: Any) -> Any:
+        """Do what `step` describes."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        with torch.no_grad():
+        with self._updating():
             self._update(**inputs)
         return loss
+
+    @contextlib.contextmanager
+    def _updating(self) -> Iterator[None]:
+        """A context without gradients, in which tensors among the groups' settings are numbers."""
+        torch_checks.check_places(type(self).__name__, self.places, torch_checks.find_places(self.param_groups))
+        groups = self.param_groups
+        tensors = [(group, key, held) for group in groups for key, held in group.items() if isinstance(held, Tensor)]
+        for group, key, held in tensors:
+            group[key] = held.item()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for group, key, held in tensors:
+                group[key] = held
 
     def _begin(self, group: dict[str, Any]) -> None:
         """Initialise the state of a new group's parameters; called for the first groups and for later ones."""
@@ -56,19 +106,32 @@ class Optimizer(torch.optim.Optimizer):
         """Update the parameters from their gradients."""
         raise NotImplementedError
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state by the parameters' numbers, as torch's distributed checkpoints require it."""
+        whole = super().state_dict()
+        shared, state = _split_shared(whole)
+        if shared:
+            first = whole["param_groups"][0]["params"][0]
+            state[first] = {**state.get(first, {}), SHARED: shared}
+        return whole | {"state": state}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a copy of a `state_dict`. Both optimizers must have been made with equal arguments."""
-        super().load_state_dict(state_dict)
+        """Load a copy of a `state_dict`. Both optimizers must have been made with equal arguments.
+
+        Raises:
+            UserError: the state is that of other shapes.
+        """
+        shared, state = _split_shared(state_dict)
         params = [parameter for group in self.param_groups for parameter in group["params"]]
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        own = {key: self.state.get(parameter, {}) for key, parameter in zip(keys, params, strict=False)}
+        torch_checks.check_state(type(self).__name__, {**self.state, **own}, shared | state)
+        super().load_state_dict(state_dict | {"state": state})
         # torch casts a parameter's state to the parameter's type, and does not copy other state
         for key, parameter in zip(keys, params, strict=True):
-            if key in state_dict["state"] and parameter.dtype in NARROW:
-                self.state[parameter] = copy.deepcopy(state_dict["state"][key])
-        shared = {key: value for key, value in state_dict["state"].items() if key not in set(keys)}
-        self.state.update(copy.deepcopy(shared))
-        for key in [*shared, *(parameter for parameter in params if parameter.dtype in NARROW)]:
-            self.state[key] = _placed(self.state[key], params[0].device)
+            if key in state and parameter.dtype in NARROW:
+                self.state[parameter] = _placed(copy.deepcopy(state[key]), params[0].device)
+        self.state.update(_placed(copy.deepcopy(shared), params[0].device))
 
     def __getstate__(self) -> dict[str, Any]:
         # not callables: a learning-rate schedule replaces `step` by a function
@@ -76,6 +139,16 @@ class Optimizer(torch.optim.Optimizer):
             name: value for name, value in self.__dict__.items() if not name.startswith("_") and not callable(value)
         }
         return super().__getstate__() | fields
+
+
+def _split_shared(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[Any, Any]]:
+    """Return the state of no single parameter, and that of each; states before November 2026 had the former beside."""
+    keys = {key for group in state_dict["param_groups"] for key in group["params"]}
+    shared = {key: value for key, value in state_dict["state"].items() if key not in keys}
+    by_parameter = {key: dict(value) for key, value in state_dict["state"].items() if key in keys}
+    for value in by_parameter.values():
+        shared |= value.pop(SHARED, {})
+    return shared, by_parameter
 
 
 def _placed(value: Any, device: torch.device) -> Any:
@@ -136,6 +209,12 @@ def add_weight_decay(gradients: list[Tensor], parameters: list[Tensor], weight_d
         return gradients
     pairs = zip(gradients, parameters, strict=True)
     return [torch.add(g, p, alpha=weight_decay) if p.ndim > 1 else g for g, p in pairs]
+
+
+def turn_weights(layers: Mapping[str, Layer], tree: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return a tree in which the weights (in, out) of transposed layers are (out, in), or the other way round."""
+    weights = (layer.parameters[0] for layer in layers.values() if layer.transposed)
+    return tree | {name: tree[name].T for name in weights if name in tree}
 
 
 def name_parameters(optimizer: torch.optim.Optimizer) -> dict[Tensor, str]:

@@ -1,27 +1,76 @@
 """The base of torch optimizers that need statistics of the layers beside the gradient."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, distributed
 
 from suite.contract import Layer, UserError
-from suite.optimizers._base.torch import Optimizer
+from suite.optimizers._base.torch import Chosen, Optimizer, by_name
 
 Tree = dict[str, Tensor]
 
 
-class Observing(Optimizer):
+class Observing(Optimizer[Chosen]):
     """An optimizer whose `observe` computes statistics of the layers' inputs and output gradients.
 
     The suite's engine passes them to `absorb`. In your own training loop, `suite.engine.torch_alone.observed` collects
     them with `see` for the next step.
     """
 
+    compiles = False
+    updates_shards = False
     layers: Mapping[str, Layer]  # the observed layers, by module name
+    scaled: bool | None = None  # whether the last pass was observed with a GradScaler
+    grad_scale: Tensor | float | None = 1.0  # set by GradScaler during `step`, as for torch's fused optimizers
+    found_inf: Tensor | None = None
+    _step_supports_amp_scaling = True
     _sums: Tree | None = None
     _samples: float = 0.0
+
+    def _step(self, closure: Callable[[], Any] | None = None, **inputs: Any) -> Any:
+        """Do what `step` describes, unless a GradScaler found infinite gradients.
+
+        Raises:
+            UserError: a GradScaler scales the loss, but `observed` does not know it; statistics are missing.
+        """
+        return super()._step(closure, **inputs) if self._unscale() else None
+
+    def _unscale(self) -> bool:
+        """Divide the gradients by a GradScaler's scale; return whether they are finite."""
+        if self.found_inf is None:
+            return True
+        if self.scaled is False:
+            kind = type(self).__name__
+            raise UserError(
+                f"{kind}: the loss is scaled by a GradScaler, and so are the statistics of the layers; use "
+                "'with observed(model, optimizer, scaler=scaler):'"
+            )
+        if self.found_inf:
+            self._sums, self._samples = None, 0.0
+            return False
+        if self.grad_scale is not None:
+            for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+                if parameter.grad is not None:
+                    parameter.grad /= self.grad_scale
+        return True
+
+    def name_layers(self, layers: Mapping[str, Layer]) -> dict[str, Tensor]:
+        """Take over the observed layers; return the parameters by name.
+
+        Raises:
+            UserError: the parameters have no names, or a layer has one that is not among them.
+        """
+        self.layers, named = dict(layers), by_name(self)
+        for name, layer in layers.items():
+            if missing := [parameter for parameter in layer.parameters if parameter not in named]:
+                raise UserError(
+                    f"{type(self).__name__}: {', '.join(missing)} of layer {name} is not among the parameters; leave "
+                    "the layer out, as layers_of(model) does with tied and frozen ones"
+                )
+        return named
 
     def observe(self, taps: Mapping[tuple[str, int], tuple[Tensor, Tensor]], weight: Tensor) -> Tree:
         """Compute statistics from the taps of one backward pass.
@@ -56,11 +105,12 @@ class Observing(Optimizer):
         self._samples += samples
 
     def seen(self) -> Tree:
-        """Return the mean statistics since the last step, and forget them.
+        """Return the mean statistics since the last step, over all ranks of the default group, and forget them.
 
         Raises:
-            UserError: if there are none.
+            UserError: if there are none, or if the ranks observed different layers.
         """
+        sums, samples = _sum_over_ranks(self._sums or {}, self._samples)
         if self._sums is None:
             kind = type(self).__name__
             raise UserError(
@@ -68,9 +118,8 @@ class Observing(Optimizer):
                 "import observed', and run forward and backward inside 'with observed(model, optimizer):' before each "
                 "step"
             )
-        means = {name: value / self._samples for name, value in self._sums.items()}
         self._sums, self._samples = None, 0.0
-        return means
+        return {name: value / samples for name, value in sums.items()}
 
     def _closed(self) -> None:
         """Reject a parameter group that is added after construction.
@@ -98,3 +147,29 @@ class Observing(Optimizer):
                     "share it, whatever their groups; give all groups the same value"
                 )
         return first
+
+
+def _sum_over_ranks(sums: Tree, samples: float) -> tuple[Tree, float]:
+    """Return statistics and their number of samples, summed over the ranks of the default group.
+
+    DistributedDataParallel averages the gradients over this group.
+
+    Raises:
+        UserError: the ranks have statistics of different layers.
+    """
+    if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+        return sums, samples
+    names: list[list[str]] = [[] for _ in range(distributed.get_world_size())]
+    distributed.all_gather_object(names, sorted(sums))
+    if different := set().union(*names) - set.intersection(*map(set, names)):
+        raise UserError(
+            f"the ranks observed different layers: only some have {', '.join(sorted(different))}; call every layer on "
+            "every rank, inside observed"
+        )
+    if not sums:
+        return sums, samples
+    whole = torch.cat([sums[name].flatten() for name in names[0]])
+    whole = torch.cat([whole, whole.new_tensor([samples])])
+    distributed.all_reduce(whole)
+    *parts, count = whole.split([*(sums[name].numel() for name in names[0]), 1])
+    return {name: part.view_as(sums[name]) for name, part in zip(names[0], parts, strict=True)}, count.item()

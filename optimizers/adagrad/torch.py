@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base.torch import (
     Optimizer,
     add_weight_decay,
@@ -21,16 +21,17 @@ from suite.optimizers.adagrad.settings import Settings
 
 
 @describe_settings(Settings)
-class Adagrad(Optimizer):
+class Adagrad(Optimizer[Settings]):
     """Diagonal AdaGrad; a sparse gradient changes only its rows, unless there is momentum or decay.
 
     Args:
         parameters: tensors, `model.named_parameters()`, or groups of either.
+        lr: learning rate.
         settings: by name, as listed below.
     """
 
-    def __init__(self, parameters: Iterable[Any], **settings: Any):
-        super().__init__(parameters, Settings.given(settings).scheduled())
+    def __init__(self, parameters: Iterable[Any], lr: float | None = None, **settings: Any):
+        super().__init__(parameters, take_settings(Settings, lr, settings))
 
     def _begin(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base.torch import (
     Optimizer,
     by_updates,
@@ -21,17 +21,17 @@ from suite.optimizers.adamw.settings import Settings
 
 
 @describe_settings(Settings)
-class AdamW(Optimizer):
+class AdamW(Optimizer[Settings]):
     """Adam with decoupled weight decay; decay spares vectors.
 
     Args:
         parameters: tensors, `model.named_parameters()`, or groups of either.
+        lr: learning rate.
         settings: by name, as listed below.
     """
 
-    def __init__(self, parameters: Iterable[Any], **settings: Any):
-        chosen = Settings.given(settings)
-        super().__init__(parameters, chosen.scheduled() | {"bias_correction": chosen.bias_correction})
+    def __init__(self, parameters: Iterable[Any], lr: float | None = None, **settings: Any):
+        super().__init__(parameters, take_settings(Settings, lr, settings), ["bias_correction"])
 
     def _begin(self, group: dict[str, Any]) -> None:
         record_missed_updates(self, "adamw", group["params"])

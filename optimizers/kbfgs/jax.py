@@ -10,7 +10,7 @@ from jax import Array
 from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.jax import Optimizer, add_weight_decay, make_statistics_error, validate_settings
+from suite.optimizers._base.jax import Optimizer, add_weight_decay, find_type, make_statistics_error, validate_settings
 from suite.optimizers._linalg.jax import are_finite
 from suite.optimizers.kbfgs.jax_pairs import apply_bfgs, double_damping, multiply_vectors
 from suite.optimizers.kbfgs.jax_statistics import Taps, sum_means, sum_statistics
@@ -62,7 +62,7 @@ class KBFGS:
 
     def init(self, params: Tree) -> State:
         """Averages of zero; Ha and Hg of one."""
-        plan, kind = self.plan, next(iter(params.values())).dtype
+        plan, kind = self.plan, find_type(params)
 
         def vectors(sizes: Mapping[str, int]) -> Tree:
             return {key: jnp.zeros((len(plan.stacks[key]), size), kind) for key, size in sizes.items()}

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from suite.contract import Layer, Plan
+from suite.optimizers._plan import turn_shapes
 from suite.optimizers.kbfgs.settings import Settings
 
 POWELL = 0.2  # least sᵀy / yᵀHy, μ₁ of double damping (Goldfarb et al. 2020, §4)
@@ -31,6 +32,7 @@ class KBFGSPlan(Plan):
         self.stacks: dict[str, list[str]] = {}
         self.inputs: dict[str, int] = {}
         self.outputs: dict[str, int] = {}
+        shapes = turn_shapes(layers, shapes)
         for name in [name for name, layer in layers.items() if layer.kind == "linear"]:
             weight, *bias = layers[name].parameters
             outputs, inputs = shapes[weight][0], math.prod(shapes[weight][1:])

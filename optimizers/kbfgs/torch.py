@@ -1,5 +1,6 @@
 """K-BFGS in torch."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -7,18 +8,19 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer, Reduce, UserError
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.torch import (
     add_weight_decay,
-    by_name,
     densify_gradients,
     edit_weights,
     make_zero_state,
     select_with_gradient,
+    turn_weights,
     widen_type,
 )
 from suite.optimizers._base.torch_observing import Observing
+from suite.optimizers._plan import turn_shapes
 from suite.optimizers.kbfgs.plan import KBFGSPlan
 from suite.optimizers.kbfgs.settings import Settings
 from suite.optimizers.kbfgs.torch_pairs import apply_bfgs, double_damping, multiply_vectors
@@ -29,7 +31,7 @@ SHARED = ("damping", "factor_decay", "pair_decay")  # settings of all groups tog
 
 
 @describe_settings(Settings)
-class KBFGS(Observing):
+class KBFGS(Observing[Settings]):
     """Kronecker-factored BFGS; the package's docstring describes the rule.
 
     Looks at each batch twice: call `step` with a closure that runs forward and backward inside
@@ -42,6 +44,7 @@ class KBFGS(Observing):
             else must be the same in all groups.
         layers: the model's layers, by module name; the linear ones are covered.
         shapes: not read.
+        lr: learning rate.
         settings: by name, as listed below.
 
     Raises:
@@ -51,17 +54,17 @@ class KBFGS(Observing):
     def __init__(
         self,
         parameters: Iterable[Any],
+        lr: float | None = None,
         *,
         layers: Mapping[str, Layer],
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         **settings: Any,
     ):
-        chosen = Settings.given(settings)
-        super().__init__(parameters, chosen.scheduled())
-        self.named, self.layers = by_name(self), dict(layers)
+        super().__init__(parameters, take_settings(Settings, lr, settings))
+        self.named = self.name_layers(layers)
         self._shared(*SHARED)
         shapes = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
-        self.plan = KBFGSPlan(layers, shapes, chosen)
+        self.plan = KBFGSPlan(layers, shapes, self.settings)
         self.state["kbfgs"] = self._initial()
 
     def _initial(self) -> dict[str, Any]:
@@ -154,7 +157,7 @@ class KBFGS(Observing):
         """Number of matrices that stayed as they were because their pair was not usable."""
         return {"kept": int(self.state["kbfgs"]["kept"])}
 
-    def step(
+    def _step(
         self,
         closure: Callable[[], Any] | None = None,
         *,
@@ -176,7 +179,7 @@ class KBFGS(Observing):
         """
         if reduce is None:
             return self._alone(closure)
-        with torch.no_grad():
+        with self._updating():
             self._update(evaluate=evaluate, reduce=reduce)
 
     def _alone(self, closure: Callable[[], Any] | None) -> Any:
@@ -203,7 +206,7 @@ class KBFGS(Observing):
             with torch.enable_grad():
                 return closure(), {}, self.seen()
 
-        with torch.no_grad():
+        with self._updating():
             self.absorb(self.seen(), reduce=ALONE)
             for name in self.plan.programs(self.state["kbfgs"]["steps"]):
                 self.program(name, reduce=ALONE)
@@ -244,13 +247,15 @@ class KBFGS(Observing):
     def _precondition(self, directions: Tree) -> None:
         """Put Hg m Ha in the place of the averages m of covered layers."""
         state = self.state["kbfgs"]
+        turned: Tree = {}
         for key, members in self.plan.stacks.items():
             stack = state["hg"][key] @ self._whole(key, directions) @ state["ha"][key]
             for row, name in enumerate(members):
                 weight, *bias = self.plan.layers[name].parameters
-                columns = self.named[weight][0].numel()
-                directions[weight] = stack[row, :, :columns].reshape(self.named[weight].shape)
-                directions |= {b: stack[row, :, -1] for b in bias}
+                shape = turn_shapes(self.plan.layers, {weight: tuple(self.named[weight].shape)})[weight]
+                turned[weight] = stack[row, :, : math.prod(shape[1:])].reshape(shape)
+                turned |= {b: stack[row, :, -1] for b in bias}
+        directions.update(turn_weights(self.plan.layers, turned))
 
     def _idle(self, members: list[str]) -> list[int]:
         """Return the rows of a stack's layers none of whose parameters has a gradient."""
@@ -262,7 +267,8 @@ class KBFGS(Observing):
         wholes = []
         for name in self.plan.stacks[key]:
             weight, *bias = self.plan.layers[name].parameters
-            parts = [values[weight].flatten(1), *(values[b][:, None] for b in bias)]
+            matrix = values[weight].T if self.plan.layers[name].transposed else values[weight]
+            parts = [matrix.flatten(1), *(values[b][:, None] for b in bias)]
             wholes.append(torch.cat([part.to(widen_type(part.dtype)) for part in parts], 1))
         return torch.stack(wholes)
 

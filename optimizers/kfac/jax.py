@@ -15,6 +15,7 @@ from suite.optimizers._base.jax import (
     Optimizer,
     add_weight_decay,
     after_programs,
+    find_type,
     make_statistics_error,
     one_rank,
     validate_settings,
@@ -81,7 +82,7 @@ class KFAC:
 
     def init(self, params: Tree) -> State:
         """Factors of zero, inverses of one. What is below `owned` is split by rank, a slice each."""
-        plan, kind = self.plan, next(iter(params.values())).dtype
+        plan, kind = self.plan, find_type(params)
         buckets, count = plan.buckets, len(plan.factors)
         eye = {key: jnp.eye(int(key), dtype=kind) for key in buckets.members}
         factor = {key: jnp.zeros((n * plan.world, int(key), int(key)), kind) for key, n in buckets.share.items()}

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from suite.contract import Layer, Parcel, Plan, UserError
-from suite.optimizers._plan import group_blocks
+from suite.optimizers._plan import group_blocks, turn_shapes
 from suite.optimizers.kfac.settings import Settings
 
 SMALLEST = 1e-12  # least mean eigenvalue in π
@@ -53,11 +53,12 @@ class KFACPlan(Plan):
                 "optimizer.stale=true: each factor has its own interval, so none can be set; "
                 "set optimizer.factor_interval=1 optimizer.inverse_interval=1"
             )
+        shapes = turn_shapes(layers, shapes)
         # a matrix that two layers use has no separate factors
         uses = Counter(layer.parameters[0] for layer in layers.values())
         self.layers = layers = {name: layer for name, layer in layers.items() if uses[layer.parameters[0]] == 1}
         self.covered = {parameter for layer in layers.values() for parameter in layer.parameters}
-        self.shapes, self.settings, self.world = dict(shapes), settings, world
+        self.shapes, self.settings, self.world = shapes, settings, world
         self.warm_start, self.together = settings.warm_start, not settings.stale
         self.word = "statistics" if settings.fisher == "empirical" else "sampled"
         self.kronecker = [name for name, layer in layers.items() if layer.kind in ("linear", "conv2d")]

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer, Reduce, UserError
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.torch import (
     add_weight_decay,
-    by_name,
     densify_gradients,
     edit_weights,
     make_zero_state,
     one_rank,
     select_with_gradient,
+    turn_weights,
     widen_type,
 )
 from suite.optimizers._base.torch_observing import Observing
@@ -34,7 +34,7 @@ SHARED = ("damping", "factor_decay", "stale_alpha", "kl_clip", "rescale")  # set
 
 
 @describe_settings(Settings)
-class KFAC(Observing):
+class KFAC(Observing[Settings]):
     """Natural gradient with Kronecker factors; the package's docstring describes the rule.
 
     Needs statistics beside the gradient: run forward and backward inside `suite.engine.torch_alone.observed`, then
@@ -48,6 +48,7 @@ class KFAC(Observing):
         layers: what is preconditioned, by module name.
         shapes: not read.
         world: ranks that share the factors; more than one requires the suite's engine.
+        lr: learning rate.
         settings: by name, as listed below.
 
     Raises:
@@ -58,15 +59,15 @@ class KFAC(Observing):
     def __init__(
         self,
         parameters: Iterable[Any],
+        lr: float | None = None,
         *,
         layers: Mapping[str, Layer],
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         world: int = 1,
         **settings: Any,
     ):
-        self.settings = Settings.given(settings)
-        super().__init__(parameters, self.settings.scheduled() | {"rescale": self.settings.rescale})
-        self.named, self.layers = by_name(self), dict(layers)
+        super().__init__(parameters, take_settings(Settings, lr, settings), ["rescale"])
+        self.named = self.name_layers(layers)
         self._shared(*SHARED)
         shapes = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
         self.plan = KFACPlan(layers, shapes, self.settings, world=world)
@@ -218,9 +219,11 @@ class KFAC(Observing):
             given = [names[parameter] for parameter in params]
             grads |= zip(given, self._gradients(group, params), strict=True)
             rates |= dict.fromkeys(given, float(group["lr"]))
+        grads = turn_weights(self.layers, grads)
         direction = precondition_gradients(self.plan, self.state["kfac"], grads, self._ridges(), shared["damping"])
         if shared["kl_clip"]:
             direction |= clip_direction(self.plan, grads, direction, rates=rates, bound=shared["kl_clip"])
+        direction = turn_weights(self.layers, direction)
         for group, params in groups:
             self._move(group, params, [direction[names[parameter]] for parameter in params])
         if shared["rescale"]:
@@ -252,9 +255,9 @@ class KFAC(Observing):
     def _rescale(self) -> None:
         """Give each weight of a linear layer or convolution the norm √(2 outputs)."""
         for name in self.plan.kronecker:
-            weight = self.named[self.plan.layers[name].parameters[0]]
-            if weight.grad is not None:
-                weight.mul_((2.0 * len(weight)) ** 0.5 / (weight.norm() + 1e-9))
+            weight = self.plan.layers[name].parameters[0]
+            if (value := self.named[weight]).grad is not None:
+                value.mul_((2.0 * self.plan.shapes[weight][0]) ** 0.5 / (value.norm() + 1e-9))
 
 
 make = KFAC

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base.torch import (
     Optimizer,
     by_updates,
@@ -20,18 +20,17 @@ from suite.optimizers.lamb.settings import Settings
 
 
 @describe_settings(Settings)
-class LAMB(Optimizer):
+class LAMB(Optimizer[Settings]):
     """Adam's direction with layer-wise rates; vectors follow Adam without decay.
 
     Args:
         parameters: tensors, `model.named_parameters()`, or groups of either.
+        lr: learning rate.
         settings: by name, as listed below.
     """
 
-    def __init__(self, parameters: Iterable[Any], **settings: Any):
-        chosen = Settings.given(settings)
-        fixed = {"bias_correction": chosen.bias_correction, "adapt_vectors": chosen.adapt_vectors}
-        super().__init__(parameters, chosen.scheduled() | fixed)
+    def __init__(self, parameters: Iterable[Any], lr: float | None = None, **settings: Any):
+        super().__init__(parameters, take_settings(Settings, lr, settings), ["bias_correction", "adapt_vectors"])
 
     def _begin(self, group: dict[str, Any]) -> None:
         record_missed_updates(self, "lamb", group["params"])

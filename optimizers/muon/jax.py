@@ -32,7 +32,7 @@ def muon(
 
     def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
         rule = Muon(MuonPlan(layers, shapes, chosen), chosen)
-        return Optimizer(rule.init, rule.update, settings=chosen.scheduled())
+        return Optimizer(rule.init, rule.update, settings=chosen.scheduled(), layers=layers)
 
     return build_for_shapes(build, shapes)
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from suite.contract import Layer, UserError
-from suite.optimizers._plan import group_blocks
+from suite.optimizers._plan import group_blocks, turn_shapes
 from suite.optimizers.muon.settings import Settings
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: the steepest slope at zero
@@ -48,7 +48,8 @@ class MuonPlan:
             )
         weights = [layers[name].parameters[0] for name in known if name not in excluded]
         weights = [name for name in weights if name in shapes]  # the others may be frozen, or another optimizer's
-        self.sides = {name: (shapes[name][0], math.prod(shapes[name][1:])) for name in weights}
+        turned = turn_shapes(layers, shapes)
+        self.sides = {name: (turned[name][0], math.prod(turned[name][1:])) for name in weights}
         self.factor = {name: SCALES[settings.scale](*sides) for name, sides in self.sides.items()}
         keys = {name: f"{min(sides)}x{max(sides)}" for name, sides in self.sides.items()}
         self.stacks = group_blocks(keys, 1).members

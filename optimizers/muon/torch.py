@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base.torch import (
     NARROW,
     Optimizer,
@@ -18,7 +18,9 @@ from suite.optimizers._base.torch import (
     ensure_step_counter,
     make_zero_state,
     record_missed_updates,
+    turn_weights,
 )
+from suite.optimizers._base.torch_checks import is_sharded
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
 
@@ -29,26 +31,28 @@ FIXED = ("nesterov", "iterations", "bfloat16")  # settings of a group that a sch
 
 
 @describe_settings(Settings)
-class Muon(Optimizer):
+class Muon(Optimizer[Settings]):
     """Momentum with singular values close to one, and AdamW for the rest; the rule is in the package's docstring.
 
     Args:
         parameters: `model.named_parameters()`, or groups of them.
         layers: the model's layers, by module name.
         shapes: not read.
+        lr: learning rate.
         settings: by name, as listed below.
     """
 
     def __init__(
         self,
         parameters: Iterable[Any],
+        lr: float | None = None,
         *,
         layers: Mapping[str, Layer],
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         **settings: Any,
     ):
-        self.layers, self.settings = dict(layers), Settings.given(settings)
-        super().__init__(parameters, self.settings.scheduled() | self.settings.model_dump(include=set(FIXED)))
+        self.layers = dict(layers)
+        super().__init__(parameters, take_settings(Settings, lr, settings), FIXED)
 
     def _begin(self, group: dict[str, Any]) -> None:
         named = by_name(self)
@@ -91,7 +95,8 @@ class Muon(Optimizer):
         buffers = [self.state[parameter]["momentum"] for parameter in params]
         torch._foreach_lerp_(buffers, grads, 1.0 - momentum)
         ahead = torch._foreach_lerp(grads, buffers, momentum) if group["nesterov"] else buffers
-        flat = {name: value.flatten(1) for name, value in zip(named, ahead, strict=True)}
+        flat = {name: _gather(value).flatten(1) for name, value in zip(named, ahead, strict=True)}
+        flat = turn_weights(self.layers, flat)
         for members in plan.stacks.values():
             names = [name for name in members if name in named]
             if not names:
@@ -100,9 +105,9 @@ class Muon(Optimizer):
             steps = newton_schulz(stack, group["iterations"], bfloat16=group["bfloat16"])
             scales = steps.new_tensor([-group["lr"] * plan.factor[name] for name in names])
             steps.mul_(scales[:, None, None])
-            for name, step in zip(names, steps.unbind(), strict=True):
-                step = step.mT if plan.tall(name) else step
-                named[name].add_(step.reshape(named[name].shape))
+            done = {name: step.mT if plan.tall(name) else step for name, step in zip(names, steps, strict=True)}
+            for name, step in turn_weights(self.layers, done).items():
+                named[name].add_(_split(step.reshape(named[name].shape), named[name]))
 
     def _adamw(self, pairs: list[tuple[Tensor, Tensor]], group: dict[str, Any], steps: Tensor) -> None:
         """AdamW's step for the other parameters and their values; decay is done before."""
@@ -119,6 +124,28 @@ class Muon(Optimizer):
         torch._foreach_add_(scale, group["fallback_epsilon"])
         torch._foreach_mul_(scale, (1.0 - beta1**steps).to(first[0].dtype))
         torch._foreach_addcdiv_([value for _, value in pairs], first, scale, -group["fallback_ratio"] * group["lr"])
+
+
+def _gather(value: Tensor) -> Tensor:
+    """Return a whole tensor; the ranks gather one that `fully_shard` has split."""
+    if not is_sharded(value):
+        return value
+    from torch.distributed.tensor import DTensor  # takes half a second, unless something is sharded
+
+    assert isinstance(value, DTensor)
+    return value.full_tensor()
+
+
+def _split(value: Tensor, like: Tensor) -> Tensor:
+    """Return a whole tensor, split as another one is."""
+    if not is_sharded(like):
+        return value
+    from torch.distributed.tensor import DTensor, Replicate
+
+    assert isinstance(like, DTensor)
+    mesh = like.device_mesh
+    whole = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return whole.redistribute(placements=like.placements)
 
 
 def newton_schulz(stack: Tensor, iterations: int, *, bfloat16: bool = False) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base.torch import (
     Optimizer,
     add_weight_decay,
@@ -20,17 +20,17 @@ from suite.optimizers.sgd.settings import Settings
 
 
 @describe_settings(Settings)
-class SGD(Optimizer):
+class SGD(Optimizer[Settings]):
     """Gradient descent with momentum; decay spares vectors.
 
     Args:
         parameters: tensors, `model.named_parameters()`, or groups of either.
+        lr: learning rate.
         settings: by name, as listed below.
     """
 
-    def __init__(self, parameters: Iterable[Any], **settings: Any):
-        chosen = Settings.given(settings)
-        super().__init__(parameters, chosen.scheduled() | {"nesterov": chosen.nesterov})
+    def __init__(self, parameters: Iterable[Any], lr: float | None = None, **settings: Any):
+        super().__init__(parameters, take_settings(Settings, lr, settings), ["nesterov"])
 
     def _begin(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:
@@ -57,6 +57,7 @@ class SGD(Optimizer):
         grad = table.grad
         if grad is None or not grad.is_sparse:
             return False
+        grad = grad.coalesce()
         table.index_add_(0, grad.indices()[0], grad.values(), alpha=-lr)
         return True
 

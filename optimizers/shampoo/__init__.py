@@ -8,7 +8,8 @@ Each block G of the reduced gradient, weight decay included, follows
     d = ‖s‖ P / ‖P‖,  v ← μ v + d,  w ← w - η v              ‖·‖ over the whole parameter
 
 where s is the step of the grafted method: SGD, AdaGrad, RMSProp or Adam without its first moment, as momentum comes
-after. L and R start at zero and are not corrected for it: the ridge is relative, and grafting cancels a common factor.
+after. With `graft_blocks` the norms are those of each block, as in Meta's implementation. L and R start at zero and are
+not corrected for it: the ridge is relative, and grafting cancels a common factor.
 Vectors take the step s itself, and so does everything before the first refresh of the roots. The roots are of L and R
 with the gradient of the same step (Gupta et al., algorithm 1).
 

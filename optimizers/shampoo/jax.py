@@ -16,7 +16,7 @@ from suite.optimizers._base.jax import (
     add_weight_decay,
     after_programs,
     build_for_shapes,
-    make_hyperparameters,
+    find_type,
     one_rank,
     read_local_slices,
     replace_local_slices,
@@ -81,7 +81,7 @@ class Shampoo:
 
     def init(self, params: Tree) -> State:
         """Statistics and velocity zero, roots the identity."""
-        kind, plan = next(iter(params.values())).dtype, self.plan
+        kind, plan = find_type(params), self.plan
         eyes = {stack: jnp.eye(plan.size(stack), dtype=kind) for stack in plan.counts}
         state = {
             "factor": {stack: jnp.zeros((plan.counts[stack], *eye.shape), kind) for stack, eye in eyes.items()},
@@ -98,10 +98,7 @@ class Shampoo:
         if plan.lag:  # split by rank: statistics that the host reads, then the roots that it computed
             rows = {stack: plan.share(stack) * plan.world for stack in eyes}
             owned = {stack: jnp.zeros((rows[stack], *eye.shape), kind) for stack, eye in eyes.items()}
-            state["pending"] = {
-                "owned": owned,
-                "epsilon": make_hyperparameters(epsilon=self.settings.epsilon)["epsilon"],
-            }
+            state["pending"] = {"owned": owned, "epsilon": jnp.zeros((), kind)}
         return state
 
     # --------------------------------------------------------------------------------------------------- refreshes
@@ -223,8 +220,13 @@ class Shampoo:
             start = 0
             for name in names:
                 grid = self.plan.grids[name]
-                whole = join_blocks(stack[start : start + grid.blocks], grid).reshape(steps[name].shape)
-                direction[name] = _as_long(whole, steps[name], state["refreshed"])
+                blocks = stack[start : start + grid.blocks]
+                if self.settings.graft_blocks:
+                    blocks = jax.vmap(_as_long, (0, 0, None))(blocks, cut_blocks(steps[name], grid), state["refreshed"])
+                whole = join_blocks(blocks, grid).reshape(steps[name].shape)
+                direction[name] = (
+                    whole if self.settings.graft_blocks else _as_long(whole, steps[name], state["refreshed"])
+                )
                 start += grid.blocks
         return direction
 
@@ -241,7 +243,7 @@ class Shampoo:
 def _as_long(direction: Array, step: Array, refreshed: Array) -> Array:
     """A direction with the length of the grafted step; the step itself before the first refresh."""
     norm, goal = jnp.sqrt((direction * direction).sum()), jnp.sqrt((step * step).sum())
-    known = refreshed & (norm > 0)
+    known = refreshed & (norm > 0) & jnp.isfinite(norm) & jnp.isfinite(goal)  # squares may overflow
     return jnp.where(known, direction * (goal / jnp.where(known, norm, 1.0)), step)
 
 

@@ -4,7 +4,7 @@ Sources: [G] Gupta, Koren and Singer 2018 (arXiv:1802.09568), [A] Agarwal et al.
 """
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,15 @@ def inverse_root(a: np.ndarray, epsilon: float, order: int) -> np.ndarray | None
     noise = np.finfo(np.float64).eps * max(np.linalg.norm(values) / len(values), 4.0 * values[-1])  # made by rounding
     values = values + epsilon * values[-1]
     return (vectors * values ** (-1.0 / order)) @ vectors.T if values[0] > noise else None
+
+
+def as_long(direction: np.ndarray, step: np.ndarray, spans: Iterable[Any]) -> np.ndarray:
+    """Give the direction the length of the step in each of these places; [A] algorithm 2, layer by layer."""
+    result = step.copy()
+    for place in spans:
+        if norm := np.linalg.norm(direction[place]):
+            result[place] = np.linalg.norm(step[place]) / norm * direction[place]
+    return result
 
 
 def update(
@@ -109,9 +118,10 @@ def update(
                     root = roots.get((name, number, side), np.eye(turned.shape[side]))
                     turned = np.moveaxis(np.tensordot(root, turned, (1, side)), 0, side)
                 p[place] = turned
-            norm = np.linalg.norm(p)
-            if since >= lag and norm > 0:
-                d = (np.linalg.norm(s) / norm * p).reshape(w.shape)  # [A] algorithm 2, layer by layer
+            if since >= lag:
+                places = locate_blocks(whole.shape, factored[name], settings.block_size)
+                spans = places if settings.graft_blocks else [...]
+                d = as_long(p, s.reshape(p.shape), spans).reshape(w.shape)
         velocity[name] = v = settings.momentum * state["velocity"][name] + d
         new[name] = w - settings.lr * (d + settings.momentum * v if settings.nesterov else v)
     return new, {

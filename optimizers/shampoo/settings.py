@@ -56,6 +56,9 @@ class Settings(Declared):
     graft: Graft = setting(
         "sgd", "method that sets the length of each parameter's step; with all but sgd, lr is about 1e-3"
     )
+    graft_blocks: bool = setting(
+        False, "take the length from the graft's step block by block, not from the whole parameter's", before=False
+    )
     root: Literal["auto", "eigh", "eigh32", "newton"] = setting(
         "auto", "how roots are computed; eigh is in float64; auto: eigh on a CPU, newton elsewhere"
     )

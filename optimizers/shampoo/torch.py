@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Reduce
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.torch import (
     Optimizer,
@@ -25,14 +25,14 @@ from suite.optimizers._linalg.torch import are_finite, inverse_root
 from suite.optimizers.shampoo.plan import ShampooPlan, split_name
 from suite.optimizers.shampoo.settings import Settings
 from suite.optimizers.shampoo.torch_blocks import cut_blocks, find_touched_rows, join_blocks, multiply_side, unfold_side
-from suite.optimizers.shampoo.torch_graft import compute_averaging_weights, compute_grafted_steps
+from suite.optimizers.shampoo.torch_graft import compute_averaging_weights, compute_grafted_steps, match_lengths
 
 Tree = dict[str, Tensor]
 Index = slice | Tensor  # some rows of a stack
 
 
 @describe_settings(Settings)
-class Shampoo(Optimizer):
+class Shampoo(Optimizer[Settings]):
     """Blocked Shampoo with grafting; the rule is in the package's docstring.
 
     `step()` does everything that is due. The suite's engine shares the roots among ranks instead: it calls `host`
@@ -46,22 +46,26 @@ class Shampoo(Optimizer):
         tables: names of the embeddings; read if `embeddings` is false.
         shapes: not read.
         world: ranks that share the roots; more than one requires the suite's engine.
+        lr: learning rate.
         settings: by name, as listed below.
     """
+
+    updates_shards = False
 
     def __init__(
         self,
         parameters: Iterable[Any],
+        lr: float | None = None,
         *,
         tables: Collection[str] = (),
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         world: int = 1,
         **settings: Any,
     ):
-        self.settings, self.tables, self.world = Settings.given(settings), tuple(tables), world
+        self.tables, self.world = tuple(tables), world
         self.roots = HostRoots()
         self.plans: list[ShampooPlan] = []  # one for each group
-        super().__init__(parameters, self.settings.scheduled() | {"nesterov": self.settings.nesterov})
+        super().__init__(parameters, take_settings(Settings, lr, settings), ["nesterov"])
 
     def _begin(self, group: dict[str, Any]) -> None:
         self.names = name_parameters(self)
@@ -243,15 +247,18 @@ class Shampoo(Optimizer):
                 stack = multiply_side(stack, state["root"][name][rows], side)
             if few is not None:
                 stack = torch.zeros_like(whole).index_copy_(1, few, stack)
+            if self.settings.graft_blocks:
+                stack = match_lengths(stack, _blocks(plan, members, steps)[0])
             for name, part in zip(members, stack.split(counts), strict=True):
                 done[name] = join_blocks(part, plan.grids[name])
-        if not done:
-            return {}
+        done = {name: value.reshape_as(steps[name]) for name, value in done.items()}
+        if not done or self.settings.graft_blocks:
+            return done
         norm = torch.stack(torch._foreach_norm(list(done.values())))
         goal = torch.stack(torch._foreach_norm([steps[name] for name in done]))
-        done = {name: value.reshape_as(steps[name]) for name, value in done.items()}
         torch._foreach_mul_(list(done.values()), (goal / torch.where(norm > 0, norm, 1.0)).unbind())
-        return done
+        known = (norm.isfinite() & goal.isfinite()).unbind()  # squares may overflow
+        return {name: torch.where(good, done[name], steps[name]) for name, good in zip(done, known, strict=True)}
 
 
 def _place(group: int) -> str:

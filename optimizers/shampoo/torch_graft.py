@@ -40,3 +40,11 @@ def compute_grafted_steps(graft: Graft, grads: Tree, states: list[dict[str, Tens
     scale = torch._foreach_sqrt(corrected)
     torch._foreach_add_(scale, GRAFT_EPSILON)
     return dict(zip(grads, torch._foreach_div(values, scale), strict=True))
+
+
+def match_lengths(blocks: Tensor, steps: Tensor) -> Tensor:
+    """Return blocks (count, …) with the length of the steps; the steps themselves where a length is 0 or not finite."""
+    norm, goal = (torch.linalg.vector_norm(value.flatten(1), dim=1) for value in (blocks, steps))
+    known = (norm > 0) & norm.isfinite() & goal.isfinite()
+    shape = (-1, *[1] * (blocks.ndim - 1))
+    return torch.where(known.view(shape), blocks * (goal / torch.where(known, norm, 1.0)).view(shape), steps)

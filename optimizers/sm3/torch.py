@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base.torch import (
     Optimizer,
     add_weight_decay,
@@ -21,7 +21,7 @@ from suite.optimizers.sm3.settings import Settings
 
 
 @describe_settings(Settings)
-class SM3(Optimizer):
+class SM3(Optimizer[Settings]):
     """AdaGrad with one number for each slice; the rule is in the package's docstring.
 
     `state[parameter]["covers"]` holds μ: one tensor for each axis, with the parameter's length along this axis and 1
@@ -29,12 +29,12 @@ class SM3(Optimizer):
 
     Args:
         parameters: tensors, `model.named_parameters()`, or groups of either.
+        lr: learning rate.
         settings: by name, as listed below.
     """
 
-    def __init__(self, parameters: Iterable[Any], **settings: Any):
-        self.settings = Settings.given(settings)
-        super().__init__(parameters, self.settings.scheduled())
+    def __init__(self, parameters: Iterable[Any], lr: float | None = None, **settings: Any):
+        super().__init__(parameters, take_settings(Settings, lr, settings))
 
     def _begin(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:
@@ -45,7 +45,8 @@ class SM3(Optimizer):
 
     def _update(self) -> None:
         for group in self.param_groups:
-            params, momentum = select_with_gradient(group["params"]), group["momentum"]
+            params = [parameter for parameter in select_with_gradient(group["params"]) if parameter.numel()]
+            momentum = group["momentum"]
             if not momentum and not group["weight_decay"]:  # these two change every row of a table
                 params = [parameter for parameter in params if not self._by_rows(parameter, group["lr"])]
             if not params:

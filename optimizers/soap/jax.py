@@ -11,7 +11,14 @@ from jax import Array, lax
 from suite.contract import Reduce
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.jax import Optimizer, after_programs, build_for_shapes, one_rank, validate_settings
+from suite.optimizers._base.jax import (
+    Optimizer,
+    after_programs,
+    build_for_shapes,
+    find_type,
+    one_rank,
+    validate_settings,
+)
 from suite.optimizers._linalg.jax import are_finite, replace_unusable_matrices
 from suite.optimizers.soap.plan import SOAPPlan
 from suite.optimizers.soap.settings import Settings
@@ -50,7 +57,7 @@ class SOAP:
 
     def init(self, params: Tree) -> State:
         """Statistics and moments zero, bases the identity."""
-        kind, plan = next(iter(params.values())).dtype, self.plan
+        kind, plan = find_type(params), self.plan
         sizes = plan.sizes.items()
         return {
             "steps": jnp.zeros((), jnp.int32),

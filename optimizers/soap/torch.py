@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Reduce
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.torch import (
     Optimizer,
@@ -27,7 +27,7 @@ Index = slice | Tensor  # some rows of a stack
 
 
 @describe_settings(Settings)
-class SOAP(Optimizer):
+class SOAP(Optimizer[Settings]):
     """Adam in Shampoo's eigenbasis; the rule is in the package's docstring.
 
     `step()` does everything that is due. The suite's engine shares the bases among ranks instead: it calls `program`
@@ -40,20 +40,25 @@ class SOAP(Optimizer):
         parameters: `model.named_parameters()`, tensors without names, or groups of either.
         shapes: not read.
         world: ranks that share the bases; more than one requires the suite's engine.
+        lr: learning rate.
         settings: by name, as listed below.
     """
+
+    compiles = False
+    updates_shards = False
 
     def __init__(
         self,
         parameters: Iterable[Any],
+        lr: float | None = None,
         *,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         world: int = 1,
         **settings: Any,
     ):
-        self.settings, self.world = Settings.given(settings), world
+        self.world = world
         self.plans: list[SOAPPlan] = []  # one for each group
-        super().__init__(parameters, self.settings.scheduled())
+        super().__init__(parameters, take_settings(Settings, lr, settings))
 
     def _begin(self, group: dict[str, Any]) -> None:
         self.names = name_parameters(self)

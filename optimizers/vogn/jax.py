@@ -12,6 +12,7 @@ from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import Optimizer, is_traced, make_statistics_error, validate_settings
+from suite.optimizers._plan import turn_shapes
 from suite.optimizers.vogn.jax_squares import sum_squared_gradients, unfold_tap
 from suite.optimizers.vogn.plan import VOGNPlan, check
 from suite.optimizers.vogn.settings import Settings
@@ -43,9 +44,9 @@ def vogn(
     """
     chosen = validate_settings(Settings, "vogn", settings)
     checked = chosen.beta2, chosen.prior_precision, chosen.damping, chosen.tempering, chosen.tempering_start
-    if not any(map(is_traced, checked)):  # a traced setting has no value yet
+    if not any(is_traced(value) or callable(value) for value in checked):  # these have no value yet
         check(chosen)
-    rule = VOGN(VOGNPlan(layers, shapes), shapes, samples, chosen.draws)
+    rule = VOGN(VOGNPlan(layers, shapes), turn_shapes(layers, shapes), samples, chosen.draws)
     return Optimizer(
         rule.init,
         rule.update,

@@ -8,9 +8,16 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer, Reduce, UserError
-from suite.declared import describe_settings
+from suite.declared import describe_settings, take_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.torch import by_name, by_updates, densify_gradients, edit_weights, make_zero_state, normal
+from suite.optimizers._base.torch import (
+    by_updates,
+    densify_gradients,
+    edit_weights,
+    make_zero_state,
+    normal,
+    turn_weights,
+)
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers.vogn.plan import VOGNPlan, check
 from suite.optimizers.vogn.settings import Settings
@@ -21,7 +28,7 @@ Taps = Mapping[tuple[str, int], tuple[Tensor, Tensor]]
 
 
 @describe_settings(Settings)
-class VOGN(Observing):
+class VOGN(Observing[Settings]):
     """A Gaussian over the weights; the package's docstring describes the rule.
 
     Run forward and backward inside `suite.engine.torch_alone.observed`, which draws the weights, then call `step`. The
@@ -33,6 +40,7 @@ class VOGN(Observing):
         layers: the layers whose per-sample gradients are taken, by module name.
         samples: of the training split.
         shapes: not read.
+        lr: learning rate.
         settings: by name, as listed below.
 
     Raises:
@@ -43,18 +51,19 @@ class VOGN(Observing):
     def __init__(
         self,
         parameters: Iterable[Any],
+        lr: float | None = None,
         *,
         layers: Mapping[str, Layer],
         samples: int,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         **settings: Any,
     ):
-        chosen = Settings.given(settings)
+        chosen = take_settings(Settings, lr, settings)
         check(chosen)
-        super().__init__(parameters, chosen.scheduled() | {"draws": chosen.draws})
+        super().__init__(parameters, chosen, ["draws"])
         self.samples = samples
         self.squared: Tree = {}  # the squares that `absorb` was given for the next step
-        self.named, self.layers = by_name(self), dict(layers)
+        self.named = self.name_layers(layers)
         self._shared("draws")
         self.plan = VOGNPlan(layers, {name: tuple(parameter.shape) for name, parameter in self.named.items()})
         like = next(iter(self.named.values()))
@@ -123,9 +132,10 @@ class VOGN(Observing):
         for name, pairs in calls.items():
             layer = self.plan.layers[name]
             x, dy = pairs[0] if len(pairs) == 1 else (torch.cat([pair[i] for pair in pairs], 1) for i in (0, 1))
-            squared = sum_squared_gradients(layer, x, dy, self.named[layer.parameters[0]].shape)
+            shape = self.named[layer.parameters[0]].shape
+            squared = sum_squared_gradients(layer, x, dy, shape[::-1] if layer.transposed else shape)
             sums.update(zip(layer.parameters, squared, strict=False))  # a layer may have no bias
-        return sums
+        return turn_weights(self.plan.layers, sums)
 
     def absorb(self, statistics: Tree, *, reduce: Reduce[Tensor]) -> None:
         """Keep the mean over ranks of the first draw's squares for `step`."""

@@ -36,6 +36,8 @@ class Layer:
     - `embedding`: x (N, …) integer rows, dy (N, …, width)
 
     where dy is the gradient of the *summed* loss, so that it does not depend on the batch size.
+
+    The weight of a linear layer has the shape (out, in), or (in, out) if `transposed`.
     """
 
     kind: str
@@ -43,6 +45,7 @@ class Layer:
     kernel: int = 1
     stride: int = 1
     padding: int = 0
+    transposed: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """K-FAC, K-BFGS and VOGN, which use the layers' inputs and output gradients, in your own jax training loop.
 
-def loss_of(params, x, y, tap):
-    hidden = tap("first", x, x @ params["first"]["weight"].T + params["first"]["bias"])
-    …
+def loss_of(params, x, y):  # with a model of flax or equinox
+    return cross_entropy(model.apply({"params": params}, x), y)
 
+layers = layers_of(loss_of, params, x, y)
 optimizer = kfac(layers=layers, shapes=shapes_of(params), lr=0.05)
 observe = observing(loss_of, optimizer)
 
@@ -14,6 +14,7 @@ def step(params, state, x, y):
     return optax.apply_updates(params, updates), state, loss
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite.contract import UserError
+from suite.engine.jax_layers import Tap, layers_of, tap_modules
 from suite.engine.jax_step import Calls
 from suite.optimizers._base.jax import Optimizer, name_leaves
 
+__all__ = ["layers_of", "observing", "shapes_of"]
 Look = Callable[..., tuple[Array, Any, dict[str, Array]]]
 
 
@@ -37,9 +40,10 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
     """Return a function that differentiates a loss and computes the layers' statistics.
 
     Args:
-        loss: (params, *arguments, tap=…) to the mean loss. It passes each layer's input and output to `tap`, and uses
-            the result as the output: `y = tap("name", x, y)`. `suite.contract.Layer` describes x and y. The first axis
-            is that of the samples.
+        loss: (params, *arguments) to the mean loss of a model of flax or equinox, whose layers `layers_of` finds. For
+            other models (params, *arguments, tap=…): it passes each layer's input and output to `tap`, and uses the
+            result as the output: `y = tap("name", x, y)`. `suite.contract.Layer` describes x and y. The first axis is
+            that of the samples.
         optimizer: `kfac`, `kbfgs` or `vogn` of this suite. VOGN draws new weights in each step.
         counted: the number of terms, for example words, that the loss is a mean over; None: the number of samples.
 
@@ -47,7 +51,7 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
         A function of (params, state, *arguments) that returns (loss, gradients, statistics).
 
     Raises:
-        UserError: the optimizer uses the gradient only, or the loss does not tap a layer.
+        UserError: the optimizer uses the gradient only, or the loss does not call a layer.
     """
     if "observe" not in vars(optimizer):
         raise UserError(
@@ -55,22 +59,34 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
             "no more than the gradient takes jax.value_and_grad(loss)"
         )
 
+    by_hand = "tap" in inspect.signature(loss).parameters
+
+    def run(params: Any, arguments: tuple[Any, ...], tap: Tap) -> Array:
+        if by_hand:
+            return loss(params, *arguments, tap=tap)
+        with tap_modules(params, lambda name, x, y: tap(name, x, y) if name in optimizer.layers else y):
+            return loss(params, *arguments)
+
     def look(params: Any, state: Any, *arguments: Any) -> tuple[Array, Any, dict[str, Array]]:
         structure, key = jax.tree.structure(params), jnp.stack([jnp.zeros_like(state["steps"]), state["steps"]])
         drawn = optimizer.forward_params(name_leaves(params), state, key.astype(jnp.uint32))
         weights = jax.tree.unflatten(structure, [drawn[name] for name in name_leaves(params)])
         outputs = Calls()
-        jax.eval_shape(lambda p: loss(p, *arguments, tap=lambda name, x, y: outputs.add(name, y)), weights)
+        jax.eval_shape(lambda p: run(p, arguments, lambda name, x, y: outputs.add(name, y)), weights)
         if missing := sorted(set(optimizer.layers) - {name for name, _ in outputs.values}):
             raise UserError(
-                f"observing: the loss does not tap {', '.join(missing)}; write y = tap(name, x, y) behind each layer, "
-                "and go on with y"
+                f"observing: the loss does not tap {', '.join(missing)}; "
+                + (
+                    "write y = tap(name, x, y) behind each layer, and go on with y"
+                    if by_hand
+                    else "leave it out of layers"
+                )
             )
         probes = {call: jnp.zeros(value.shape, value.dtype) for call, value in outputs.values.items()}
 
         def probed(params: Any, probes: dict[Any, Array]) -> tuple[Array, dict[Any, Array]]:
             calls = Calls()
-            value = loss(params, *arguments, tap=lambda name, x, y: y + probes[calls.note(name, x)])
+            value = run(params, arguments, lambda name, x, y: y + probes[calls.note(name, x)])
             return value, calls.values
 
         gradient = jax.value_and_grad(probed, (0, 1), has_aux=True)

@@ -11,79 +11,103 @@ for x, y in batches:
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from suite.contract import Layer, UserError
+from suite.engine.torch_layers import layers_of
 from suite.engine.torch_taps import Taps, tap_layers
 from suite.optimizers._base.torch_observing import Observing
 
-
-def layers_of(model: nn.Module) -> dict[str, Layer]:
-    """Return the layers of a model that K-FAC, K-BFGS, Muon and VOGN support, by module name.
-
-    These are `nn.Linear`, `nn.Embedding`, and `nn.Conv2d` if square and zero-padded, without groups and dilation. The
-    optimizers update the parameters of all other modules by their rule for parameters without a layer.
-    """
-    layers: dict[str, Layer] = {}
-    for name, module in model.named_modules():
-        names = tuple(f"{name}.{leaf}" if name else leaf for leaf, _ in module.named_parameters(recurse=False))
-        if isinstance(module, nn.Linear):
-            layers[name] = Layer("linear", names)
-        elif isinstance(module, nn.Embedding):
-            layers[name] = Layer("embedding", names)
-        elif isinstance(module, nn.Conv2d) and _ordinary(module):
-            kernel, stride, padding = module.kernel_size[0], module.stride[0], module.padding[0]
-            layers[name] = Layer("conv2d", names, kernel, stride, int(padding))
-    return layers
+__all__ = ["layers_of", "observed"]
 
 
-def _ordinary(module: nn.Conv2d) -> bool:
-    sides = module.kernel_size, module.stride, module.padding
-    square = all(not isinstance(side, str) and len(set(side)) == 1 for side in sides)
-    return square and module.groups == 1 and set(module.dilation) == {1} and module.padding_mode == "zeros"
+@runtime_checkable
+class Wrapper(Protocol):
+    """An optimizer that holds another one, as `accelerate` wraps it."""
+
+    optimizer: torch.optim.Optimizer
 
 
 @contextlib.contextmanager
-def observed(model: nn.Module, optimizer: torch.optim.Optimizer, *, counted: int | None = None) -> Iterator[None]:
+def observed(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | Wrapper,
+    *,
+    counted: int | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+) -> Iterator[None]:
     """A context for one forward and backward pass, in which the optimizer computes its layers' statistics.
 
     The loss must be a mean, and the first axis of every layer's input must be that of the samples. The statistics of
-    several passes before one step add up, as their gradients do. Inside, VOGN replaces the weights by a draw.
+    several passes before one step add up, as their gradients do. Inside, VOGN replaces the weights by a draw. Where a
+    default process group exists, `step` averages the statistics over its ranks, as DistributedDataParallel averages
+    gradients.
 
     Args:
-        model: the model that contains the optimizer's layers.
+        model: the model that contains the optimizer's layers, not compiled.
         optimizer: `KFAC`, `KBFGS` or `VOGN` of this suite.
         counted: the number of terms that the loss is a mean over; None: the samples of the pass. For a mean over words
             it is the number of words; for micro-batches whose losses are divided by their number, the samples of all of
             them.
+        scaler: what scales the loss inside the context, if anything does.
 
     Raises:
-        UserError: the optimizer uses the gradient only, or the model lacks one of its layers.
+        UserError: the optimizer uses the gradient only; the model is compiled or lacks one of the layers; a layer has a
+            gradient and was not called, or was called in several passes.
     """
-    if not isinstance(optimizer, Observing):
-        raise UserError(f"observed: {type(optimizer).__name__} needs no more than the gradient; leave it out")
-    modules = dict(model.named_modules())
-    if missing := sorted(set(optimizer.layers) - set(modules)):
-        raise UserError(f"observed: the model has no layer {', '.join(missing)}; set layers=layers_of(model)")
+    inner = optimizer.optimizer if isinstance(optimizer, Wrapper) else optimizer
+    if not isinstance(inner, Observing):
+        raise UserError(f"observed: {type(inner).__name__} needs no more than the gradient; leave it out")
+    model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    tapped = inner.layers if inner.due() else {}
+    modules = _find_modules(model, inner.layers)
+    total: dict[str, Tensor] = {}
+    observed_layers: set[str] = set()
     samples = 0
 
     def add(taps: Taps) -> None:
         nonlocal samples
-        samples = len(next(iter(taps.values()))[0])
-        scale = counted or samples  # a tap has the gradient of the summed loss
-        weight = next(iter(taps.values()))[1].new_ones(samples)
+        ((name, _), (_, first)) = next(iter(taps.items()))
+        if name in observed_layers:
+            raise UserError(
+                f"observed: layer {name} took part in several backward passes; use one observed for each pass, and "
+                "checkpoint with use_reentrant=False"
+            )
+        observed_layers.add(name)
+        samples = len(first)
+        scale = (counted or samples) / (scaler.get_scale() if scaler else 1.0)  # a tap: gradient of the summed loss
         scaled = {call: (x, dy * scale) for call, (x, dy) in taps.items()}
-        sums = optimizer.observe(scaled, weight)
-        for name, value in sums.items():
-            total[name] = total[name] + value if name in total else value
+        total.update(inner.observe(scaled, first.new_ones(samples)))
 
-    total: dict[str, Tensor] = {}
-    due = optimizer.due()
-    with optimizer.forward_weights(), tap_layers(model, optimizer.layers if due else {}, add) as rest:
+    with inner.forward_weights(), tap_layers(model, tapped, add) as rest:
         yield
-        rest()
+        called = rest()
+    for name in tapped:
+        if name not in called and any(p.grad is not None for p in modules[name].parameters(recurse=False)):
+            raise UserError(
+                f"observed: layer {name} has a gradient, but was not called, and has no statistics; leave it out of "
+                f"layers: del layers[{name!r}]"
+            )
+    inner.scaled = scaler is not None
     if samples:
-        optimizer.see(total, samples)
+        inner.see(total, samples)
+
+
+def _find_modules(model: nn.Module, layers: Mapping[str, Layer]) -> dict[str, nn.Module]:
+    """Return the modules of a model by name.
+
+    Raises:
+        UserError: a part of the model is compiled, or a layer is missing.
+    """
+    modules = dict(model.named_modules())
+    if "_orig_mod" in {name.rpartition(".")[2] for name in modules} or any(
+        module._compiled_call_impl is not None for module in modules.values()
+    ):
+        raise UserError("observed: the model is compiled, and compiled code skips hooks; use it without torch.compile")
+    if missing := sorted(set(layers) - set(modules)):
+        raise UserError(f"observed: the model has no layer {', '.join(missing)}; set layers=layers_of(model)")
+    return modules

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ def widen_floats(value: Tensor) -> Tensor:
 @contextlib.contextmanager
 def tap_layers(
     model: nn.Module, layers: Mapping[str, Layer], add: Callable[[Taps], None]
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Callable[[], Collection[str]]]:
     """A context in which each layer's inputs and output gradients are passed on when its backward pass is complete.
 
     Taps are float32 also under autocast, where layers compute in bfloat16, because statistics are sums over many
@@ -37,13 +37,15 @@ def tap_layers(
 
     Yields:
         A function to call after the backward pass. It passes on the taps of layers that have outputs on which the loss
-        does not depend.
+        does not depend, and returns the names of the layers that were called.
     """
     calls: Counter[str] = Counter()
     seen: dict[str, Taps] = {}
 
     def tap(name: str, layer: Layer) -> Callable[..., None]:
         def forward(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            if not output.requires_grad:  # the first forward pass of reentrant checkpointing
+                return
             call, x = calls[name], inputs[0].detach()
             calls[name] += 1
 
@@ -62,10 +64,11 @@ def tap_layers(
 
         return forward
 
-    def rest() -> None:
+    def rest() -> Collection[str]:
         with torch.no_grad():
             while seen:
                 add(seen.pop(next(iter(seen))))
+        return calls.keys()
 
     handles = [model.get_submodule(name).register_forward_hook(tap(name, layer)) for name, layer in layers.items()]
     try:

@@ -36,6 +36,14 @@ def test_backends_equal_the_reference(backend: str, graft: str, change: dict[str
     assert gap(train(BACKENDS[backend](draw(SHAPES, 0), **hyper)), expected) <= 1e-10
 
 
+@both
+def test_lengths_may_be_taken_block_by_block(backend: str) -> None:
+    hyper = HYPER | SCHEDULE | {"graft": "adam", "block_size": 3}
+    expected = specified(draw(SHAPES, 0), graft_blocks=True, **hyper)
+    assert gap(train(BACKENDS[backend](draw(SHAPES, 0), graft_blocks=True, **hyper)), expected) <= 1e-10
+    assert gap(specified(draw(SHAPES, 0), **hyper), expected) > 1e-3
+
+
 @pytest.mark.sample(4)
 @both
 @pytest.mark.parametrize(

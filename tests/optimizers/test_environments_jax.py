@@ -1,0 +1,232 @@
+"""jax optimizers in other people's training scripts: x64, schedules, flax and equinox."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mlps
+import numpy as np
+import optax
+import pytest
+
+from suite.contract import Layer, UserError
+from suite.engine.jax_alone import layers_of, observing, shapes_of
+
+NAMES = [name for name in mlps.NAMES if name != "external"]
+OBSERVING = ("kfac", "kbfgs", "vogn")
+LAYERED = (*OBSERVING, "muon")
+LAYERS = {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in ("first", "last")}
+Run = tuple[Any, Any]  # parameters and state
+
+
+def start() -> dict[str, dict[str, Any]]:
+    """A network's parameters in float32."""
+    drawn = np.random.default_rng(3)
+    sizes = {"first": (6, 5), "last": (3, 6)}
+    return {
+        name: {"weight": jnp.float32(drawn.normal(size=size) * 0.4), "bias": jnp.zeros(size[0], jnp.float32)}
+        for name, size in sizes.items()
+    }
+
+
+def batch() -> tuple[Any, Any]:
+    x, y = mlps.batch(0)
+    return jnp.float32(x), jnp.float32(y)
+
+
+def loss_by_hand(params: Any, x: Any, y: Any, tap: Any = lambda name, x, y: y) -> Any:
+    """The mean loss of the network."""
+    hidden = jnp.tanh(tap("first", x, x @ params["first"]["weight"].T + params["first"]["bias"]))
+    out = tap("last", hidden, hidden @ params["last"]["weight"].T + params["last"]["bias"])
+    return jnp.square(out - y).sum(1).mean()
+
+
+def make(name: str, params: Any, layers: dict[str, Layer], **settings: Any) -> Any:
+    """The optimizer, with settings whose effect shows."""
+    made = importlib.import_module(f"suite.optimizers.{name}.jax").make
+    given = mlps.asked(name, "jax", layers, **({"excluded": []} if name == "muon" else {}), **settings)
+    return made(**given, **({"shapes": shapes_of(params)} if name in OBSERVING else {}))
+
+
+def train(name: str, loss: Callable[..., Any], params: Any, layers: dict[str, Layer], optimizer: Any = None) -> Run:
+    """Four compiled steps."""
+    optimizer = optimizer or make(name, params, layers)
+    state, (x, y) = optimizer.init(params), batch()
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Run:
+        if name in OBSERVING:
+            look = observing(loss, optimizer)
+            _, grads, statistics = look(params, state, x, y)
+            extra = {"statistics": statistics}
+            if name == "kbfgs":
+                extra["evaluate"] = lambda params: look(params, state, x, y)
+        else:
+            grads, extra = jax.grad(loss)(params, x, y), {}
+        updates, state = optimizer.update(grads, state, params, **extra)
+        return optax.apply_updates(params, updates), state
+
+    for _ in range(4):
+        params, state = step(params, state)
+    return params, state
+
+
+def check_equal(found: Any, expected: Any, tolerance: float = 2e-6) -> None:
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=tolerance)
+
+
+@pytest.mark.sample(5, keep=("shampoo", "soap"))
+@pytest.mark.parametrize("name", NAMES)
+def test_x64_does_not_change_a_run_in_float32(name: str) -> None:
+    plain, state = train(name, loss_by_hand, start(), LAYERS)
+    with jax.enable_x64(True):
+        found, wide = train(name, loss_by_hand, start(), LAYERS)
+    kinds = [str(value.dtype) for value in jax.tree.leaves((found, wide))]
+    assert kinds == [str(value.dtype) for value in jax.tree.leaves((plain, state))]
+    check_equal(found, plain)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schedule_sets_the_rate_of_each_step(name: str) -> None:
+    rate = optax.linear_schedule(0.05, 0.01, 4)
+    _, state = train(name, loss_by_hand, start(), LAYERS, make(name, start(), LAYERS, lr=rate))
+    np.testing.assert_allclose(state["hyper"]["lr"], rate(3))
+    constant = make(name, start(), LAYERS, lr=optax.constant_schedule(0.05))
+    check_equal(
+        train(name, loss_by_hand, start(), LAYERS, constant)[0],
+        train(name, loss_by_hand, start(), LAYERS, make(name, start(), LAYERS, lr=0.05))[0],
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_complex_parameters_are_refused_and_no_parameters_are_none(name: str) -> None:
+    with pytest.raises(UserError, match="a is complex; store its real and imaginary parts"):
+        make(name, {"a": jnp.zeros(3, jnp.complex64)}, {}).init({"a": jnp.zeros(3, jnp.complex64)})
+    if name not in OBSERVING:
+        optimizer = make(name, {}, {})
+        assert optimizer.update({}, optimizer.init({}), {})[0] == {}
+
+
+def test_hyperparameters_that_optax_rounds_to_bfloat16_are_an_error() -> None:
+    from suite.optimizers.adamw.jax import make as adamw
+
+    params = {"a": jnp.ones(3, jnp.bfloat16)}
+    rounded = optax.inject_hyperparams(adamw)(lr=optax.constant_schedule(0.01))
+    state = rounded.init({"a": jnp.ones(3)})
+    with pytest.raises(UserError, match=r"lr.*: rounded to bfloat16.*hyperparam_dtype=jnp\.float32"):
+        rounded.update(params, rounded.init(params), params)
+    kept = optax.inject_hyperparams(adamw, hyperparam_dtype=jnp.float32)(lr=optax.constant_schedule(0.01))
+    assert state
+    assert kept.update(params, kept.init(params), params)[0]["a"].dtype == jnp.float32
+
+
+# --------------------------------------------------------------------------------------------- flax and equinox
+def in_linen() -> tuple[Callable[..., Any], Any]:
+    """The network in flax's linen."""
+    linen = pytest.importorskip("flax.linen", reason="flax is not installed")
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            return linen.Dense(3, name="last")(jnp.tanh(linen.Dense(6, name="first")(x)))
+
+    params = {k: {"kernel": v["weight"].T, "bias": v["bias"]} for k, v in start().items()}
+    return lambda params, x, y: jnp.square(Network().apply({"params": params}, x) - y).sum(1).mean(), params
+
+
+def in_nnx() -> tuple[Callable[..., Any], Any]:
+    """The network in flax's nnx."""
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
+
+    class Network(nnx.Module):
+        def __init__(self) -> None:
+            self.first, self.last = nnx.Linear(5, 6, rngs=nnx.Rngs(0)), nnx.Linear(6, 3, rngs=nnx.Rngs(0))
+
+        def __call__(self, x: Any) -> Any:
+            return self.last(jnp.tanh(self.first(x)))
+
+    model = Network()
+    for name, values in start().items():
+        layer = getattr(model, name)
+        layer.kernel.set_value(values["weight"].T)
+        layer.bias.set_value(values["bias"])
+    graph, params = nnx.split(model)
+    return lambda params, x, y: jnp.square(nnx.merge(graph, params)(x) - y).sum(1).mean(), params
+
+
+def in_equinox() -> tuple[Callable[..., Any], Any]:
+    """The network in equinox."""
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
+    keys = jax.random.split(jax.random.key(0), 2)
+    model = eqx.nn.Sequential(
+        [eqx.nn.Linear(5, 6, key=keys[0]), eqx.nn.Lambda(jnp.tanh), eqx.nn.Linear(6, 3, key=keys[1])]
+    )
+    values = [value for layer in start().values() for value in (layer["weight"], layer["bias"])]
+    model = eqx.tree_at(lambda m: [m[0].weight, m[0].bias, m[2].weight, m[2].bias], model, values)
+    params, static = eqx.partition(model, eqx.is_array)
+    return lambda params, x, y: jnp.square(jax.vmap(eqx.combine(params, static))(x) - y).sum(1).mean(), params
+
+
+@pytest.mark.sample(4, keep=("in_equinox-kfac", "in_linen-vogn"))
+@pytest.mark.parametrize("name", LAYERED)
+@pytest.mark.parametrize("write", [in_linen, in_nnx, in_equinox])
+def test_layers_of_flax_and_equinox_train_as_those_by_hand(write: Callable[[], Any], name: str) -> None:
+    loss, params = write()
+    layers = layers_of(loss, params, *batch())
+    assert [layer.kind for layer in layers.values()] == ["linear", "linear"]
+    settings = {"augmentation": 1e12} if name == "vogn" else {}  # draws differ: noise follows the order of elements
+    found, _ = train(name, loss, params, layers, make(name, params, layers, **settings))
+    expected, _ = train(name, loss_by_hand, start(), LAYERS, make(name, start(), LAYERS, **settings))
+    named = {
+        name: value.T if name.endswith("kernel") else value
+        for name, value in importlib.import_module("suite.optimizers._base.jax").name_leaves(found).items()
+    }
+    order = sorted(named, key=lambda name: ("last" in name or "layers.2" in name, "bias" not in name))
+    check_equal([named[key] for key in order], expected, 1e-4 if name == "vogn" else 2e-6)
+
+
+def test_optimizers_work_in_nnx() -> None:
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
+    from suite.optimizers.adamw.jax import make as adamw
+
+    model = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+    before = model.kernel.get_value()
+    optimizer = nnx.Optimizer(model, adamw(lr=0.1), wrt=nnx.Param)
+    optimizer.update(model, nnx.grad(lambda model: model(jnp.ones((3, 4))).sum())(model))
+    np.testing.assert_allclose(model.kernel.get_value(), before * (1 - 0.1 * 0.01) - 0.1, atol=1e-6)
+
+
+def test_convolutions_embeddings_and_nested_vmap_are_found() -> None:
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
+    keys = jax.random.split(jax.random.key(1), 4)
+    model = {
+        "words": eqx.nn.Embedding(9, 4, key=keys[0]),
+        "inner": eqx.nn.Linear(4, 3, key=keys[1]),
+        "image": eqx.nn.Conv2d(3, 2, 3, padding=1, key=keys[2]),
+        "skewed": eqx.nn.Conv2d(3, 2, (1, 3), key=keys[3]),
+    }
+    params, static = eqx.partition(model, eqx.is_array)
+
+    def loss(params: Any, ids: Any, images: Any) -> Any:
+        model = eqx.combine(params, static)
+        words = jax.vmap(jax.vmap(lambda i: model["inner"](model["words"](i))))(ids)
+        convolved = jax.vmap(lambda image: model["image"](image).sum() + model["skewed"](image).sum())(images)
+        return words.sum() + convolved.mean()
+
+    given = jnp.zeros((5, 7), int), jnp.ones((5, 3, 6, 6))
+    layers = layers_of(loss, params, *given)
+    assert {name: layer.kind for name, layer in layers.items()} == {
+        "words": "embedding",
+        "inner": "linear",
+        "image": "conv2d",
+    }
+    assert set(layers.rest) == {"skewed.weight", "skewed.bias"}
+    look = observing(loss, make("kfac", params, layers))
+    optimizer = make("kfac", params, layers)
+    _, _, statistics = look(params, optimizer.init(params), *given)
+    assert statistics["inner/in"].shape == (5, 5)
+    assert statistics["image/in"].shape == (28, 28)

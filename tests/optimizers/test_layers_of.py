@@ -1,0 +1,198 @@
+"""`layers_of` and `observed` on models that nobody here wrote: right statistics, or an error that names the cause."""
+
+import copy
+import pickle
+from typing import Any
+
+import mlps
+import pytest
+import torch
+from torch import Tensor, nn
+
+from suite import load
+from suite.contract import UserError
+from suite.engine.layers import Layers
+from suite.engine.torch_alone import layers_of, observed
+
+OBSERVING = ("kfac", "kbfgs", "vogn")
+LAYERED = (*OBSERVING, "muon")
+
+
+class Conv1D(nn.Module):
+    """A linear layer whose weight is (in, out), as in Hugging Face's GPT-2."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs, dtype=torch.float64) * 0.5)
+        self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+Conv1D.__module__ = "transformers.pytorch_utils"
+
+
+class Tied(nn.Module):
+    """A language model whose head is its embedding, with attention and a frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.inner = nn.Linear(8, 8)
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        x = x + self.attention(x, x, x)[0]
+        return self.head(self.norm(x + self.normed(torch.tanh(self.frozen(self.inner(x))))))
+
+
+def make(name: str, model: nn.Module, layers: Layers) -> torch.optim.Optimizer:
+    trained = [(key, value) for key, value in model.named_parameters() if value.requires_grad]
+    return load.load_half(f"suite.optimizers.{name}", "torch").make(trained, **mlps.asked(name, "torch", layers))
+
+
+def test_the_report_names_every_module_with_parameters() -> None:
+    found = layers_of(Tied())
+    assert list(found) == ["inner"]
+    reasons = {
+        "words": "its weight is tied to another module",
+        "head": "its weight is tied to another module",
+        "attention": "MultiheadAttention, with in_proj_weight, in_proj_bias",
+        "attention.out_proj": "nn.MultiheadAttention reads its weight without calling it",
+        "frozen": "its weight and bias is frozen",
+        "normed": "its weight is computed from other parameters",
+        "norm": "LayerNorm, with weight, bias",
+    }
+    assert reasons.items() <= found.rest.items()
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["inner", "linear"]
+    shown = dict(line.split(maxsplit=1) for line in lines)
+    assert all(shown[name].strip() == f"no layer: {why}" for name, why in reasons.items())
+    for same in copy.deepcopy(found), pickle.loads(pickle.dumps(found)):
+        assert (same, same.rest) == (found, found.rest)
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_tied_frozen_and_uncalled_layers_train(name: str) -> None:
+    torch.manual_seed(0)
+    model = Tied()
+    optimizer, ids = make(name, model, layers_of(model)), torch.randint(11, (6, 5))
+    frozen, losses = model.frozen.weight.clone(), []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        with observed(model, optimizer) if name in OBSERVING else torch.enable_grad():
+            loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+            loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    for _ in range(12):
+        optimizer.step(closure)
+    assert losses[-1] < losses[0]
+    assert torch.equal(model.frozen.weight, frozen)
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_a_transposed_layer_equals_an_ordinary_one(name: str) -> None:
+    torch.manual_seed(0)
+    ends = []
+    first = Conv1D(5, 7)
+    for transposed in (True, False):
+        layer = copy.deepcopy(first)
+        if not transposed:
+            linear = nn.Linear(5, 7, dtype=torch.float64)
+            linear.weight = nn.Parameter(first.weight.detach().T.clone())
+            linear.bias = nn.Parameter(first.bias.detach().clone())
+            layer = linear
+        torch.manual_seed(1)
+        model = nn.Sequential(layer, nn.Tanh(), nn.Linear(7, 3, dtype=torch.float64))
+        layers = layers_of(model)
+        assert layers["0"].transposed is transposed
+        optimizer = make(name, model, layers)
+        x, y = torch.randn(16, 5, dtype=torch.float64), torch.randn(16, 3, dtype=torch.float64)
+
+        def closure(model: Any = model, optimizer: Any = optimizer, x: Tensor = x, y: Tensor = y) -> Tensor:
+            optimizer.zero_grad()
+            with observed(model, optimizer) if name in OBSERVING else torch.enable_grad():
+                loss = (model(x) - y).square().sum(1).mean()
+                loss.backward()
+            return loss
+
+        if name == "vogn":  # draws differ: noise is drawn in the order of a parameter's elements
+            for group in optimizer.param_groups:
+                group["augmentation"] = 1e12
+        for _ in range(4):
+            optimizer.step(closure)
+        ends.append(model[0].weight.detach().T if transposed else model[0].weight.detach())
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-4 if name == "vogn" else 1e-12)
+
+
+@pytest.mark.parametrize("name", OBSERVING)
+def test_layers_that_do_not_fit_are_named(name: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    layers = layers_of(model)
+    model[1].requires_grad_(False)
+    with pytest.raises(UserError, match=r"1\.weight, 1\.bias of layer 1 is not among the parameters; leave"):
+        make(name, model, layers)
+
+
+def observe(model: nn.Module, optimizer: torch.optim.Optimizer, *calls: Tensor) -> None:
+    with observed(model, optimizer):
+        for x in calls:
+            model(x).square().mean().backward()
+
+
+def test_a_pass_that_statistics_would_misread_is_an_error() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), torch.randn(4, 3)
+    optimizer = make("kfac", model, layers_of(model))
+    with pytest.raises(UserError, match=r"layer . took part in several backward passes; use one observed"):
+        observe(model, optimizer, x, x)
+    optimizer.zero_grad()
+    read = nn.Sequential(model[0], model[1])
+    read.forward = lambda x: nn.functional.linear(torch.tanh(model[0](x)), model[2].weight)  # without a call
+    read.add_module("2", model[2])
+    with pytest.raises(UserError, match="layer 2 has a gradient, but was not called"):
+        observe(read, optimizer, x)
+
+
+def test_wrapped_models_are_understood_or_refused() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3)), torch.randn(4, 3)
+    optimizer = make("kfac", model, layers_of(model))
+    compiled = nn.Sequential(nn.Linear(3, 3))
+    compiled.compile(backend="eager")
+    for wrong in compiled, torch.compile(model, backend="eager"):
+        with pytest.raises(UserError, match="the model is compiled, and compiled code skips hooks"):
+            observe(wrong, optimizer, x)
+
+
+@pytest.mark.parametrize("name", ["kfac", "vogn"])
+def test_a_scaler_that_observed_does_not_know_is_an_error(name: str) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3)), torch.randn(4, 3)
+    optimizer, scaler = make(name, model, layers_of(model)), torch.amp.GradScaler("cpu", init_scale=4.0)
+    with observed(model, optimizer):
+        scaler.scale(model(x).square().mean()).backward()
+    with pytest.raises(UserError, match=r"the loss is scaled.*with observed\(model, optimizer, scaler=scaler"):
+        scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("name", ["kfac", "vogn"])
+def test_a_step_with_infinite_gradients_is_skipped(name: str) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3)), torch.randn(4, 3)
+    optimizer, scaler = make(name, model, layers_of(model)), torch.amp.GradScaler("cpu", init_scale=4.0)
+    before = model[0].weight.clone()
+    for value, moves in ((float("inf"), False), (1.0, True)):
+        optimizer.zero_grad()
+        with observed(model, optimizer, scaler=scaler):
+            scaler.scale((model(x) * value).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(model[0].weight, before) is not moves
+        assert model[0].weight.isfinite().all()
