@@ -9,7 +9,8 @@ from suite.claims.standings import describe_bearing
 from suite.published import Row
 from suite.published.matching import ORDER, choose_rows, select_comparable
 from suite.record import record
-from suite.track import server, words
+from suite.track import words
+from suite.track.address import how_to_open
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +55,7 @@ def show_result(console: "Console", result: Mapping[str, Any], path: Path, rows:
     console.print()
     console.print(f"result  {path}", soft_wrap=True)
     unsent = f"not sent (track=none); to send it, run suite sync {path.parent}"
-    console.print(f"MLflow  {unsent if track == 'none' else server.how_to_open()}", soft_wrap=True)
+    console.print(f"MLflow  {unsent if track == 'none' else how_to_open()}", soft_wrap=True)
 
 
 def _compare(console: "Console", result: Mapping[str, Any], rows: Sequence[Row]) -> None:

@@ -171,8 +171,8 @@ def _close(client: Client, run_id: str, view: View, extra_tags: Mapping[str, str
 def publish_rows(client: Client, experiment: str, rows: Iterable[Row]) -> int:
     """Add the published rows that an experiment lacks, as runs.
 
-    Only rows whose value is a number are added. Their start time is 1970, so that lists sorted by date show the user's
-    runs first.
+    Only rows whose value is a number are added. They start in 1970, so that lists sorted by date show the user's runs
+    first, and have no end, so that MLflow shows no duration.
 
     Args:
         client: MLflow's client.
@@ -208,13 +208,14 @@ def _publish(client: Client, experiment: str, row: Row) -> None:
         "row": row.id,
         NOTE: f"{row.citation}\n\n{row.title}, {row.where_seen}",
     }
-    run = client.create_run(experiment, start_time=0, run_name=f"{row.id} {row.optimizer or row.metric}", tags=tags)
+    name = f"{row.id} {row.optimizer or row.metric}"
+    run = client.create_run(experiment, start_time=1, run_name=name, tags=tags)  # MLflow replaces 0 by the present
     client.log_batch(
         run.info.run_id,
         metrics=[Metric(f"published/{name}", float(value), 0, 0) for name, value in printed.items() if _number(value)],
         params=[Param(f"published.{name}", str(value)) for name, value in printed.items() if not _number(value)],
     )
-    client.set_terminated(run.info.run_id, end_time=0)
+    client.update_run(run.info.run_id, status="FINISHED")
 
 
 def _number(value: Any) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from suite import published
 from suite.contract import UserError
 from suite.track import mlflow, server
+from suite.track.address import how_to_open
 from suite.track.pull import pull_runs
 
 
@@ -61,7 +62,7 @@ def _send(folders: list[Path], uri: str | None) -> int:
         rows = sum(mlflow.publish_rows(client, id, published.find_rows(task)) for id, task in sorted(experiments))
     present = len(directories) - sent - left_out
     print(f"{sent} sent, {present} already there, {left_out} left out, {rows} published rows added")
-    print(f"to see them: {server.how_to_open(uri)}")
+    print(f"to see them: {how_to_open(uri)}")
     return 1 if left_out else 0
 
 

@@ -224,9 +224,23 @@ def test_a_published_row_keeps_its_numbers(store: Path) -> None:
         client.set_experiment_tag(where, mlflow.ROWS, "")  # as if ended before the tag was set
         assert mlflow.publish_rows(client, where, [row]) == 0
         (sent,) = client.search_runs([where], "tags.published = 'true' and tags.row = 'A1-12'")
+    assert (sent.info.start_time, sent.info.status) == (1, "FINISHED"), "below every run of the user"
+    assert not sent.info.end_time, "and without a duration"
     assert sent.data.metrics["published/value"] == row.value
     assert sent.data.metrics["published/time_seconds"] == row.time_seconds
     assert sent.data.params["published.optimizer"] == "SP-NGD"
+
+
+def test_a_deleted_experiment_says_how_to_restore_it(store: Path, run: Path) -> None:
+    run_id = mlflow.send_run(run)
+    with server.connect_client() as client:
+        experiment = client.get_run(run_id).info.experiment_id
+        client.delete_experiment(experiment)
+    with pytest.raises(UserError, match=rf"was deleted; .*experiments restore --experiment-id {experiment}`"):
+        mlflow.send_run(run)
+    with server.connect_client() as client:
+        client.restore_experiment(experiment)
+    assert mlflow.send_run(run)
 
 
 def test_a_sweep_has_a_parent(store: Path, run: Path) -> None:
@@ -273,15 +287,6 @@ def test_the_environment_is_left_alone(store: Path, monkeypatch: pytest.MonkeyPa
         assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77", "the user's own setting holds"
         assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "1"
     assert dict(os.environ) == before
-
-
-def test_where_mlflow_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert server.find_address() == "sqlite:///mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking")
-    assert server.find_address() == "http://tracking"
-    assert server.find_address("http://other") == "http://other"
-    assert server.how_to_open("postgresql://me:secret@host/db").count("postgresql://me:***@host/db'")
 
 
 def test_the_picture_depends_on_the_run_alone(made: Path) -> None:
