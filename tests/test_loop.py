@@ -10,7 +10,14 @@ from test_clock import Engine, Task
 from suite.contract import Evaluated, Event, Finished, Target
 from suite.training.loop import train
 
-CLOCK = {"billed": 0.0, "wall": 0.0, "excluded": {}, "processor": {"training": 0.0, "excluded": 0.0}, "busy_pauses": 0}
+CLOCK = {
+    "billed": 0.0,
+    "wall": 0.0,
+    "excluded": {},
+    "processor": {"training": 0.0, "excluded": 0.0},
+    "busy_pauses": 0,
+    "gaps": 0.0,
+}
 BEFORE = {"clock": CLOCK, "decisions": [], "best": None, "spent": {}}  # a checkpoint's state, without step and met
 
 

@@ -22,6 +22,7 @@ from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.track.console import show_patience
 from suite.training import baseline, checkpoint, weights
+from suite.training.absence import watch_absences
 
 EXIT = {"reached": 0, "exhausted": 0, "diverged": 0, "failed": 1}
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
@@ -154,17 +155,18 @@ def _execute(
     if rank == 0:
         log = Log(directory / "events.jsonl", restored[1]["log"] if restored else None)
         files.callback(log.close)
-    segment = Segment(
-        run,
-        task,
-        directory,
-        engine,
-        log,
-        console,
-        single_process=count_processes(run) == 1,
-        made_progress=restored is not None,
-    )
-    with _signals(patient=engine is not None) as received:
+    with _signals(patient=engine is not None) as received, watch_absences() as absences:
+        segment = Segment(
+            run,
+            task,
+            directory,
+            engine,
+            log,
+            console,
+            single_process=count_processes(run) == 1,
+            made_progress=restored is not None,
+            absences=absences,
+        )
         try:
             finished = segment.train(restored, received)
         except UserError:

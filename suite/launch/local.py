@@ -294,16 +294,53 @@ def _reported(errors: int) -> str:
 def _await(children: list[subprocess.Popen[bytes]]) -> None:
     """Wait until all ranks have ended, or the time of the remaining ones is over.
 
-    When one rank has ended, the others get `GRACE` seconds, or `FAILED_GRACE` if it failed.
+    When one rank has ended, the others get `GRACE` seconds, or `FAILED_GRACE` if it failed. When one is stopped, the
+    others stop, too, until it continues; otherwise they would bill their waiting.
     """
     ended: float | None = None
+    stopped: subprocess.Popen[bytes] | None = None
     while any(child.poll() is None for child in children):
         codes = [child.returncode for child in children if child.poll() is not None]
         ended = ended if ended is not None or not codes else time.monotonic()
         grace = FAILED_GRACE if any(code not in GOOD for code in codes) else GRACE
         if ended is not None and time.monotonic() - ended > grace:
             break
+        stopped = _share_stop(children, stopped)
         time.sleep(0.02)
+
+
+def _share_stop(
+    children: list[subprocess.Popen[bytes]], stopped: subprocess.Popen[bytes] | None
+) -> subprocess.Popen[bytes] | None:
+    """Stop all ranks if one has stopped, and continue all if that one has continued.
+
+    Args:
+        children: one process for each rank.
+        stopped: the rank that stopped the others.
+
+    Returns:
+        The rank that stops the others from now on, or None.
+    """
+    if stopped is None:
+        stopped = next((child for child in children if _has_changed(child, os.WSTOPPED)), None)
+        if stopped:
+            _signal_others(children, stopped, signal.SIGSTOP)
+        return stopped
+    if stopped.poll() is None and not _has_changed(stopped, os.WCONTINUED):
+        return stopped
+    _signal_others(children, stopped, signal.SIGCONT)
+    return None
+
+
+def _signal_others(children: list[subprocess.Popen[bytes]], one: subprocess.Popen[bytes], number: int) -> None:
+    for child in children:
+        if child is not one and child.poll() is None:
+            os.kill(child.pid, number)
+
+
+def _has_changed(child: subprocess.Popen[bytes], change: int) -> bool:
+    """Return whether a child has stopped or continued (`os.WSTOPPED`, `os.WCONTINUED`) since the last call."""
+    return child.poll() is None and os.waitid(os.P_PID, child.pid, change | os.WNOHANG) is not None
 
 
 def _exit_code(children: list[subprocess.Popen[bytes]], *, quiet: bool) -> int:

@@ -16,6 +16,7 @@ from suite.record.log import Log
 from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.training import baseline, checkpoint, weights
+from suite.training.absence import Absences
 from suite.training.loop import train
 
 
@@ -48,6 +49,7 @@ class Segment:
         console: shows the events; None on all ranks but 0.
         single_process: whether the run has only this process.
         made_progress: whether the run has a checkpoint or an event other than `Started`.
+        absences: returns the seconds in which this process did not run.
     """
 
     run: AnyRun
@@ -58,6 +60,7 @@ class Segment:
     console: Reporter | None
     single_process: bool
     made_progress: bool
+    absences: Callable[[], Absences]
 
     def train(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Finished:
         """Train, or fit a baseline, and pass every event on; return the last one.
@@ -100,7 +103,7 @@ class Segment:
 
     def _events(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Iterator[Event]:
         if isinstance(self.run, BaselineRun):
-            return baseline.measure_baseline(self.task, self.run)
+            return baseline.measure_baseline(self.task, self.run, self.absences)
         start = None
         if restored:
             arrays, meta = restored
@@ -115,6 +118,7 @@ class Segment:
             restored=start,
             stop=lambda: received[0] if received else None,
             kernel_bytes=_kernel_bytes(self.run.world),
+            absences=self.absences,
         )
 
     def _emit(self, event: Event) -> None:

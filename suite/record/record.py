@@ -145,7 +145,7 @@ def fold_events(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict
         "compile_seconds": sum(segment["facts"]["compile_seconds"] for segment in segments),
         "compile_cache": facts["compile_cache"],
         "excluded_seconds": facts.get("excluded_seconds", {}),
-        **{name: facts[name] for name in ("processor_seconds", "busy_pauses") if name in facts},
+        **{name: facts[name] for name in ("processor_seconds", "busy_pauses", "gap_seconds") if name in facts},
         "segments": [
             {
                 "step": s["step"],

@@ -6,17 +6,18 @@ the training loop, and the same clock bills it.
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from suite import load
 from suite.contract import Evaluated, Event, Finished, Started, Task
 from suite.settings.run import BaselineRun
+from suite.training.absence import Absences
 from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
 
 
-def measure_baseline(task: Task, run: BaselineRun) -> Iterator[Event]:
+def measure_baseline(task: Task, run: BaselineRun, absences: Callable[[], Absences] = Absences) -> Iterator[Event]:
     """Fit and score a baseline.
 
     Fitting is billed as training, scoring as evaluation. The data is made before the clock starts, as for a run.
@@ -24,12 +25,13 @@ def measure_baseline(task: Task, run: BaselineRun) -> Iterator[Event]:
     Args:
         task: the task.
         run: the run.
+        absences: returns the seconds in which this process did not run; they are not billed.
 
     Yields:
         `Started`, one `Evaluated`, whose step and samples are None, and `Finished`.
     """
     member = load.load_member(run.baseline.module)
-    clock = Clock(lambda: None, wait_until_idle=wait_until_idle)
+    clock = Clock(lambda: None, wait_until_idle=wait_until_idle, absences=absences)
     task.batch("train", run.seed, 0)
     yield Started(0, facts=facts())
     clock.start()

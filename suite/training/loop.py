@@ -22,6 +22,7 @@ from suite.contract import (
 )
 from suite.settings.run import Run
 from suite.training import schedule
+from suite.training.absence import Absences
 from suite.training.adaptation import Adaptation
 from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
@@ -42,6 +43,7 @@ def train(
     restored: tuple[dict[str, Any], Any] | None = None,
     stop: Callable[[], str | None] = lambda: None,
     kernel_bytes: Callable[[], Mapping[str, int]] | None = None,
+    absences: Callable[[], Absences] = Absences,
 ) -> Iterator[Event]:
     """Train until the last target is reached, `max_steps` are made, the loss is not finite, or `stop` returns a signal.
 
@@ -56,11 +58,12 @@ def train(
         restored: (state of the loop with its step, engine snapshot) of the checkpoint to continue from.
         stop: returns the name of a signal that requests the end of the run, or None.
         kernel_bytes: returns the bytes that the kernel has counted, for `bytes.kernel` of the result.
+        absences: returns the seconds in which this process did not run; they are not billed.
 
     Yields:
         `Started`, then `Step`, `Evaluated`, `Decided` and `Checkpointed` as they happen, and `Finished` last.
     """
-    loop = _Loop(task, engine, run, save, keep, restored, kernel_bytes)
+    loop = _Loop(task, engine, run, save, keep, restored, kernel_bytes, absences)
     yield loop.warm_up()
     loop.start_clock()
     with loop.loader as batches:
@@ -87,13 +90,16 @@ class _Loop:
         keep: Keep | None,
         restored: tuple[dict[str, Any], Any] | None,
         kernel_bytes: Callable[[], Mapping[str, int]] | None,
+        absences: Callable[[], Absences],
     ):
         state: dict[str, Any] = restored[0] if restored else {"step": 0, "met": 0, "best": None}
         self.task, self.engine, self.run, self.state, self.resumed = task, engine, run, state, restored is not None
         self.save, self.keep, self.kernel_bytes = save, keep, kernel_bytes
         self.steps = range(state["step"], run.max_steps)
         self.loader = Loader(self.batch, self.steps, run.prefetch)
-        self.clock = Clock(engine.synchronize, background=self.loader, wait_until_idle=wait_until_idle)
+        self.clock = Clock(
+            engine.synchronize, background=self.loader, wait_until_idle=wait_until_idle, absences=absences
+        )
         rate = task.rate if isinstance(task, Sparse) else 1.0
         self.hyper = schedule.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
         self.met = state["met"]  # evaluations in a row that met every target
