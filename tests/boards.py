@@ -87,7 +87,7 @@ def result(
         "targets": [{**TARGET, **crossing}] if targets is None else targets,
         "outcome": {"kind": kind},
         "published": list(published),
-        "command": f"suite +task=resnet50 optimizer={optimizer} seed={seed}",
+        "command": f"suite +task=resnet50 optimizer={optimizer} seed={seed + 3}",
         **more,
     }
 

@@ -97,7 +97,7 @@ def test_the_page_says_what_a_reader_must_know(tmp_path):
     assert "laptop stand-in" in content and "stand-in: not the published experiment" in content
     assert "real:digits@0123456789ab" in content
     assert "ompare only the pattern" in content
-    assert "suite +task=resnet50 optimizer=kfac seed=0" in content
+    assert "suite +task=resnet50 optimizer=kfac seed=3" in content
     assert content.count('title="made with uncommitted changes"') == 1
     assert "<script>alert" not in content and "&lt;script&gt;alert" in content
     assert "cpu · Some CPU · 2 threads" in content

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median, median_low
 from typing import Any
 
+from suite.entries.command import show_command
 from suite.entries.condition import Result, read_rung
 from suite.record import record
 from suite.record.record import is_baseline
@@ -86,7 +87,7 @@ def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings
         memory_bytes=_median(result.get("peak_memory_bytes") for result in results),
         tuning=results[0]["tuning"],
         dirty=any(item["dirty"] for item in evidence),
-        command=results[0]["command"],
+        command=show_command(results[0]),
         results=tuple(evidence),
     )
 

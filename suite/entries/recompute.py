@@ -8,6 +8,7 @@ from typing import Any
 
 from suite import published
 from suite.contract import Data, Target
+from suite.entries.command import list_contradicting_words
 from suite.record import environment, record
 from suite.record.record import is_baseline
 from suite.settings.run import Run
@@ -124,6 +125,7 @@ def list_contradictions(result: Mapping[str, Any]) -> Iterator[str]:
         reason = f"the run missed {', '.join(missed)}" if missed else "there is no target"
         yield f"outcome: 'reached', although {reason}"
     unknown = set(result["published"]) - {row.id for row in published.find_rows(result["spec"]["task"])}
+    yield from list_contradicting_words(result)
     if unknown:
         yield f"published: {result['spec']['task']} has no rows {', '.join(sorted(unknown))}"
 

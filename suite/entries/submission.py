@@ -12,6 +12,7 @@ from pathlib import Path
 
 from suite.contract import UserError
 from suite.entries import strict
+from suite.entries.command import list_missing_words
 from suite.entries.condition import Result
 from suite.entries.finding import Entry
 from suite.entries.recompute import list_contradictions, list_differences, recompute_result, schema_faults
@@ -156,6 +157,7 @@ def _number_faults(entry: Entry) -> Iterator[str]:
         faults = [
             *list_differences(entry.result, recompute_result(entry.result, entry.events)),
             *list_contradictions(entry.result),
+            *(list_missing_words(entry.result) if entry.result["schema"] == record.SCHEMA else ()),
         ]
         name_of(entry.result)
     except (UserError, Unreadable) as error:

@@ -74,6 +74,22 @@ def flatten_values(value: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix.rstrip("."): value}
     return {k: v for name, item in value.items() for k, v in flatten_values(item, f"{prefix}{name}.").items()}
 
+def parse_values(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the values of overrides by key, as Hydra reads them; None for a choice that is removed (`~key`).
+
+    Raises:
+        UserError: if an argument is not an override of one value.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_overrides(clean_overrides(overrides))
+        return {override.key_or_group: override.value() for override in parsed}
+    except HydraException as error:
+        raise UserError(f"{' '.join(overrides)}: not understood; write key=value") from error
+
+
 
 def split_directory(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     """Split arguments into the directory of `--config-dir DIR` (None if not given) and the others.

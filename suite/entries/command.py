@@ -1,0 +1,58 @@
+"""The command of a result, compared with its configuration: readers copy commands, so no other text is shown as one."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from suite.contract import UserError
+from suite.entries.strict import escape_text
+from suite.record import record
+from suite.settings.configure import resolve
+from suite.settings.effects import differing_keys, select_settings
+from suite.settings.overrides import CHOICES, flatten_values, parse_values
+
+UNNAMED = ("recipe", "experiment", "network")  # choices whose names a configuration does not contain
+
+
+def show_command(result: Mapping[str, Any]) -> str:
+    """Return the command of a result; an empty text if it contradicts the configuration."""
+    return "" if any(list_contradicting_words(result)) else result["command"]
+
+
+def list_contradicting_words(result: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each word of a result's command that its configuration contradicts."""
+    words = _split(result["command"])
+    if words is None:
+        yield "command: not `suite` with words key=value, as the suite quotes them"
+        return
+    config = flatten_values(record.load_run(result).plain())
+    spec = result["spec"]
+    named = {key: spec[key] if key in spec else config.get(f"{key}.name") for key in CHOICES}
+    for key, typed in words.items():
+        own = config.get(key, named.get(key))
+        if key not in UNNAMED and typed != own:
+            yield f"command: has {escape_text(f'{key}={typed}')}, but the configuration has {escape_text(own)}"
+
+
+def list_missing_words(result: Mapping[str, Any]) -> Iterator[str]:
+    """One line if a result's command, as this version reads it, gives other settings than its configuration."""
+    try:
+        run = resolve(shlex.split(result["command"])[1:])
+    except (UserError, ValueError):
+        return  # presets of another machine, or a contradiction that `list_contradicting_words` reports
+    typed, own = (
+        select_settings(each, ("weights", "measurement"), ("setting", "replicate"))
+        for each in (run, record.load_run(result))
+    )
+    if keys := differing_keys(typed, own):
+        yield escape_text(f"command: gives other values of {', '.join(keys)} than the configuration")
+
+
+def _split(command: str) -> dict[str, Any] | None:
+    """Return the values in a command by key; None if it is not exactly what the suite records."""
+    try:
+        program, *words = shlex.split(command)
+        values = flatten_values(parse_values(words))
+    except (ValueError, UserError):
+        return None
+    return values if program == "suite" and shlex.join([program, *words]) == command else None
