@@ -110,8 +110,15 @@ def is_saved(typed: str) -> bool:
 
 
 def find_repository(folder: Path) -> Path | None:
-    """Find the root of the git checkout around a folder; None outside of one."""
+    """Find the root of the git checkout around a folder; None outside of one.
+
+    Raises:
+        UserError: if git refuses to read the checkout, as it does if another user owns it.
+    """
     done = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=folder, capture_output=True, text=True)
+    if done.returncode and "safe.directory" in done.stderr:
+        reason, *_, command = (line.strip() for line in done.stderr.strip().splitlines())
+        raise UserError(f"git: {reason.removeprefix('fatal: ')}; if you trust the checkout, run `{command}`")
     return Path(done.stdout.strip()) if done.returncode == 0 else None
 
 
@@ -126,9 +133,22 @@ def resolve_commit(folder: Path, word: str) -> str:
     if done.returncode:
         raise UserError(
             f"{word}: no commit of {folder}, requirement (torch==2.14), interpreter, override (optimizer.lr=1) or "
-            "folder of saved measurements"
+            f"folder of saved measurements{_explain_missing(folder)}"
         )
     return done.stdout.strip()
+
+
+def _explain_missing(folder: Path) -> str:
+    """Return why a repository may lack a commit, and the command that mends it; empty if it has every commit."""
+
+    def ask(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True).stdout.strip()
+
+    if ask("rev-parse", "--is-shallow-repository") == "true":
+        return "; the checkout is shallow: run `git fetch --unshallow`"
+    if not ask("rev-list", "--all", "--max-count=1"):
+        return "; the repository has no commit yet: run `git add --all`, then `git commit`"
+    return ""
 
 
 @contextmanager

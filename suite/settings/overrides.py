@@ -30,6 +30,12 @@ def clean_overrides(overrides: Iterable[str]) -> list[str]:
     return [re.sub(rf"^({'|'.join(OPTIONAL)})=null$", r"~\1", override) for override in chosen]
 
 
+def quote_text(text: str) -> str:
+    """Return a text, such as a path, as the value of an override that Hydra reads as this text."""
+    escaped = re.sub(r'(\\*)("|$)', lambda match: 2 * match[1] + match[2].replace('"', '\\"'), text)
+    return f'"{escaped}"'.replace("${", r"\${")
+
+
 def key_of(override: str) -> str:
     """Return the key of an override, without the signs before it."""
     return override.partition("=")[0].lstrip("+~")
@@ -68,12 +74,6 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     return [list(run) for run in itertools.product(*axes)]
 
 
-def flatten_values(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested dictionaries as one dictionary with dotted keys."""
-    if not is_node(value) or not value:
-        return {prefix.rstrip("."): value}
-    return {k: v for name, item in value.items() for k, v in flatten_values(item, f"{prefix}{name}.").items()}
-
 def parse_values(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the values of overrides by key, as Hydra reads them; None for a choice that is removed (`~key`).
 
@@ -89,6 +89,12 @@ def parse_values(overrides: Sequence[str]) -> dict[str, Any]:
     except HydraException as error:
         raise UserError(f"{' '.join(overrides)}: not understood; write key=value") from error
 
+
+def flatten_values(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested dictionaries as one dictionary with dotted keys."""
+    if not is_node(value) or not value:
+        return {prefix.rstrip("."): value}
+    return {k: v for name, item in value.items() for k, v in flatten_values(item, f"{prefix}{name}.").items()}
 
 
 def split_directory(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:

@@ -1,7 +1,6 @@
 """`suite data`: list a task's data sources, prepare raw data, and check the files in a directory."""
 
 import argparse
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from suite import load
 from suite.contract import Data, UserError
 from suite.record import record
 from suite.settings import configure
+from suite.settings.overrides import quote_text
 from suite.settings.run import AnyRun
 
 FEW = 20  # with at most so many parts, the count of each part is printed
@@ -159,7 +159,7 @@ def _prepare(task: str, folder: Path | None, target: Path, overrides: Sequence[s
 
 def _configs(task: str, folder: Path | None, overrides: Sequence[str], directory: Path | None) -> dict[str, AnyRun]:
     """A configuration for each source of the task's data, by the source's name; by the task's if it has only one."""
-    data_dir = [f"data_dir={json.dumps(str(folder.resolve()), ensure_ascii=False)}"] if folder else []
+    data_dir = [f"data_dir={quote_text(str(folder.resolve()))}"] if folder else []
     base = [f"task={task}", *data_dir, *overrides]
     names = configure.compose_nodes(base, directory)["task"].get("sources", {})
     if not names:

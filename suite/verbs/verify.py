@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         UserError: if the file is no result, or the steps cannot be repeated here.
     """
     parser = argparse.ArgumentParser(prog="suite verify", description=HELP)
-    parser.add_argument("result", type=Path, metavar="RESULT.json")
+    parser.add_argument("result", type=Path, metavar="RESULT", help="a result.json, or a run directory")
     parser.add_argument(
         "--steps", type=int, default=10, metavar="N", help="steps to repeat (default: 10; 0 repeats none)"
     )
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--data-dir", metavar="DIR", help="the directory of its real data on this machine")
     chosen = parser.parse_args(arguments)
+    chosen.result = chosen.result / "result.json" if chosen.result.is_dir() else chosen.result
     result = _read(chosen.result)
     if _report("schema", list(schema_faults(result)), f"agrees with version {record.SCHEMA}"):
         return 1

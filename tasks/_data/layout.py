@@ -91,10 +91,18 @@ def _files(root: Path, folder: str, label: str) -> list[File]:
         files = [
             File(f"{folder}/{entry.name}", status.st_size, label, status.st_mtime_ns)
             for entry in entries
-            for status in [entry.stat()]
             if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".")
+            for status in [_stat(root / folder, entry)]
         ]
     return sorted(files, key=lambda file: file.path)
+
+
+def _stat(folder: Path, entry: os.DirEntry[str]) -> os.stat_result:
+    try:
+        return entry.stat()
+    except OSError as error:
+        reason = "a symbolic link to a missing file" if entry.is_symlink() else error.strerror
+        raise UserError(f"{folder / entry.name}: {reason}; remove it, or restore the file") from error
 
 
 def _listed(root: Path, folder: str, classes: set[str]) -> Iterator[File]:

@@ -190,6 +190,27 @@ def test_bisect_says_that_an_alarm_cannot_be_repeated(history: list[str], suite:
     assert code == 0 and "the alarm cannot be repeated" in text
 
 
+def test_a_missing_commit_is_explained_with_the_command_that_mends_it(
+    history: list[str], suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path.cwd()
+    git(here, "clone", "--quiet", "--depth", "1", here.as_uri(), str(tmp_path / "shallow"))
+    git(here, "init", "--quiet", str(tmp_path / "empty"))
+    for folder, word, reason in (
+        ("shallow", "HEAD~1", "the checkout is shallow: run `git fetch --unshallow`"),
+        ("empty", "HEAD", "the repository has no commit yet: run `git add --all`, then `git commit`"),
+    ):
+        monkeypatch.chdir(tmp_path / folder)
+        code, text = suite("regress", word, *RUN)
+        assert code == 2 and reason in text and text.count("\n") == 1, text
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    code, text = suite("regress", "HEAD", *RUN)
+    assert (
+        code == 2 and "dubious ownership" in text and f"run `git config --global --add safe.directory {here}`" in text
+    )
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -47,6 +47,14 @@ def test_training_images_change_with_number_and_seed_and_validation_images_do_no
     np.testing.assert_array_equal(read(folder, "valid", [3], seed=1)[0], read(folder, "valid", [3], seed=2, first=7)[0])
 
 
+def test_a_dangling_link_is_named_unless_it_is_no_image(writable):
+    (writable / "train" / shapes.NAMES[0] / "notes.txt").symlink_to("nowhere")
+    assert Folder(writable, size=8, resize=8).data.samples["train"] == 32
+    (writable / "train" / shapes.NAMES[0] / "gone.jpg").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"gone\.jpg: a symbolic link to a missing file; remove it"):
+        Folder(writable, size=8, resize=8)
+
+
 def test_flip_and_erase_are_the_only_difference_they_make(written):
     rows = np.zeros(40, np.int64)
     plain, _ = read(Folder(written, size=40, flip=False), "train", rows)

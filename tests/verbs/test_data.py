@@ -8,6 +8,7 @@ from tiny_runs import CONF, Call
 from suite import load
 from suite.contract import UserError
 from suite.settings import configure
+from suite.settings.overrides import quote_text
 from suite.tasks._data.shapes import NAMES, write_jpeg
 
 
@@ -44,6 +45,21 @@ def test_data_adopts_a_directory_and_finds_damaged_files(suite: Call, tmp_path: 
     code, text = suite("data", "resnet50", "--from", str(images), "--check")
     assert code == 1 and f"cannot read train/{NAMES[3]}/{broken.name}" in text and "1 damaged files" in text
     assert "task.on_error=skip" in text.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "name", ["é ü 日本", "a\\b", 'q"\\"', "${oc.env:HOME}", "a=b,c", "{a}[b]", "end\\", "'", "#x (y)"]
+)
+def test_a_directory_may_have_any_name(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    run = configure.resolve(["task=resnet50", "task.data=folder", f"data_dir={quote_text(str(folder))}"])
+    assert run.data_dir == str(folder)
+
+
+def test_data_adopts_a_directory_that_is_not_ascii(suite: Call, tmp_path: Path) -> None:
+    write_jpeg(tmp_path / "bilder é\\n", train=16, valid=16)
+    code, text = suite("data", "resnet50", "--from", str(tmp_path / "bilder é\\n"))
+    assert code == 0 and "16 train, 16 valid" in text, text
 
 
 def test_data_says_what_to_type(suite: Call) -> None:

@@ -21,6 +21,13 @@ def test_verify_agrees_bit_for_bit(suite: Call, one: Path) -> None:
     assert "to step 8: losses (8) and evaluations (2) agree bit for bit" in text
 
 
+def test_verify_takes_a_run_directory(suite: Call, one: Path, tmp_path: Path) -> None:
+    code, text = suite("verify", str(one), "--steps", "0", "--trust")
+    assert code == 0, text
+    code, text = suite("verify", str(tmp_path))
+    assert code == 2 and f"{tmp_path}/result.json: no such file" in text
+
+
 @pytest.mark.slow
 def test_verify_runs_the_same_number_of_ranks(suite: Call, two: Path) -> None:
     code, text = suite("verify", str(two / "result.json"), "--trust", "--steps", "4")
