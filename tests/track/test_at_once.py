@@ -93,9 +93,16 @@ def test_a_process_killed_while_it_makes_the_tables_leaves_no_broken_database(
     database = tmp_path / "new.db"
     killed = """
 import os, signal, sys
-from mlflow.store.db import utils
+from alembic.operations.batch import ApplyBatchImpl
 from suite.track import server
-utils._upgrade_db = lambda engine: os.kill(os.getpid(), signal.SIGKILL)  # after the first tables
+
+def stop(self, impl):
+    impl.prep_table_for_batch(self, self.table)
+    self._transfer_elements_to_new_table()
+    impl.create_table(self.new_table)  # and the old table is not dropped
+    os.kill(os.getpid(), signal.SIGKILL)
+
+ApplyBatchImpl._create = stop
 with server.connect_client(sys.argv[1]): pass
 """
     ended = subprocess.run([sys.executable, "-c", killed, f"sqlite:///{database}"], check=False)
