@@ -30,9 +30,18 @@ HEAVY = {
     "safetensors",
 }
 MEMBERS = {"tasks": "suite.tasks", "optimizers": "suite.optimizers", "comm": "suite.comm"}
-GROUND = ("contract", "stream", "load", "disk", "declared", "nodes", "svg", "differences")  # files below all rooms
-OPEN_TO_MEMBERS = ("suite.contract", "suite.declared", "suite.nodes", "suite.stream", "suite.load", "suite.svg")
-OPEN_TO_MEMBERS += ("suite.differences",)
+# files below all rooms
+GROUND = ("contract", "stream", "load", "disk", "declared", "nodes", "svg", "messages", "differences")
+OPEN_TO_MEMBERS = (
+    "suite.contract",
+    "suite.declared",
+    "suite.differences",
+    "suite.load",
+    "suite.messages",
+    "suite.nodes",
+    "suite.stream",
+    "suite.svg",
+)
 # rooms from the lowest to the highest: each may import those before it
 ROOMS = ("comm", "optimizers", "tasks", "settings", "record", "statistics", "published", "entries")
 ROOMS += ("claims", "board", "regress", "projection", "engine", "training", "track", "launch", "tuning")

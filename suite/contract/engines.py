@@ -15,11 +15,11 @@ class Ranks(Protocol):
     """What the processes of a run agree on. Every process makes the same calls in the same order."""
 
     def broadcast(self, value: Any) -> Any:
-        """Broadcast process 0's value, which must pickle."""
+        """Broadcast process 0's value, which `suite.messages` can encode."""
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """Gather every process's value, which must pickle, in the order of the processes."""
+        """Gather every process's value, which `suite.messages` can encode, in the order of the processes."""
         ...
 
     def slowest(self, seconds: float) -> float:

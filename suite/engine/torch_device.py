@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -17,7 +16,7 @@ from suite.contract import Task, UserError
 
 
 def device_for(name: str) -> torch.device:
-    """Return this process's device.
+    """Return this process's device: the CPU, or the GPU with the number of this rank on its host (LOCAL_RANK).
 
     Args:
         name: `auto`, `cpu` or `cuda`, as in `device=`.
@@ -30,8 +29,7 @@ def device_for(name: str) -> torch.device:
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     if kind == "cpu":
         return torch.device("cpu")
-    local = (dist.get_rank() if dist.is_initialized() else 0) % torch.cuda.device_count()
-    return torch.device("cuda", local)
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
 
 
 def require_compiler(device: torch.device) -> None:

@@ -51,6 +51,7 @@ def launch(
         orphan.end_with_parent()
     # the number of ranks on this host, in torchrun's variable
     os.environ.setdefault("LOCAL_WORLD_SIZE", str(run.world // ranks * int(node.per_host)))
+    os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", str(rank)))
     task = execution.make_task(run)
     checks.check_run(run, task)
     if not agent:
@@ -64,7 +65,7 @@ def launch(
     hosts: list[str] = []
     reason = ""
     try:
-        connect_ranks(backend, rank, ranks, node.address, node.deadline)
+        connect_ranks(backend, rank, ranks, node.address, node.deadline, run.device)
         hosts = backend.gather(peer_failure.find_address(node.address))
         decision = backend.broadcast(_decide(run, list(command), task, report_directory) if rank == 0 else {})
         code = _run(run, task, decision, rank)
@@ -93,14 +94,14 @@ def settings_of(run: Run) -> ExternalLaunch:
     return run.launch
 
 
-def connect_ranks(backend: Any, rank: int, ranks: int, address: str, deadline: float) -> None:
+def connect_ranks(backend: Any, rank: int, ranks: int, address: str, deadline: float, device: str) -> None:
     """Connect this process to the others, with the framework's own means.
 
     Raises:
         UserError: if that fails, with the first line of the framework's error.
     """
     try:
-        backend.connect(rank, ranks, address, deadline)
+        backend.connect(rank, ranks, address, deadline, device)
     except Exception as error:  # each framework raises its own types
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(f"cannot join the {ranks} ranks at {address}: {reason}; start all ranks again") from error

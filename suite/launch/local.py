@@ -241,7 +241,9 @@ def _children(run: AnyRun, directory: Path, ranks: int, lock: int) -> int:
     """
     address = f"127.0.0.1:{_free_port()}"
     threads = str(execution.count_threads(run))
-    variables = os.environ | {"OMP_NUM_THREADS": threads, "PYTHONSAFEPATH": "1"}
+    # gloo and NCCL would listen at the address of the host's name
+    loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    variables = loopback | os.environ | {"OMP_NUM_THREADS": threads, "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", "suite.launch.worker", str(directory), str(ranks), address]
     errors, reports = os.pipe()  # ranks write their errors into `reports`
     os.set_blocking(errors, False)  # a process that a rank has started may keep the other end open
@@ -251,7 +253,7 @@ def _children(run: AnyRun, directory: Path, ranks: int, lock: int) -> int:
         for rank in range(ranks):
             child = subprocess.Popen(
                 [*command, str(rank), str(reports)],
-                env=variables,
+                env=variables | {"LOCAL_RANK": str(rank)},
                 stdin=subprocess.PIPE,
                 start_new_session=True,
                 pass_fds=[lock, reports] if rank == 0 else [reports],

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 
 from suite.contract import UserError
+from suite.engine.ranks.listening import listen_at
 
 PAUSE = 0.2  # seconds between two attempts to reach rank 0
 UNKNOWN = 30.0  # seconds for which a host's name may be unknown; clusters may register names late
@@ -84,15 +85,13 @@ def _missing(joined: dict[int, socket.socket], ranks: int) -> list[int]:
 
 
 def _listening(address: str, port: int) -> socket.socket:
-    """A listening socket at the port, on all of this host's addresses.
+    """A listening socket at the port.
 
     Raises:
         UserError: if the port cannot be used.
     """
     try:
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
+        return listen_at(address)
     except OSError as error:
         reason = {
             errno.EADDRINUSE: "is in use on this host; end the process that uses it",

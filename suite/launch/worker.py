@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         backend = None
         if int(ranks) > 1 and isinstance(run, Run):  # one rank: a run of a sweep
             backend = load.load_half("suite.engine.ranks", run.backend)
-            external.connect_ranks(backend, int(rank), int(ranks), address, run.launch.deadline)
+            external.connect_ranks(backend, int(rank), int(ranks), address, run.launch.deadline, run.device)
         task = execution.make_task(run)
         console = Console(run, task) if int(rank) == 0 else None
         code = execution.execute_run(run, task, Path(directory), header, console, rank=int(rank))

@@ -1,7 +1,6 @@
 """What the processes of a pipeline in jax agree on."""
 
 import contextlib
-import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -13,6 +12,7 @@ from jax.experimental import multihost_utils
 
 from suite.comm.partition.calibration import Passes
 from suite.comm.partition.plan import Plan
+from suite.comm.transport import jax_messages
 from suite.contract import UserError
 
 PAUSE = 5.0  # seconds between signs of life; on CPUs, a process that waits 30 seconds for another gives up
@@ -45,21 +45,17 @@ def agree_on(make: Callable[[], Plan]) -> Plan:
     """Process 0's plan, in every process; its error, too."""
     if jax.process_count() == 1:
         return make()
-    answer: Plan | UserError | None = None
+    answer: Plan | str = ""
     with meet_processes():
         if jax.process_index() == 0:
             try:
                 answer = make()
             except Exception as error:  # or the other processes would wait
-                answer = error if isinstance(error, UserError) else UserError(f"process 0 could not plan: {error!r}")
-    data = np.frombuffer(pickle.dumps(answer), np.uint8)
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    padded = np.zeros(size, np.uint8)
-    padded[: min(size, len(data))] = data[:size]
-    received = pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
-    if isinstance(received, UserError):
-        raise received
-    return received
+                answer = str(error) if isinstance(error, UserError) else f"process 0 could not plan: {error!r}"
+    answer = jax_messages.broadcast(answer)
+    if isinstance(answer, str):
+        raise UserError(answer)
+    return answer
 
 
 def gather_values(passes: Mapping[int, Passes], world: int) -> dict[int, Passes]:

@@ -19,6 +19,7 @@ from suite.comm.partition.torch.pipeline import Pipeline
 from suite.comm.partition.torch.profile import profile_stages
 from suite.comm.partition.torch.trace import Loss, Traced, trace_model
 from suite.comm.projection.network import Network
+from suite.comm.transport import torch_messages
 from suite.contract import UserError
 
 HOST_MEMORY = 2**34  # bytes of a device whose memory is unknown
@@ -149,19 +150,16 @@ def partition(
 
 def agree_on(make: Callable[[], Plan]) -> Plan:
     """Rank 0's plan, on every rank; its error, too."""
-    message: list[Plan | UserError | None] = [None]
+    answer: Plan | str = ""
     cause: Exception | None = None
     if dist.get_rank() == 0:
         try:
-            message[0] = make()
+            answer = make()
         except Exception as error:  # or the other ranks would wait
-            cause = error
-            message[0] = error if isinstance(error, UserError) else UserError(f"rank 0 could not plan: {error!r}")
-    dist.broadcast_object_list(message)
-    answer = message[0]
-    if isinstance(answer, UserError):
-        raise answer from (cause if cause is not answer else None)
-    assert isinstance(answer, Plan)
+            cause, answer = error, str(error) if isinstance(error, UserError) else f"rank 0 could not plan: {error!r}"
+    answer = torch_messages.broadcast(answer)
+    if isinstance(answer, str):
+        raise UserError(answer) from cause
     return answer
 
 

@@ -25,7 +25,7 @@ from suite.comm.partition.torch.replicas import Replicas
 from suite.comm.partition.torch.split import split_graph
 from suite.comm.partition.torch.stage import Stage, seed_state
 from suite.comm.partition.torch.trace import Traced
-from suite.comm.transport import Ledger
+from suite.comm.transport import Ledger, torch_messages
 from suite.contract import UserError
 
 Context = contextlib.AbstractContextManager[None]
@@ -253,8 +253,7 @@ class Pipeline:
         for name, buffer in before.items():
             changes[name].copy_(buffer)
         stage.sums, stage.losses, stage.outputs = kept
-        gathered: list[Any] = [None] * self.grid.world
-        guard_exchange("a rank while exchanging times", lambda: dist.all_gather_object(gathered, passes))
+        gathered = guard_exchange("a rank while exchanging times", lambda: torch_messages.gather(passes))
         return calibrate_plan(self.plan, dict(enumerate(gathered)))
 
     @contextlib.contextmanager

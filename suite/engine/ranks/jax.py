@@ -1,6 +1,5 @@
 """Processes in jax, each with one or more devices."""
 
-import pickle
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,39 +8,39 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from suite import engine
+from suite.comm.transport.jax_messages import broadcast, gather
+from suite.engine.ranks.listening import find_own_host
 
 SIGNALS = [None, "SIGINT", "SIGTERM"]
 
 
-def connect(rank: int, world: int, address: str, deadline: float) -> None:
-    """Connect to the other processes; `address` is host:port, `deadline` the seconds to wait for them."""
+def connect(rank: int, world: int, address: str, deadline: float, device: str = "auto") -> None:
+    """Connect to the other processes.
+
+    Args:
+        rank: of this process.
+        world: number of processes.
+        address: host:port of process 0.
+        deadline: seconds to wait for the other processes.
+        device: without effect; jax chooses the connection of each device.
+    """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     heartbeat = max(10, min(100, int(deadline)))  # seconds without heartbeat after which a process counts as failed
     begin = int(deadline)
-    jax.distributed.initialize(address, world, rank, initialization_timeout=begin, heartbeat_timeout_seconds=heartbeat)
+    own, port = find_own_host(address), address.rpartition(":")[2]
+    jax.distributed.initialize(
+        address,
+        world,
+        rank,
+        initialization_timeout=begin,
+        heartbeat_timeout_seconds=heartbeat,
+        coordinator_bind_address=f"[{own}]:{port}" if ":" in own else f"{own or '[::]'}:{port}",
+    )
 
 
 def disconnect() -> None:
     """Disconnect from the other processes."""
     jax.distributed.shutdown()
-
-
-def broadcast(value: Any) -> Any:
-    """Broadcast process 0's value, which must pickle, to all processes."""
-    data = np.frombuffer(pickle.dumps(value), np.uint8)
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    padded = np.zeros(size, np.uint8)
-    padded[: min(size, len(data))] = data[:size]
-    return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
-
-
-def gather(value: Any) -> list[Any]:
-    """Gather every process's value, which must pickle, in the order of processes."""
-    data = np.frombuffer(pickle.dumps(value), np.uint8)
-    sizes = multihost_utils.process_allgather(np.int32(len(data)))
-    padded = np.zeros(sizes.max(), np.uint8)
-    padded[: len(data)] = data
-    return [pickle.loads(row.tobytes()) for row in multihost_utils.process_allgather(padded)]  # padding is not read
 
 
 class Ranks:
@@ -51,11 +50,11 @@ class Ranks:
         self.processes = jax.process_count()
 
     def broadcast(self, value: Any) -> Any:
-        """Broadcast process 0's value, which must pickle, to all processes."""
+        """Broadcast process 0's value to all processes."""
         return value if self.processes == 1 else broadcast(value)
 
     def gather(self, value: Any) -> list[Any]:
-        """Gather every process's value, which must pickle, in the order of processes."""
+        """Gather every process's value, in the order of processes."""
         return [value] if self.processes == 1 else gather(value)
 
     def slowest(self, seconds: float) -> float:

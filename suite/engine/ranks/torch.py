@@ -1,5 +1,6 @@
 """Processes in torch, each with one device."""
 
+import os
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -10,34 +11,39 @@ import torch.distributed as dist
 
 from suite import engine
 from suite.comm.transport.torch_checksums import Checksums
+from suite.comm.transport.torch_messages import broadcast, gather
+from suite.engine.ranks.listening import listen_at
+from suite.engine.torch_device import device_for
 
 
-def connect(rank: int, world: int, address: str, deadline: float) -> None:
-    """Join the process group; `address` is host:port, `deadline` the seconds until a collective times out."""
-    kind = "nccl" if torch.cuda.is_available() else "gloo"
-    options = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=deadline)}
-    if kind == "nccl":
-        torch.cuda.set_device(rank % torch.cuda.device_count())  # nccl sends pickled objects through the current device
-    dist.init_process_group(kind, init_method=f"tcp://{address}", **options)
+def connect(rank: int, world: int, address: str, deadline: float, device: str = "auto") -> None:
+    """Join the process group.
+
+    Args:
+        rank: of this process.
+        world: number of processes.
+        address: host:port of rank 0.
+        deadline: seconds until a collective times out.
+        device: as in `device=`; ranks on GPUs use NCCL.
+    """
+    own = device_for(device)
+    if own.type == "cuda":
+        torch.cuda.set_device(own)  # messages go through the current device
+    kind, timeout = "nccl" if own.type == "cuda" else "gloo", timedelta(seconds=deadline)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun listens
+        dist.init_process_group(kind, init_method=f"tcp://{address}", rank=rank, world_size=world, timeout=timeout)
+        return
+    host, _, port = address.rpartition(":")
+    listener = None if rank else listen_at(address).detach()
+    store = dist.TCPStore(
+        host.strip("[]"), int(port), world, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listener
+    )
+    dist.init_process_group(kind, store=store, rank=rank, world_size=world, timeout=timeout)
 
 
 def disconnect() -> None:
     """Leave the process group."""
     dist.destroy_process_group()
-
-
-def broadcast(value: Any) -> Any:
-    """Broadcast rank 0's value, which must pickle, to all ranks."""
-    values = [value]
-    dist.broadcast_object_list(values, src=0)
-    return values[0]
-
-
-def gather(value: Any) -> list[Any]:
-    """Gather every rank's value, which must pickle, in the order of ranks."""
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, value)
-    return gathered
 
 
 class Ranks:
@@ -52,11 +58,11 @@ class Ranks:
         self.world, self.device = world, device
 
     def broadcast(self, value: Any) -> Any:
-        """Broadcast rank 0's value, which must pickle, to all ranks."""
+        """Broadcast rank 0's value to all ranks."""
         return value if self.world == 1 else broadcast(value)
 
     def gather(self, value: Any) -> list[Any]:
-        """Gather every rank's value, which must pickle, in the order of ranks."""
+        """Gather every rank's value, in the order of ranks."""
         return [value] if self.world == 1 else gather(value)
 
     def slowest(self, seconds: float) -> float:
