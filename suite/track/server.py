@@ -33,7 +33,7 @@ QUIET = {
 # By default, MLflow tries to reach a dead server for minutes (7 retries, 120 s each). The first request must fail fast.
 FIRST_REQUEST = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 WORK = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "30", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-# The view in which MLflow's pages open an experiment. Version 3.17 reads the address instead (`suite.track.address.TRAINING`).
+# The view in which MLflow's pages open an experiment. Version 3.17 reads the address instead (`TRAINING`).
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 
 
