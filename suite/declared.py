@@ -175,8 +175,8 @@ class Declared(BaseModel):
             return f"{place}{name}: missing; set {place}{name}=VALUE ({cls.model_fields[name].description})"
         shown = "null" if problem["input"] is None else problem["input"]
         words = {
-            "greater_than_equal": f"at least {limits.get('ge', 0):g}",
-            "less_than_equal": f"at most {limits.get('le', 0):g}",
+            "greater_than_equal": f"at least {_show_limit(limits.get('ge', 0))}",
+            "less_than_equal": f"at most {_show_limit(limits.get('le', 0))}",
             "literal_error": f"one of {', '.join(cls.choices(name))}",
             "finite_number": "finite",
         }
@@ -269,6 +269,11 @@ def explain_field(field: FieldInfo) -> str:
     """A setting's meaning and range in one line, without its default."""
     words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return "; ".join([str(field.description), *([" | ".join(words)] if words else []), *_limits(field)])
+
+
+def _show_limit(limit: float) -> str:
+    """Return a limit without the digits after the point that are 0."""
+    return str(int(limit)) if limit == int(limit) else f"{limit:g}"
 
 
 def _limits(field: FieldInfo) -> list[str]:

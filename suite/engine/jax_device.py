@@ -38,6 +38,11 @@ def devices_for(name: str, world: int) -> list[Any]:
     return devices[:world]
 
 
+def explain_cpu() -> str | None:
+    """Return why jax cannot use a GPU that is present; None if it can."""
+    return "jax has no CUDA plugin here; install jax[cuda13]" if jax.default_backend() == "cpu" else None
+
+
 def measure_device(device: Any) -> dict[str, Any]:
     """Return the device's name and the peak memory, of the GPU or of this process."""
     memory = device.memory_stats() or {}

@@ -32,6 +32,15 @@ def device_for(name: str) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
 
 
+def explain_cpu() -> str | None:
+    """Return why torch cannot use a GPU that is present; None if it can."""
+    if torch.cuda.is_available():
+        return None
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is a build without CUDA; install a CUDA build of torch"
+    return f"torch {torch.__version__} does not find a driver for CUDA {torch.version.cuda}; update the driver"
+
+
 def require_compiler(device: torch.device) -> None:
     """Check that `compile=true` finds a C++ compiler if the device is a CPU.
 

@@ -14,6 +14,7 @@ from suite import disk, load, published
 from suite import engine as backend
 from suite.contract import Task, UserError
 from suite.engine import pipeline
+from suite.launch.gpus import explain_cpu
 from suite.launch.segment import Reporter, Segment
 from suite.record import dependencies, environment, record
 from suite.record.log import Log
@@ -149,6 +150,8 @@ def _execute(
         console.opening()
     prepare_backend(run)
     engine = _make_engine(run, task, console) if isinstance(run, Run) else None
+    if console and isinstance(run, Run) and (reason := explain_cpu(run)):
+        print(f"note: {reason}", flush=True)
     ranks, world = (engine.local_ranks, run.world) if isinstance(run, Run) and engine else ((0,), 1)
     restored = checkpoint.load_checkpoint(directory, hash_run(run), ranks=ranks, world=world)
     log = None

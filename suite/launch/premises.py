@@ -1,12 +1,11 @@
 """Says what a run needs that this machine lacks: data, a framework, devices."""
 
 import os
-import shutil
-import subprocess
 
 from suite import load
 from suite.contract import Task, UserError
 from suite.launch import execution
+from suite.launch.gpus import count_gpus
 from suite.settings.run import AnyRun, BaselineRun
 
 RANKS_PER_CORE = 4  # ranks that may share a core; such a run is slow but correct
@@ -47,16 +46,6 @@ def list_missing(run: AnyRun) -> list[str]:
     elif world > cores * RANKS_PER_CORE:
         reasons.append(f"{format_count(world, 'device')}; this machine has {format_count(cores, 'CPU core')}")
     return reasons
-
-
-def count_gpus() -> int:
-    """Return the number of NVIDIA GPUs that a run could use here, from the driver and CUDA_VISIBLE_DEVICES."""
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
-    present = sum(line.startswith("GPU ") for line in done.stdout.splitlines())
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return present if named is None else min(present, len([name for name in named.split(",") if name.strip()]))
 
 
 def format_count(number: int, name: str) -> str:

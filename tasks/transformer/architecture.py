@@ -137,8 +137,7 @@ class Architecture:
 
 @functools.lru_cache(maxsize=4)
 def encode_positions(length: int, width: int) -> np.ndarray:
-    """Sines and cosines of each position, (length, width) float64, read-only (Vaswani et al. 2017, §3.5)."""
+    """Sines and cosines of each position, (length, width) float64, not to be changed (Vaswani et al. 2017, §3.5)."""
     angle = np.arange(length)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
     waves = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, width)
-    waves.setflags(write=False)
     return waves

@@ -98,7 +98,7 @@ def test_plan_names_missing_devices_and_frameworks(monkeypatch: pytest.MonkeyPat
 
 
 def test_plan_counts_visible_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from suite.launch.premises import count_gpus
+    from suite.launch.gpus import count_gpus, explain_cpu
 
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: x)'\necho 'GPU 1: A (UUID: y)'\n")
@@ -108,6 +108,13 @@ def test_plan_counts_visible_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert count_gpus() == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert count_gpus() == 1
+    run = configure.resolve_training(["task=resnet50", "device=auto"])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", None)
+    assert "although this machine has a GPU: torch" in str(explain_cpu(run)) and "CUDA build" in str(explain_cpu(run))
+    assert explain_cpu(change(run, {"device": "cpu"})) is None
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert explain_cpu(run) is None
     monkeypatch.setenv("PATH", "/nowhere")
     assert count_gpus() == 0
 
