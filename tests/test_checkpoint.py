@@ -1,6 +1,7 @@
 """Checkpoints of several ranks: complete on all or not there, and each thing that may be wrong with one is one line."""
 
 import json
+import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -168,7 +169,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "changed, words",
     [
-        ({"schema": 1}, "checkpoint schema 1, this suite reads 2; go on with the version of the suite that wrote it"),
+        ({"schema": 2}, "checkpoint schema 2, this suite reads 3; go on with the version of the suite that wrote it"),
         ({"config_hash": "d"}, r"checkpoint of another configuration \(d, not c\); choose another run_dir="),
         ({"world": 2}, "world=2, this run has world=3: residuals of each rank cannot be mapped to 3; set world=2"),
         ({"files": None}, "damaged checkpoint"),
@@ -177,7 +178,9 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str) -> None:
 def test_an_index_that_does_not_fit_is_rejected(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
     save(tmp_path, 10)
     path = tmp_path / "checkpoint" / "index.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    whole = json.loads(path.read_text())
+    del whole["crc32"]
+    path.write_text(checkpoint.seal_index(whole | changed))
     with pytest.raises(UserError, match=words):
         load(tmp_path)
     path.write_text("{")
@@ -186,8 +189,31 @@ def test_an_index_that_does_not_fit_is_rejected(tmp_path: Path, changed: dict[st
     path.unlink()
     assert load(tmp_path) is None
     (tmp_path / "checkpoint.safetensors").touch()
-    with pytest.raises(UserError, match="checkpoint schema 1, this suite reads 2; go on with the version"):
+    with pytest.raises(UserError, match="checkpoint schema 1, this suite reads 3; go on with the version"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["index.json", "10/replicated.safetensors", "10/rank-0001.safetensors"])
+def test_a_flipped_bit_is_found(tmp_path: Path, name: str) -> None:
+    """One bit anywhere, or the file of another rank at the same step."""
+    save(tmp_path, 10)
+    path, draw = tmp_path / "checkpoint" / name, random.Random(0)
+    whole_file = path.read_bytes()
+    other = path.with_name("rank-0002.safetensors")
+    damaged = [other.read_bytes()] if "rank" in name else []
+    for bit in draw.sample(range(8 * len(whole_file)), 60):
+        flipped = bytearray(whole_file)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            whole(tmp_path, 10)
+        except UserError as error:
+            assert str(error).startswith(f"{path}: ") and f"delete {tmp_path}/checkpoint" in str(error)
+            assert "\n" not in str(error)
+        else:
+            raise AssertionError(f"accepted: {content!r}")
 
 
 def test_a_process_with_several_ranks_writes_a_file_for_each(tmp_path: Path) -> None:

@@ -77,11 +77,15 @@ def test_wrong_weights_are_rejected_before_the_run(tmp_path: Path) -> None:
     save_file({key: value for key, value in values.items() if key != name}, tmp_path / "missing.safetensors")
     save_file({**values, "other": np.zeros(1, np.float32)}, tmp_path / "more.safetensors")
     (tmp_path / "damaged.safetensors").write_bytes(b"nothing")
+    flipped = bytearray((tmp_path / "trained" / "weights.safetensors").read_bytes())
+    flipped[-5] ^= 1
+    (tmp_path / "flipped.safetensors").write_bytes(flipped)
     for file, said in {
         "shape": f"{name} has shape (1, 2, 3)",
         "missing": f"{name} is missing",
         "more": "other is not in this model",
         "damaged": "is damaged",
+        "flipped": "its checksum differs",
         "absent": "absent.safetensors does not exist",
     }.items():
         output = finish(tmp_path, *STILL, f"init_from={file}.safetensors", "run_dir=no", code=2)

@@ -246,7 +246,7 @@ def make_header(run: AnyRun, command: list[str], task: Task) -> dict[str, Any]:
     if code := dependencies.hash_outside_code(run.plain()):
         facts["members"] = code
     if isinstance(run, Run) and run.init_from:
-        facts["initial_weights"] = weights.hash_weights(weights.locate_weights(run.init_from))
+        facts["initial_weights"] = weights.identify_weights(run.init_from)
     threads = count_threads(run)
     device = run.device if isinstance(run, Run) else "cpu"
     return {

@@ -1,6 +1,7 @@
 """Checkpoints: each rank writes and reads its own file, and an index makes the files valid together.
 
-    checkpoint/index.json                  step, clock, log, and the files with their sizes; replaced last, by rank 0
+    checkpoint/index.json                  step, clock, log, the files with their sizes and checksums, and a checksum of
+                                           the index; replaced last, by rank 0
     checkpoint/20/replicated.safetensors   the arrays that are equal on all ranks, written by rank 0
     checkpoint/20/rank-0003.safetensors    the other arrays of rank 3: residuals, delayed gradients, carry, rows of
                                            tables, slices of optimizer state; absent if it has none
@@ -14,6 +15,7 @@ equal on all ranks, and the latter saves global jax arrays only.
 import json
 import shutil
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,15 @@ import numpy as np
 from suite import disk
 from suite.contract import UserError
 from suite.record import record
-from suite.training.tensors import open_tensors, write_tensors
+from suite.training.tensors import CHECKSUM, hash_tensors, open_tensors, write_tensors
 
 NAME = "checkpoint"
-SCHEMA = 2
+SCHEMA = 3  # 2: without checksums
 BEFORE = "checkpoint.safetensors"  # schema 1: one file
 REPLICATED = "replicated.safetensors"
 
 Arrays = dict[str, np.ndarray]
+Written = tuple[int, str]  # size of a file in bytes, and checksum of its arrays
 
 
 class RanksFailed(disk.WriteError):
@@ -69,7 +72,7 @@ def save_checkpoint(
     """
     arrays, skeleton = snapshot
     folder, first = directory / NAME / str(step), ranks[0] == 0
-    written: dict[str, int] = {}
+    written: dict[str, Written] = {}
     try:
         with disk.report_errors(folder):
             folder.parent.mkdir(exist_ok=True)
@@ -85,14 +88,13 @@ def save_checkpoint(
     who = f"process {{}} of {len(gathered)}: " if len(gathered) > 1 else ""
     fault = next((who.format(number) + fault for number, (_, fault) in enumerate(gathered) if fault), "")
     if first and not fault:
-        files = {name: size for files, _ in gathered for name, size in files.items()}
+        files = {name: file for files, _ in gathered for name, file in files.items()}
         try:
             _present(folder, files)
             index = {"schema": SCHEMA, "step": step, **record.drop_infinities(meta()), "files": files}
             kinds = sorted(set(skeleton["own"].values()))
             whole = {**index, "own": kinds, "skeleton": {"tree": skeleton["tree"]}}
-            # numbers of the state must be read back exactly; `tree.pack_tree` has written infinities and NaN as text
-            disk.replace_file(folder.parent / "index.json", json.dumps(whole, allow_nan=False) + "\n")
+            disk.replace_file(folder.parent / "index.json", seal_index(whole))
         except UserError as error:
             fault = str(error)
     fault = gather(fault)[0]
@@ -128,14 +130,24 @@ def _file(rank: int) -> str:
     return f"rank-{rank:04}.safetensors"
 
 
-def _write(path: Path, arrays: Arrays, step: int) -> int:
-    """Write one file durably, and return its size in bytes."""
+def seal_index(index: Mapping[str, Any]) -> str:
+    """Return an index as JSON, with its own checksum."""
+    # numbers of the state must be read back exactly; `tree.pack_tree` has written infinities and NaN as text
+    return json.dumps({**index, CHECKSUM: _checksum(index)}, allow_nan=False) + "\n"
+
+
+def _checksum(index: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(index).encode()):08x}"
+
+
+def _write(path: Path, arrays: Arrays, step: int) -> Written:
+    """Write one file durably, and return its size and checksum."""
     from safetensors import SafetensorError
 
     with disk.report_errors(path, SafetensorError):
-        write_tensors(path, arrays, {"step": str(step)})
+        checksum = write_tensors(path, arrays, {"step": str(step)})
         disk.sync_folder(path)
-        return path.stat().st_size
+        return path.stat().st_size, checksum
 
 
 def _discard(folder: Path, files: Sequence[Path]) -> None:
@@ -169,18 +181,32 @@ def advise_resumption(directory: Path) -> str:
 
 def find_latest(directory: Path) -> int | None:
     """Return the step of a directory's checkpoint; None if there is no readable one."""
-    try:
-        return json.loads((directory / NAME / "index.json").read_text())["step"]
-    except (OSError, KeyError, TypeError, ValueError):
-        return None
+    return _look_up(directory, "step")
 
 
 def list_own_arrays(directory: Path) -> list[str]:
     """Return the kinds of arrays that differ between ranks in a directory's checkpoint, in words."""
+    return _look_up(directory, "own") or []
+
+
+def _look_up(directory: Path, name: str) -> Any:
+    """Return an entry of a directory's index; None if there is no index, or a damaged one."""
     try:
-        return json.loads((directory / NAME / "index.json").read_text())["own"]
-    except (OSError, KeyError, TypeError, ValueError):
-        return []
+        return _parse(directory / NAME / "index.json")[name]
+    except (OSError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    """Read an index.
+
+    Raises:
+        ValueError: it was changed; KeyError, TypeError, RecursionError: it is no index.
+    """
+    index = json.loads(path.read_text())
+    if index["schema"] == SCHEMA and index.pop(CHECKSUM) != _checksum(index):
+        raise ValueError("its checksum differs")
+    return index
 
 
 def load_checkpoint(
@@ -207,12 +233,12 @@ def load_checkpoint(
             raise UserError(f"{directory / BEFORE}: {_other_schema(1)}, or delete it to start the run again")
         return None
     try:
-        index = json.loads(path.read_text())
+        index = _parse(path)
         if index["schema"] == SCHEMA:
             files, saved_world, saved_hash = dict(index["files"]), int(index["world"]), str(index["config_hash"])
         else:
             raise UserError(f"{path}: {_other_schema(index['schema'])}, or {again}")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged checkpoint ({error}); {again}") from error
     if saved_hash != config_hash:
         raise UserError(
@@ -224,7 +250,7 @@ def load_checkpoint(
     folder = path.parent / str(index["step"])
     names = [name for name in (REPLICATED, *map(_file, ranks)) if name in files]
     _present(folder, files if ranks[0] == 0 else {name: files[name] for name in names}, again)
-    replicated, *parts = [_read(folder / name, index["step"], again) for name in names]
+    replicated, *parts = [_read(folder / name, index["step"], files[name][1], again) for name in names]
     return replicated | _joined(parts), index
 
 
@@ -248,7 +274,7 @@ def another_world(directory: Path, there: int, here: int) -> str:
     return f"{both}: {lost}; set world={there}, or choose another run_dir="
 
 
-def _present(folder: Path, files: Mapping[str, int], again: str = "") -> None:
+def _present(folder: Path, files: Mapping[str, Written], again: str = "") -> None:
     """Check that files exist and have the sizes with which they were written.
 
     Raises:
@@ -256,7 +282,7 @@ def _present(folder: Path, files: Mapping[str, int], again: str = "") -> None:
     """
     shared = "choose a run_dir= on a file system that all hosts share"
     hint = f"put it back, or {again}" if again else shared
-    for name, size in files.items():
+    for name, (size, _) in files.items():
         path = folder / name
         try:
             actual = path.stat().st_size
@@ -266,18 +292,22 @@ def _present(folder: Path, files: Mapping[str, int], again: str = "") -> None:
             raise UserError(f"{path}: truncated checkpoint ({actual:,} of {size:,} bytes); {hint}")
 
 
-def _read(path: Path, step: int, again: str) -> Arrays:
+def _read(path: Path, step: int, checksum: str, again: str) -> Arrays:
     """Read one file's arrays.
 
     Raises:
-        UserError: the file is damaged, or was written at another step.
+        UserError: the file is damaged, was written at another step, or holds other values than were written.
     """
     from safetensors import SafetensorError
 
     try:
         with open_tensors(path) as file:
-            if (file.metadata() or {}).get("step") != str(step):
+            metadata = file.metadata() or {}
+            if metadata.get("step") != str(step):
                 raise UserError(f"{path}: not of step {step}, which the index names; put it back, or {again}")
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise UserError(f"{path}: damaged checkpoint ({error}); put it back, or {again}") from error
+    if {metadata.get(CHECKSUM), hash_tensors(arrays, arrays.__getitem__)} != {checksum}:
+        raise UserError(f"{path}: damaged checkpoint (its checksum differs); put it back, or {again}")
+    return arrays

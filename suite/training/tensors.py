@@ -1,11 +1,14 @@
-"""Files of arrays in safetensors' format, with the types that safetensors leaves open."""
+"""Files of arrays in safetensors' format: with a checksum, and with the types that safetensors leaves open."""
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+
+CHECKSUM = "crc32"  # the checksum's name in a file's metadata
 
 
 class TensorSlice(Protocol):
@@ -51,8 +54,23 @@ def open_tensors(path: Path) -> AbstractContextManager[TensorFile]:
     return file
 
 
-def write_tensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Write arrays to a file.
+def hash_tensors(names: Iterable[str], read: Callable[[str], np.ndarray]) -> str:
+    """Return a checksum over names, types, shapes and values: crc32, which is fast and finds every flipped bit.
+
+    Args:
+        names: of the arrays, in any order.
+        read: returns an array by its name; one is in memory at a time.
+    """
+    total = 0
+    for name in sorted(names):
+        value = read(name)
+        total = zlib.crc32(f"{name}\t{value.dtype}\t{value.shape}\n".encode(), total)
+        total = zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8), total)
+    return f"{total:08x}"
+
+
+def write_tensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> str:
+    """Write arrays to a file; return their checksum, which the metadata also contains.
 
     Raises:
         SafetensorError, OSError: the file cannot be written.
@@ -61,4 +79,6 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[s
 
     # ascontiguousarray alone would make scalars one-dimensional
     rows = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in arrays.items()}
-    save_file(rows, path, metadata=metadata)
+    checksum = hash_tensors(rows, rows.__getitem__)
+    save_file(rows, path, metadata={**metadata, CHECKSUM: checksum})
+    return checksum

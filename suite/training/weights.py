@@ -6,7 +6,8 @@ jax.
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from suite import disk
 from suite.contract import Saved, Spec, Target, Task, UserError
 from suite.record import record
-from suite.training.tensors import open_tensors, write_tensors
+from suite.training.tensors import CHECKSUM, hash_tensors, open_tensors, write_tensors
 
 NAME = "weights.safetensors"
 
@@ -57,6 +58,33 @@ def hash_weights(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def identify_weights(source: str) -> str:
+    """Return the checksum of the file that `init_from=` names. Its arrays must be those that a run has written.
+
+    Files of other programs and of older versions of the suite contain no checksum to compare with.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    path = locate_weights(source)
+    with _report_damage(source, path), open_tensors(path) as file:
+        expected = (file.metadata() or {}).get(CHECKSUM)
+        if expected and hash_tensors(file.keys(), file.get_tensor) != expected:  # noqa: SIM118
+            raise ValueError("its checksum differs")
+    return hash_weights(path)
+
+
+@contextmanager
+def _report_damage(source: str, path: Path) -> Iterator[None]:
+    """Turn errors of the code inside, which reads `path`, into `UserError`."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"init_from={source}: {path} is damaged, or no safetensors file ({error})") from error
+
+
 def locate_weights(source: str) -> Path:
     """Return the weights file that `init_from=` names.
 
@@ -85,15 +113,10 @@ def initialize_from(task: Task, source: str) -> Task:
     Raises:
         UserError: names or shapes differ from the task's, or the file is damaged.
     """
-    from safetensors import SafetensorError
-
     path, expected = locate_weights(source), task.shapes()
-    try:
-        with open_tensors(path) as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-            _check(shapes, expected, source)
-    except SafetensorError as error:
-        raise UserError(f"init_from={source}: {path} is damaged, or no safetensors file ({error})") from error
+    with _report_damage(source, path), open_tensors(path) as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    _check(shapes, expected, source)
 
     def init(seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         with open_tensors(path) as file:
