@@ -65,7 +65,7 @@ def hash_tensors(names: Iterable[str], read: Callable[[str], np.ndarray]) -> str
     for name in sorted(names):
         value = read(name)
         total = zlib.crc32(f"{name}\t{value.dtype}\t{value.shape}\n".encode(), total)
-        total = zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8), total)
+        total = zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, total)
     return f"{total:08x}"
 
 

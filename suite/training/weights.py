@@ -6,7 +6,7 @@ jax.
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,13 +69,13 @@ def identify_weights(source: str) -> str:
     path = locate_weights(source)
     with _report_damage(source, path), open_tensors(path) as file:
         expected = (file.metadata() or {}).get(CHECKSUM)
-        if expected and hash_tensors(file.keys(), file.get_tensor) != expected:  # noqa: SIM118
+        if expected and hash_tensors(file.keys(), file.get_tensor) != expected:
             raise ValueError("its checksum differs")
     return hash_weights(path)
 
 
 @contextmanager
-def _report_damage(source: str, path: Path) -> Iterator[None]:
+def _report_damage(source: str, path: Path) -> Generator[None]:
     """Turn errors of the code inside, which reads `path`, into `UserError`."""
     from safetensors import SafetensorError
 

@@ -29,7 +29,7 @@ class Source:
         data: describes the data; None if it is not available here.
         missing: why it is not available.
         parts: for each split, the number of samples in each part (class, shard or list); None without a directory.
-        faults: one line for each damaged file; None if the files were not read.
+        faults: one line for each damaged file; None if the files were not read. With faults, `data` may be None.
         next_command: the command that trains on the data.
     """
 
@@ -211,17 +211,26 @@ def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, c
     folder = run.data_dir
     if folder is None:
         raise UserError(f"{task}: the directory of its {source} data is missing; use --from DIR")
-    module, data = load.load_member(run.task.module), _open(run)
+    module = load.load_member(run.task.module)
     options = {"data": source, **run.task.options()["source"]} | {"data_dir": folder}
     faults = module.check(**options) if check else None
+    try:
+        data, parts = _open(run), module.census(**options)
+    except UserError:
+        if not faults:
+            raise
+        return Source(None, faults=faults)
     command = [f"suite +task={task} task.data={source} data_dir={shlex.quote(str(folder))}", *overrides]
     command += ["task.on_error=skip"] if faults else []
-    return Source(data, parts=module.census(**options), faults=faults, next_command=" ".join(command))
+    return Source(data, parts=parts, faults=faults, next_command=" ".join(command))
 
 
 def _describe(name: str, source: Source, parts_name: str) -> None:
     """Print what a directory contains; `parts_name` is the word for the parts that are counted, such as classes."""
-    assert source.data is not None and source.parts is not None
+    if source.data is None or source.parts is None:  # so damaged that it cannot be opened
+        for fault in source.faults or []:
+            print(f"cannot read {fault}")
+        return
     data = source.data
     print(f"{name}: {data.kind}, {data.name}, {_sizes(data.samples)}")
     print(f"identity  {data.identity}  ({data.note})")

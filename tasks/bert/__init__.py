@@ -218,7 +218,7 @@ def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
     """Return the number of records of each shard in each split of a directory."""
     from suite.tasks.bert import records
 
-    splits = records.open_manifest(data_dir)[1]["splits"]
+    splits = records.open_manifest(data_dir).content["splits"]
     return {split: {shard["file"]: shard["records"] for shard in shards} for split, shards in splits.items()}
 
 

@@ -6,8 +6,6 @@ Words are masked here, once for each duplicate, as in BERT's and MLPerf's prepar
 every framework and run, a batch is a slice of a memory map, and the number of masked words is known in advance.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 
 from suite import stream
 from suite.contract import UserError
+from suite.tasks._data.prepared import hash_file, write_manifest
 from suite.tasks.bert import text
 from suite.tasks.bert.packing import Losses, Packing
 from suite.tasks.bert.sample import Hiding, Pieces, fill_record, make_record_type
@@ -108,15 +107,15 @@ def prepare(
     manifest = {
         "format": FORMAT,
         "made": {"packing": asdict(packing), "hiding": asdict(hiding), "seed": seed, "duplicates": duplicates},
-        "vocabulary": {"pieces": pieces.pieces.size, "sha256": _sha256(target / VOCABULARY)},
+        "vocabulary": {"pieces": pieces.pieces.size, "sha256": hash_file(target / VOCABULARY)},
         "text": [asdict(file) for file in whole],
         "skipped": faults,
         "dropped": {reason: count for reason, count in sorted(losses.counts.items()) if count},
         "tokens": tokens,  # pieces of the text times duplicates; `dropped` is a part of them
         "splits": shards,
     }
-    written = json.dumps(manifest, indent=1, allow_nan=False)
-    (target / MANIFEST).write_text(f"{written}\n")  # last: a directory without it is incomplete
+    names = [VOCABULARY, *(shard["file"] for split in SPLITS for shard in shards[split])]
+    write_manifest(target / MANIFEST, manifest, names)  # last: a directory without it is incomplete
     return manifest
 
 
@@ -206,9 +205,4 @@ def _write(path: Path, rows: np.ndarray) -> dict[str, Any]:
     np.save(path, rows)
     hidden = int(rows["count"].sum())
     size = path.stat().st_size
-    return {"file": path.name, "records": len(rows), "hidden": hidden, "bytes": size, "sha256": _sha256(path)}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    return {"file": path.name, "records": len(rows), "hidden": hidden, "bytes": size, "sha256": hash_file(path)}

@@ -10,10 +10,12 @@ import numpy as np
 
 from suite.contract import Data, UserError
 from suite.tasks._data import stamp_files
+from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage
 from suite.tasks.bert.preparation import FORMAT, MANIFEST, SPLITS, VOCABULARY
 from suite.tasks.bert.sample import Hiding, make_record_type
 
 HOW = "Make them from text: suite data bert --from TEXT --to DIR, then set data_dir=DIR"
+AGAIN = "prepare the text again: suite data bert --from TEXT --to DIR"
 MAPS = 64  # shards that are open at once; each uses a file descriptor
 
 
@@ -23,20 +25,27 @@ class Source:
     def __init__(
         self, hiding: Hiding, *, sequence: int, next_sentence: bool, data_dir: str | None, on_error: str = "stop"
     ):
-        """Read the manifest and check the size of every shard; no shard is opened.
+        """Read the manifest, and check the size and a sample of every shard.
 
         Args:
             hiding: must equal the setting that the records were made with.
             sequence: likewise.
             next_sentence: likewise.
             data_dir: the directory.
-            on_error: `stop` at a shard that is missing or truncated, or `skip` it: its name is added to `data.skipped`.
+            on_error: `stop` at a shard that is missing or changed, or `skip` it: its name is added to `data.skipped`.
 
         Raises:
             UserError: if the manifest is missing, the records were made with other settings, or a shard is damaged.
         """
-        self.root, manifest = open_manifest(data_dir)
+        prepared = open_manifest(data_dir)
+        self.root = prepared.root
         self.type = make_record_type(sequence, hiding.predictions)
+        with report_damage(self.root / MANIFEST, AGAIN):
+            self._open(prepared, hiding, sequence=sequence, next_sentence=next_sentence, on_error=on_error)
+
+    def _open(self, prepared: Manifest, hiding: Hiding, *, sequence: int, next_sentence: bool, on_error: str) -> None:
+        """Find the shards that a manifest describes, and check them."""
+        manifest = prepared.content
         made, required = manifest["made"], {"sequence": sequence, "next_sentence": next_sentence, **vars(hiding)}
         for name, value in ({**made["packing"], **made["hiding"]}).items():
             if name in required and required[name] != value:
@@ -44,7 +53,7 @@ class Source:
                     f"{self.root}: the records were made with {name}={value}, but the run has {required[name]}; "
                     f"set task.{name}={str(value).lower()}, or prepare other records"
                 )
-        faults = {shard["file"]: fault for shard in _shards(manifest) if (fault := _size(self.root, shard))}
+        faults = {shard["file"]: fault for shard in _shards(manifest) if (fault := _change(prepared, shard))}
         if faults and on_error != "skip":
             raise UserError(f"{next(iter(faults.values()))}. To skip such shards, set task.on_error=skip")
         whole = {split: [s for s in manifest["splits"][split] if s["file"] not in faults] for split in SPLITS}
@@ -87,8 +96,8 @@ def _mapped(path: str) -> np.ndarray:
     return np.load(path, mmap_mode="r")
 
 
-def open_manifest(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
-    """Return the directory of records and its manifest.
+def open_manifest(data_dir: str | Path | None) -> Manifest:
+    """Read the manifest of a directory of records.
 
     Raises:
         UserError: if there is no manifest, or it cannot be read.
@@ -99,23 +108,21 @@ def open_manifest(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
     path = root / MANIFEST
     if not path.is_file():
         raise UserError(f"no pre-training records at {root}: {path} is missing. {HOW}")
-    try:
-        manifest = json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}). {HOW}") from error
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{path}: its format is {manifest.get('format')}, but this version reads {FORMAT}. {HOW}")
-    return root, manifest
+    manifest = read_manifest(path, AGAIN)
+    if (form := manifest.content.get("format")) != FORMAT:
+        raise UserError(f"{path}: its format is {form}, but this version reads {FORMAT}. {HOW}")
+    return manifest
 
 
 def find_damaged_files(data_dir: str | Path) -> list[str]:
     """Read all files; return one line for each file whose contents differ from the manifest."""
-    root, manifest = open_manifest(data_dir)
-    faults = []
-    for shard in _shards(manifest):
-        fault = _size(root, shard) or _contents(root / shard["file"], shard["sha256"])
-        faults += [fault] if fault else _tokens(root / shard["file"], manifest["vocabulary"]["pieces"])
-    fault = _contents(root / VOCABULARY, manifest["vocabulary"]["sha256"])
+    prepared = open_manifest(data_dir)
+    root, manifest, faults = prepared.root, prepared.content, list[str]()
+    with report_damage(root / MANIFEST, AGAIN):
+        for shard in _shards(manifest):
+            fault = _size(root, shard) or _contents(root / shard["file"], shard["sha256"])
+            faults += [fault] if fault else _tokens(root / shard["file"], manifest["vocabulary"]["pieces"])
+        fault = _contents(root / VOCABULARY, manifest["vocabulary"]["sha256"])
     return [*faults, fault] if fault else faults
 
 
@@ -131,11 +138,14 @@ def _size(root: Path, shard: dict[str, Any]) -> str:
     return "" if size == shard["bytes"] else f"{path}: {size:,} bytes instead of {shard['bytes']:,}, as in the manifest"
 
 
+def _change(prepared: Manifest, shard: dict[str, Any]) -> str:
+    return _size(prepared.root, shard) or prepared.find_change(shard["file"])
+
+
 def _contents(path: Path, expected: str) -> str:
     if not path.is_file():
         return f"{path}: missing"
-    with path.open("rb") as opened:
-        checksum = hashlib.file_digest(opened, "sha256").hexdigest()
+    checksum = hash_file(path)
     return "" if checksum == expected else f"{path}: its sha256 is {checksum[:12]}… instead of {expected[:12]}…"
 
 

@@ -9,7 +9,6 @@ A line is a paragraph of one or more sentences. `.gz` and `.bz2` files are decom
 
 import bz2
 import gzip
-import hashlib
 import itertools
 import re
 import zlib
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
+from suite.tasks._data.prepared import hash_file
 
 PATTERNS = ("*.txt", "*.txt.gz", "*.txt.bz2", "wiki_*")
 NOT_TEXT = ("vocab.txt",)
@@ -74,9 +74,7 @@ def survey_files(root: Path) -> tuple[list[File], list[str]]:
         except Damaged as error:
             faults.append(str(error))
             continue
-        with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        whole.append(File(name, path.stat().st_size, digest, count))
+        whole.append(File(name, path.stat().st_size, hash_file(path), count))
     return whole, faults
 
 

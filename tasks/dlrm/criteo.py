@@ -22,10 +22,12 @@ import numpy as np
 
 from suite.contract import DAMAGED, Data, UserError
 from suite.tasks._data import stamp_files
+from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage, write_manifest
 from suite.tasks.dlrm.architecture import DENSE, FEATURES
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+AGAIN = "prepare it again"
 SPLITS = ("train", "valid")
 COLUMNS = {"dense": (np.float32, DENSE), "ids": (np.int32, FEATURES), "label": (np.uint8, 1)}
 LABEL, INTEGER, WORD = rb"[01]", rb"-?\d+|", rb"[0-9a-fA-F]{0,8}"
@@ -105,11 +107,11 @@ def prepare(folder: str | Path, target: str | Path, *, hash_rows: int = 0, on_er
     if not all(samples.values()):
         counts = " and ".join(f"{count:,} {split}" for split, count in samples.items())
         raise UserError(f"{folder}: {counts} rows; each split needs some")
-    files = {path.name: _checksum(path) for path in sorted(target.glob("*.bin"))}
+    files = {path.name: hash_file(path) for path in sorted(target.glob("*.bin"))}
     rows_of = [hash_rows + 1 if hash_rows else len(known) + 1 for known in words]
     manifest = {"format": FORMAT, "samples": samples, "rows": rows_of, "files": files, "skipped": skipped}
     manifest["held_back"] = sum(part.held_back for part in parts)
-    (target / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False))
+    write_manifest(target / MANIFEST, manifest, files)
 
 
 def _emptied(target: Path) -> None:
@@ -203,39 +205,50 @@ def _encoded(
     }
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def manifest_of(folder: str | Path) -> dict[str, Any]:
+def manifest_of(folder: str | Path) -> Manifest:
     """Read the manifest of a prepared directory, and check the sizes of the files.
 
     Raises:
-        UserError: if the directory was not prepared, or a file has another size.
+        UserError: if the directory was not prepared, the manifest is damaged, or a file has another size.
     """
     folder = Path(folder)
     if not (folder / MANIFEST).exists():
         raise UserError(f"{folder}: not prepared; run suite data dlrm --from {folder} --to DIRECTORY")
-    manifest = json.loads((folder / MANIFEST).read_text())
-    if manifest.get("format") != FORMAT:
-        raise UserError(
-            f"{folder}: its format is {manifest.get('format')}, but this version reads {FORMAT}; prepare it again"
-        )
-    for split, samples in manifest["samples"].items():
-        for name, (kind, columns) in COLUMNS.items():
-            path, expected = folder / f"{split}.{name}.bin", samples * columns * np.dtype(kind).itemsize
-            size = path.stat().st_size if path.exists() else 0
-            if size != expected:
-                raise UserError(f"{path}: {size:,} bytes instead of {expected:,}; prepare it again")
+    manifest = read_manifest(folder / MANIFEST, AGAIN)
+    form = manifest.content.get("format")
+    if form != FORMAT:
+        raise UserError(f"{folder}: its format is {form}, but this version reads {FORMAT}; {AGAIN}")
+    with report_damage(folder / MANIFEST, AGAIN):
+        _check_form(manifest.content)
+        for split, samples in manifest.content["samples"].items():
+            for name, (kind, columns) in COLUMNS.items():
+                path, expected = folder / f"{split}.{name}.bin", samples * columns * np.dtype(kind).itemsize
+                size = path.stat().st_size if path.exists() else 0
+                if size != expected:
+                    raise UserError(f"{path}: {size:,} bytes instead of {expected:,}; {AGAIN}")
     return manifest
+
+
+def _check_form(content: dict[str, Any]) -> None:
+    """Check the entries that every manifest has, also an older one without a checksum.
+
+    Raises:
+        LookupError, TypeError, ValueError: for the first that is missing or of another kind.
+    """
+    if set(content["samples"]) != set(SPLITS) or not all(content["samples"].values()):
+        raise ValueError(f"samples must be counts of {' and '.join(SPLITS)}")
+    if len(content["rows"]) != FEATURES or min(map(int, content["rows"])) < 1:
+        raise ValueError(f"rows must be {FEATURES} counts")
+    if set(content["files"]) != {f"{split}.{name}.bin" for split in SPLITS for name in COLUMNS}:
+        raise ValueError("files must name the arrays")
+    list(content["skipped"])
 
 
 def check(data_dir: str, **_: Any) -> list[str]:
     """One line for each prepared file whose bytes have changed."""
     folder, faults = Path(data_dir), []
-    for name, expected in manifest_of(folder)["files"].items():
-        if (checksum := _checksum(folder / name)) != expected:
+    for name, expected in manifest_of(folder).content["files"].items():
+        if (checksum := hash_file(folder / name)) != expected:
             faults.append(f"{folder / name}: its sha256 is {checksum[:12]}… instead of {expected[:12]}…")
     return faults
 
@@ -264,7 +277,9 @@ class Records:
     """
 
     def __init__(self, folder: str | Path, data: Data | None = None):
-        folder, manifest = Path(folder), manifest_of(folder)
+        folder, prepared = Path(folder), manifest_of(folder)
+        prepared.check_files(AGAIN)
+        manifest = prepared.content
         self.rows = tuple(manifest["rows"])
         samples = manifest["samples"]
         identity = hashlib.sha256(json.dumps(manifest["files"], sort_keys=True).encode()).hexdigest()

@@ -6,7 +6,6 @@ one array of float32. Memory does not grow with the number of shots.
 """
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from suite.contract import DAMAGED, Data, UserError
+from suite.tasks._data.prepared import read_manifest, report_damage, write_manifest
 from suite.tasks.frnn.imas import FOLDER, Imas
 from suite.tasks.frnn.raw import Entry, Reader, Unusable, resample_shot
 from suite.tasks.frnn.shots import Channels, Shots
@@ -23,6 +23,7 @@ from suite.tasks.frnn.table import Table
 from suite.tasks.frnn.text import SIGNALS, Text
 
 VERSION = 1  # of the arrays in the cache: increase it when a rule of `raw` changes
+INDEX, VALUES = "index.json", "values.f32"
 CACHE = Path.home() / ".cache" / "suite" / "frnn"
 COLUMNS = {"shot": "shot", "time": "time", "label": "label"}
 
@@ -132,21 +133,25 @@ class Archive:
         folder = self._cache / hashlib.sha256(self._listing(name, times=True).encode()).hexdigest()[:32]
         if not folder.exists():
             self._write(folder, self._lists[name])
-        index = json.loads((folder / "index.json").read_text())
-        starts = np.cumsum([0, *index["steps"]])
-        values = np.zeros((0, self.channels.width), np.float32)
-        if starts[-1]:
-            values = np.memmap(folder / "values.f32", np.float32, "r", shape=(int(starts[-1]), self.channels.width))
-        machine = self._lists[name][0].machine
-        numbers, disrupted = np.array(index["numbers"], np.int64), np.array(index["disrupted"], bool)
-        return Shots(machine, values, starts, disrupted, numbers), index["faults"]
+        again = f"delete {folder}, and the shots are resampled again"
+        prepared = read_manifest(folder / INDEX, again)
+        prepared.check_files(again)
+        with report_damage(folder / INDEX, again):
+            index = prepared.content
+            starts = np.cumsum([0, *index["steps"]])
+            values = np.zeros((0, self.channels.width), np.float32)
+            if starts[-1]:
+                values = np.memmap(folder / VALUES, np.float32, "r", shape=(int(starts[-1]), self.channels.width))
+            machine = self._lists[name][0].machine
+            numbers, disrupted = np.array(index["numbers"], np.int64), np.array(index["disrupted"], bool)
+            return Shots(machine, values, starts, disrupted, numbers), index["faults"]
 
     def _write(self, folder: Path, entries: Sequence[Entry]) -> None:
         """Resample every shot. The folder appears when it is complete; several processes may do this at once."""
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
         partial.mkdir(parents=True, exist_ok=True)
         index: dict[str, list[object]] = {"steps": [], "numbers": [], "disrupted": [], "faults": []}
-        with (partial / "values.f32").open("wb") as file:
+        with (partial / VALUES).open("wb") as file:
             for entry in entries:
                 try:
                     values = resample_shot(self._reader, entry, self.channels, dt=self.dt, shortest=self._shortest)
@@ -157,7 +162,7 @@ class Archive:
                 index["steps"].append(len(values))
                 index["numbers"].append(entry.number)
                 index["disrupted"].append(entry.disruption is not None)
-        (partial / "index.json").write_text(json.dumps(index, allow_nan=False))
+        write_manifest(partial / INDEX, index, [VALUES])
         try:
             partial.rename(folder)
         except OSError:  # another process was faster

@@ -189,7 +189,7 @@ def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
     """Return the number of words of each language in each split of a prepared corpus."""
     from suite.tasks.transformer import corpus
 
-    splits = corpus.manifest_of(data_dir)[1]["splits"]
+    splits = corpus.manifest_of(data_dir).content["splits"]
     return {
         split: {f"words of {side}": count for side, count in part["words"].items()} for split, part in splits.items()
     }

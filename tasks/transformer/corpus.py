@@ -11,16 +11,19 @@ import numpy as np
 
 from suite.contract import Data, UserError
 from suite.tasks._data import stamp_files
+from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage
 from suite.tasks.transformer.architecture import EOS, PAD
 from suite.tasks.transformer.metric import format_signature
-from suite.tasks.transformer.preparation import MANIFEST, VOCABULARY, hash_file
+from suite.tasks.transformer.preparation import MANIFEST, VOCABULARY
+
+AGAIN = "prepare it again: suite data transformer --from TEXT --to DIR"
 
 
-def manifest_of(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
-    """A prepared directory and its manifest.
+def manifest_of(data_dir: str | Path | None) -> Manifest:
+    """Read the manifest of a prepared directory.
 
     Raises:
-        UserError: if the directory was not prepared.
+        UserError: if the directory was not prepared, or its manifest is damaged.
     """
     if data_dir is None:
         raise UserError("no directory of prepared text is given. Type data_dir=DIRECTORY")
@@ -29,7 +32,7 @@ def manifest_of(data_dir: str | Path | None) -> tuple[Path, dict[str, Any]]:
         raise UserError(
             f"no prepared corpus at {root}: {MANIFEST} is missing. Run suite data transformer --from TEXT --to DIR"
         )
-    return root, json.loads((root / MANIFEST).read_text())
+    return read_manifest(root / MANIFEST, AGAIN)
 
 
 DROPPED = {  # the manifest's reasons, in words
@@ -50,11 +53,18 @@ class Corpus:
         held_out: the split that the metric uses, `valid` or `test`; none of its pairs are left out.
 
     Raises:
-        UserError: if the directory was not prepared, or has other languages.
+        UserError: if the directory was not prepared or has changed, or has other languages.
     """
 
     def __init__(self, data_dir: str | None, *, languages: tuple[str, str], length: int, held_out: str):
-        self.root, manifest = manifest_of(data_dir)
+        prepared = manifest_of(data_dir)
+        self.root = prepared.root
+        prepared.check_files(AGAIN)
+        with report_damage(self.root / MANIFEST, AGAIN):
+            self._open(prepared.content, languages, length, held_out)
+
+    def _open(self, manifest: dict[str, Any], languages: tuple[str, str], length: int, held_out: str) -> None:
+        """Map the arrays that a manifest describes."""
         self.languages, self.length, self.held_out = tuple(languages), length, held_out
         if sorted(self.languages) != sorted(manifest["languages"]):
             raise UserError(
@@ -73,7 +83,10 @@ class Corpus:
         dropped[f"longer than task.source.length={length}"] = train["pairs"] - rows
         dropped = {name: count for name, count in dropped.items() if count}
         self._arrays = {
-            (split, language): (_mapped(f"{path}.starts", "<i8"), _mapped(f"{path}.words", "<u2"))
+            (split, language): (
+                _mapped(f"{path}.starts", "<i8", splits[name]["pairs"] + 1),
+                _mapped(f"{path}.words", "<u2", splits[name]["words"][language]),
+            )
             for split, name in (("train", "train"), ("valid", held_out))
             for language in self.languages
             for path in [self.root / f"{name}.{language}"]
@@ -140,9 +153,16 @@ class Corpus:
         return self._tokenizer.decode_batch(sentences)
 
 
-def _mapped(path: str, kind: str) -> np.ndarray:
-    """A file of numbers, memory-mapped."""
-    return np.memmap(path, kind, "r") if Path(path).stat().st_size else np.zeros(0, kind)
+def _mapped(path: str, kind: str, count: int) -> np.ndarray:
+    """A file of `count` numbers, memory-mapped.
+
+    Raises:
+        UserError: it has another number.
+    """
+    size, expected = Path(path).stat().st_size, count * np.dtype(kind).itemsize
+    if size != expected:
+        raise UserError(f"{path}: {size:,} bytes instead of {expected:,}; {AGAIN}")
+    return np.memmap(path, kind, "r") if count else np.zeros(0, kind)
 
 
 class Absent:
@@ -175,9 +195,9 @@ class Absent:
 
 def find_damaged_files(data_dir: str) -> list[str]:
     """One line for each file of a prepared directory whose checksum is not the manifest's; reads them all."""
-    root, manifest = manifest_of(data_dir)
-    faults = []
-    for name, expected in manifest["files"].items():
+    manifest = manifest_of(data_dir)
+    root, faults = manifest.root, []
+    for name, expected in manifest.content["files"].items():
         if not (root / name).is_file():
             faults.append(f"{name}: missing")
         elif hash_file(root / name) != expected:

@@ -11,9 +11,7 @@ The text is not lower-cased, and no Moses tokeniser is used. The words are joint
 """
 
 import gzip
-import hashlib
 import html
-import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
@@ -23,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from suite.contract import UserError
+from suite.tasks._data.prepared import hash_file, write_manifest
 from suite.tasks.transformer.architecture import SPECIAL, UNKNOWN
 
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary.json"
@@ -167,7 +166,7 @@ def prepare(
         manifest["splits"][split] = part | by_language
     written = sorted(path for path in target.iterdir() if path.is_file())
     manifest |= {"skipped": skipped or [], "files": {path.name: hash_file(path) for path in written}}
-    (target / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n")
+    write_manifest(target / MANIFEST, manifest, manifest["files"])
 
 
 def learn_vocabulary(texts: Iterable[str], vocabulary: int) -> Any:
@@ -247,9 +246,3 @@ def _store(path: Path, count: np.ndarray, order: np.ndarray) -> None:
     starts = np.concatenate([[0], np.cumsum(count[order], dtype=np.int64)])
     starts.astype("<i8").tofile(path.with_name(f"{path.name}.starts"))
     _raw(path).unlink()
-
-
-def hash_file(path: Path) -> str:
-    """Return the checksum of one file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

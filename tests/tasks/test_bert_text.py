@@ -320,7 +320,7 @@ def test_records_of_another_form_are_refused(made: Path, tmp_path: Path) -> None
         with pytest.raises(UserError, match=words):
             task("data=records", "next_sentence=true", option, data_dir=folder)
     (folder / "manifest.json").write_text("{")
-    with pytest.raises(UserError, match=r"manifest\.json: not JSON"):
+    with pytest.raises(UserError, match=r"manifest\.json: damaged \(JSONDecodeError: "):
         task("data=records", data_dir=folder)
     with pytest.raises(UserError, match="suite data bert --from TEXT --to DIR"):
         task("data=records", data_dir=tmp_path)
@@ -342,18 +342,17 @@ def test_suite_data_prepares_checks_and_finds_changed_bytes(suite_command: Any, 
 
 
 def test_a_piece_that_the_vocabulary_lacks_is_found(made: Path, tmp_path: Path) -> None:
-    import hashlib
-
+    from suite.tasks._data.prepared import hash_file, read_manifest, write_manifest
     from suite.tasks.bert import check
 
     folder = copied(made, tmp_path / "records")
     assert check(str(folder)) == []
-    manifest = json.loads((folder / "manifest.json").read_text())
+    prepared = read_manifest(folder / "manifest.json", "")
     rows = np.load(folder / "valid-00000.npy")
     rows["label"][0, 0] = 300
     np.save(folder / "valid-00000.npy", rows)
-    manifest["splits"]["valid"][0]["sha256"] = hashlib.sha256((folder / "valid-00000.npy").read_bytes()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    prepared.content["splits"]["valid"][0]["sha256"] = hash_file(folder / "valid-00000.npy")
+    write_manifest(folder / "manifest.json", prepared.content, prepared.samples)
     assert [fault.split(": ")[1] for fault in check(str(folder))] == [
         "contains piece 300, but the vocabulary has 300 pieces"
     ]

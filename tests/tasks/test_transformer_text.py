@@ -103,7 +103,7 @@ def test_published_filters_are_applied_to_training_pairs_alone(tmp_path: Path) -
             with (text / f"{split}.{language}").open("a") as file:
                 file.writelines(f"{line}\n" for line in extra)
     preparation.prepare(text, tmp_path / "out", **(OPTIONS | {"longest": 80}))
-    dropped = manifest_of(tmp_path / "out")[1]["splits"]["train"]["dropped"]
+    dropped = manifest_of(tmp_path / "out").content["splits"]["train"]["dropped"]
     assert dropped == {"empty": 1, "long": 1, "ratio": 1}
     assert opened(tmp_path / "out").data.samples == {"train": 51, "valid": 16}
     empty = opened(tmp_path / "out").read("valid", np.array([12]))[0]
