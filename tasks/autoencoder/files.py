@@ -39,14 +39,15 @@ class Images:
 
 def _bytes(folder: Path, name: str) -> tuple[Path, bytes]:
     """Return the path and the uncompressed contents of a file, which may be compressed."""
-    plain, packed = folder / name, folder / f"{name}.gz"
-    path = plain if plain.exists() else packed
+    dotted = name.replace("-idx3", ".idx3")  # as some archives name them
+    paths = [folder / f"{spelled}{end}" for spelled in (name, dotted) for end in ("", ".gz")]
+    path = next((path for path in paths if path.exists()), paths[1])
     try:
-        return path, plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
+        return path, gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except FileNotFoundError as error:
-        raise UserError(f"{packed}: missing; put MNIST's four idx files into {folder}, plain or .gz") from error
+        raise UserError(f"{path}: missing; put MNIST's four idx files into {folder}, plain or .gz") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{packed}: damaged: {error}; download it again") from error
+        raise UserError(f"{path}: damaged: {error}; download it again") from error
 
 
 def read_idx(folder: Path, split: str) -> tuple[np.ndarray, str]:
@@ -73,7 +74,7 @@ def load_mnist(*, data_dir: str | None) -> Images:
     known = {split: md5 for split, (_, md5) in read.items()} == MNIST
     note = "" if known else "idx images that are not the canonical MNIST"
     identity = hashlib.sha256("".join(md5 for _, md5 in read.values()).encode()).hexdigest()
-    name = "MNIST" if known else Path(data_dir).name
+    name = "MNIST" if known else "idx-images"
     return Images(name, identity, {split: images for split, (images, _) in read.items()}, 1 / 255, note)
 
 
@@ -96,21 +97,21 @@ def _mat(folder: Path, name: str, *keys: str) -> tuple[list[np.ndarray], str]:
 
 
 def load_curves(*, data_dir: str | None) -> Images:
-    """Return the published CURVES: 20,000 and 10,000 images."""
+    """The published CURVES: 20,000 and 10,000 images. Without a published checksum, the data has the file's name."""
     if data_dir is None:
         raise UserError(f"{CURVES} is not here; set data_dir=DIRECTORY")
     (train, valid), identity = _mat(Path(data_dir), CURVES, "bdata", "bdatatest")
-    return Images("CURVES", identity, {"train": train, "valid": valid}, 1.0, "")
+    return Images(CURVES, identity, {"train": train, "valid": valid}, 1.0, "")
 
 
 def load_faces(*, data_dir: str | None) -> Images:
-    """Return the published FACES: 103,500 and 41,400 images."""
+    """The published FACES: 103,500 and 41,400 images. Without a published checksum, the data has the file's name."""
     if data_dir is None:
         raise UserError(f"{FACES} is not here; set data_dir=DIRECTORY")
     (images,), identity = _mat(Path(data_dir), FACES, "newfaces_single")
     images, (first, last) = images.T, FACES_SPLIT
     splits = {"train": images[:first], "valid": images[-last:]}
-    return Images("FACES", identity, splits, 1.0, "")
+    return Images(FACES, identity, splits, 1.0, "")
 
 
 def check(data_dir: str, *, data: str = "mnist", **_: Any) -> list[str]:
@@ -134,7 +135,7 @@ def census(data_dir: str, *, data: str = "mnist", **_: Any) -> dict[str, dict[st
 
 
 def _damaged_mnist(folder: Path) -> list[str]:
-    if not any(folder.glob("*-images-idx3-ubyte*")):
+    if not any(folder.glob("*-images?idx3-ubyte*")):
         raise UserError(f"{folder}: contains none of MNIST's idx files; put all four there, plain or .gz")
     faults = []
     for split, expected in MNIST.items():

@@ -1,6 +1,7 @@
 """Reads documents and sentences from text files, as a stream: WikiExtractor's output, WikiText, or plain text.
 
 - WikiExtractor (`<doc id=… title=…>` to `</doc>`): each block is a document; its first line, the title, is removed.
+- JSON lines (`WikiExtractor --json`): each line is an object, and its `text` a document, whose title is removed.
 - WikiText: begins with a heading ` = Title = `. Each such heading begins a document; lower headings are removed.
 - plain: blank lines separate documents.
 
@@ -10,6 +11,7 @@ A line is a paragraph of one or more sentences. `.gz` and `.bz2` files are decom
 import bz2
 import gzip
 import itertools
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -102,7 +104,7 @@ def read_documents(path: Path) -> Iterator[Document]:
     """Yield the documents of one file as lists of sentences; empty documents are left out.
 
     Raises:
-        Damaged: if the file cannot be read, or a block of WikiExtractor is not closed.
+        Damaged: if the file cannot be read, a block of WikiExtractor is not closed, or a line of JSON has no text.
     """
     stream = read_lines(path)
     head: list[str] = []
@@ -114,6 +116,8 @@ def read_documents(path: Path) -> Iterator[Document]:
     rest = itertools.chain(head, stream)
     if first.startswith("<doc "):
         paragraphs = _blocks(path, rest)
+    elif _is_json(first):
+        paragraphs = _objects(path, rest)
     elif HEADING.fullmatch(first):
         paragraphs = _headed(rest)
     else:
@@ -141,12 +145,34 @@ def _blocks(path: Path, stream: Iterable[str]) -> Iterator[Document]:
         elif line.startswith("</doc>"):
             if document is None:
                 raise Damaged(f"{path}, line {number}: </doc> without a <doc …>")
-            yield document[1:] if document and document[0].strip() == title else document
+            yield _without(title, document)
             document = None
         elif document is not None and line.strip():
             document.append(line)
     if document is not None:
         raise Damaged(f"{path}, line {opened}: this <doc …> is never closed; the file ends at line {number}")
+
+
+def _without(title: str, document: Document) -> Document:
+    return document[1:] if document and document[0].strip() == title else document
+
+
+def _is_json(line: str) -> bool:
+    """Return whether a line is a JSON object."""
+    try:
+        return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _objects(path: Path, stream: Iterable[str]) -> Iterator[Document]:
+    for number, line in enumerate(stream, start=1):
+        if not line.strip():
+            continue
+        entry = json.loads(line) if _is_json(line) else {}
+        if not isinstance(entry.get("text"), str):
+            raise Damaged(f"{path}, line {number}: not a JSON object with a text, unlike a file of JSON lines")
+        yield _without(entry.get("title", ""), [part for part in entry["text"].split("\n") if part.strip()])
 
 
 def _attribute(line: str, name: str) -> str:

@@ -21,6 +21,16 @@ BATCHES = {"train": [f"data_batch_{number}" for number in range(1, 6)], "valid":
 FOLDERS = {".bin": "cifar-10-batches-bin", "": "cifar-10-batches-py"}
 # of the 50,000 training images in 0…1, red, green and blue
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+# md5 of the Python batches, as torchvision compares them; none is published for the binary batches
+MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+UNKNOWN = "images in CIFAR-10's format; only the Python batches of CIFAR-10 have published checksums"
 PAD = 4  # pixels of black around a training image before it is cut (He et al. 2016, §4.2)
 ALLOWED = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")}
 ALLOWED |= {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
@@ -36,10 +46,24 @@ class _Arrays(pickle.Unpickler):
 
 
 def _python(content: bytes) -> np.ndarray:
-    """Records (n, RECORD) of a Python batch."""
+    """Records (n, RECORD) of a Python batch.
+
+    Raises:
+        ValueError: if pixels or labels are not whole numbers of one byte, or the shape is another.
+    """
     batch = _Arrays(io.BytesIO(content), encoding="latin1").load()
-    data, labels = np.asarray(batch["data"], np.uint8), np.asarray(batch["labels"], np.uint8)
-    return np.concatenate([labels[:, None], data.reshape(len(labels), RECORD - 1)], 1)
+    data, labels = (_whole(name, np.asarray(batch[name])) for name in ("data", "labels"))
+    if labels.ndim != 1 or data.shape != (len(labels), RECORD - 1):
+        shapes = f"data of shape {data.shape} and labels of shape {labels.shape}"
+        raise ValueError(f"{shapes} instead of (n, {RECORD - 1}) and (n,)")
+    return np.concatenate([labels[:, None], data], 1)
+
+
+def _whole(name: str, values: np.ndarray) -> np.ndarray:
+    """Return values as bytes, which they must equal."""
+    if values.dtype.kind not in "iu" or (values.size and not 0 <= values.min() <= values.max() <= 255):
+        raise ValueError(f"{name} must be whole numbers in 0 to 255, but their type is {values.dtype}")
+    return values.astype(np.uint8)
 
 
 def _records(path: Path) -> np.ndarray:
@@ -59,10 +83,17 @@ def _records(path: Path) -> np.ndarray:
         try:
             records = _python(content)
         except Exception as error:  # a damaged pickle raises anything
-            raise UserError(f"{path}: not a readable batch of CIFAR-10: {error}; download it again") from error
+            cause = " ".join(str(error).split())
+            raise UserError(f"{path}: not a readable batch of CIFAR-10: {cause}; download it again") from error
     if (wrong := np.flatnonzero(records[:, 0] >= CLASSES)).size:
         raise UserError(f"{path}, record {wrong[0] + 1}: label {records[wrong[0], 0]} is not in 0 to 9")
     return records
+
+
+def _is_published(path: Path) -> bool:
+    """Return whether a file is one of CIFAR-10's Python batches, by its checksum."""
+    with path.open("rb") as file:
+        return path.name in MD5 and hashlib.file_digest(file, "md5").hexdigest() == MD5[path.name]
 
 
 def find_files(data_dir: str | Path | None) -> dict[str, list[Path]]:
@@ -105,13 +136,14 @@ class Cifar:
         Raises:
             UserError: if a file is missing or damaged.
         """
-        read = {
-            split: np.concatenate([_records(path) for path in paths]) for split, paths in find_files(data_dir).items()
-        }
+        files = find_files(data_dir)
+        read = {split: np.concatenate([_records(path) for path in paths]) for split, paths in files.items()}
         digest = hashlib.sha256(b"".join(records.tobytes() for records in read.values())).hexdigest()
         samples = {split: len(records) for split, records in read.items()}
         self._records, self._augmented = read, augmented
-        self.data = data or Data("real", "CIFAR-10", digest, samples, unit="images")
+        published = all(_is_published(path) for paths in files.values() for path in paths)
+        name, note = ("CIFAR-10", "") if published else ("cifar10-batches", UNKNOWN)
+        self.data = data or Data("real", name, digest, samples, unit="images", note=note)
 
     def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Images and labels of some rows; see `Images`."""

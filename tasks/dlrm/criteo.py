@@ -58,12 +58,17 @@ def find_parts(folder: Path) -> list[Part]:
     test rows and are left out.
 
     Raises:
-        UserError: if the directory contains none of these.
+        UserError: if the directory contains none of these, one of them twice, or not every day up to the last.
     """
     named = {path: RAW.fullmatch(path.name) for path in sorted(folder.iterdir()) if path.is_file()}
-    files = {match[1]: path for path, match in named.items() if match}
+    files: dict[str, Path] = {}
+    for path, match in named.items():
+        if match and files.setdefault(match[1], path) != path:
+            raise UserError(f"{folder}: contains both {files[match[1]].name} and {path.name}; leave one of them")
     days = sorted((name for name in files if name.startswith("day_")), key=lambda name: int(name[4:]))
     held_out = next((files[name] for name in ("valid", "test") if name in files), None)
+    if absent := [f"day_{number}" for number, day in enumerate(days) if day != f"day_{number}"]:
+        raise UserError(f"{folder}: {absent[0]} is missing before {days[-1]}; add it, or leave out the later days")
     if days:
         lines = sum(1 for _ in _lines(files[days[-1]]))
         return [Part(files[day], "train") for day in days[:-1]] + [

@@ -97,6 +97,20 @@ def test_idx_files(pack: bool, tmp_path: Path) -> None:
     assert len(files.check(str(tmp_path))) == 2 and files.census(str(tmp_path))["valid"] == {"images": 3}
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("pack", [False, True])
+def test_idx_files_with_a_dot_in_their_names(pack: bool, tmp_path: Path) -> None:
+    """As in some archives; the folder's name does not make them MNIST."""
+    (tmp_path / "MNIST").mkdir()
+    write_idx(tmp_path / "MNIST", pack=pack, train=7, valid=3)
+    expected = files.load_mnist(data_dir=str(tmp_path / "MNIST"))
+    for path in list((tmp_path / "MNIST").iterdir()):
+        path.rename(path.with_name(path.name.replace("-idx3", ".idx3")))
+    found = files.load_mnist(data_dir=str(tmp_path / "MNIST"))
+    assert found.data == expected.data and found.data.name == "idx-images"
+    assert len(files.check(str(tmp_path / "MNIST"))) == 2
+
+
 def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
     write_idx(tmp_path, train=7, valid=3)
     path = tmp_path / "train-images-idx3-ubyte.gz"

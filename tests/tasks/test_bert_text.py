@@ -150,6 +150,27 @@ def test_a_directory_without_text_says_what_was_expected(tmp_path: Path) -> None
         text.find_files(tmp_path)
 
 
+@pytest.mark.quick
+def test_json_lines_are_documents_without_their_titles(tmp_path: Path) -> None:
+    """As `WikiExtractor --json` writes them; the words of JSON itself are no text."""
+    path = tmp_path / "wiki_00"
+    entries = [
+        {"id": "1", "url": "u", "title": "One", "text": "One\n\nA first. And more.\nSecond paragraph."},
+        {"id": "2", "title": "Two", "text": "No title in this text."},
+    ]
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert list(text.read_documents(path)) == [
+        ["A first.", "And more.", "Second paragraph."],
+        ["No title in this text."],
+    ]
+    for bad in ('{"id": "3"}', '{"text": 3}', "[1]", '{"text": "cut'):
+        path.write_text(json.dumps(entries[0]) + f"\n{bad}\n")
+        with pytest.raises(text.Damaged, match=r"wiki_00, line 2: not a JSON object with a text"):
+            list(text.read_documents(path))
+    path.write_text("{a brace} begins this text.\n")
+    assert list(text.read_documents(path)) == [["{a brace} begins this text."]]
+
+
 # -------------------------------------------------------------------------------------------------- WordPiece
 def test_wordpiece_takes_the_longest_piece_first_and_comes_back() -> None:
     pieces = wordpiece.WordPiece([*wordpiece.SPECIAL, "un", "##aff", "##able", "##a", "affable", "u", "."])

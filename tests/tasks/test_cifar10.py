@@ -1,5 +1,6 @@
 """CIFAR-10: published size, both formats, and what may be wrong with their files."""
 
+import hashlib
 import pickle
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,45 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         binary.Cifar(tmp_path / "nowhere")
     with pytest.raises(UserError, match="may not be redistributed"):
         binary.make(data_dir=None)
+
+
+@pytest.mark.quick
+def test_only_the_published_batches_are_called_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any others are named for what they are, whatever the folder's name."""
+    folder = tmp_path / "CIFAR-10"
+    folder.mkdir()
+    write(folder, python=True)
+    found = binary.Cifar(folder).data
+    assert found.name == "cifar10-batches" and "checksums" in found.note
+    digests = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in binary.MD5}
+    monkeypatch.setattr(binary, "MD5", digests)
+    known = binary.Cifar(folder).data
+    assert known.name == "CIFAR-10" and known.identity == found.identity and known.note == ""
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "data, labels, said",
+    [
+        (
+            np.full((5, 3072), 0.5, np.float32),
+            [1] * 5,
+            "data must be whole numbers in 0 to 255, but their type is float32",
+        ),
+        (np.full((5, 3072), 300), [1] * 5, "data must be whole numbers in 0 to 255"),
+        (np.zeros((5, 3072), np.uint8), [256] * 5, "labels must be whole numbers in 0 to 255"),
+        (np.zeros((5, 3072), np.uint8), [0.5] * 5, "labels must be whole numbers"),
+        (np.zeros((5, 32, 32, 3), np.uint8), [1] * 5, r"data of shape \(5, 32, 32, 3\)"),
+        (np.zeros((5, 3072), np.uint8), [1] * 4, r"data of shape \(5, 3072\) and labels of shape \(4,\)"),
+    ],
+)
+def test_pixels_and_labels_that_are_no_bytes_are_refused(
+    data: np.ndarray, labels: list[float], said: str, tmp_path: Path
+) -> None:
+    write(tmp_path, python=True)
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps({"data": data, "labels": labels}, protocol=2))
+    with pytest.raises(UserError, match=rf"data_batch_2: not a readable batch of CIFAR-10: {said}"):
+        binary.Cifar(tmp_path)
 
 
 class Runs:

@@ -151,12 +151,20 @@ def test_one_file_is_cut_as_seven_days_and_days_keep_their_last(tmp_path: Path) 
     assert np.expm1(records.read("valid", np.arange(10))["dense"][:, 0]).round().tolist() == list(range(130, 140))
     days = tmp_path / "days"
     days.mkdir()
-    for day in (0, 1, 10):
+    for day in range(11):
         (days / f"day_{day}").write_text("".join(row(integer=str(100 * day + n)) + "\n" for n in range(4)))
     criteo.prepare(days, tmp_path / "made2")
     records = criteo.Records(tmp_path / "made2")
     assert np.expm1(records.read("valid", np.arange(2))["dense"][:, 0]).round().tolist() == [1002, 1003]
-    assert records.data.samples["train"] == 8
+    assert records.data.samples["train"] == 40
+    (days / "day_3.gz").touch()
+    with pytest.raises(UserError, match=r"contains both day_3 and day_3\.gz; leave one"):
+        criteo.prepare(days, tmp_path / "made3")
+    (days / "day_3.gz").unlink()
+    for day in (3, 0):
+        (days / f"day_{day}").unlink()
+        with pytest.raises(UserError, match=f"day_{day} is missing before day_10; add it"):
+            criteo.prepare(days, tmp_path / "made3")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_each_source_is_checked_by_its_own_files(suite: Call, tmp_path: Path) ->
     idx(tmp_path / "both", train=3, valid=2)
     savemat(tmp_path / "both" / files.CURVES, {"bdata": np.zeros((5, 784)), "bdatatest": np.zeros((4, 784))})
     code, text = suite("data", "autoencoder", "--from", "both", "--check")
-    assert code == 1 and "md5" in text and "curves_mat: real, CURVES, 5 train, 4 valid" in text
+    assert code == 1 and "md5" in text and f"curves_mat: real, {files.CURVES}, 5 train, 4 valid" in text
     assert "read 9 images; 0 damaged files" in text and "faces_mat" not in text
     code, text = suite("data", "autoencoder", "task.data=curves_mat", "--from", "both", "--check")
     assert code == 0 and "mnist" not in text and text.count("task.data=") == 1
