@@ -1,11 +1,17 @@
-"""Writing files. Readers see a complete file or none; an error names the file, the cause and a remedy."""
+"""Writing and reading files. Readers see a complete file or none; an error names the file, the cause and a remedy.
+
+Files that are read may come from anywhere: they are regular, of limited size, and not nested deeply.
+"""
 
 import errno
+import json
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from suite.contract import UserError
 
@@ -29,11 +35,18 @@ PASSING = (
     errno.EIO,
     errno.ESTALE,
 )  # errors of the machine: a run that meets one writes no result
+MOST_BYTES = 64 * 2**20  # of a file that is read at once; a curve of 10,000 evaluations has about 2 MB
+MOST_DEPTH = 64  # of lists and groups in JSON; results have at most 7 levels
+REMEDY = "restore it, or move it away"  # for a damaged file
 SYSTEM = re.compile(r"\(os error (\d+)\)")  # errno, as libraries written in Rust print it
 
 
 class WriteError(UserError):
     """A file could not be written. The files that were complete before are untouched."""
+
+
+class ReadError(UserError, ValueError):
+    """A file could not be read, or does not contain what it should."""
 
 
 def explain_error(error: BaseException) -> str:
@@ -120,3 +133,79 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def report_damage(path: Path, remedy: str = REMEDY) -> Generator[None]:
+    """Turn errors of the code inside, which reads `path` and uses what it contains, into `ReadError`.
+
+    Args:
+        path: the file that the error names.
+        remedy: what to do about it.
+
+    Raises:
+        ReadError: for every exception that unexpected content causes.
+    """
+    try:
+        yield
+    except ReadError:
+        raise
+    except FileNotFoundError as error:
+        raise ReadError(f"{path}: no such file") from error
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ReadError(f"{path}: damaged ({cause[:200]}); {remedy}") from error
+
+
+def read_text(path: Path, most: int | None = MOST_BYTES, remedy: str = REMEDY) -> str:
+    """Read a text file.
+
+    Args:
+        path: the file.
+        most: the largest accepted size in bytes; None for any.
+        remedy: what to do about a damaged file.
+
+    Raises:
+        ReadError: if it is no regular file, cannot be read, is too large, or is not UTF-8.
+    """
+    with report_damage(path, remedy):
+        status = path.stat()  # opening a pipe would wait for a writer
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        if most is not None and status.st_size > most:
+            raise ValueError(f"it is larger than {most:,} bytes")
+        return path.read_bytes().decode()
+
+
+def read_json(path: Path, remedy: str = REMEDY) -> Any:
+    """Read a JSON file; see `read_text`.
+
+    Raises:
+        ReadError: also if it is not JSON, or nested deeper than `MOST_DEPTH`.
+    """
+    text = read_text(path, remedy=remedy)
+    with report_damage(path, remedy):
+        value = json.loads(text)
+        level = [value]
+        for _ in range(MOST_DEPTH):
+            nodes = [node for node in level if isinstance(node, dict | list)]
+            level = [inner for node in nodes for inner in (node.values() if isinstance(node, dict) else node)]
+        if level:
+            raise ValueError(f"it is nested more than {MOST_DEPTH} levels deep")
+        return value
+
+
+def read_yaml(path: Path, remedy: str = REMEDY) -> Any:
+    """Read a YAML file; see `read_text`.
+
+    Raises:
+        ReadError: also if it is not YAML, or nested too deeply.
+    """
+    import yaml
+
+    text = read_text(path, remedy=remedy)
+    with report_damage(path, remedy):
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from error

@@ -12,7 +12,7 @@ from tiny_runs import Call
 from suite import load
 from suite.contract import UserError
 from suite.settings import configure, recipes
-from suite.training.schedule import compute_factor
+from suite.settings.rates import compute_factor
 
 SCALES = ("gpu", "paper")
 TASKS = sorted(load.find_members("tasks"))

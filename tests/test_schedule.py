@@ -7,8 +7,8 @@ import pytest
 
 from suite.contract import UserError
 from suite.nodes import OptimizerSettings
+from suite.settings.rates import Scheduled, compute_factor, schedule_values
 from suite.settings.schedule import ScheduleSettings
-from suite.training.schedule import Scheduled, compute_factor, schedule_values
 
 pytestmark = pytest.mark.quick
 

@@ -12,9 +12,8 @@ from suite import load
 from suite.contract import UserError
 from suite.launch.execution import make_task, prepare_backend
 from suite.load import search_working_directory
-from suite.settings import configure
+from suite.settings import configure, rates
 from suite.settings.overrides import split_directory
-from suite.training import schedule
 
 STEPS = 12  # the longest interval of the default settings is 10
 ALWAYS = ("track=none", "threads=1", f"max_steps={STEPS}", f"eval_every={STEPS}")
@@ -53,7 +52,7 @@ def count_run(overrides: Sequence[str]) -> dict[str, Any]:
     prepare_backend(run)
     task = make_task(run)
     engine = load.load_half("suite.engine", backend).Engine(task, run)
-    hyper = schedule.Scheduled(STEPS, run.schedule, run.optimizer, 1.0)
+    hyper = rates.Scheduled(STEPS, run.schedule, run.optimizer, 1.0)
     losses: list[float] = []
 
     def batch(index: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from suite import published
 from suite.contract import Data, Target
+from suite.entries.check_log import list_log_contradictions
 from suite.entries.command import list_contradicting_words
 from suite.record import environment, record
 from suite.record.record import is_baseline
@@ -28,6 +29,23 @@ def schema_faults(result: Any) -> Iterator[str]:
             yield f"{place}: {error.message}"
     for place, names in missing.items():
         yield f"{'' if place == 'the result' else f'{place}: '}lacks {', '.join(names)}"
+
+
+def list_faults(result: Mapping[str, Any], events: list[dict[str, Any]] | None) -> Iterator[str]:
+    """One line for each difference from the recomputed result, and for each contradiction in the result or its log.
+
+    Args:
+        result: contents of a result.json.
+        events: its event log; None if it is not there.
+
+    Raises:
+        UserError: the configuration is not that of a run; LogError: the log is not that of one run.
+        LookupError, TypeError: the log is not of a complete run.
+    """
+    yield from list_differences(result, recompute_result(result, events))
+    if events is not None:
+        yield from list_log_contradictions(record.load_run(result), events)
+    yield from list_contradictions(result)
 
 
 def recompute_result(result: Mapping[str, Any], events: list[dict[str, Any]] | None) -> dict[str, Any]:
@@ -60,6 +78,9 @@ def recompute_result(result: Mapping[str, Any], events: list[dict[str, Any]] | N
     recomputed |= {"schema": result["schema"], "hash": record.hash_of(result)}
     recomputed["tuning"] = config.get("tuning", recomputed["tuning"])
     recomputed["spec"]["config"] = config
+    if events is None or "log" not in result:  # older results lack the checksum of the log
+        recomputed.pop("log")
+        recomputed |= {"log": result["log"]} if "log" in result else {}
     if events is None:
         from_log = ("steps", "samples", "step_seconds", "compile_seconds", "flops")
         recomputed |= {name: result[name] for name in from_log if name in result}

@@ -15,7 +15,7 @@ from suite.entries import strict
 from suite.entries.command import list_missing_words
 from suite.entries.condition import Result
 from suite.entries.finding import Entry
-from suite.entries.recompute import list_contradictions, list_differences, recompute_result, schema_faults
+from suite.entries.recompute import list_faults, schema_faults
 from suite.entries.strict import LISTED, NotJson, Unreadable, escape_text
 from suite.record import record
 from suite.record.record import is_baseline
@@ -155,8 +155,7 @@ def _number_faults(entry: Entry) -> Iterator[str]:
     """Differences from what `suite verify` computes again, and words that cannot be part of a file's name."""
     try:
         faults = [
-            *list_differences(entry.result, recompute_result(entry.result, entry.events)),
-            *list_contradictions(entry.result),
+            *list_faults(entry.result, entry.events),
             *(list_missing_words(entry.result) if entry.result["schema"] == record.SCHEMA else ()),
         ]
         name_of(entry.result)

@@ -14,8 +14,9 @@ from suite import engine, load
 from suite.comm import setup
 from suite.comm.settings import CommSettings
 from suite.contract import Sparse, Task, UserError
+from suite.settings import rates
 from suite.settings.run import AnyRun, BaselineRun, Run
-from suite.training import adaptation, schedule, weights
+from suite.training import adaptation, weights
 
 
 def check_run(run: AnyRun, task: Task) -> None:
@@ -83,7 +84,7 @@ def _modules(run: Run) -> Iterator[str]:
 def _schedule(run: Run, task: Task) -> None:
     """Compute the hyper-parameters of the first and the last step, which checks the schedule."""
     rate = task.rate if isinstance(task, Sparse) else 1.0
-    hyper = schedule.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
+    hyper = rates.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
     for step in (0, -1):
         hyper[step]
 

@@ -48,10 +48,27 @@ def format_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(drop_infinities(value), indent=indent, allow_nan=False)
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """Read the events of a log; a last line that a crash has cut off is ignored."""
-    lines = path.read_text().split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+def read_events(path: Path, remedy: str = disk.REMEDY) -> list[dict[str, Any]]:
+    """Read the events of a log; a last line that a crash has cut off is ignored.
+
+    Raises:
+        ReadError: a line is no event.
+    """
+    lines = disk.read_text(path, None, remedy).split("\n")[:-1]
+    with disk.report_damage(path, remedy):
+        events = [json.loads(line) for line in lines]
+        for number, event in enumerate(events, start=1):
+            if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+                raise ValueError(f"line {number} is no event")
+        return events
+
+
+def hash_events(events: Iterable[Mapping[str, Any]]) -> str:
+    """Return a checksum (sha256) of a log's events."""
+    digest = hashlib.sha256()
+    for event in events:
+        digest.update(f"{format_json(event)}\n".encode())
+    return digest.hexdigest()
 
 
 def find_crossings(curve: list[dict[str, Any]], targets: Iterable[Target]) -> list[dict[str, Any]]:
@@ -270,6 +287,7 @@ def compute_result(
         "precision": run.precision if trained else None,
         "deterministic": run.deterministic if trained else None,
         **fold_events(events, targets),
+        "log": hash_events(events),
         "published": sorted(published),
     }
 

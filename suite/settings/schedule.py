@@ -1,4 +1,4 @@
-"""The settings of the learning rate's schedule; `suite/training/schedule.py` computes it."""
+"""The settings of the learning rate's schedule; `suite/settings/rates.py` computes it."""
 
 from typing import Literal
 

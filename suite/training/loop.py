@@ -20,8 +20,8 @@ from suite.contract import (
     Target,
     Task,
 )
+from suite.settings import rates
 from suite.settings.run import Run
-from suite.training import schedule
 from suite.training.absence import Absences
 from suite.training.adaptation import Adaptation
 from suite.training.clock import Clock
@@ -101,7 +101,7 @@ class _Loop:
             engine.synchronize, background=self.loader, wait_until_idle=wait_until_idle, absences=absences
         )
         rate = task.rate if isinstance(task, Sparse) else 1.0
-        self.hyper = schedule.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
+        self.hyper = rates.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
         self.met = state["met"]  # evaluations in a row that met every target
         last_target = task.targets[-1] if task.targets else None
         self.keeper = Keeper(run.save if keep else "none", last_target, state["best"])

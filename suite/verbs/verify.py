@@ -1,25 +1,27 @@
 """`suite verify`: recompute a result from its configuration and log, and repeat its first steps."""
 
 import argparse
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from suite import disk
 from suite.contract import UserError
-from suite.entries.recompute import list_contradictions, list_differences, recompute_result, schema_faults
+from suite.entries.recompute import list_contradictions, list_faults, schema_faults
 from suite.launch.replay import list_modules, repeat_run
 from suite.load import declares_settings
 from suite.record import record
 from suite.settings.run import AnyRun, read_run
+from suite.training import weights
 
 LISTED = 20  # differences that are printed
 HELP = """Check a result.json in three parts. schema: its format. numbers: its hash, targets, quantiles and everything
-else that can be recomputed from its configuration and curve, and from the events.jsonl beside it. rerun: repeat its
-first steps and compare the losses. They must be equal bit for bit if source, packages, processor, device and threads
-are the same; otherwise a tolerance applies, which grows tenfold with each step. Modules from outside the suite are
-imported only with --trust. Exit codes: 0 everything agrees, 1 something differs (it is named), 2 bad usage, or the
-steps cannot be repeated here."""
+else that can be recomputed from its configuration and curve, and from the events.jsonl beside it; the log against the
+configuration; the result against the other files of its run directory. rerun: repeat its first steps and compare the
+losses. They must be equal bit for bit if source, packages, processor, device and threads are the same; otherwise a
+tolerance applies, which grows tenfold with each step. Modules from outside the suite are imported only with --trust.
+Exit codes: 0 everything agrees, 1 something differs (it is named), 2 bad usage, or the steps cannot be repeated here.
+"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,10 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     if declaring := [name for name in foreign if declares_settings(name)]:
         raise _distrusted(chosen.result, declaring, "which settings its hash covers is declared there")
     log = chosen.result.parent / "events.jsonl"
-    events = _events(log) if log.exists() else None
+    advice = "to check the result without its log, move the log away"
+    events = record.read_events(log, advice) if log.exists() else None
     try:
-        faults = [*list_differences(result, recompute_result(result, events)), *list_contradictions(result)]
-    except (KeyError, IndexError, TypeError) as error:
+        faults = [*list_faults(result, events), *_list_other_differences(result, chosen.result.parent)]
+    except (LookupError, TypeError, AttributeError) as error:
         faults = [f"{log}: not the log of a complete run ({type(error).__name__}: {error})"]
     except record.LogError as error:
         faults = [f"{log if events is not None else chosen.result}: {error}", *list_contradictions(result)]
@@ -84,22 +87,23 @@ def _read(path: Path) -> Any:
     Raises:
         UserError: if the file is not JSON, or not a result of this schema version.
     """
-    try:
-        result = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read as JSON: {error}"
-        raise UserError(f"{path}: {reason}") from error
+    result = disk.read_json(path)
     version = result.get("schema") if isinstance(result, dict) else None
     if version not in record.SCHEMAS:
         raise UserError(f"{path}: not a result of schema {record.SCHEMA} (its schema is {version})")
     return result
 
 
-def _events(log: Path) -> list[dict[str, Any]]:
-    try:
-        return record.read_events(log)
-    except ValueError as error:
-        raise UserError(f"{log}: damaged: {error}; to check the result without its log, move the log away") from error
+def _list_other_differences(result: dict[str, Any], folder: Path) -> Iterator[str]:
+    """One line for each difference from the other files of a run directory: header, configuration and weights."""
+    if (path := folder / "header.json").exists():
+        header = disk.read_json(path)
+        yield from (f"{name}: not as in {path.name}" for name in header if result.get(name) != header[name])
+    if (path := folder / "config.yaml").exists() and disk.read_yaml(path) != result["spec"]["config"]:
+        yield f"spec.config: not as in {path.name}"
+    saved = result.get("weights")
+    if saved and (path := folder / weights.NAME).exists() and weights.hash_weights(path) != saved["sha256"]:
+        yield f"weights.sha256: not that of {path.name}"
 
 
 def _report(part: str, faults: Sequence[str], agreed: str) -> int:

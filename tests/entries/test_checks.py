@@ -82,22 +82,6 @@ def test_a_result_that_contradicts_itself_is_found(
     assert [finding.severity for finding in matching] == [severity], found(check, entry(2, change))
 
 
-def stepped(number: int, clock: float, seconds: float) -> dict[str, Any]:
-    return {"event": "step", "step": number, "samples": 64 * number, "train_seconds": clock, "step_seconds": seconds}
-
-
-@pytest.mark.parametrize(
-    "events, says",
-    [
-        ([stepped(1, 1.0, 1.0), stepped(2, 2.0, 5.0)], "first 2 steps took 6.00 s together, but the clock shows 2.00"),
-        ([stepped(1, 5.0, 1.0), {"event": "evaluated", "step": 1, "train_seconds": 1.0}], "evaluated 1 at 1.00"),
-    ],
-)
-def test_a_log_whose_clock_contradicts_its_steps_is_found(events: list[dict[str, Any]], says: str) -> None:
-    assert [says in finding.sentence for finding in found("clock", entry(2, events=events))] == [True]
-    assert not found("clock", entry(2, events=[stepped(1, 1.0, 1.0), stepped(2, 2.5, 1.0)]))
-
-
 def test_missing_seeds_are_found_even_if_the_cadence_differs() -> None:
     assert not found("seeds", entry(0), entry(1), entry(2))
     (finding,) = found("seeds", entry(0), entry(2))

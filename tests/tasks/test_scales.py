@@ -12,8 +12,7 @@ import scales
 from suite import load
 from suite.contract import UserError
 from suite.launch import execution
-from suite.settings import configure, recipes
-from suite.training import schedule
+from suite.settings import configure, rates, recipes
 
 TASKS = sorted(scales.SHRUNK)
 BEYOND = 2.0  # standard errors of the difference between two means of EACH losses
@@ -44,7 +43,7 @@ def losses(config: dict[str, Any], steps: int) -> list[float]:
     """The training loss of each of the first updates, at the scheduled rates."""
     task = execution.make_task(config)
     engine = engines.engine(config, task)
-    hyper = schedule.Scheduled(config.max_steps, config.schedule, config.optimizer)
+    hyper = rates.Scheduled(config.max_steps, config.schedule, config.optimizer)
     engine.warm(task.batch("train", 0, 0), range(steps), hyper[0])
     if engine.plan.warm_start:
         engine.prepare(task.batch("train", 0, index) for index in range(engine.plan.warm_start))
