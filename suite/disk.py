@@ -4,6 +4,7 @@ Files that are read may come from anywhere: they are regular, of limited size, a
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -150,9 +151,7 @@ def report_damage(path: Path, remedy: str = REMEDY) -> Generator[None]:
         yield
     except ReadError:
         raise
-    except FileNotFoundError as error:
-        raise ReadError(f"{path}: no such file") from error
-    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise ReadError(f"{path}: damaged ({cause[:200]}); {remedy}") from error
 
@@ -168,13 +167,24 @@ def read_text(path: Path, most: int | None = MOST_BYTES, remedy: str = REMEDY) -
     Raises:
         ReadError: if it is no regular file, cannot be read, is too large, or is not UTF-8.
     """
-    with report_damage(path, remedy):
+    try:
         status = path.stat()  # opening a pipe would wait for a writer
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is not a regular file")
+            raise ReadError(f"{path}: not a regular file")
         if most is not None and status.st_size > most:
-            raise ValueError(f"it is larger than {most:,} bytes")
-        return path.read_bytes().decode()
+            raise ReadError(f"{path}: larger than {most:,} bytes")
+        content = path.read_bytes()
+    except OSError as error:
+        cause = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise ReadError(f"{path}: {cause}") from error
+    with report_damage(path, remedy):
+        return content.decode()
+
+
+def hash_file(path: Path) -> str:
+    """Return the sha256 of a file, reading it in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path, remedy: str = REMEDY) -> Any:

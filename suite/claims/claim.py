@@ -169,7 +169,7 @@ def parse_claims(text: str, name: str) -> Paper:
 
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UserError(f"{name}: {not_yaml(error)}") from error
     return _paper(content, text, name)
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import shlex
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -15,12 +16,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from suite import disk
 from suite.claims import study
 from suite.claims.claim import Check, Claim
 from suite.claims.measure import Bounds, Result, compute_quantity
 from suite.contract import UserError
 from suite.declared import Effect
 from suite.entries.condition import CADENCE, TUNING_SEEDS
+from suite.entries.intake import Accepted
 from suite.load import is_node, read_preset
 from suite.record import environment, record
 from suite.settings.configure import resolve
@@ -31,6 +34,8 @@ UNTIMED = "threads="  # threads=auto and threads=2 may be the same number
 CHOICES = ("task", "optimizer", "backend", "comm", "scale", "world")  # keys of a result's `spec`
 DEFAULT = "backend=torch"  # what a run without this word has, too
 USUAL = {"comm": "float32", "world": "1", "scale": "laptop"}  # without an experiment
+CHECKSUM = "crc32"  # of a study's value
+AGAIN = "delete it and run suite reproduce CLAIM, which measures it again"  # about a damaged value
 WORD = re.compile(r"[a-z]\w*")
 
 
@@ -102,10 +107,11 @@ def _label(path: Path, folder: Path) -> str:
 def _read(path: Path) -> Result | None:
     """Return the content of a file if it is a result, else None."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = disk.read_json(path)
+        Accepted.model_validate(content)
+    except ValueError:
         return None
-    return content if is_node(content) and {"spec", "curve", "targets", "outcome"} <= set(content) else None
+    return content
 
 
 def parse_overrides(overrides: str) -> dict[str, str]:
@@ -258,11 +264,19 @@ def _of_study(claim: Claim, check: Check, folders: Sequence[Path]) -> Iterator[E
     by_seed: dict[int, Evidence] = {}
     for folder in folders:
         for path in sorted((folder / "studies" / claim.id).glob(f"{check.name}-s*.json")):
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["made_by"] == identify_study(check):
-                value = float("nan") if content["value"] is None else content["value"]
-                by_seed[content["seed"]] = Evidence(content["seed"], Bounds(value, value), (_label(path, folder),))
+            content = disk.read_json(path, AGAIN)
+            with disk.report_damage(path, AGAIN):
+                if content.pop(CHECKSUM, None) not in (None, hash_value(content)):
+                    raise ValueError("its checksum differs")
+                if content["made_by"] == identify_study(check):
+                    value = float("nan" if content["value"] is None else content["value"])
+                    by_seed[content["seed"]] = Evidence(content["seed"], Bounds(value, value), (_label(path, folder),))
     yield from (by_seed[seed] for seed in sorted(by_seed))
+
+
+def hash_value(content: Mapping[str, Any]) -> str:
+    """Return the checksum (crc32) of a study's value, which newer files contain."""
+    return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
 def identify_study(check: Check) -> dict[str, Any]:

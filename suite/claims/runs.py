@@ -19,9 +19,11 @@ from pathlib import Path
 from suite import disk
 from suite.claims.claim import Check, Claim
 from suite.claims.evidence import (
+    CHECKSUM,
     Results,
     collect_evidence,
     find_committed,
+    hash_value,
     identify_study,
     list_missing_seeds,
     locate_value,
@@ -31,7 +33,7 @@ from suite.claims.standings import list_standings
 from suite.claims.verdict import divide_error, judge_check
 from suite.contract import UserError
 from suite.entries.submission import name_of
-from suite.record.record import format_json
+from suite.record.record import drop_infinities, format_json
 
 LOG = Path("runs") / "reproduce.log"
 DECIDED = ("holds", "fails")
@@ -174,7 +176,7 @@ def _keep_run(path: Path) -> None:
 
     A committed result is never replaced; a repeated run gets a separate file.
     """
-    result = json.loads(path.read_text(encoding="utf-8"))
+    result = disk.read_json(path)
     target = find_committed() / "runs" / name_of(result)
     if target.exists():
         target = target.with_name(f"{target.stem}-x{result['execution_id'][:8]}.json")
@@ -197,7 +199,8 @@ def _run_study(claim: Claim, check: Check, seed: int, folder: Path) -> bool:
         return False
     value = json.loads(answer.read_text(encoding="utf-8").splitlines()[-1])["value"]
     answer.unlink()
-    disk.replace_file(target, format_json({"seed": seed, "value": value, "made_by": origin}, indent=1) + "\n")
+    content = drop_infinities({"seed": seed, "value": value, "made_by": origin})
+    disk.replace_file(target, format_json({**content, CHECKSUM: hash_value(content)}, indent=1) + "\n")
     return True
 
 

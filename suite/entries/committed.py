@@ -1,13 +1,12 @@
 """Counts the committed results of each preset and member; `suite list` shows which ones were never run."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from suite import load
+from suite import disk, load
 
 SPEC = {
     "tasks": "task",
@@ -35,7 +34,7 @@ def count_results() -> Counts | None:
 def _results(folder: Path) -> Iterator[dict[str, Any]]:
     """Every result below a folder; other JSON files are skipped."""
     for path in folder.rglob("*.json"):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = disk.read_json(path)
         if isinstance(content, dict) and "spec" in content and "command" in content:
             yield content
 

@@ -5,13 +5,14 @@ range (`Accepted`). suite/schema/result.json is stricter: it describes the files
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suite.contract import UserError
+from suite.entries import strict
 from suite.entries.condition import Result, format_condition
 from suite.record import record
 from suite.record.record import SCHEMAS
@@ -168,10 +169,17 @@ def read_results(files: Iterable[Path]) -> tuple[list[Result], list[str]]:
     results, left_out = [], []
     for file in files:
         try:
-            results.append(parse_result(file.read_text(encoding="utf-8")))
+            results.append(parse_result(strict.read_bytes(file).decode("utf-8")))
         except (OSError, ValueError, RecursionError) as error:
             left_out.append(f"{file.as_posix()}: not a result: {_reason(error)}")
     return results, left_out
+
+
+def find_results(folder: Path) -> Iterator[tuple[Path, Result]]:
+    """Yield the results of the run directories in a folder such as `runs`; other and damaged files are left out."""
+    for path in sorted(folder.glob("*/*/result.json")):
+        results, _ = read_results([path])
+        yield from ((path, result) for result in results)
 
 
 def parse_result(text: str) -> Result:

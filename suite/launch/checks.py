@@ -126,4 +126,7 @@ def _decisions(run: Run) -> None:
             f"decisions={path}: comm={run.comm.name} has no policy to repeat the decisions; remove "
             "decisions=, or set comm= with the policy that made them"
         )
-    adaptation.read_decisions(path)
+    modes = [decision["mode"] for decision in adaptation.read_decisions(path)]
+    named = {str(name) for mode in modes for name in (mode.values() if load.is_node(mode) else [mode])}
+    if unknown := sorted(named - run.comm.candidates.keys()):
+        raise UserError(f"decisions={path}: comm={run.comm.name} has no candidate {unknown[0]}; set comm= as there")

@@ -1,20 +1,39 @@
 """Run directories: where a run writes, and whether an earlier execution in the directory can be reused."""
 
-import json
 from pathlib import Path
+from typing import Any
 
+from suite import disk
 from suite.contract import UserError
 from suite.record import record
 from suite.settings.effects import ANY, hash_run, select_settings
 from suite.settings.run import AnyRun, Run, read_run
 from suite.training import checkpoint
 
+ANOTHER = "restore it, or choose another run_dir="  # about a damaged file
 DIFFERENCES = 3  # settings that a message names
 
 
 def locate_run(run: AnyRun) -> Path:
     """Return the directory of a run's first execution: `run_dir`, or `runs/<task>/<hash>`."""
     return Path(run.run_dir or Path("runs") / run.task.name / hash_run(run))
+
+
+def read_header(directory: Path) -> dict[str, Any]:
+    """Read the header of a run, as `execution.make_header` made it.
+
+    Raises:
+        ReadError: it is damaged.
+    """
+    path = directory / "header.json"
+    header = disk.read_json(path, ANOTHER)
+    with disk.report_damage(path, ANOTHER):
+        for name in ("fingerprint", "hash", "execution_id", "command", "task_version"):
+            if not isinstance(header[name], str):
+                raise ValueError(f"{name} is no text")
+        if not isinstance(header["environment"], dict):
+            raise ValueError("environment is no group")
+        return header
 
 
 def has_begun(directory: Path) -> bool:
@@ -69,7 +88,7 @@ class Directory:
         header_path = self.path / "header.json"
         if not header_path.exists():
             return "new"
-        header = json.loads(header_path.read_text())
+        header = read_header(self.path)
         same = header["fingerprint"] == self.fingerprint
         anyway = isinstance(self.run, Run) and self.run.resume == "anyway"
         if header.get("resumed_anyway") and not anyway:
@@ -82,15 +101,14 @@ class Directory:
             raise UserError(f"{self.path}: contains a run of another configuration ({self._difference(header['hash'])}")
         result = self.path / "result.json"
         if result.exists():
-            usable = json.loads(result.read_text())["outcome"]["kind"] != "failed"
+            with disk.report_damage(result, ANOTHER):
+                usable = disk.read_json(result, ANOTHER)["outcome"]["kind"] != "failed"
             return "finished" if same and usable and not self.run.force else "taken"
         return "resumed" if resumable else "taken"
 
     def _difference(self, other_hash: str) -> str:
         """How the configuration in the directory differs, and what to type."""
-        import yaml
-
-        there = read_run(yaml.safe_load((self.path / "config.yaml").read_text()), old=True)
+        there = read_run(disk.read_yaml(self.path / "config.yaml", ANOTHER), old=True)
         theirs, ours = (select_settings(run, ANY, ("setting", "replicate")) for run in (there, self.run))
         names = [name for name in ours if name in theirs and theirs[name] != ours[name]]
         shown = ", ".join(f"{name}={theirs[name]} there, {ours[name]} here" for name in names[:DIFFERENCES])

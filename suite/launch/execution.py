@@ -1,5 +1,6 @@
 """Executes one run on one rank, from its configuration to its result."""
 
+import hashlib
 import os
 import shlex
 import signal
@@ -247,6 +248,8 @@ def make_header(run: AnyRun, command: list[str], task: Task) -> dict[str, Any]:
         facts["members"] = code
     if isinstance(run, Run) and run.init_from:
         facts["initial_weights"] = weights.identify_weights(run.init_from)
+    if isinstance(run, Run) and run.decisions:
+        facts["decisions"] = hashlib.sha256(disk.read_text(Path(run.decisions), None).encode()).hexdigest()
     threads = count_threads(run)
     device = run.device if isinstance(run, Run) else "cpu"
     return {

@@ -91,7 +91,7 @@ def find_directory(
 def print_passed(directory: directories.Directory, header: dict[str, Any]) -> None:
     """Print why earlier runs of the same configuration are not resumed, and how to resume them anyway."""
     for path in directory.passed:
-        earlier = json.loads((path / "header.json").read_text())
+        earlier = directories.read_header(path)
         changed = " and ".join(environment.list_changes(earlier["environment"], header["environment"]))
         # with resume=anyway, the run was last continued in this environment
         reason = f"this has changed: {changed}" if changed else "it was continued with resume=anyway after a change"
@@ -135,7 +135,7 @@ def claim_directory(
     except UserError:
         os.close(lock)
         raise
-    return lock, json.loads((directory.path / "header.json").read_text())
+    return lock, directories.read_header(directory.path)
 
 
 def withdraw_start(directory: Path) -> None:
@@ -192,7 +192,7 @@ def _start(run: AnyRun, header: dict[str, Any], directory: Path) -> None:
 
 def _adopt(header: dict[str, Any], directory: Path) -> None:
     """Add to a resumed run's header what has changed since it was started (`resume=anyway`)."""
-    earlier = json.loads((directory / "header.json").read_text())
+    earlier = directories.read_header(directory)
     if earlier["fingerprint"] == header["fingerprint"]:
         return
     changed = environment.list_changes(earlier["environment"], header["environment"])
@@ -223,11 +223,13 @@ def show_result(run: AnyRun, directory: Path) -> int:
     """Print the result of a finished run; return its exit code."""
     from suite import published
 
-    result = json.loads((directory / "result.json").read_text())
-    console = Console(run, None)
-    console.reused(directory)
-    console.closing(result, directory / "result.json", published.find_rows(run.task.name))
-    return execution.exit_code(run, result)
+    path = directory / "result.json"
+    with disk.report_damage(path, directories.ANOTHER):
+        result = disk.read_json(path, directories.ANOTHER)
+        console = Console(run, None)
+        console.reused(directory)
+        console.closing(result, path, published.find_rows(run.task.name))
+        return execution.exit_code(run, result)
 
 
 def _children(run: AnyRun, directory: Path, ranks: int, lock: int) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import execution, external, orphan
+from suite.launch import directories, execution, external, orphan
 from suite.settings.run import Run, read_run
 from suite.track.console import Console
 
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     try:
         run = read_run(json.loads(sys.stdin.readline()))
         orphan.end_with_pipe(sys.stdin.fileno())
-        header = json.loads((Path(directory) / "header.json").read_text())
+        header = directories.read_header(Path(directory))
         execution.prepare_backend(run)
         backend = None
         if int(ranks) > 1 and isinstance(run, Run):  # one rank: a run of a sweep

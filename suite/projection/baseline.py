@@ -1,11 +1,11 @@
 """`suite plan` for a baseline, which has no network and makes no steps."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from suite.contract import Task
+from suite.entries.intake import find_results
 from suite.record import record
 from suite.settings.effects import hash_run
 from suite.settings.run import BaselineRun
@@ -31,8 +31,7 @@ def plan_baseline(run: BaselineRun, task: Task, absent: Sequence[str]) -> dict[s
 def find_measured(run: BaselineRun, folder: Path = Path("runs")) -> dict[str, Any] | None:
     """A result of the same baseline and task in `folder`, with its training seconds; None if there is none."""
     work = run.task, run.baseline, run.scale
-    for path in sorted(folder.glob("*/*/result.json")):
-        result = json.loads(path.read_text())
+    for path, result in find_results(folder):
         other = record.load_run(result)
         same = isinstance(other, BaselineRun) and (other.task, other.baseline, other.scale) == work
         if same and result["train_seconds"] is not None:

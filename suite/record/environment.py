@@ -17,7 +17,7 @@ import suite
 
 RESULTS = (":!results/runs", ":!results/adaprec", ":!results/*.csv")  # results in the checkout do not make it dirty
 COVERED = ("source", "packages", "python", "cpu")  # facts that the fingerprint covers, besides device and threads
-OPTIONAL = ("gpus", "data", "members", "initial_weights")
+OPTIONAL = ("gpus", "data", "members", "initial_weights", "decisions")
 FRAMEWORKS = ("torch", "jax", "jaxlib", "optax", "numpy", "hydra-core", "mlflow")
 
 
@@ -61,11 +61,11 @@ def describe_environment(environment: Mapping[str, Any]) -> str:
 def compute_fingerprint(environment: dict[str, Any], *, device: str, threads: int) -> str:
     """A hash that is equal for two runs if one result can replace the other.
 
-    It covers source, packages, Python, processor, GPUs, device, threads, data, initial weights and members outside the
-    suite.
+    It covers source, packages, Python, processor, GPUs, device, threads, data, initial weights, decisions and members
+    outside the suite.
 
     Args:
-        environment: as `capture` returns it, with `data`, `members` and `initial_weights` if the run has them.
+        environment: as `capture` returns it, with those of `OPTIONAL` that the run has.
         device: the setting `device`.
         threads: of one process.
 
@@ -104,8 +104,9 @@ def _described(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
             key for key in {**(before or {}), **(after or {})} if (before or {}).get(key) != (after or {}).get(key)
         )
         return f"the code of {', '.join(changed)}"
-    if name in ("data", "initial_weights"):
-        return {"data": "the data", "initial_weights": "the weights of init_from"}[name]
+    files = {"data": "the data", "initial_weights": "the weights of init_from", "decisions": "the file of decisions"}
+    if name in files:
+        return files[name]
     return f"{name} ({before} to {after})"
 
 

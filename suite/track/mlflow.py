@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from suite import published
+from suite import disk, published
 from suite.published import Row
 from suite.published.matching import choose_rows
 from suite.settings.run import AnyRun
@@ -64,7 +64,7 @@ def finish_run(run: AnyRun, directory: Path, *, parent: str | None = None) -> st
         run_id, _ = send_directory(client, directory, parent=parent)
         result = directory / "result.json"
         if result.exists():  # an interrupted run has none yet
-            samples = json.loads(result.read_text())["data"]["samples"].get("train", 0)
+            samples = disk.read_json(result)["data"]["samples"].get("train", 0)
             nearest = choose_rows(published.find_rows(run.task.name), run, samples=samples)
             publish_rows(client, client.get_run(run_id).info.experiment_id, nearest)
         return run_id

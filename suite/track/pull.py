@@ -1,13 +1,13 @@
 """Rebuilds run directories from MLflow's artifacts; rejects runs whose files do not match their digests."""
 
 import itertools
-import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from suite import disk
 from suite.contract import UserError
 from suite.record import record
 from suite.track import server
@@ -68,7 +68,7 @@ def _check(folder: Path, tags: dict[str, str]) -> None:
     changed = sorted(name.removeprefix(DIGEST) for name, _ in expected.items() ^ hash_files(folder).items())
     if changed:
         raise UserError(f"{', '.join(dict.fromkeys(changed))}: not the file that was sent (sha256)")
-    result = json.loads((folder / "result.json").read_text())
+    result = disk.read_json(folder / "result.json")
     spec = result["spec"]
     recorded = (record.hash_of(result), result["hash"], result["execution_id"], spec["task"])
     if recorded != (tags["hash"], tags["hash"], tags["execution_id"], tags["task"]):
@@ -96,4 +96,4 @@ def _executions(base: Path) -> Iterator[Path]:
 
 def _execution(folder: Path) -> str | None:
     header = folder / "header.json"
-    return json.loads(header.read_text())["execution_id"] if header.exists() else None
+    return disk.read_json(header)["execution_id"] if header.exists() else None

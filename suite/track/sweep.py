@@ -1,10 +1,10 @@
 """Prints a finished sweep on the console: one line for each run, from its result file."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from suite import disk
 from suite.track.closing import make_columns
 from suite.track.console import format_metric, make_printer
 from suite.track.words import target_of
@@ -38,7 +38,7 @@ def make_table(runs: Sequence[Run]) -> "Table":
         if path is None or not path.exists():
             table.add_row(name, "no result", "", "", "", str(directory or "rejected"))
         else:
-            result = json.loads(path.read_text())
+            result = disk.read_json(path)
             table.add_row(name, *_numbers(result), str(path))
             if result.get("busy_pauses"):
                 table.caption = f"{TOO_LOW} too low: threads computed while the clock was stopped; see the run's output"

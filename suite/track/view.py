@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite import load
+from suite import disk, load
 from suite.contract import Task, UserError
 from suite.declared import Role
 from suite.record import record
@@ -128,7 +128,7 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 def list_files(folder: Path) -> list[Path]:
     """List the files of a run that are sent."""
-    return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
 
 
 @contextmanager
@@ -148,23 +148,21 @@ def view_run(directory: Path) -> Iterator[View]:
 
 
 def _read(folder: Path, directory: Path) -> View:
-    import yaml
-
     log, result = folder / "events.jsonl", folder / "result.json"
     events = record.read_events(log) if log.exists() else []
     if not events:
         raise UserError(f"{directory}: training has not started; there is nothing to send yet")
     try:
-        run = read_run(yaml.safe_load((folder / "config.yaml").read_text()), old=True)
+        run = read_run(disk.read_yaml(folder / "config.yaml"), old=True)
     except UserError as error:
         raise UserError(f"{directory}: its configuration cannot be read here: {error}") from error
     if result.exists():
-        return View(folder, run, json.loads(result.read_text()), events)
+        return View(folder, run, disk.read_json(result), events)
     try:
         task = task_of(run)
     except (UserError, TypeError) as error:  # the data is gone, or the configuration is of an older version
         raise UserError(f"{directory}: the run is unfinished, and its task cannot be made here: {error}") from error
-    header = json.loads((folder / "header.json").read_text()) | {"data": record.describe_data(task.data)}
+    header = disk.read_json(folder / "header.json") | {"data": record.describe_data(task.data)}
     partial = record.compute_result(events, run=run, targets=task.targets, header=header, published=())
     return View(folder, run, partial, events, _alive(directory))
 

@@ -6,7 +6,6 @@ and `decisions=RESULT` replays those of another run without trials.
 """
 
 import functools
-import json
 import math
 import statistics
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,10 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from suite import load
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter
+
+from suite import disk, load
 from suite.comm.policies._policy import Commit, Measure, Point, Predict, Predicted, Probe, Probed, Situation
 from suite.contract import Decided, Engine, Task, UserError
 from suite.projection.predict import Model
+from suite.record import record
 from suite.settings.run import Run
 from suite.training.clock import Clock
 
@@ -32,12 +34,25 @@ def read_decisions(path: str) -> list[dict[str, Any]]:
         UserError: the file cannot be read or has no decisions.
     """
     try:
-        text = Path(path).read_text()
-        lines = [json.loads(line) for line in text.splitlines()] if path.endswith(".jsonl") else []
-        decisions = [line for line in lines if line["event"] == "decided"] if lines else json.loads(text)["decisions"]
-    except (OSError, KeyError, ValueError) as error:
-        raise UserError(f"decisions={path}: no record of decisions ({error}); name a result.json") from error
-    return [{name: decision[name] for name in ("step", "mode", "steps", "why")} for decision in decisions]
+        if path.endswith(".jsonl"):
+            decisions = [event for event in record.read_events(Path(path)) if event["event"] == "decided"]
+        else:
+            decisions = disk.read_json(Path(path))["decisions"]
+        return [decision.model_dump() for decision in TypeAdapter(list[_Decision]).validate_python(decisions)]
+    except (KeyError, TypeError, ValueError) as error:
+        cause = " ".join(str(error).split())
+        raise UserError(f"decisions={path}: no record of decisions ({cause}); name a result.json") from error
+
+
+class _Decision(BaseModel):
+    """The part of a recorded decision that is repeated."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    step: NonNegativeInt
+    mode: str | dict[str, str]
+    steps: PositiveInt | None
+    why: dict[str, Any]
 
 
 class Adaptation:

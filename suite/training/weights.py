@@ -5,7 +5,6 @@ jax.
 """
 
 import copy
-import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,18 +43,12 @@ def save_weights(directory: Path, step: int, weights: Mapping[str, np.ndarray], 
             write_tensors(partial, weights, {"suite": record.format_json({"step": step, **about})})
             partial.chmod(0o644)  # safetensors writes 0600, and weights are meant to be shared
             disk.sync_folder(partial)
-            digest = hash_weights(partial)
+            digest = disk.hash_file(partial)
             partial.replace(path)
             disk.sync_folder(directory)
         finally:
             partial.unlink(missing_ok=True)
     return Saved(step, NAME, digest)
-
-
-def hash_weights(path: Path) -> str:
-    """Return a file's checksum, reading it in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def identify_weights(source: str) -> str:
@@ -71,7 +64,7 @@ def identify_weights(source: str) -> str:
         expected = (file.metadata() or {}).get(CHECKSUM)
         if expected and hash_tensors(file.keys(), file.get_tensor) != expected:
             raise ValueError("its checksum differs")
-    return hash_weights(path)
+    return disk.hash_file(path)
 
 
 @contextmanager
@@ -153,13 +146,12 @@ def _check(shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, Spec], 
 
 def _trained(source: str) -> str:
     """Return the task and variant of a run directory as typed; "" if `source` is a file."""
-    import yaml
-
     path = Path(source).expanduser() / "config.yaml"
     if not path.is_file():
         return ""
-    node = yaml.safe_load(path.read_text(encoding="utf-8"))["task"]
-    return f"task={node['name']} task.variant={node['variant']}"
+    with disk.report_damage(path):
+        node = disk.read_yaml(path)["task"]
+        return f"task={node['name']} task.variant={node['variant']}"
 
 
 class Keeper:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from suite import disk
 from suite.contract import UserError
 from suite.record import record
 from suite.settings.overrides import flatten_values
@@ -69,11 +70,9 @@ def tuned_in(path: Path) -> dict[str, Any]:
     Raises:
         UserError: if the file was not written by `suite tune`.
     """
-    import yaml
-
     if not path.exists():
         return {}
-    node = yaml.safe_load(path.read_text())
+    node = disk.read_yaml(path)
     if not isinstance(node, dict) or "tuned" not in node:
         raise UserError(f"{path}: suite tune did not write this recipe and will not replace it; use --out FILE")
     return node["tuned"]

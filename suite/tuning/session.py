@@ -1,11 +1,11 @@
 """Runs the trials of `suite tune`, each in a separate process, and ranks them."""
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from suite import disk
 from suite.contract import UserError
 from suite.launch import directories, execution
 from suite.launch.local import launch
@@ -73,4 +73,4 @@ def _run_trial(overrides: list[str], directory: Path | None) -> dict[str, Any] |
     if code in execution.SIGNALS.values():
         raise Interrupted(code)
     trial = directories.Directory(run.model_copy(update={"force": False}), fingerprint)
-    return json.loads((trial.path / "result.json").read_text()) if trial.state == "finished" else None
+    return disk.read_json(trial.path / "result.json") if trial.state == "finished" else None

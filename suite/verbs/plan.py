@@ -1,7 +1,6 @@
 """`suite plan`: show what a command would run and what is missing for it, without running anything."""
 
 import argparse
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from suite import published
 from suite.contract import CountsEpochs, Task, UserError
+from suite.entries.intake import find_results
 from suite.launch import checks
 from suite.launch.premises import describe_task, format_count, list_missing
 from suite.projection import baseline as plan_baseline
@@ -190,8 +190,7 @@ def find_measured(run: Run, folder: Path = Path("runs")) -> dict[str, Any] | Non
     """
     settings, work = _settings(run), _work(run)
     similar = []
-    for path in sorted(folder.glob("*/*/result.json")):
-        result = json.loads(path.read_text())
+    for path, result in find_results(folder):
         other, seconds = record.load_run(result), result["step_seconds"]["p50"]
         if seconds is None or result["outcome"]["kind"] == "failed" or not isinstance(other, Run):
             continue

@@ -102,7 +102,7 @@ def _list_other_differences(result: dict[str, Any], folder: Path) -> Iterator[st
     if (path := folder / "config.yaml").exists() and disk.read_yaml(path) != result["spec"]["config"]:
         yield f"spec.config: not as in {path.name}"
     saved = result.get("weights")
-    if saved and (path := folder / weights.NAME).exists() and weights.hash_weights(path) != saved["sha256"]:
+    if saved and (path := folder / weights.NAME).exists() and disk.hash_file(path) != saved["sha256"]:
         yield f"weights.sha256: not that of {path.name}"
 
 
