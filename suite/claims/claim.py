@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from suite.claims import study
 from suite.contract import UserError
+from suite.entries import strict
 from suite.entries.faults import first_fault, line_of, not_yaml
 from suite.load import from_yaml, suggest_names
 
@@ -218,9 +219,9 @@ def select_claims(names: Sequence[str] = ()) -> list[tuple[str, Paper, Claim]]:
 def _read(path: Path) -> Paper:
     """Return the claims of a user's file; its studies are checked too."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
+        text = strict.read_bytes(path).decode("utf-8")
+    except strict.Unreadable as error:
+        raise UserError(f"{path}: {error}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start}: is not UTF-8") from error
     paper = parse_claims(text, path.as_posix())

@@ -126,6 +126,8 @@ class Corpus:
         sentences = np.full((len(rows), length), PAD, np.int32)
         for place, row in enumerate(rows):
             first, last = starts[row], starts[row + 1]
+            if not 0 <= first <= last <= len(words) or last - first >= length:
+                raise UserError(f"{self.root}: row {row} of {split} in {language} is damaged; {AGAIN}")
             sentences[place, : last - first] = words[first:last]
             sentences[place, last - first] = EOS
         return sentences
@@ -136,7 +138,12 @@ class Corpus:
 
     @functools.cached_property
     def _lines(self) -> list[str]:
-        return (self.root / f"{self.held_out}.{self.languages[1]}.txt").read_bytes().decode().split("\n")
+        path = self.root / f"{self.held_out}.{self.languages[1]}.txt"
+        with report_damage(path, AGAIN):
+            *lines, last = path.read_bytes().decode().split("\n")
+            if last or len(lines) != self._valid["pairs"]:
+                raise ValueError(f"{len(lines)} lines instead of {self._valid['pairs']}")
+            return lines
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
