@@ -181,6 +181,15 @@ class Explains(Protocol):
 
 
 @runtime_checkable
+class CountsRecurring(Protocol):
+    """A task's module that can compare its splits."""
+
+    def count_recurring(self, data_dir: str, **options: Any) -> int | None:
+        """Return how many validation samples of a directory equal a training sample; None if there are too many."""
+        ...
+
+
+@runtime_checkable
 class CountsEpochs(Protocol):
     """A task whose number of training samples is unknown until its data exists."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite import load
-from suite.contract import Data, UserError
+from suite.contract import CountsRecurring, Data, UserError
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import quote_text
@@ -16,9 +16,9 @@ from suite.settings.run import AnyRun
 FEW = 20  # with at most so many parts, the count of each part is printed
 HELP = """List the data that a task can use, and what of it is available here: data that comes with a package, generated
 data, or real files in the directory given by --from (or by data_dir= in conf/local/default.yaml). The files stay where
-they are. --check reads every file. If a task's raw files must be prepared first, --to names the folder for the prepared
-files. Exit codes: 0 everything can be read, 1 some files cannot be read (each one is named), 2 bad usage or no such
-directory."""
+they are. --check reads every file, and counts the validation samples that are training samples, too. If a task's raw
+files must be prepared first, --to names the folder for the prepared files. Exit codes: 0 everything can be read, 1 some
+files cannot be read (each one is named), 2 bad usage or no such directory."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Source:
         parts: for each split, the number of samples in each part (class, shard or list); None without a directory.
         faults: one line for each damaged file; None if the files were not read. With faults, `data` may be None.
         next_command: the command that trains on the data.
+        recurring: how many validation samples equal a training sample; None if the splits were not compared.
     """
 
     data: Data | None
@@ -38,6 +39,7 @@ class Source:
     parts: Mapping[str, Mapping[str, int]] | None = None
     faults: Sequence[str] | None = None
     next_command: str = ""
+    recurring: int | None = None
 
     @property
     def usable(self) -> bool:
@@ -120,6 +122,7 @@ def _json(sources: Mapping[str, Source]) -> str:
             "parts": source.parts,
             "damaged": source.faults,
             "next": source.next_command or None,
+            "recurring": source.recurring,
         }
         for name, source in sources.items()
     }
@@ -220,9 +223,10 @@ def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, c
         if not faults:
             raise
         return Source(None, faults=faults)
+    recurring = module.count_recurring(**options) if check and isinstance(module, CountsRecurring) else None
     command = [f"suite +task={task} task.data={source} data_dir={shlex.quote(str(folder))}", *overrides]
     command += ["task.on_error=skip"] if faults else []
-    return Source(data, parts=parts, faults=faults, next_command=" ".join(command))
+    return Source(data, parts=parts, faults=faults, next_command=" ".join(command), recurring=recurring)
 
 
 def _describe(name: str, source: Source, parts_name: str) -> None:
@@ -245,6 +249,10 @@ def _describe(name: str, source: Source, parts_name: str) -> None:
         print(f"cannot read {fault}")
     if source.faults is not None:
         print(f"read {sum(data.samples.values()):,} {data.unit}; {len(source.faults):,} damaged files")
+    if source.recurring is not None:
+        print(
+            f"recur     {source.recurring:,} of {data.samples['valid']:,} validation {data.unit} are in training, too"
+        )
     if all(data.samples.values()):
         print(f"next: {source.next_command}")
     else:

@@ -5,6 +5,7 @@
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,12 @@ def stamp_files(paths: Iterable[Path]) -> str:
         status = path.stat() if path.exists() else None
         digest.update(f"{path}\t{status and (status.st_size, status.st_mtime_ns)}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def count_recurring(train: Iterable[bytes], valid: Iterable[bytes]) -> int:
+    """Count the validation samples that equal a training sample; memory grows with the validation samples only."""
+    seen = Counter(hashlib.blake2b(sample, digest_size=16).digest() for sample in valid)
+    return sum(seen.pop(hashlib.blake2b(sample, digest_size=16).digest(), 0) for sample in train)
 
 
 class Images(Protocol):

@@ -162,6 +162,19 @@ def check(data_dir: str, **_: Any) -> list[str]:
     return folder.find_damaged_files(data_dir)
 
 
+def count_recurring(data_dir: str, **_: Any) -> int:
+    """Return how many validation files have the contents of a training file; only files of equal size are read."""
+    from suite.tasks._data import count_recurring, layout
+
+    found = layout.read_layout(data_dir)
+    sizes = set.intersection(*({file.bytes for file in files} for files in found.splits.values()))
+    train, valid = (
+        ((found.root / file.path).read_bytes() for file in found.splits[split] if file.bytes in sizes)
+        for split in ("train", "valid")
+    )
+    return count_recurring(train, valid)
+
+
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
     """Return the number of images of each class in each split of a directory; no image is opened."""
     from suite.tasks._data import layout

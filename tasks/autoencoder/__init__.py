@@ -15,9 +15,9 @@ from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.autoencoder import curves, faces, files
 from suite.tasks.autoencoder.architecture import Architecture
-from suite.tasks.autoencoder.files import census, check
+from suite.tasks.autoencoder.files import census, check, count_recurring
 
-__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "Autoencoder", "census", "check", "make"]
+__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "Autoencoder", "census", "check", "count_recurring", "make"]
 
 CITATION = (
     "Hinton, Salakhutdinov: Reducing the Dimensionality of Data with Neural Networks, Science 2006; Goldfarb, Ren, "

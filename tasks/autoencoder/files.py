@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Data, UserError
+from suite.tasks import _data
 
 IMAGES = {"train": "train-images-idx3-ubyte", "valid": "t10k-images-idx3-ubyte"}
 # md5 of the uncompressed files that LeCun published
@@ -23,18 +24,19 @@ class Images:
     """Images in memory, at most 400 MB; bytes are converted to float32 when they are read.
 
     Attributes:
+        splits: the images as they are stored, (n, pixels).
         pixels: of one image.
     """
 
     def __init__(self, name: str, identity: str, splits: dict[str, np.ndarray], scale: float, note: str):
-        self._splits, self._scale = splits, np.float32(scale)
+        self.splits, self._scale = splits, np.float32(scale)
         samples = {split: len(images) for split, images in splits.items()}
         self.data = Data("real", name, identity, samples, unit="images", note=note)
         self.pixels = splits["train"].shape[1]
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Some images, (n, pixels) float32."""
-        return self._splits[split][rows].astype(np.float32) * self._scale
+        return self.splits[split][rows].astype(np.float32) * self._scale
 
 
 def _bytes(folder: Path, name: str) -> tuple[Path, bytes]:
@@ -126,6 +128,13 @@ def check(data_dir: str, *, data: str = "mnist", **_: Any) -> list[str]:
         UserError: if the directory contains none of the files.
     """
     return _damaged_mnist(Path(data_dir)) if data == "mnist" else _damaged_mat(data, data_dir)
+
+
+def count_recurring(data_dir: str, *, data: str = "mnist", **_: Any) -> int:
+    """Return how many validation images have the pixels of a training image."""
+    images = SOURCES[data](data_dir=data_dir)
+    train, valid = ((image.tobytes() for image in images.splits[split]) for split in ("train", "valid"))
+    return _data.count_recurring(train, valid)
 
 
 def census(data_dir: str, *, data: str = "mnist", **_: Any) -> dict[str, dict[str, int]]:

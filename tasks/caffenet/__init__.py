@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import UserError
-from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, check_choices
+from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, check_choices, count_recurring
 from suite.tasks.caffenet.architecture import Architecture
 
-__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "CaffeNet", "census", "check", "make"]
+__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "CaffeNet", "census", "check", "count_recurring", "make"]
 
 CITATION = (
     "Jia et al.: Caffe: Convolutional Architecture for Fast Feature Embedding, 2014, arXiv:1408.5093; Krizhevsky, "

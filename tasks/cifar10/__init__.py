@@ -37,6 +37,13 @@ def check(data_dir: str, **_: Any) -> list[str]:
     return binary.check(data_dir)
 
 
+def count_recurring(data_dir: str, **_: Any) -> int:
+    """Return how many validation images have the pixels of a training image."""
+    from suite.tasks.cifar10 import binary
+
+    return binary.count_recurring(data_dir)
+
+
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
     """Return the number of images of each class in each split."""
     from suite.tasks.cifar10 import binary

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Data, UserError
+from suite.tasks import _data
 from suite.tasks._data import augment
 
 SIDE, CLASSES = 32, 10
@@ -189,6 +190,15 @@ def check(data_dir: str) -> list[str]:
         except UserError as error:
             faults.append(str(error))
     return faults
+
+
+def count_recurring(data_dir: str) -> int:
+    """Return how many validation images have the pixels of a training image."""
+    images = {
+        split: (record.tobytes() for path in paths for record in _records(path)[:, 1:])
+        for split, paths in find_files(data_dir).items()
+    }
+    return _data.count_recurring(images["train"], images["valid"])
 
 
 def census(data_dir: str) -> dict[str, dict[str, int]]:

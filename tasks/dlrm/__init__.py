@@ -15,9 +15,9 @@ from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.dlrm import clicks, criteo
 from suite.tasks.dlrm.architecture import Architecture, limit_table_sizes
-from suite.tasks.dlrm.criteo import census, check, prepare
+from suite.tasks.dlrm.criteo import census, check, count_recurring, prepare
 
-__all__ = ["CITATION", "DLRM", "PARTS", "SUMMARY", "VERSION", "census", "check", "make", "prepare"]
+__all__ = ["CITATION", "DLRM", "PARTS", "SUMMARY", "VERSION", "census", "check", "count_recurring", "make", "prepare"]
 
 CITATION = (
     "Naumov et al.: Deep Learning Recommendation Model for Personalization and Recommendation Systems, 2019, "

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import DAMAGED, Data, UserError
+from suite.tasks import _data
 from suite.tasks._data import stamp_files
 from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage, write_manifest
 from suite.tasks.dlrm.architecture import DENSE, FEATURES
@@ -33,6 +34,7 @@ COLUMNS = {"dense": (np.float32, DENSE), "ids": (np.int32, FEATURES), "label": (
 LABEL, INTEGER, WORD = rb"[01]", rb"-?\d+|", rb"[0-9a-fA-F]{0,8}"
 LINE = re.compile(LABEL + DENSE * (rb"\t(?:" + INTEGER + rb")") + FEATURES * (rb"\t" + WORD))
 RAW = re.compile(r"(train|valid|test|day_\d+)(?:\.txt|\.tsv)?(?:\.gz)?")
+MOST_COMPARED = 100_000_000  # rows whose splits are compared
 CHUNK = 65_536  # lines encoded together
 HELD_BACK = "Criteo's test rows"  # half a day before the validation rows
 SHARES = 14  # a single file counts as 7 days; the second half of the last is for validation (facebookresearch/dlrm)
@@ -256,6 +258,22 @@ def check(data_dir: str, **_: Any) -> list[str]:
         if (checksum := hash_file(folder / name)) != expected:
             faults.append(f"{folder / name}: its sha256 is {checksum[:12]}… instead of {expected[:12]}…")
     return faults
+
+
+def count_recurring(data_dir: str, **_: Any) -> int | None:
+    """Return how many validation rows equal a training row, with their labels; None beyond MOST_COMPARED rows."""
+    records = Records(data_dir)
+    if sum(records.data.samples.values()) > MOST_COMPARED:
+        return None
+    arrays = records.arrays
+    train, valid = (_rows(list(arrays[split].values())) for split in SPLITS)
+    return _data.count_recurring(train, valid)
+
+
+def _rows(columns: list[np.ndarray]) -> Iterator[bytes]:
+    for start in range(0, len(columns[0]), CHUNK):
+        parts = [np.ascontiguousarray(array[start : start + CHUNK]).view(np.uint8) for array in columns]
+        yield from (row.tobytes() for row in np.concatenate(parts, 1))
 
 
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import UserError
-from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, check_choices
+from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, check_choices, count_recurring
 from suite.tasks._images.resnet import Architecture
 
-__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "ResNet50", "census", "check", "make"]
+__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "ResNet50", "census", "check", "count_recurring", "make"]
 
 CITATION = "He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385"
 SUMMARY = "ImageNet classification with ResNet-50 v1.5"

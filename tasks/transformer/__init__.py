@@ -185,6 +185,13 @@ def check(data_dir: str, **_: Any) -> list[str]:
     return corpus.find_damaged_files(data_dir)
 
 
+def count_recurring(data_dir: str, **options: Any) -> int:
+    """Return how many held-out pairs equal a training pair."""
+    from suite.tasks.transformer import corpus
+
+    return corpus.count_recurring(data_dir, **options)
+
+
 def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
     """Return the number of words of each language in each split of a prepared corpus."""
     from suite.tasks.transformer import corpus

@@ -3,13 +3,14 @@
 import functools
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from suite.contract import Data, UserError
+from suite.tasks import _data
 from suite.tasks._data import stamp_files
 from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage
 from suite.tasks.transformer.architecture import EOS, PAD
@@ -121,6 +122,12 @@ class Corpus:
         )
         return source, target
 
+    def pairs(self, split: str) -> Iterator[bytes]:
+        """Yield the words of each pair."""
+        sides = [self._arrays[split, language] for language in self.languages]
+        for row in range(self.data.samples[split]):
+            yield b"\xff\xff".join(words[starts[row] : starts[row + 1]].tobytes() for starts, words in sides)
+
     def _side(self, split: str, language: str, rows: np.ndarray, length: int) -> np.ndarray:
         starts, words = self._arrays[split, language]
         sentences = np.full((len(rows), length), PAD, np.int32)
@@ -198,6 +205,13 @@ class Absent:
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:
         """Raise `UserError`, because the data is absent."""
         raise UserError("WMT's vocabulary is not here; set data_dir=DIRECTORY")
+
+
+def count_recurring(data_dir: str, *, languages: Sequence[str], length: int, held_out: str, **_: Any) -> int:
+    """Return how many held-out pairs equal a training pair, on both sides."""
+    source, target = languages
+    corpus = Corpus(data_dir, languages=(source, target), length=length, held_out=held_out)
+    return _data.count_recurring(corpus.pairs("train"), corpus.pairs("valid"))
 
 
 def find_damaged_files(data_dir: str) -> list[str]:

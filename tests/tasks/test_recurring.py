@@ -1,0 +1,73 @@
+"""Validation samples that are training samples, too, are counted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from suite.tasks import autoencoder, cifar10, dlrm, resnet50, transformer
+from suite.tasks._data import count_recurring
+from suite.tasks.cifar10 import binary
+from suite.tasks.transformer import preparation
+from suite.verbs import data
+
+pytestmark = pytest.mark.quick
+
+
+def test_each_validation_sample_counts_once() -> None:
+    assert count_recurring([b"a", b"b", b"a"], [b"a", b"a", b"c", b"b"]) == 3
+    assert count_recurring([b"a"], []) == count_recurring([], [b"a"]) == 0
+
+
+def test_image_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 3)):
+        for name in ("cats", "dogs"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = draw.integers(0, 256, (8, 8, 3), np.uint8)
+                Image.fromarray(pixels).save(tmp_path / split / name / f"{number}.png")
+    assert resnet50.count_recurring(str(tmp_path)) == 0
+    for number in (0, 2):  # under another name, and in another class
+        content = (tmp_path / "train" / "cats" / f"{number}.png").read_bytes()
+        (tmp_path / "val" / "dogs" / f"{number}.png").write_bytes(content)
+    assert resnet50.count_recurring(str(tmp_path)) == 2
+    assert data.main(["resnet50", "task.data=folder", "--from", str(tmp_path), "--check"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if "recur" in line] == ["recur     2 of 6 validation images are in training, too"]
+
+
+def test_images_in_arrays(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), np.uint8)
+    labels = np.arange(20) % 10
+    binary.write_split(tmp_path, "train", images[:15], labels[:15])
+    binary.write_split(tmp_path, "valid", images[12:], labels[12:] * 0)  # whatever the label
+    assert cifar10.count_recurring(str(tmp_path)) == 3
+    for name, part in (("train", images[:15, 0]), ("t10k", images[12:, 0])):
+        head = np.array([2051, *part.shape], ">u4").tobytes()
+        (tmp_path / f"{name}-images-idx3-ubyte").write_bytes(head + part.tobytes())
+    assert autoencoder.count_recurring(str(tmp_path)) == 3
+
+
+def test_rows_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raw").mkdir()
+    for name, numbers in (("train", range(20)), ("valid", range(17, 25))):
+        lines = ["\t".join([str(number % 2), str(number), *["3"] * 12, *["0a"] * 26]) for number in numbers]
+        (tmp_path / "raw" / f"{name}.txt").write_text("\n".join(lines))
+    dlrm.prepare(tmp_path / "raw", tmp_path / "made")
+    assert dlrm.count_recurring(str(tmp_path / "made")) == 3
+    monkeypatch.setattr(dlrm.criteo, "MOST_COMPARED", 20)
+    assert dlrm.count_recurring(str(tmp_path / "made")) is None
+
+
+def test_pairs_of_sentences(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for language in ("en", "fr"):
+        for split, numbers in (("train", range(40)), ("valid", range(37, 45))):
+            lines = [f"{language} {number} and {number % 5}.\n" for number in numbers]
+            (tmp_path / "text" / f"{split}.{language}").write_text("".join(lines))
+    (tmp_path / "text" / "valid.fr").write_text("another.\n" + "".join(lines[1:]))  # one side only
+    preparation.prepare(tmp_path / "text", tmp_path / "made", vocabulary=120, longest=50, ratio=3.0)
+    options = {"languages": ["en", "fr"], "length": 40, "held_out": "valid"}
+    assert transformer.count_recurring(str(tmp_path / "made"), **options) == 2
