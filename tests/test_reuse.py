@@ -153,7 +153,8 @@ def test_a_replaced_image_changes_the_data_version(tmp_path: Path, written: Path
 def test_a_mixed_run_is_not_resumed_silently(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was last continued in this environment, so nothing has changed since, and it is no run of this alone."""
     facts: dict[str, object] = {}
-    mixed = {"environment": facts, "fingerprint": "f", "hash": "h", "resumed_anyway": [{"step": 2, "changed": ["x"]}]}
+    mixed: dict[str, object] = dict.fromkeys(("fingerprint", "hash", "execution_id", "command", "task_version"), "f")
+    mixed |= {"environment": facts, "resumed_anyway": [{"step": 2, "changed": ["x"]}]}
     (tmp_path / "header.json").write_text(json.dumps(mixed))
     passed = types.SimpleNamespace(passed=[tmp_path], path=tmp_path / "run.2")
     local.print_passed(passed, {"environment": facts})  # type: ignore[arg-type]
