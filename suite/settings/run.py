@@ -34,6 +34,7 @@ class PartitionSettings(Declared):
     tflops: float | None = setting(None, "10¹² operations a second of one device; null: timed here", at_least=1e-6)
     bandwidth_gb: float | None = setting(None, "10⁹ bytes a second of its memory", at_least=1e-6)
     overhead_us: float = setting(0.0, "microseconds to start one operation", at_least=0)
+    check: bool = setting(True, "compare the stages with the model before the first step", affects=NOTHING)
     rannc_compat: bool = setting(False, "for `suite plan`: choose the stages by RaNNC's original rules")
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
@@ -15,9 +14,11 @@ from suite.comm.partition.orders import Schedule
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner.request import Request
 from suite.comm.partition.planning import plan as planned
+from suite.comm.partition.torch.batches import Batched, find_samples, take_samples
+from suite.comm.partition.torch.check import Check
 from suite.comm.partition.torch.pipeline import Pipeline
 from suite.comm.partition.torch.profile import profile_stages
-from suite.comm.partition.torch.trace import Loss, Traced, trace_model
+from suite.comm.partition.torch.trace import Inputs, Loss, Traced, WithLoss, trace_model
 from suite.comm.projection.network import Network
 from suite.comm.transport import torch_messages
 from suite.contract import UserError
@@ -27,10 +28,11 @@ HOST_MEMORY = 2**34  # bytes of a device whose memory is unknown
 
 def plan(
     model: nn.Module,
-    inputs: tuple[Any, ...],
+    inputs: Inputs,
     targets: Any = None,
     *,
     loss: Loss | None = None,
+    batched: Batched = None,
     devices: int,
     device: Device,
     network: Network = ONE_HOST,
@@ -45,9 +47,12 @@ def plan(
 
     Args:
         model: in training mode.
-        inputs: positional arguments of the model with the whole batch of a step: tensors with the samples along axis 0.
+        inputs: of the model with the whole batch of a step: positional arguments, or keyword arguments as a dictionary.
         targets: second argument of `loss`.
-        loss: (outputs, targets) to a scalar, the mean over samples; None if the model returns it.
+        loss: (outputs, targets) to a scalar, the mean over samples, or to the losses' sum and weight, whose quotient
+            over all micro-batches is the loss; None if the model returns it.
+        batched: for each input (or container of inputs), whether its tensors have the samples along axis 0; None: those
+            as long as the first tensor have. Other inputs are the same for every micro-batch.
         devices: number of devices.
         device: memory and speed of one device.
         network: between the devices.
@@ -65,23 +70,22 @@ def plan(
     Example:
         >>> print(plan(model, (ids, mask), labels, loss=loss, devices=8, device=Device(32e9, 15.7e12, 9e11)))
     """
-    batch = count_samples(inputs)
-    size = min(batch, 2)  # not 1, because BatchNorm cannot train on one sample
-    if micro_batches and batch % micro_batches == 0:
-        size = batch // micro_batches
-    traced = trace_model(
-        model, *_first((inputs, targets), batch, size), loss=loss, split=_split((inputs, targets), batch)
-    )
-    request = Request(devices, batch, device, network, stages, micro_batches, schedule, rannc_compat=rannc_compat)
+    split, count = find_samples(inputs, targets, batched)
+    size = min(count, 2)  # not 1, because BatchNorm cannot train on one sample
+    if micro_batches and count % micro_batches == 0:
+        size = count // micro_batches
+    traced = trace_model(model, *take_samples((inputs, targets), split, slice(size)), loss=loss, split=split)
+    request = Request(devices, count, device, network, stages, micro_batches, schedule, rannc_compat=rannc_compat)
     return planned(traced.graph, request)
 
 
 def partition(
     model: nn.Module,
-    inputs: tuple[Any, ...],
+    inputs: Inputs,
     targets: Any = None,
     *,
     loss: Loss | None = None,
+    batched: Batched = None,
     micro_batches: int,
     stages: int | None = None,
     schedule: Schedule = "1f1b",
@@ -92,6 +96,7 @@ def partition(
     activations: Codec | None = None,
     speeds: Device | None = None,
     outputs: bool = False,
+    check: bool = True,
     seed: int = 0,
     deadline: float | None = None,
 ) -> Pipeline:
@@ -102,9 +107,12 @@ def partition(
 
     Args:
         model: in training mode; the same weights on every process.
-        inputs: positional arguments of the model with the whole batch of a step: tensors with the samples along axis 0.
+        inputs: of the model with the whole batch of a step: positional arguments, or keyword arguments as a dictionary.
         targets: second argument of `loss`.
-        loss: (outputs, targets) to a scalar, the mean over samples; None if the model returns it.
+        loss: (outputs, targets) to a scalar, the mean over samples, or to the losses' sum and weight, whose quotient
+            over all micro-batches is the loss; None if the model returns it.
+        batched: for each input (or container of inputs), whether its tensors have the samples along axis 0; None: those
+            as long as the first tensor have. Other inputs are the same for every micro-batch.
         micro_batches: number of micro-batches of a step.
         stages: number of stages; None: the fastest.
         schedule: `1f1b` or `gpipe`.
@@ -116,6 +124,8 @@ def partition(
             bits. The backward pass treats the codec as the identity.
         speeds: of a device, for the plan, which is then the same in every run; None: operators are timed.
         outputs: keep the model's outputs, in `pipeline.outputs` of the last stage.
+        check: compare the stages with a copy of the model on one micro-batch, if twice the model fits into `memory`;
+            `pipeline.checked` says the result.
         seed: of dropout and the like, and of codecs that draw random numbers.
         deadline: seconds that a process waits for another; None: torch's default.
 
@@ -123,7 +133,7 @@ def partition(
         The pipeline. `pipeline.step(inputs, targets)` trains one step up to the gradients.
 
     Raises:
-        UserError: if the model cannot be cut or does not fit.
+        UserError: if the model cannot be cut or does not fit, or if the stages compute something else than the model.
 
     Example:
         >>> torch.distributed.init_process_group("gloo")
@@ -132,25 +142,29 @@ def partition(
         >>> value = pipeline.step((ids, mask), labels)
         >>> optimizer.step()
     """
-    device = torch.device(device)
-    batch = count_samples(inputs)
-    if batch % micro_batches:
-        raise UserError(f"micro_batches={micro_batches}: does not divide the batch of {batch} samples")
-    first, split = _first((inputs, targets), batch, batch // micro_batches), _split((inputs, targets), batch)
+    device, batch = torch.device(device), (inputs, targets)
+    split, count = find_samples(inputs, targets, batched)
+    if count % micro_batches:
+        raise UserError(f"micro_batches={micro_batches}: does not divide the batch of {count} samples")
+    compared = Check(WithLoss(model, loss, outputs), memory) if check and dist.get_rank() == 0 else None
+    first = take_samples(batch, split, slice(count // micro_batches))
     traced = trace_model(model, *first, loss=loss, outputs=outputs, split=split)
 
-    def measured() -> Plan:
+    def measured() -> tuple[Plan, str]:
         graph = traced.graph if speeds else profile_stages(traced, device)
         kind = speeds or Device(memory, 1.0, 1.0)  # where every operator is timed, speeds are not used
-        return planned(graph, Request(dist.get_world_size(), batch, kind, network, stages, micro_batches, schedule))
+        request = Request(dist.get_world_size(), count, kind, network, stages, micro_batches, schedule)
+        made = planned(graph, request)
+        return made, compared.compare(traced, made, batch, split, seed) if compared else "not checked: check=False"
 
+    made, checked = agree_on(measured)
     options = {"channels": channels, "activations": activations, "seed": seed, "deadline": deadline}
-    return Pipeline(traced, agree_on(measured), device, **options)
+    return Pipeline(traced, made, device, checked=checked, **options)
 
 
-def agree_on(make: Callable[[], Plan]) -> Plan:
-    """Rank 0's plan, on every rank; its error, too."""
-    answer: Plan | str = ""
+def agree_on(make: Callable[[], tuple[Plan, str]]) -> tuple[Plan, str]:
+    """Rank 0's plan and what it checked, on every rank; its error, too."""
+    answer: tuple[Plan, str] | str = ""
     cause: Exception | None = None
     if dist.get_rank() == 0:
         try:
@@ -161,33 +175,6 @@ def agree_on(make: Callable[[], Plan]) -> Plan:
     if isinstance(answer, str):
         raise UserError(answer) from cause
     return answer
-
-
-def count_samples(inputs: tuple[Any, ...]) -> int:
-    """Return the number of samples of a batch: the length of its first tensor.
-
-    Raises:
-        UserError: if there is no tensor.
-    """
-    for leaf in pytree.tree_leaves(inputs):
-        if isinstance(leaf, Tensor) and leaf.ndim:
-            return len(leaf)
-    raise UserError("inputs: no tensor with the samples along axis 0; pass a tuple, for example (ids, mask)")
-
-
-def _first(batch: Any, count: int, size: int) -> Any:
-    """Return the first `size` of `count` samples; tensors of another length are the same for every micro-batch."""
-
-    def cut(leaf: Any) -> Any:
-        whole = not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != count
-        return leaf if whole else leaf[:size]
-
-    return pytree.tree_map(cut, batch)
-
-
-def _split(batch: Any, count: int) -> list[bool]:
-    """Of each input and target, whether its axis 0 has the samples."""
-    return [isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == count for leaf in pytree.tree_leaves(batch)]
 
 
 __all__ = ["Device", "Network", "Pipeline", "Plan", "Traced", "partition", "plan"]

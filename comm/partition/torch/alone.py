@@ -1,6 +1,6 @@
 """All stages in one process, one after another: what a pipeline computes, without communication."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,20 +97,31 @@ def run(traced: Traced, plan: Plan, batch: Any, seeds: Sequence[int] = ()) -> St
     chain = make_stages(traced, plan)
     count = plan.pipelines * plan.micro_batches
     for number in range(count):
-        inputs = micro_batch(traced, batch, number, count)
         state = seed_state(CPU, seeds[number]) if seeds else None
-        values: tuple[Tensor, ...] = ()
-        for stage in chain:
-            values, state = stage.forward(number, inputs, values, state)
-        grads: list[Tensor] = []
-        tied: dict[str, Tensor] = {}
-        for stage in reversed(chain):
-            returned = stage.backward(number, grads, {n: tied[n] for n in stage.part.parameters if n in tied})
-            grads = returned.values
-            tied |= returned.tied
+        run_micro_batch(chain, number, micro_batch(traced, batch, number, count), state)
     last = chain[-1]
     return Step(
         losses=[last.losses[number] for number in range(count)],
         outputs=[outputs_of(traced, last.outputs[number]) for number in range(count)],
         sums={name: grad for stage in chain for name, grad in stage.sums.items()},
     )
+
+
+def run_micro_batch(chain: Sequence[Stage], number: int, inputs: Mapping[str, Tensor], state: Tensor | None) -> None:
+    """Pass one micro-batch through all stages, forward and backward.
+
+    Args:
+        chain: the stages, from `make_stages`.
+        number: of the micro-batch.
+        inputs: by name.
+        state: of the random number generator; None if the model draws none.
+    """
+    values: tuple[Tensor, ...] = ()
+    for stage in chain:
+        values, state = stage.forward(number, inputs, values, state)
+    grads: list[Tensor] = []
+    tied: dict[str, Tensor] = {}
+    for stage in reversed(chain):
+        returned = stage.backward(number, grads, {n: tied[n] for n in stage.part.parameters if n in tied})
+        grads = returned.values
+        tied |= returned.tied

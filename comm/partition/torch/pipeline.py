@@ -24,7 +24,7 @@ from suite.comm.partition.torch.rehearsal import Cut, Form, read_form, rehearse_
 from suite.comm.partition.torch.replicas import Replicas
 from suite.comm.partition.torch.split import split_graph
 from suite.comm.partition.torch.stage import Stage, seed_state
-from suite.comm.partition.torch.trace import Traced
+from suite.comm.partition.torch.trace import Inputs, Traced
 from suite.comm.transport import Ledger, torch_messages
 from suite.contract import UserError
 
@@ -68,6 +68,7 @@ class Pipeline:
         ledger: counts the bytes that this rank sends.
         seed: of the random numbers of dropout and the like, see `seed_of`, and of codecs.
         deadline: seconds that a rank waits for another; None: torch's default.
+        checked: how near the stages are to the unmodified model, in words.
 
     Attributes:
         plan: how the model is cut; `print(pipeline.plan)` shows it.
@@ -88,8 +89,9 @@ class Pipeline:
         ledger: Ledger | None = None,
         seed: int = 0,
         deadline: float | None = None,
+        checked: str = "",
     ):
-        self.plan, self.grid, self.seed = plan, plan.grid, seed
+        self.plan, self.grid, self.seed, self.checked = plan, plan.grid, seed, checked
         rank, world = dist.get_rank(), dist.get_world_size()
         if world != self.grid.world:
             raise UserError(f"the plan is for {self.grid.world} devices, and there are {world} processes")
@@ -153,7 +155,7 @@ class Pipeline:
         """
         return (self.seed * 1_000_003 + step) * 1_000_003 + micro_batch
 
-    def step(self, inputs: tuple[Any, ...], targets: Any = None) -> Tensor:
+    def step(self, inputs: Inputs, targets: Any = None) -> Tensor:
         """Run forward and backward for a batch, and leave the mean gradients in `.grad` of this rank's parameters.
 
         Args:
@@ -161,23 +163,23 @@ class Pipeline:
             targets: of the loss.
 
         Returns:
-            The mean loss of all micro-batches, on every rank.
+            The mean loss of all micro-batches, on every rank. If the loss is (sum, weight): the sum of all sums over
+            the sum of all weights.
 
         Raises:
             PeerLost: if another rank ended or did not answer.
         """
         self.begin()
         self.run(inputs, targets, self.replicas.last_pass)
-        self.average(self.grid.pipelines * self.grid.micro_batches)
-        return self._loss()
+        total, weight = self._totals()
+        self.average(weight)
+        return total / weight
 
     def begin(self) -> None:
         """Begin a step; delayed gradients of the last step are sent while it computes."""
         self.replicas.begin((self.seed, self.steps))
 
-    def run(
-        self, inputs: tuple[Any, ...], targets: Any = None, last: Callable[[], Context] = contextlib.nullcontext
-    ) -> None:
+    def run(self, inputs: Inputs, targets: Any = None, last: Callable[[], Context] = contextlib.nullcontext) -> None:
         """Run forward and backward for a batch, and keep the sums of this rank's gradients; see `step`.
 
         Args:
@@ -223,7 +225,7 @@ class Pipeline:
             parameter.grad = means.get(name)
         self.steps += 1
 
-    def calibrate(self, inputs: tuple[Any, ...], targets: Any = None, steps: int = STEPS) -> Plan:
+    def calibrate(self, inputs: Inputs, targets: Any = None, steps: int = STEPS) -> Plan:
         """Predict a step from the times of the stages, measured while all of them run.
 
         Every rank calls this with the same batch. Parameters, buffers and gradients stay as they are.
@@ -339,10 +341,11 @@ class Pipeline:
                 self.tied.expect([Expected(owner, (shared.form,))])
                 self.stage.tied[shared.name].copy_(self.tied.receive()[0])
 
-    def _loss(self) -> Tensor:
-        """Return the mean loss over all micro-batches."""
-        total = torch.zeros((), dtype=torch.float64, device=self.stage.device)
-        for number in sorted(self.stage.losses):
-            total += self.stage.losses[number]
-        guard_exchange("a rank while exchanging losses", lambda: dist.all_reduce(total))
-        return total / (self.grid.pipelines * self.grid.micro_batches)
+    def _totals(self) -> tuple[Tensor, Tensor]:
+        """Return the sums of losses and of weights over all micro-batches; a loss without a weight counts 1."""
+        totals = torch.zeros(2, dtype=torch.float64, device=self.stage.device)
+        for number, loss in sorted(self.stage.losses.items()):
+            weight = self.stage.outputs[number][1] if self.traced.weighted else torch.ones_like(loss)
+            totals += torch.stack([loss, weight])
+        guard_exchange("a rank while exchanging losses", lambda: dist.all_reduce(totals))
+        return totals[0], totals[1]

@@ -118,8 +118,10 @@ class Stage:
         """
         held = self.held.pop(micro_batch)
         sent = self._again(held) if held.sent is None else held.sent
-        roots: list[tuple[Tensor, Tensor | None]] = [(sent[0], None)]
-        if self.after is not None:
+        roots: list[tuple[Tensor, Tensor | None]] = []
+        if self.after is None:
+            roots.append((sent[0], None))
+        else:
             targets = [value for value, form in zip(sent, self.after.gradients, strict=True) if form is not None]
             roots = list(zip(targets, grads, strict=True))
         roots += [(self.part.parameters[name], grad) for name, grad in (later or {}).items()]

@@ -5,10 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from suite.comm.partition.graph import Graph, Node, Parameter, Value
+from suite.comm.partition.torch.places import find_layer, find_place
+from suite.comm.partition.torch.units import HookUnit, Unit
+from suite.contract import UserError
 
 
 class Tape(fx.Interpreter):
@@ -25,6 +28,7 @@ class Tape(fx.Interpreter):
 
     def __init__(self, module: fx.GraphModule, names: dict[str, str]):
         super().__init__(module, garbage_collect_values=False)
+        self.extra_traceback = False
         self.program, self.names = module, names
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.calls: list[fx.Node] = []
@@ -56,7 +60,11 @@ class Tape(fx.Interpreter):
         before = self._counter.get_total_flops()
         kept: list[Tensor] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda x: x):
-            result = super().run_node(n)
+            try:
+                result = super().run_node(n)
+            except (DynamicOutputShapeException, DataDependentOutputException) as error:
+                cause = f"a shape or a branch depends on values: {error.func}"
+                raise UserError(f"the model cannot be cut: {find_place(n)}: {cause}") from error
         self._flops[n.name] = self._counter.get_total_flops() - before
         self._saved[n.name] = sum(map(self._newly_kept, kept))
         if n.target is not operator.getitem and result is not None:
@@ -187,9 +195,8 @@ def find_changed(node: fx.Node) -> fx.Node | None:
 def is_view(node: fx.Node) -> bool:
     """Return whether a node's result shares memory with its first argument, or belongs to the caller."""
     schema = getattr(node.target, "_schema", None)
-    return node.op == "placeholder" or (
-        schema is not None and any(result.alias_info is not None for result in schema.returns)
-    )
+    shares = schema is not None and any(result.alias_info is not None for result in schema.returns)
+    return node.op == "placeholder" or isinstance(node.target, Unit | HookUnit) or shares
 
 
 def find_root(node: fx.Node) -> fx.Node:
@@ -201,21 +208,17 @@ def find_root(node: fx.Node) -> fx.Node:
 
 def _draws(call: fx.Node) -> bool:
     """Return whether an operator draws random numbers."""
-    if isinstance(call.target, torch._ops.HigherOrderOperator):
-        owner = call.graph.owning_module
-        assert owner is not None
-        inner = [get_attribute(owner, str(node.target)) for node in call.all_input_nodes if node.op == "get_attr"]
-        modules = [module for module in inner if isinstance(module, fx.GraphModule)]
-        return any(_draws(node) for module in modules for node in module.graph.nodes if node.op == "call_function")
+    if isinstance(call.target, Unit):
+        return True  # it may
     if torch.Tag.nondeterministic_seeded not in getattr(call.target, "tags", ()):
         return False
-    arguments = _arguments(call)
+    arguments = get_arguments(call)
     skips = "dropout" in str(call.target)  # others draw even with p=0
     probability = arguments.get("p", arguments.get("dropout_p", 1.0)) if skips else 1.0
     return bool(probability) and bool(arguments.get("train", True))
 
 
-def _arguments(call: fx.Node) -> dict[str, Any]:
+def get_arguments(call: fx.Node) -> dict[str, Any]:
     """Return the arguments of an operator by name, with defaults."""
     schema = call.target._schema  # type: ignore[union-attr]
     defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
@@ -227,17 +230,10 @@ def _running(call: fx.Node) -> list[fx.Node]:
     """Return the running statistics that a normalization changes, which its schema does not say."""
     if not hasattr(call.target, "_schema"):
         return []
-    arguments = _arguments(call)
+    arguments = get_arguments(call)
     training = arguments.get("training", False) or arguments.get("use_input_stats", False)
     statistics = (arguments.get("running_mean"), arguments.get("running_var")) if training else ()
     return [node for node in statistics if isinstance(node, fx.Node)]
-
-
-def find_layer(call: fx.Node) -> str:
-    """Return the path of the module that an operator belongs to, without the wrapper of model and loss."""
-    stack = call.meta.get("nn_module_stack") or {}
-    path = str(next(reversed(stack.values()), ("",))[0])
-    return path.removeprefix("model").removeprefix(".") or ("" if path else "loss")
 
 
 def _storage(tensor: Tensor) -> int:

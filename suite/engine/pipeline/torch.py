@@ -78,7 +78,6 @@ class Engine:
             self.pipeline = partition(
                 Trained(self.model).train(),
                 inputs,
-                loss=lambda sums, _: sums[0],
                 micro_batches=node.micro_batches,
                 stages=node.stages,
                 schedule=node.schedule,
@@ -86,7 +85,7 @@ class Engine:
                 device=self.device,
                 network=choose_network(run),
                 speeds=describe_device(node),
-                outputs=True,
+                check=node.check,
                 **self.options,
             )
         self.ledger, self.deadline, self.node = self.pipeline.ledger, deadline, run.optimizer
@@ -198,7 +197,7 @@ class Engine:
     def _sums(self) -> Arriving:
         """Begin to gather each rank's summed loss and summed weight of samples; other stages have zeros."""
         sums = torch.zeros(2, dtype=self.dtype, device=self.device)
-        for _, values in sorted(self.pipeline.outputs.items()):
+        for _, values in sorted(self.pipeline.stage.outputs.items()):
             sums += torch.stack(values)
         return self.sums.all_gather("losses", sums[None])
 

@@ -49,7 +49,7 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
         return part.to(dtype) if part.is_floating_point() else part
 
     inputs = {name: tensor(value) for name, value in batch.items()}, torch.tensor(seed), torch.tensor(0)
-    traced = trace_model(Trained(model.to(dtype)).train(), inputs, loss=lambda sums, _: sums[0])
+    traced = trace_model(Trained(model.to(dtype)).train(), inputs)
     graph = traced.graph if imagined else profile_stages(traced, where)
     device = imagined or Device(node.memory_gib * 2**30, 1.0, 1.0)  # timed operations need no speeds
     devices, schedule, compat = run.world, node.schedule, node.rannc_compat
