@@ -157,6 +157,12 @@ def trace_model(
         name: chosen.get(name, tape.fakes[name].ndim > 0 and len(tape.fakes[name]) == samples) for name in graph.inputs
     }
     _, weight, results = _results(module)
+    for leaf in pytree.tree_leaves(results):
+        if isinstance(leaf, fx.Node) and leaf.op == "get_attr":
+            raise UserError(
+                f"the model cannot be cut: it returns {names[str(leaf.target)]}, which belongs to a stage; leave it "
+                "out of the outputs, or set outputs=False"
+            )
     return Traced(graph, module, tuple(tape.calls), tape.fakes, names, divided, results, weight is not None)
 
 
