@@ -7,14 +7,13 @@ import numpy as np
 
 from suite.comm.partition.device import Device
 from suite.comm.partition.orders import Schedule
-from suite.comm.partition.planner.stages import ADAM, Array, Costs, Problem
+from suite.comm.partition.planner.stages import ADAM, FEW, Array, Costs, Problem
 from suite.comm.projection.cost import compute_cost
 from suite.comm.projection.network import Network, Place
 from suite.comm.transport import make_entry
 from suite.contract import UserError
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)  # replicas of a stage that the planner tries, in large pipelines
-FEW = 8  # devices up to which every number of replicas is tried
 
 
 @dataclass(frozen=True)

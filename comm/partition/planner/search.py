@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,16 +11,28 @@ from suite.comm.partition.plan import Plan
 from suite.comm.partition.planner.blocks import find_blocks
 from suite.comm.partition.planner.costs import sum_costs
 from suite.comm.partition.planner.describe import describe_plan, stage_times
+from suite.comm.partition.planner.improve import improve_cuts
 from suite.comm.partition.planner.request import Request, check_stages, pipeline_problem
-from suite.comm.partition.planner.stages import Costs, solve_stages
+from suite.comm.partition.planner.stages import FEW, Costs, Cut, Problem, solve_stages
 from suite.comm.partition.timeline import bound_step, simulate_step
 from suite.contract import UserError
 
 BLOCKS = 64  # of the search for the numbers of stages, pipelines and micro-batches; RaNNC: 32
 FINE = 256  # of the second search, with these numbers: 16 stages of 64 blocks cannot be balanced to 10 %
-ROUNDING = 1e-9  # relative, of sums of times in another order
+NEAR = 1.25  # of the shortest step: solutions that moving their cuts may make the best
+STARTS = 20  # solutions whose cuts are moved
 MOST_DIVISORS = 12  # of a batch, that are tried as numbers of micro-batches
 LARGEST = 64  # devices of one pipeline; more devices become more pipelines
+
+
+@dataclass(frozen=True)
+class Found:
+    """A solution of one pipeline among `pipelines`, with the seconds of a step."""
+
+    seconds: float
+    cuts: Sequence[Cut]
+    problem: Problem
+    pipelines: int
 
 
 def plan(graph: Graph, request: Request) -> Plan:
@@ -46,21 +59,29 @@ def _blocks(graph: Graph, request: Request, limit: int) -> Sequence[tuple[int, .
 
 def _search(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request, best: Plan | None = None) -> Plan | None:
     """Return the plan with the shortest step, if it is shorter than that of `best`; otherwise `best`."""
+    shortest = best.seconds if best else float("inf")
+    found: list[Found] = []
     for pipelines, micro_batches, table in _candidates(graph, parts, request):
         devices = request.devices // pipelines
         problem = pipeline_problem(table, request, micro_batches, pipelines)
         limit = min(devices, len(parts)) if request.stages is None else request.stages
-        for (stages, used), solution in solve_stages(problem, devices, limit).items():
-            if used != devices or stages != (request.stages or stages):
-                continue
-            if best is not None and solution.busiest >= best.seconds:
-                continue
-            times = stage_times(solution.cuts, problem)
-            if best is not None and bound_step(times, micro_batches) > best.seconds * (1 + ROUNDING):
-                continue
-            seconds = simulate_step(times, problem.schedule, micro_batches).seconds
-            if best is None or seconds < best.seconds:
-                best = describe_plan(graph, parts, solution.cuts, problem, request.batch, pipelines)
+        for filling in (False, True):
+            for solution in solve_stages(problem, devices, limit, filling=filling):
+                if solution.devices != devices or len(solution.cuts) != (request.stages or len(solution.cuts)):
+                    continue
+                times = stage_times(solution.cuts, problem)
+                if bound_step(times, micro_batches) > NEAR * shortest:
+                    continue
+                seconds = simulate_step(times, problem.schedule, micro_batches).seconds
+                found.append(Found(seconds, solution.cuts, problem, pipelines))
+                shortest = min(shortest, seconds)
+    found.sort(key=lambda one: one.seconds)
+    for one in found[:STARTS]:
+        cuts, seconds = one.cuts, one.seconds
+        if request.devices // one.pipelines <= FEW:
+            cuts, seconds = improve_cuts(one.problem, cuts, seconds)
+        if best is None or seconds < best.seconds:
+            best = describe_plan(graph, parts, cuts, one.problem, request.batch, one.pipelines)
     return best
 
 
@@ -98,7 +119,8 @@ def find_smallest(graph: Graph, parts: Sequence[tuple[int, ...]], request: Reque
     stages = request.stages or len(parts)
     problem = pipeline_problem(table, dataclasses.replace(request, devices=len(parts)), max(request.batch, 1), 1)
     solutions = solve_stages(problem, len(parts), min(stages, len(parts)))
-    return min((devices for (count, devices) in solutions if count == (request.stages or count)), default=None)
+    fitting = [one for one in solutions if len(one.cuts) == (request.stages or len(one.cuts))]
+    return min((one.devices for one in fitting), default=None)
 
 
 def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request) -> str:

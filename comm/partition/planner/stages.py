@@ -1,13 +1,14 @@
-"""Level 3: stages, by dynamic programming over blocks, stages and devices under a memory limit.
+"""Level 3: stages, by dynamic programming over blocks, stages and replicas under a memory limit.
 
-`best[e][b][d]` is the shortest possible time of the busiest device if the blocks from b to the last become e stages on
-d devices. A stage of blocks b to c on r devices takes, in one step,
+A table has the shortest possible time of the busiest device if the blocks from b to the last become stages of one
+shape, which is the number of replicas of each. A stage of blocks b to c on r devices takes, in one step,
 
     (n / r) max(forward + backward, receiving, receiving gradients) + all-reduce,
 
 with n micro-batches in the pipeline: messages travel while the device computes, so that the slower of the two counts.
-RaNNC adds them, because it sends them one after the other. Counting stages from the last lets one table serve every
-number of stages, because a 1F1B schedule's memory depends only on the stages left.
+RaNNC adds them, because it sends them one after the other. Second tables count the time that the pipeline takes to fill
+and to empty, too; the simulation decides. Counting stages from the last lets one table serve every number of stages,
+because a 1F1B schedule's memory depends only on the stages left.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,8 @@ import numpy.typing as npt
 from suite.comm.partition.orders import Schedule, in_flight
 
 Array = npt.NDArray[np.float64]
+Shape = tuple[int, ...]
+FEW = 8  # devices of a pipeline up to which every shape is kept
 ADAM = 2.0  # bytes of optimizer state for a byte of trainable parameters: two averages
 LIMIT = 0.9  # share of the memory that a plan may use; the rest is for work space and fragmentation, as in RaNNC
 
@@ -98,6 +101,12 @@ class Problem:
         possible = costs.allowed & (whole | short) & np.triu(np.ones_like(whole), 1)
         return np.where(possible, seconds, np.inf), short
 
+    @property
+    def passing(self) -> Array:
+        """Seconds in which one micro-batch passes a stage and comes back, with the messages to the stage after it."""
+        sent = self.send(self.costs.entering[:, -1]) + self.send(self.costs.returning[0])
+        return self.costs.forward + self.costs.backward + sent
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -111,69 +120,107 @@ class Cut:
 
 @dataclass(frozen=True)
 class Solution:
-    """The stages with the shortest time of the busiest device.
+    """The best stages of one shape.
 
     Attributes:
         cuts: the stages, in order.
-        busiest: seconds that the busiest device computes, receives and averages gradients; no step is shorter.
+        seconds: that were made smallest.
     """
 
     cuts: tuple[Cut, ...]
-    busiest: float
+    seconds: float
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of the pipeline."""
+        return sum(cut.replicas for cut in self.cuts)
 
 
-def solve_stages(problem: Problem, devices: int, stages: int) -> dict[tuple[int, int], Solution]:
-    """Return the best stages for every number of stages and devices.
+@dataclass(frozen=True)
+class Table:
+    """The best last stages of one shape, from each block on.
+
+    Attributes:
+        seconds: that are made smallest; infinite if nothing fits.
+        ends: the block after the first of these stages.
+        replicas: of the first of these stages.
+    """
+
+    seconds: Array
+    ends: npt.NDArray[np.int64]
+    replicas: npt.NDArray[np.int64]
+
+
+def solve_stages(problem: Problem, devices: int, stages: int, *, filling: bool = False) -> list[Solution]:
+    """Return the best stages of every shape: of all numbers of replicas, in pipelines of at most `FEW` devices.
+
+    In larger pipelines, a shape is a number of stages and of devices.
 
     Args:
         problem: what is planned.
         devices: largest number of devices of one pipeline.
         stages: largest number of stages.
+        filling: count the time until the last stage begins, and its way back, beside the busiest device.
 
     Returns:
-        (stages, devices) to the solution; combinations that do not fit are missing.
+        The solutions that fit, by number of stages.
     """
     size = problem.costs.forward.shape[0]
-    last = np.full((devices + 1, size), np.inf)
-    last[0, size - 1] = 0.0
-    choices: list[npt.NDArray[np.int64]] = []
-    tables = [last]
-    recomputed: list[dict[int, npt.NDArray[np.bool_]]] = []
+    end = np.full(size, np.inf)
+    end[-1] = 0.0
+    nothing = np.zeros(size, dtype=np.int64)
+    layers: list[dict[Shape, Table]] = [{(): Table(end, nothing, nothing)}]
+    short: dict[tuple[int, int], npt.NDArray[np.bool_]] = {}
     for left in range(1, stages + 1):
-        best = np.full((devices + 1, size), np.inf)
-        choice = np.zeros((devices + 1, size, 2), dtype=np.int64)
-        short: dict[int, npt.NDArray[np.bool_]] = {}
+        found: dict[Shape, Table] = {}
         for replicas in problem.replicas:
-            if replicas > devices:
+            shapes = [shape for shape in layers[-1] if sum(shape) + replicas <= devices]
+            if not shapes:
                 continue
-            busy, short[replicas] = problem.busy(left, replicas)
-            times = np.maximum(busy, tables[-1][: devices + 1 - replicas, None, :])  # by devices, first and last block
-            nearest = times.argmin(axis=2)
-            shortest = np.take_along_axis(times, nearest[:, :, None], 2)[:, :, 0]
-            better = shortest < best[replicas:]
-            best[replicas:][better] = shortest[better]
-            choice[replicas:, :, 0][better] = nearest[better]
-            choice[replicas:, :, 1][better] = replicas
-        tables.append(best)
-        choices.append(choice)
-        recomputed.append(short)
-    solutions = {}
-    for left in range(1, stages + 1):
-        for count in range(left, devices + 1):
-            if np.isfinite(tables[left][count, 0]):
-                cuts = _traced(choices, recomputed, left, count)
-                solutions[left, count] = Solution(cuts, float(tables[left][count, 0]))
-    return solutions
+            busy, short[left, replicas] = problem.busy(left, replicas)
+            rest = np.stack([layers[-1][shape].seconds for shape in shapes])[:, None, :]
+            times = np.maximum(busy, rest + problem.passing if filling and left > 1 else rest)
+            ends = times.argmin(axis=2)  # by shape and first block
+            seconds = np.take_along_axis(times, ends[:, :, None], 2)[:, :, 0]
+            for shape, one, its in zip(shapes, seconds, ends, strict=True):
+                _keep(found, _join(replicas, shape, devices), Table(one, its, np.full(size, replicas)))
+        layers.append(found)
+    return [
+        Solution(_traced(layers, short, shape, left, devices), float(table.seconds[0]))
+        for left, layer in enumerate(layers[1:], 1)
+        for shape, table in layer.items()
+        if np.isfinite(table.seconds[0])
+    ]
+
+
+def _join(replicas: int, shape: Shape, devices: int) -> Shape:
+    """Return the shape of a stage before others: its replicas and theirs; in large pipelines, the sum of all."""
+    return (replicas, *shape) if devices <= FEW else (replicas + sum(shape),)
+
+
+def _keep(tables: dict[Shape, Table], shape: Shape, table: Table) -> None:
+    """Keep the better stages of a shape, for each first block."""
+    if (other := tables.get(shape)) is not None:
+        better = table.seconds < other.seconds
+        pairs = zip(vars(table).values(), vars(other).values(), strict=True)
+        table = Table(*(np.where(better, one, two) for one, two in pairs))
+    tables[shape] = table
 
 
 def _traced(
-    choices: list[npt.NDArray[np.int64]], recomputed: list[dict[int, npt.NDArray[np.bool_]]], left: int, count: int
+    layers: list[dict[Shape, Table]],
+    short: dict[tuple[int, int], npt.NDArray[np.bool_]],
+    shape: Shape,
+    left: int,
+    devices: int,
 ) -> tuple[Cut, ...]:
     """Follow the choices from the first block to the last."""
     cuts = []
     first = 0
     for remaining in range(left, 0, -1):
-        last, replicas = map(int, choices[remaining - 1][count, first])
-        cuts.append(Cut(first, last, replicas, bool(recomputed[remaining - 1][replicas][first, last])))
-        first, count = last, count - replicas
+        table = layers[remaining][shape]
+        last, replicas = int(table.ends[first]), int(table.replicas[first])
+        cuts.append(Cut(first, last, replicas, bool(short[remaining, replicas][first, last])))
+        rest = shape[1:] if devices <= FEW else (sum(shape) - replicas,)
+        first, shape = last, rest if remaining > 1 else ()
     return tuple(cuts)
