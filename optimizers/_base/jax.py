@@ -4,6 +4,7 @@ The state is a dictionary. `state["hyper"]` has the hyper-parameters that may ch
 them like torch's `param_groups`. State below a key `owned` is split among the ranks along its leading axis.
 """
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -108,7 +109,8 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 
             if evaluate := known.get("evaluate"):
                 known["evaluate"] = lambda weights, **options: evaluate(unnamed(weights), **options)
-            changes, state = update(shapes.unify(name_leaves(updates)), state, shapes.unify(values), **known)
+            with full_precision():
+                changes, state = update(shapes.unify(name_leaves(updates)), state, shapes.unify(values), **known)
             return unnamed(changes), state | counted
 
         self = super().__new__(cls, begin, change)
@@ -172,6 +174,12 @@ def _join_path(path: tuple[Any, ...]) -> str:
     """Return a leaf's path in words, without the `.value` of flax's variables, which gradients of nnx do not have."""
     last = len(path) > 1 and path[-1] == jax.tree_util.GetAttrKey("value")
     return jax.tree_util.keystr(path[:-1] if last else path, simple=True, separator=".")
+
+
+def full_precision() -> contextlib.AbstractContextManager[Any]:
+    """A context in which products are in float32, not in TF32 or bfloat16, unless a precision was chosen outside."""
+    chosen = jax.config.jax_default_matmul_precision
+    return contextlib.nullcontext() if chosen else jax.default_matmul_precision("highest")
 
 
 def check_parameters(values: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ from jax import Array
 from suite.contract import UserError
 from suite.engine.jax_layers import Tap, layers_of, tap_modules
 from suite.engine.jax_step import Calls
-from suite.optimizers._base.jax import Optimizer, name_leaves
+from suite.optimizers._base.jax import Optimizer, full_precision, name_leaves
 
 __all__ = ["layers_of", "observing", "shapes_of"]
 Look = Callable[..., tuple[Array, Any, dict[str, Array]]]
@@ -95,7 +95,8 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
         # a tap has the gradient of the summed loss
         taps = {call: (inputs[call], (counted or samples) * slopes[call]) for call in slopes}
         weight = jnp.ones(samples, next(iter(slopes.values())).dtype)
-        sums = optimizer.observe(taps, weight)
+        with full_precision():
+            sums = optimizer.observe(taps, weight)
         return value, grads, {name: total / samples for name, total in sums.items()}
 
     return look

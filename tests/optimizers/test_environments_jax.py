@@ -111,6 +111,27 @@ def test_complex_parameters_are_refused_and_no_parameters_are_none(name: str) ->
         assert optimizer.update({}, optimizer.init({}), {})[0] == {}
 
 
+@pytest.mark.parametrize("name", ["muon", "shampoo", "soap", "kfac"])
+def test_products_are_in_float32_unless_the_user_chooses(name: str) -> None:
+    params, optimizer = start(), make(name, start(), LAYERS)
+    state, extra = optimizer.init(params), {}
+    if name == "kfac":
+        look = observing(loss_by_hand, optimizer)
+        assert "Precision.HIGHEST" in str(jax.make_jaxpr(look)(params, state, *batch()))
+        extra = {"statistics": look(params, state, *batch())[2]}
+
+    def count(precision: str) -> tuple[int, int]:
+        text = str(
+            jax.make_jaxpr(lambda params, state: optimizer.update(params, state, params, **extra))(params, state)
+        )
+        return text.count("dot_general["), text.count(f"precision=(Precision.{precision}")
+
+    products, exact = count("HIGHEST")
+    assert products == exact > 0
+    with jax.default_matmul_precision("bfloat16"):
+        assert count("DEFAULT")[1] > 0
+
+
 def test_hyperparameters_that_optax_rounds_to_bfloat16_are_an_error() -> None:
     from suite.optimizers.adamw.jax import make as adamw
 
