@@ -178,7 +178,8 @@ def _join_path(path: tuple[Any, ...]) -> str:
 
 def full_precision() -> contextlib.AbstractContextManager[Any]:
     """A context in which products are in float32, not in TF32 or bfloat16, unless a precision was chosen outside."""
-    chosen = jax.config.jax_default_matmul_precision
+    config: Any = jax.config  # whose types lack its flags
+    chosen = config.jax_default_matmul_precision
     return contextlib.nullcontext() if chosen else jax.default_matmul_precision("highest")
 
 

@@ -112,7 +112,7 @@ def test_decisions_are_kept_resumed_and_replayed(backend: str, tmp_path: Path) -
     assert losses(later) == losses(events)[5:] and same(weights(again), weights(made))
     record = [{"event": "decided", **vars(one)} for one in decisions]
     path = tmp_path / "events.jsonl"
-    path.write_text("\n".join(json.dumps(line) for line in record))
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in record))
     replayed, lines, _ = run(backend, ["lossy"], settings={"decisions": str(path)})
     assert losses(lines) == losses(events) and same(weights(replayed), weights(made))
     assert all(one.replayed for one in lines if isinstance(one, Decided))
