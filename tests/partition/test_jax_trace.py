@@ -1,9 +1,11 @@
 """What the planner is told about a jax function."""
 
+import random
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.extend.core import Var
 from jax_cuts import traced
@@ -119,3 +121,25 @@ def test_arrays_in_the_function_are_fixed_parameters() -> None:
 def test_functions_that_cannot_be_cut_are_rejected(function: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         trace_function(function, jnp.zeros((4, 4)), (jnp.zeros((2, 4)),))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "generator", "counter", "shape", "python"])
+def test_a_function_of_python_s_state_is_rejected(kind: str) -> None:
+    """jax keeps the numbers of the trace; the function itself has others in every call."""
+    numbers, calls = np.random.default_rng(0), []
+
+    def function(params: Any, x: Any) -> Any:
+        calls.append(None)
+        if kind == "numpy":
+            return (x @ params * np.random.rand(4)).mean()
+        if kind == "python":
+            return (x @ params).mean() * random.random()
+        if kind == "generator":
+            return (x @ params * numbers.random(4)).mean()
+        return (x @ params).mean() * len(calls) if kind == "counter" else (x @ params)[:, : 1 + len(calls) % 2].mean()
+
+    words = {"numpy": r"draws numbers with np\.random", "python": "draws numbers with random"}
+    before = str(np.random.get_state())
+    with pytest.raises(UserError, match=words.get(kind, "is another one when it is traced again")):
+        trace_function(function, jnp.ones((4, 4)), (jnp.ones((2, 4)),))
+    assert str(np.random.get_state()) == before

@@ -190,8 +190,8 @@ def test_own_gradients_are_those_of_the_model(between: Any) -> None:
             "use_reentrant=False",
         ),
         (hooked_weight, r"register_hook on model\.last\.weight in forward"),
-        (lambda _, values: values * random.random(), "forward draws numbers with random"),
-        (lambda _, values: values * float(np.random.rand()), r"forward draws numbers with np\.random"),
+        (lambda _, values: values * random.random(), "the model draws numbers with random"),
+        (lambda _, values: values * float(np.random.rand()), r"the model draws numbers with np\.random"),
         (counting, "in the second pass, because forward changes Python's state: the loss differs"),
         (
             lambda _, values: values * float(NUMBERS.random()),

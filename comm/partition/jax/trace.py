@@ -3,17 +3,21 @@
 Nothing is computed: parameters and inputs may be `jax.ShapeDtypeStruct`s.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from suite.comm.partition.draws import reject_draws
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.jax.graph import plan_graph
 from suite.comm.partition.jax.tape import Operand, Operation, Tape, Tree, by_path, describe_array
 from suite.contract import UserError
+from suite.differences import find_difference
 
 Function = Callable[..., Array | tuple[Array, Array]]  # (params, *inputs) to a loss, or to (sum, weight)
 
@@ -60,7 +64,9 @@ def trace_function(
     if split is None:
         split = [bool(leaf.shape) and leaf.shape[0] == samples for leaf in leaves.values()]
     halves = dict(zip(leaves, split, strict=True))
-    tape, results = _taped(function, params, inputs, [*named, *leaves])
+    with reject_draws("jax.random and a key among the inputs"):
+        tape, results = _taped(function, params, inputs, [*named, *leaves])
+    _compare(tape, _taped(function, params, inputs, [*named, *leaves])[0], _name(function))
     given = named | leaves | tape.constants
     outputs = tuple(name for name in results if isinstance(name, str) and name not in given)
     fault = f"the function cannot be cut: {_name(function)}"
@@ -87,9 +93,42 @@ def _taped(
 ) -> tuple[Tape, list[Operand]]:
     """Return the operations of a function, and its results."""
     tape = Tape()
-    results = tape.record(jax.make_jaxpr(function)(params, *inputs), names)
+    jaxpr = jax.make_jaxpr(lambda *arguments: function(*arguments))(params, *inputs)  # jax keeps traces by function
+    results = tape.record(jaxpr, names)
     tape.prune(results)
     return tape, results
+
+
+def _compare(tape: Tape, again: Tape, name: str) -> None:
+    """Compare a function's operations with those of a second trace.
+
+    Raises:
+        UserError: naming the first difference: the function depends on Python's state.
+    """
+    first, second = (dict(_describe(one)) for one in (tape, again))
+    difference = find_difference(first, second)
+    if difference:
+        raise UserError(
+            f"the function cannot be cut: {name} is another one when it is traced again: {difference}; it depends on "
+            "Python's state: pass what changes as an input"
+        )
+
+
+def _describe(tape: Tape) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield what a trace keeps of Python, by the operation that has it: constants, literals and parameters."""
+    for name, constant in tape.constants.items():
+        yield name, np.asarray(jax.random.key_data(constant) if _is_key(constant) else constant)
+    for number, operation in enumerate(tape.operations):
+        equation = operation.equation
+        place = f"operation {number} ({equation.primitive.name}{operation.scope and f' in {operation.scope}'})"
+        yield place, np.frombuffer(re.sub("0x[0-9a-f]+", "", str(equation.params)).encode(), np.uint8)
+        for position, operand in enumerate(operation.reads):
+            if not isinstance(operand, str):
+                yield f"operand {position} of {place}", operand
+
+
+def _is_key(value: Array) -> bool:
+    return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _grown(

@@ -1,10 +1,5 @@
 """Rejects models and exported programs with what a stage could not repeat."""
 
-import contextlib
-import random
-from collections.abc import Iterator
-
-import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules import module as modules
@@ -37,26 +32,6 @@ def reject_hooks(model: nn.Module) -> None:
             raise UserError(
                 f"the model cannot be cut: the parameter {name} has a hook; change the gradients after step() instead"
             )
-
-
-@contextlib.contextmanager
-def reject_draws() -> Iterator[None]:
-    """Check that nothing inside of the context draws numbers from Python or NumPy, and give back those that it drew.
-
-    Raises:
-        UserError: naming the module that drew numbers.
-    """
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
-    drew = ""
-    try:
-        yield
-        drew = "random" if random.getstate() != python else ""
-        drew = "np.random" if str(np.random.get_state(legacy=False)) != str(numpy) else drew
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-    if drew:
-        raise UserError(f"forward draws numbers with {drew}, which a stage cannot repeat; draw them with torch.rand")
 
 
 def reject_operations(module: fx.GraphModule) -> None:

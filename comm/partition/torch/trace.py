@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from suite.comm.partition.draws import reject_draws
 from suite.comm.partition.graph import Graph
 from suite.comm.partition.torch.inplace import replace_changes
 from suite.comm.partition.torch.places import find_error
 from suite.comm.partition.torch.regions import inline_regions
-from suite.comm.partition.torch.rejected import reject_draws, reject_hooks, reject_operations
+from suite.comm.partition.torch.rejected import reject_hooks, reject_operations
 from suite.comm.partition.torch.tape import Tape, get_attribute
 from suite.comm.partition.torch.units import Recorder, insert_units
 from suite.contract import UserError
@@ -176,7 +177,7 @@ def _export(whole: WithLoss, inputs: Inputs, targets: Any) -> fx.GraphModule:
         recorder = Recorder()
         checked = whole.register_forward_hook(lambda *call, one=recorder: one.check(call[-1][0]))
         try:
-            with _without_messages(), recorder.recording(), reject_draws():
+            with _without_messages(), recorder.recording(), reject_draws("torch.rand"):
                 program = torch.export.export(whole, (inputs, targets), strict=False)
                 module = program.module(check_guards=False)
             insert_units(module, recorder.units)
