@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from suite.comm.transport import torch_messages
 from suite.contract import Layer, UserError
 from suite.optimizers._base.torch import Chosen, Optimizer, by_name
 
@@ -159,8 +160,7 @@ def _sum_over_ranks(sums: Tree, samples: float) -> tuple[Tree, float]:
     """
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return sums, samples
-    names: list[list[str]] = [[] for _ in range(distributed.get_world_size())]
-    distributed.all_gather_object(names, sorted(sums))
+    names: list[list[str]] = torch_messages.gather(sorted(sums))
     if different := set().union(*names) - set.intersection(*map(set, names)):
         raise UserError(
             f"the ranks observed different layers: only some have {', '.join(sorted(different))}; call every layer on "

@@ -69,14 +69,19 @@ class Watch:
             if continued:
                 self._stopped += self._pending
                 self._pending = 0.0
-            return Absences(self._stopped, self._read_suspended() - self._awake, self._gaps + self._pending)
+            suspended = self._read_suspended() - self._awake
+            return Absences(self._stopped, suspended if suspended > LEAST else 0.0, self._gaps + self._pending)
 
 
 def read_suspended() -> float:
     """Return the seconds for which the system has been suspended since it was started; 0 where that is unknown."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+    while True:
+        before = time.monotonic()
+        since_start = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if time.monotonic() - before < BEAT:  # otherwise, another process ran between the two readings
+            return since_start - before
 
 
 @contextmanager
