@@ -34,12 +34,8 @@ WORDS, BATCH, LENGTH, WIDTH, COUNT = 50, 8, 10, 16, 4
 Made = tuple[nn.Module, dict[str, Tensor], Tensor]
 SMALL = {"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": 3, "num_attention_heads": 4}
 SMALL |= {"intermediate_size": 32, "max_position_embeddings": 64, "pad_token_id": 0}
-EXPERTS: dict[str, Any] = {
-    "num_key_value_heads": 2,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-}
+EXPERTS: dict[str, Any] = {"num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2}
+EXPERTS |= {"moe_intermediate_size": 16}
 
 
 def ids() -> Tensor:
@@ -130,12 +126,8 @@ def images() -> Tensor:
 
 
 KV: dict[str, Any] = {"num_key_value_heads": 2}
-HEADS: dict[str, Any] = {
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-}
+HEADS: dict[str, Any] = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32}
+HEADS |= {"decoder_ffn_dim": 32}
 MODELS: dict[str, Callable[[], Made]] = {
     "BERT": words("Bert", head="ForMaskedLM"),
     "RoBERTa": words("Roberta", head="ForMaskedLM"),
