@@ -126,6 +126,11 @@ class Optimizer(torch.optim.Optimizer, Generic[Chosen]):
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         own = {key: self.state.get(parameter, {}) for key, parameter in zip(keys, params, strict=False)}
         torch_checks.check_state(type(self).__name__, {**self.state, **own}, shared | state)
+        if missing := [key for key in self.state if isinstance(key, str) and key not in shared]:
+            raise UserError(
+                f"{type(self).__name__}.load_state_dict: the state lacks {', '.join(missing)}; with "
+                "torch.distributed.checkpoint, set flatten_optimizer_state_dict=False"
+            )
         super().load_state_dict(state_dict | {"state": state})
         # torch casts a parameter's state to the parameter's type, and does not copy other state
         for key, parameter in zip(keys, params, strict=True):

@@ -58,6 +58,11 @@ class Observing(Optimizer[Chosen]):
                     parameter.grad /= self.grad_scale
         return True
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, and the statistics of their passes."""
+        super().zero_grad(set_to_none)
+        self._sums, self._samples = None, 0.0
+
     def name_layers(self, layers: Mapping[str, Layer]) -> dict[str, Tensor]:
         """Take over the observed layers; return the parameters by name.
 

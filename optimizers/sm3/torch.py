@@ -33,6 +33,8 @@ class SM3(Optimizer[Settings]):
         settings: by name, as listed below.
     """
 
+    updates_shards = False
+
     def __init__(self, parameters: Iterable[Any], lr: float | None = None, **settings: Any):
         super().__init__(parameters, take_settings(Settings, lr, settings))
 

@@ -79,6 +79,8 @@ class SOAP(Optimizer[Settings]):
         for name in plan.rest:
             for moment in ("first", "second"):
                 self.state[named[name]][moment] = make_zero_state(named[name])
+        for parameter in group["params"]:
+            self.state[parameter].setdefault("missed", 0)  # checkpoints in files have no empty states
         self.plans.append(plan)
 
     @property

@@ -59,6 +59,8 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
             "no more than the gradient takes jax.value_and_grad(loss)"
         )
 
+    if not optimizer.layers:
+        raise UserError("observing: the optimizer has no layers; print(layers_of(loss, params, …)) shows why")
     by_hand = "tap" in inspect.signature(loss).parameters
 
     def run(params: Any, arguments: tuple[Any, ...], tap: Tap) -> Array:

@@ -23,10 +23,11 @@ def intercept(pass_on: PassOn) -> Iterator[None]:
         if layer is None or context.method_name != "__call__":
             return y
         leaf = "embedding" if isinstance(module, linen.Embed) else "kernel"
-        return pass_on(Call(layer, module.get_variable("params", leaf), inputs[0], y))
+        x = (*inputs, *named.values())[0]
+        return pass_on(Call(layer, module.get_variable("params", leaf), x, y))
 
     def in_nnx(call: Any, module: Any, x: Array) -> Array:
-        y, layer = call(x), _describe(module, nnx.Linear, nnx.Embed, nnx.Conv)
+        y, layer = call(), _describe(module, nnx.Linear, nnx.Embed, nnx.Conv)
         if layer is None:
             return y
         variable = module.embedding if isinstance(module, nnx.Embed) else module.kernel

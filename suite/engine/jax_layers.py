@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 from jax import Array
+from jax.core import Tracer
 
-from suite.contract import Layer
+from suite.contract import Layer, UserError
 from suite.engine.jax_modules import Call
 from suite.engine.layers import Layers
 from suite.optimizers._base.jax import name_leaves
@@ -27,6 +28,9 @@ def layers_of(loss: Callable[..., Any], params: Any, *arguments: Any) -> Layers:
         loss: (params, *arguments) to a number.
         params: of the model, as the loss takes them.
         arguments: of the loss.
+
+    Raises:
+        UserError: a layer is called where its weight cannot be recognised.
     """
     found: dict[str, Layer] = {}
     names = list(name_leaves(params))
@@ -61,6 +65,12 @@ def _intercept(params: Any, seen: Callable[[str, Layer, Array, Array], Array]) -
 
     def pass_on(call: Call) -> Array:
         name = paths.get(id(call.weight))
+        if name is None and isinstance(call.weight, Tracer):
+            raise UserError(
+                f"a layer of kind {call.layer.kind} has a weight that is no leaf of the parameters: it is cast, or the "
+                "layer is called inside jax.jit, jax.checkpoint or jax.lax.scan, as flax's and equinox's versions of "
+                "these do; call it outside, or name the layers by hand and take `tap` as an argument of the loss"
+            )
         return call.y if name is None else seen(name, call.layer, call.x, call.y)
 
     with contextlib.ExitStack() as stack:

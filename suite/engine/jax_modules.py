@@ -62,13 +62,13 @@ def describe_convolution(
 
 @contextlib.contextmanager
 def patch_calls(replace: dict[type, Callable[[Any, Any, Array], Array]]) -> Iterator[None]:
-    """A context in which a class's `__call__` is replaced by a function of (the old one, the module, the input)."""
+    """A context in which `__call__` of classes is replaced by a function of (the old call, the module, its input)."""
     with contextlib.ExitStack() as stack:
         for kind, new in replace.items():
             old: Any = kind.__call__
 
-            def call(self: Any, x: Array, *further: Any, new: Any = new, old: Any = old, **named: Any) -> Array:
-                return new(lambda x: old(self, x, *further, **named), self, x)
+            def call(self: Any, *inputs: Any, new: Any = new, old: Any = old, **named: Any) -> Array:
+                return new(lambda: old(self, *inputs, **named), self, (*inputs, *named.values())[0])
 
             stack.enter_context(mock.patch.object(kind, "__call__", call))
         yield

@@ -78,6 +78,11 @@ def observed(
                 "checkpoint with use_reentrant=False"
             )
         observed_layers.add(name)
+        if samples not in (0, len(first)):
+            raise UserError(
+                f"observed: the first axis of layer {name} has length {len(first)}, that of another layer {samples}; "
+                "it must be that of the samples in every layer: expand the input, or leave the layer out of layers"
+            )
         samples = len(first)
         scale = (counted or samples) / (scaler.get_scale() if scaler else 1.0)  # a tap: gradient of the summed loss
         scaled = {call: (x, dy * scale) for call, (x, dy) in taps.items()}

@@ -63,6 +63,8 @@ def _find_reasons(module: nn.Module, uses: Counter[int]) -> Iterator[str]:
     own = dict(module.named_parameters(recurse=False))
     if next(iter(own)) != "weight":
         yield "its weight is computed from other parameters"
+    if further := own.keys() - {"weight", "bias"}:
+        yield f"it has a further parameter {', '.join(sorted(further))}"
     if tied := [name for name, parameter in own.items() if uses[id(parameter)] > 1]:
         yield f"its {' and '.join(tied)} is tied to another module"
     if frozen := [name for name, parameter in own.items() if not parameter.requires_grad]:

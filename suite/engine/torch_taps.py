@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract import Layer
+from suite.contract import Layer, UserError
 from suite.optimizers._base.torch import widen_type as wide_type
 
 Tree = dict[str, Tensor]
@@ -43,13 +43,16 @@ def tap_layers(
     seen: dict[str, Taps] = {}
 
     def tap(name: str, layer: Layer) -> Callable[..., None]:
-        def forward(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        def forward(module: Any, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
             if not output.requires_grad:  # the first forward pass of reentrant checkpointing
                 return
-            call, x = calls[name], inputs[0].detach()
+            x = (*inputs, *named.values())[0].detach()
+            call, version = calls[name], x._version
             calls[name] += 1
 
             def backward(dy: Tensor) -> None:
+                if x._version != version:
+                    raise UserError(f"the input of layer {name} was changed in place after the call; change a copy")
                 with torch.no_grad():
                     taps = seen.setdefault(name, {})
                     inputs = widen_floats(x)
@@ -70,7 +73,10 @@ def tap_layers(
                 add(seen.pop(next(iter(seen))))
         return calls.keys()
 
-    handles = [model.get_submodule(name).register_forward_hook(tap(name, layer)) for name, layer in layers.items()]
+    handles = [
+        model.get_submodule(name).register_forward_hook(tap(name, layer), with_kwargs=True)
+        for name, layer in layers.items()
+    ]
     try:
         yield rest
     finally:

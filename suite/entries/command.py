@@ -7,10 +7,12 @@ from typing import Any
 from suite.contract import UserError
 from suite.entries.strict import escape_text
 from suite.record import record
-from suite.settings.configure import resolve
+from suite.settings.configure import ALTERNATIVES, resolve
 from suite.settings.effects import differing_keys, select_settings
 from suite.settings.overrides import CHOICES, flatten_values, parse_values
 
+# what the configuration is composed from, and does not contain
+COMPOSED = tuple(f"{node}.{key}." for node, keys in ALTERNATIVES.items() for key in keys)
 UNNAMED = ("recipe", "experiment", "network")  # choices whose names a configuration does not contain
 
 
@@ -30,7 +32,7 @@ def list_contradicting_words(result: Mapping[str, Any]) -> Iterator[str]:
     named = {key: spec[key] if key in spec else config.get(f"{key}.name") for key in CHOICES}
     for key, typed in words.items():
         own = config.get(key, named.get(key))
-        if key not in UNNAMED and typed != own:
+        if key not in UNNAMED and not key.startswith(COMPOSED) and typed != own:
             yield f"command: has {escape_text(f'{key}={typed}')}, but the configuration has {escape_text(own)}"
 
 

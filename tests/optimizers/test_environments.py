@@ -20,7 +20,7 @@ from suite.differences import find_difference
 
 NAMES = [name for name in mlps.NAMES if name != "external"]  # torch's own are not ours to prove
 OBSERVING = ("kfac", "kbfgs", "vogn")
-WHOLE = (*OBSERVING, "shampoo", "soap")  # need whole matrices
+WHOLE = (*OBSERVING, "shampoo", "soap", "sm3")  # need whole matrices
 Tree = dict[str, np.ndarray]
 
 
@@ -143,6 +143,26 @@ def test_a_state_of_other_shapes_is_refused_when_it_is_loaded(name: str) -> None
     with pytest.raises(UserError, match=r"belongs to other parameters or settings: (shape|only one of them has)"):
         other.load_state_dict(one.state_dict())
     assert str(other.state_dict()) == str(state)
+
+
+@pytest.mark.parametrize("name", ["adamw", "kfac", "muon", "soap"])
+def test_a_state_without_a_part_is_refused(name: str) -> None:
+    """torch's distributed checkpoints drop nested state with `flatten_optimizer_state_dict=True`."""
+    run = environments.start(name)
+    run.train(range(2))
+    state = run.optimizer.state_dict()
+    state["state"] = {key: {k: v for k, v in own.items() if k != "shared"} for key, own in state["state"].items()}
+    with pytest.raises(UserError, match=r"the state lacks \w+; .*flatten_optimizer_state_dict=False"):
+        environments.start(name).optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_parameter_has_an_empty_state(name: str) -> None:
+    """torch's distributed checkpoints in files drop empty states, and then miss them."""
+    run = environments.start(name)
+    run.train(range(1))
+    state = run.optimizer.state_dict()
+    assert all(state["state"].get(key) for group in state["param_groups"] for key in group["params"])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -251,3 +251,19 @@ def test_convolutions_embeddings_and_nested_vmap_are_found() -> None:
     _, _, statistics = look(params, optimizer.init(params), *given)
     assert statistics["inner/in"].shape == (5, 5)
     assert statistics["image/in"].shape == (28, 28)
+
+
+def test_layers_inside_transforms_are_an_error() -> None:
+    linen = pytest.importorskip("flax.linen", reason="flax is not installed")
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            return linen.Dense(3, name="last")(linen.remat(linen.Dense)(6, name="first")(inputs=x))
+
+    x, y = batch()
+    params = Network().init(jax.random.key(0), x)["params"]
+    with pytest.raises(UserError, match=r"a layer of kind linear .* inside jax\.jit, jax\.checkpoint"):
+        layers_of(lambda params, x, y: jnp.square(Network().apply({"params": params}, x) - y).mean(), params, x, y)
+    with pytest.raises(UserError, match="the optimizer has no layers"):
+        observing(loss_by_hand, make("kfac", start(), {}))

@@ -196,3 +196,51 @@ def test_a_step_with_infinite_gradients_is_skipped(name: str) -> None:
         scaler.update()
         assert torch.equal(model[0].weight, before) is not moves
         assert model[0].weight.isfinite().all()
+
+
+class Positions(nn.Module):
+    """Adds a layer's output for one row of positions to every sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.out = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(input=torch.tanh(self.words(x) + self.places(x[:1])))
+
+
+def test_layers_that_see_other_samples_or_values_are_named() -> None:
+    model, x = Positions(), torch.randn(4, 3)
+    layers = layers_of(model)
+    with pytest.raises(UserError, match=r"the first axis of layer \w+ has length"):
+        observe(model, make("kfac", model, layers), x)
+    changed = nn.Sequential(nn.Linear(3, 3))
+    optimizer = make("kfac", changed, layers_of(changed))
+    with pytest.raises(UserError, match="the input of layer 0 was changed in place"), observed(changed, optimizer):
+        h = x.clone()
+        loss = changed(h).square().mean()
+        with torch.no_grad():
+            h.add_(1.0)
+        loss.backward()
+
+
+def test_zeroed_gradients_take_their_statistics_with_them() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 3)), torch.randn(4, 3)
+    other = copy.deepcopy(model)
+    ends = []
+    for each, skipped in ((model, True), (other, False)):
+        optimizer = make("kfac", each, layers_of(each))
+        if skipped:
+            observe(each, optimizer, 100.0 * x)
+        optimizer.zero_grad()
+        observe(each, optimizer, x)
+        optimizer.step()
+        ends.append(each[0].weight.detach())
+    assert torch.equal(*ends)
+
+
+def test_a_layer_with_further_parameters_is_none() -> None:
+    layer = nn.Linear(3, 3)
+    layer.gain = nn.Parameter(torch.ones(3))
+    assert layers_of(nn.Sequential(layer)).rest == {"0": "it has a further parameter gain"}
