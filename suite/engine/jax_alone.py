@@ -69,7 +69,7 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
         with tap_modules(params, lambda name, x, y: tap(name, x, y) if name in optimizer.layers else y):
             return loss(params, *arguments)
 
-    def look(params: Any, state: Any, *arguments: Any) -> tuple[Array, Any, dict[str, Array]]:
+    def observe(params: Any, state: Any, *arguments: Any) -> tuple[Array, Any, dict[str, Array]]:
         structure, key = jax.tree.structure(params), jnp.stack([jnp.zeros_like(state["steps"]), state["steps"]])
         drawn = optimizer.forward_params(name_leaves(params), state, key.astype(jnp.uint32))
         weights = jax.tree.unflatten(structure, [drawn[name] for name in name_leaves(params)])
@@ -93,6 +93,12 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
 
         gradient = jax.value_and_grad(probed, (0, 1), has_aux=True)
         (value, inputs), (grads, slopes) = gradient(weights, probes)
+        lengths = {name: len(x) for (name, _), x in inputs.items()}
+        if len({*lengths.values()}) > 1:
+            raise UserError(
+                f"observing: the first axis must be that of the samples in every layer, but the lengths are {lengths}; "
+                "expand the input, or leave a layer out of layers"
+            )
         samples = len(next(iter(inputs.values())))
         # a tap has the gradient of the summed loss
         taps = {call: (inputs[call], (counted or samples) * slopes[call]) for call in slopes}
@@ -100,5 +106,14 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
         with full_precision():
             sums = optimizer.observe(taps, weight)
         return value, grads, {name: total / samples for name, total in sums.items()}
+
+    def look(params: Any, state: Any, *arguments: Any) -> tuple[Array, Any, dict[str, Array]]:
+        try:
+            return observe(params, state, *arguments)
+        except jax.errors.UnexpectedTracerError as error:
+            raise UserError(
+                "observing: a layer is called inside jax.jit, jax.checkpoint, jax.lax.scan or the like; call it "
+                "outside, or leave it out of layers"
+            ) from error
 
     return look

@@ -267,3 +267,25 @@ def test_layers_inside_transforms_are_an_error() -> None:
         layers_of(lambda params, x, y: jnp.square(Network().apply({"params": params}, x) - y).mean(), params, x, y)
     with pytest.raises(UserError, match="the optimizer has no layers"):
         observing(loss_by_hand, make("kfac", start(), {}))
+
+
+def test_layers_that_observing_would_misread_are_an_error() -> None:
+    layers, (x, _) = {"first": Layer("linear", ("first.weight",))}, batch()
+    params = {"first": {"weight": jnp.eye(5)}, "last": {"weight": jnp.eye(5)}}
+
+    def scanned(params: Any, x: Any, tap: Any) -> Any:
+        def again(h: Any, _: Any) -> Any:
+            return tap("first", h, h @ params["first"]["weight"].T), None
+
+        return jnp.square(jax.lax.scan(again, x, None, length=2)[0]).sum(1).mean()
+
+    def of_other_samples(params: Any, x: Any, tap: Any) -> Any:
+        row = tap("last", x[:1], x[:1] @ params["last"]["weight"].T)
+        return jnp.square(tap("first", x, x @ params["first"]["weight"].T) + row).sum(1).mean()
+
+    with pytest.raises(UserError, match=r"a layer is called inside .*jax\.lax\.scan"):
+        optimizer = make("kfac", params, layers)
+        observing(scanned, optimizer)(params, optimizer.init(params), x)
+    with pytest.raises(UserError, match=r"the lengths are \{'first': 8, 'last': 1\}"):
+        optimizer = make("kfac", params, layers | {"last": Layer("linear", ("last.weight",))})
+        observing(of_other_samples, optimizer)(params, optimizer.init(params), x)

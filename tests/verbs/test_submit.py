@@ -104,6 +104,11 @@ def test_every_committed_command_follows_from_its_configuration() -> None:
     assert [list(list_contradicting_words(json.loads(file.read_text()))) for file in files] == [[]] * len(files)
 
 
+def test_words_that_a_configuration_is_composed_from_are_no_contradiction() -> None:
+    for word, faults in {"task.sources.shapes.options.train=500": 0, "task.source.options.train=500": 1}.items():
+        assert len(list(list_contradicting_words({**RESULT, "command": f"{RESULT['command']} {word}"}))) == faults, word
+
+
 def test_nothing_is_written_unless_all_pass_or_partial_is_given(suite: Call, one: Path, tmp_path: Path) -> None:
     wrong = copied(one, tmp_path / "wrong", curve__1__metrics__top1=99.0)
     code, text = suite("submit", str(one), str(wrong), "--to", "kept")
