@@ -1,13 +1,13 @@
 """The base of torch optimizers that need statistics of the layers beside the gradient."""
 
 import contextlib
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
-from suite.comm.transport import torch_messages
 from suite.contract import Layer, UserError
 from suite.optimizers._base.torch import Chosen, Optimizer, by_name
 
@@ -116,7 +116,8 @@ class Observing(Optimizer[Chosen]):
         Raises:
             UserError: if there are none, or if the ranks observed different layers.
         """
-        sums, samples = _sum_over_ranks(self._sums or {}, self._samples)
+        device = self.param_groups[0]["params"][0].device
+        sums, samples = _sum_over_ranks(self._sums or {}, self._samples, device)
         if self._sums is None:
             kind = type(self).__name__
             raise UserError(
@@ -155,7 +156,7 @@ class Observing(Optimizer[Chosen]):
         return first
 
 
-def _sum_over_ranks(sums: Tree, samples: float) -> tuple[Tree, float]:
+def _sum_over_ranks(sums: Tree, samples: float, device: torch.device) -> tuple[Tree, float]:
     """Return statistics and their number of samples, summed over the ranks of the default group.
 
     DistributedDataParallel averages the gradients over this group.
@@ -165,16 +166,19 @@ def _sum_over_ranks(sums: Tree, samples: float) -> tuple[Tree, float]:
     """
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return sums, samples
-    names: list[list[str]] = torch_messages.gather(sorted(sums))
-    if different := set().union(*names) - set.intersection(*map(set, names)):
+    names = sorted(sums)
+    digest = zlib.crc32("\n".join(names).encode())
+    largest = torch.tensor([digest, -digest], device=device)
+    distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+    if largest.tolist() != [digest, -digest]:
         raise UserError(
-            f"the ranks observed different layers: only some have {', '.join(sorted(different))}; call every layer on "
-            "every rank, inside observed"
+            f"the ranks observed different layers, rank {distributed.get_rank()} {', '.join(names) or 'none'}; call "
+            "every layer on every rank, inside observed"
         )
     if not sums:
         return sums, samples
-    whole = torch.cat([sums[name].flatten() for name in names[0]])
+    whole = torch.cat([sums[name].flatten() for name in names])
     whole = torch.cat([whole, whole.new_tensor([samples])])
     distributed.all_reduce(whole)
-    *parts, count = whole.split([*(sums[name].numel() for name in names[0]), 1])
-    return {name: part.view_as(sums[name]) for name, part in zip(names[0], parts, strict=True)}, count.item()
+    *parts, count = whole.split([*(sums[name].numel() for name in names), 1])
+    return {name: part.view_as(sums[name]) for name, part in zip(names, parts, strict=True)}, count.item()
