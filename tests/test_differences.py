@@ -1,4 +1,4 @@
-"""The comparison of two sets of named arrays, and what it says about the first difference."""
+"""`find_difference` names the first array that differs, and says how."""
 
 import re
 

@@ -41,7 +41,7 @@ def check_address(where: str) -> None:
 
 
 def show_address(where: str) -> str:
-    """Return an address without user, password, fragment and values of parameters, any of which may be a secret."""
+    """Remove what may be secret from an address: user, password, fragment and the values of parameters."""
     parts = _split(where)
     if parts is None:
         scheme, separator, _ = where.partition("://")

@@ -102,14 +102,14 @@ def watch_absences() -> Generator[Callable[[], Absences]]:
         except BlockingIOError:
             return b""
 
-    def beat() -> None:
+    def look_regularly() -> None:
         while not over.wait(BEAT):
             watch.look()
 
     earlier_handler = signal.signal(signal.SIGCONT, lambda number, frame: None)
     earlier_pipe = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     watch = Watch(read_signals)
-    thread = threading.Thread(target=beat, name="absence", daemon=True)
+    thread = threading.Thread(target=look_regularly, name="absence", daemon=True)
     thread.start()
     try:
         yield watch.look
