@@ -37,6 +37,7 @@ def result(
     samples=None,
     parameters=500,
     every=1,
+    cadence=10,
     **more,
 ):
     """A result as the engine writes it; two seconds a step, and the last two evaluations `every` steps apart."""
@@ -63,6 +64,8 @@ def result(
                 "task": {**RUN["task"], "width": 16, "batch_size": 64, "source": {"size": 32}, **(task or {})},
                 "optimizer": {"name": optimizer, "module": f"suite.optimizers.{optimizer}", "lr": lr},
                 "scale": scale,
+                "max_steps": budget,
+                "eval_every": cadence,
                 "seed": seed + 3,  # 0 to 2 are seeds of the tuning
                 "run_dir": f"runs/{seed}",
             },

@@ -3,155 +3,212 @@
 import pytest
 from boards import result
 
-from suite.board.contest import compare_rows, framework_effects
+from suite.board.contest import compare_rows, find_framework_effects
+from suite.board.design import Design, find_design, list_designs, read_designs
 from suite.board.groups import rank_results
 from suite.board.sections import make_sections
 from suite.board.site import text
-from suite.statistics.leaders import find_leader
+from suite.contract import UserError
 
 pytestmark = pytest.mark.quick
 
 
-def seeds(optimizer, *spent, backend="torch", comm="exact", world=1, **more):
+def seeds(optimizer, *spent, backend="torch", comm="float32", world=1, **more):
     some = [result(seed=seed, step=step, optimizer=optimizer, **more) for seed, step in enumerate(spent)]
     return [{**one, "spec": {**one["spec"], "backend": backend, "comm": comm, "world": world}} for one in some]
 
 
-def only(results):
-    (contest,) = compare_rows(rank_results(results).groups[0].entries)
+def only(results, design=None):
+    (contest,) = compare_rows(rank_results(results).groups[0].entries, design)
     return contest
 
 
-def kinds(results):
-    contest = only(results)
-    return {(row.optimizer, row.settings.get("optimizer.lr")): place.kind
-            for row, place in zip(contest.rows, contest.places, strict=True)}  # fmt: skip
+def kinds(results, design=None):
+    contest = only(results, design)
+    return {(one.optimizer, one.rows[0].settings.get("optimizer.lr")): one.kind for one in contest.competitors}
 
 
-CLEAR = [*seeds("kfac", 100, 102, 101, 99), *seeds("sgd", 203, 199, 201, 202)]
+CLEAR = [*seeds("kfac", *range(100, 108)), *seeds("sgd", *range(200, 208))]
+DESIGN = Design("resnet50", "digits", ("kfac", "sgd"), ("torch",), (3, 4, 5, 6, 7, 8, 9), (4, 7))
 
 
-def test_rows_that_intervals_separate_have_a_leader():
-    assert kinds(CLEAR) == {("kfac", None): "leads", ("sgd", None): "slower"}
-    assert only(CLEAR).leader.optimizer == "kfac" and only(CLEAR).not_separated == []
+def test_rows_that_differ_in_every_seed_have_a_leader():
+    assert kinds(CLEAR) == {("kfac", None): "leads", ("sgd", None): "behind"}
+    contest = only(CLEAR)
+    assert contest.leader == "kfac" and contest.possible_leaders == ["kfac"]
+    first, second = contest.competitors
+    assert (first.rank_low, first.rank_high, first.tier, first.ratio) == (1, 1, 1, None)
+    assert (second.rank_low, second.rank_high, second.tier) == (2, 2, 2)
+    assert 1.9 < second.ratio.low < second.ratio.high < 2.1
 
 
-def test_rows_that_intervals_do_not_separate_have_none():
-    near = [*seeds("kfac", 100, 150, 90), *seeds("sgd", 120, 110, 190)]
-    assert kinds(near) == {("kfac", None): "first", ("sgd", None): "tied"}
-    assert only(near).leader is None and only(near).not_separated == ["sgd"]
+def test_rows_that_do_not_differ_enough_have_none():
+    near = [*seeds("kfac", 100, 150, 90, 120, 100, 130), *seeds("sgd", 120, 110, 190, 110, 130, 120)]
+    assert set(kinds(near).values()) == {"may lead"}
+    assert only(near).leader is None and only(near).possible_leaders == ["kfac", "sgd"]
 
 
-@pytest.mark.parametrize("spread", [1, 10, 60])
-def test_with_one_row_an_optimizer_the_leader_is_that_of_the_statistics(spread):
-    spent = {"kfac": (100, 100 + spread, 101), "sgd": (200, 203, 199 + spread), "lamb": (150 + spread, 148, 151)}
-    contest = only([some for name, steps in spent.items() for some in seeds(name, *steps)])
-    index = find_leader([row.seeds for row in contest.rows])
-    assert (contest.leader and contest.leader.optimizer) == (None if index is None else contest.rows[index].optimizer)
+def test_a_registered_design_decides_with_fewer_seeds_than_an_open_one():
+    four = [*seeds("kfac", 100, 101, 102, 103), *seeds("sgd", 200, 201, 202, 203)]
+    assert only(four).leader is None and only(four, DESIGN).leader == "kfac"
+    assert only(four, DESIGN).looks == (4, 7) and only(four).looks == ()
+
+
+def test_a_registered_design_counts_its_own_seeds_only():
+    chosen = [*seeds("kfac", *[300] * 7), *seeds("sgd", *range(100, 107))]
+    moved = Design("resnet50", "digits", ("kfac", "sgd"), ("torch",), (23, 24, 25, 26, 27, 28, 29), (4, 7))
+    assert only(chosen, DESIGN).leader == "sgd" and only(chosen, moved).leader is None
+
+
+def test_a_row_outside_of_the_design_needs_its_seeds_too():
+    third = [*CLEAR, *seeds("lamb", 50)]
+    assert only(third, DESIGN).leader is None
+    ranks = {one.optimizer: (one.rank_low, one.rank_high) for one in only(third, DESIGN).competitors}
+    assert ranks == {"kfac": (1, 2), "sgd": (2, 3), "lamb": (1, 3)}
 
 
 def test_the_more_rows_there_are_the_more_evidence_each_needs():
-    two = [*seeds("kfac", 100, 102, 101, 99), *seeds("sgd", 115, 111, 113, 114)]
-    assert kinds(two)["sgd", None] == "slower"
-    more = [some for name in ("lamb", "lars", "adamw") for some in seeds(name, 203, 199, 201, 202)]
-    assert kinds([*two, *more])["sgd", None] == "tied"
+    two = [*seeds("kfac", *range(100, 106)), *seeds("sgd", *range(200, 206))]
+    assert kinds(two)["sgd", None] == "behind"
+    more = [some for name in ("lamb", "lars", "adamw", "muon") for some in seeds(name, *range(150, 156))]
+    assert set(kinds([*two, *more]).values()) == {"may lead"}
 
 
-def test_a_difference_of_less_than_the_steps_between_evaluations_is_none():
-    def near(every):
-        return [*seeds("kfac", 200, 202, 201, 199, every=every), *seeds("sgd", 220, 222, 223, 219, every=every)]
+def test_the_ratio_allows_for_the_steps_between_evaluations():
+    def second(every):
+        results = [*seeds("kfac", *[200] * 6, every=every), *seeds("sgd", *[400] * 6, every=every)]
+        return only(results).competitors[1].ratio
 
-    assert kinds(near(1)) == {("kfac", None): "leads", ("sgd", None): "slower"}
-    assert kinds(near(20)) == {("kfac", None): "first", ("sgd", None): "tied"}
-    coarse, fine = (only(near(every)).places[1].against for every in (20, 1))
-    assert coarse.low < 1 < fine.low and coarse.high > fine.high and coarse.ratio == fine.ratio
-    far = [*seeds("kfac", 200, 202, 201, 199, every=20), *seeds("sgd", 440, 442, 443, 439, every=20)]
-    assert kinds(far)["kfac", None] == "leads"
-
-
-def test_equal_steps_have_bounds_because_the_distance_of_evaluations_is_known():
-    equal = [*seeds("kfac", 200, 200, 200, 200, every=10), *seeds("sgd", 400, 400, 400, 400, every=10)]
-    assert kinds(equal) == {("kfac", None): "leads", ("sgd", None): "slower"}
+    assert (second(1).low, second(1).high) == pytest.approx((2, 2))
+    assert (second(20).low, second(20).high) == pytest.approx((381 / 200, 400 / 181))
 
 
 def test_the_first_evaluation_may_see_a_target_that_was_met_in_the_first_step():
-    first = [*seeds("kfac", 50, 50, 50, 50, every=50), *seeds("sgd", 100, 100, 100, 100, every=50)]
-    contest = only(first)
-    assert [row.seeds[3].earliest for row in contest.rows] == [1, 51]
-    assert contest.leader is None and contest.places[1].against.ratio == pytest.approx(2)
+    contest = only([*seeds("kfac", 50, 50, 50, 50, every=50), *seeds("sgd", 100, 100, 100, 100, every=50)])
+    assert [one.rows[0].seeds[3].earliest for one in contest.competitors] == [1, 51]
+    assert contest.leader is None and contest.competitors[1].ratio.estimate > 2
 
 
 def test_two_settings_of_one_optimizer_do_not_keep_it_from_leading():
-    similar = [*CLEAR, *seeds("kfac", 101, 100, 102, 99, lr=0.2)]
-    assert sorted(kinds(similar).values()) == ["leads", "slower", "tied"]
-    assert only(similar).leader.optimizer == "kfac"
+    similar = [*CLEAR, *seeds("kfac", 101, 100, 103, 102, 105, 104, 107, 106, lr=0.2)]
+    assert sorted(kinds(similar).values()) == ["behind", "leads", "leads"]
+    assert only(similar).leader == "kfac"
 
 
-def test_a_rival_that_missed_is_counted_among_the_rows_that_are_not_separated():
-    missed = [*CLEAR, *seeds("lamb", 1, kind="exhausted")]
-    assert kinds(missed)["lamb", None] == "missed"
-    assert only(missed).leader is None and only(missed).not_separated == ["lamb"]
+def test_misses_count_as_the_evaluation_after_the_budget():
+    missed = [*CLEAR, *seeds("lamb", *[1] * 8, kind="exhausted")]
+    assert kinds(missed)["lamb", None] == "missed" and only(missed).leader == "kfac"
+    lamb = only(missed).competitors[-1]
+    assert lamb.irregular and lamb.rank_low == 3 and lamb.ratio.low == pytest.approx(4, rel=0.1)
+    assert text.describe_place(lamb, "kfac") == (
+        "median seed missed the target; rank 3; at least 3.79 × the steps of kfac; late seeds or misses"
+    )
+
+
+def test_the_smallest_budget_caps_all_rows():
+    """A row with a larger budget must not look later because it was allowed to go on."""
+    short, long = seeds("kfac", *[1] * 8, kind="exhausted", budget=300), seeds("sgd", *range(500, 508), budget=900)
+    assert only([*short, *long]).leader is None
 
 
 def test_a_row_without_a_finished_run_keeps_nobody_from_leading():
     interrupted = [*CLEAR, *seeds("lamb", 1, kind="interrupted")]
-    assert kinds(interrupted) == {("kfac", None): "leads", ("sgd", None): "slower", ("lamb", None): "no runs"}
+    assert kinds(interrupted) == {("kfac", None): "leads", ("sgd", None): "behind", ("lamb", None): "no runs"}
 
 
 def test_an_optimizer_by_itself_leads_nobody():
     assert kinds(seeds("kfac", 100, 101)) == {("kfac", None): "alone"}
 
 
-def test_each_framework_communication_mode_and_number_of_devices_is_a_contest_of_its_own():
-    others = [*seeds("kfac", 300, backend="jax"), *seeds("kfac", 300, comm="fp8"), *seeds("sgd", 300, world=2)]
-    compared = compare_rows(rank_results([*CLEAR, *others]).groups[0].entries)
+def test_frameworks_are_averaged_and_modes_devices_and_cadences_are_contests():
+    others = [*seeds("kfac", 300, comm="fp8"), *seeds("sgd", 300, world=2), *seeds("sgd", 300, cadence=7)]
+    compared = compare_rows(rank_results([*CLEAR, *seeds("kfac", 300, backend="jax"), *others]).groups[0].entries)
     assert [str(contest.setting) for contest in compared] == [
-        "torch, exact, 1 device",
-        "jax, exact, 1 device",
-        "torch, fp8, 1 device",
-        "torch, exact, 2 devices",
+        "float32, 1 device, evaluated every 10 steps",
+        "float32, 1 device, evaluated every 7 steps",
+        "fp8, 1 device, evaluated every 10 steps",
+        "float32, 2 devices, evaluated every 10 steps",
     ]
-    assert compared[0].leader.optimizer == "kfac"
+    assert [row.backend for row in compared[0].competitors[0].rows] == ["torch", "jax"]
+    assert compared[0].leader == "kfac"
 
 
-def test_a_ladder_has_a_leader_only_if_every_framework_agrees():
+def test_a_framework_that_disagrees_keeps_an_optimizer_from_leading():
     def led(*jax):
         (section,) = make_sections(rank_results([*CLEAR, *jax]).groups)
         return section.leader
 
-    agree = [*seeds("kfac", 100, 101, 99, 102, backend="jax"), *seeds("sgd", 300, 301, 299, 302, backend="jax")]
-    near = [*seeds("kfac", 100, 150, 90, backend="jax"), *seeds("sgd", 120, 110, 190, backend="jax")]
+    agree = [*seeds("kfac", *range(100, 108), backend="jax"), *seeds("sgd", *range(300, 308), backend="jax")]
+    disagree = [*seeds("kfac", *range(200, 208), backend="jax"), *seeds("sgd", *range(100, 108), backend="jax")]
     assert led() == led(*agree) == led(*seeds("kfac", 500, backend="jax")) == "kfac"
-    assert led(*near) is None
+    assert led(*disagree) is None
 
 
 def test_pictures_show_the_row_with_the_most_seeds_of_each_optimizer():
     lucky = seeds("kfac", 50, lr=0.9)
     (section,) = make_sections(rank_results([*CLEAR, *lucky]).groups)
-    assert [(row.optimizer, len(row.seeds)) for row in section.featured] == [("kfac", 4), ("sgd", 4)]
+    assert [(row.optimizer, len(row.seeds)) for row in section.featured] == [("kfac", 8), ("sgd", 8)]
+
+
+# ------------------------------------------------------------------------------------------------------------- design
+GRID = """
+trials: 8
+seeds: [3, 4, 5, 6, 7]
+backends: [torch, jax]
+optimizers:
+- {task: dlrm, data: clicks, max_steps: 9, optimizers: [adamw, muon]}
+- {task: bert, data: hmm, max_steps: 9, optimizers: [adamw, kfac, muon],
+   seeds: [8, 9, 10, 11, 12, 13, 14, 15], looks: LOOKS}
+"""
+
+
+def test_a_design_is_a_ladder_with_looks():
+    (design,) = read_designs(GRID.replace("LOOKS", "[5, 8]"))
+    assert (design.task, design.seeds[:2], design.backends) == ("bert", (8, 9), ("torch", "jax"))
+    assert design.covers("float32", 1) and not design.covers("fp8", 1) and not design.covers("float32", 2)
+
+
+@pytest.mark.parametrize(
+    ("looks", "message"),
+    [
+        ("[5]", r"bert on hmm: looks: \[5\]: too few seeds to separate 3 rows; the fewest are looks: \[6\]"),
+        ("[9]", "bert on hmm: the last look needs 9 different seeds"),
+        ("[many]", "bert: Input should be a valid integer"),
+    ],
+)
+def test_a_design_that_cannot_decide_is_refused_where_it_is_written(looks, message):
+    with pytest.raises(UserError, match=f"results/grid.yaml: {message}"):
+        read_designs(GRID.replace("LOOKS", looks))
+
+
+def test_the_committed_designs_can_decide_and_hold_for_tuned_rows():
+    for design in list_designs():
+        assert find_design(design.task, design.data, tuned=True, scale="laptop") == design
+        assert find_design(design.task, design.data, tuned=False, scale="laptop") is None
+    assert find_design("resnet50", "nothing", tuned=True, scale="laptop") is None
+
+
+# ---------------------------------------------------------------------------------------------------------- frameworks
+def effects(results):
+    return find_framework_effects(only(results))
 
 
 def test_the_effect_of_the_framework_pairs_equal_seeds():
-    jax = seeds("kfac", 200, 204, 202, 198, backend="jax")
-    (effect,) = framework_effects(rank_results([*CLEAR, *jax]).groups[0].entries)
-    assert (effect.optimizer, effect.pairs) == ("kfac", 4)
-    assert effect.steps.ratio == pytest.approx(2)
-    assert effect.seconds.ratio == pytest.approx(2) and effect.seconds_pairs == 4 and "Some CPU" in effect.machine
+    (effect,) = effects([*CLEAR, *seeds("kfac", *range(200, 216, 2), backend="jax")])
+    assert (effect.optimizer, effect.steps.pairs) == ("kfac", 8)
+    assert effect.steps.estimate == pytest.approx(2) and effect.steps.differs
+    assert effect.seconds.estimate == pytest.approx(2) and effect.seconds.pairs == 8 and "Some CPU" in effect.machine
 
 
 def test_seconds_of_different_machines_are_not_compared():
-    jax = seeds("kfac", 200, 204, 202, 198, backend="jax", device="H200")
-    (effect,) = framework_effects(rank_results([*CLEAR, *jax]).groups[0].entries)
-    assert effect.steps.ratio == pytest.approx(2) and effect.seconds is None
+    (effect,) = effects([*CLEAR, *seeds("kfac", *range(200, 216, 2), backend="jax", device="H200")])
+    assert effect.steps.estimate == pytest.approx(2) and effect.seconds is None
 
 
 def test_rows_with_other_settings_are_no_pair():
-    jax = seeds("kfac", 200, 204, backend="jax", lr=0.7)
-    assert framework_effects(rank_results([*CLEAR, *jax]).groups[0].entries) == []
+    assert effects([*CLEAR, *seeds("kfac", 200, 204, backend="jax", lr=0.7)]) == []
 
 
-def test_two_seeds_give_no_bounds():
-    jax = seeds("kfac", 110, 190, backend="jax")
-    (effect,) = framework_effects(rank_results([*seeds("kfac", 100, 102), *jax]).groups[0].entries)
-    assert (effect.steps.low, effect.steps.high) == (0, float("inf"))
-    assert text.format_ratio(effect.steps).endswith("× (no bounds yet)")
+def test_two_seeds_state_how_little_their_range_covers():
+    (effect,) = effects([*seeds("kfac", 100, 102), *seeds("kfac", 110, 190, backend="jax"), *seeds("sgd", 9)])
+    assert effect.steps.coverage == 0.5 and not effect.steps.differs

@@ -142,18 +142,33 @@ def seeds(optimizer, *spent, **more):
 
 
 def test_the_front_page_names_a_leader_only_if_intervals_say_so(tmp_path):
-    clear = [*seeds("kfac", 100, 102, 101, 99), *seeds("sgd", 203, 199, 201, 202)]
+    clear = [*seeds("kfac", *range(100, 108)), *seeds("sgd", *range(200, 208))]
     assert '<strong class="good">kfac</strong>' in site(clear, tmp_path / "clear")["index.html"]
     near = [*seeds("kfac", 100, 150, 90), *seeds("sgd", 120, 110, 190)]
     index = site(near, tmp_path / "near")["index.html"]
-    assert "No optimizer leads: in torch kfac has the lowest median, not separable from sgd." in index
+    assert "kfac or sgd leads: sgd needs 1.22 × (0.733 to 2.11) the steps of kfac." in index
     assert '<strong class="good">' not in index
 
 
-def test_a_row_says_that_intervals_do_not_separate_it_and_how_many_seeds_would(tmp_path):
+def test_a_row_has_its_possible_ranks_and_its_ratio_to_the_first(tmp_path):
     content = page([*seeds("kfac", 100, 150, 90), *seeds("sgd", 170, 160, 190)], tmp_path)
-    assert "lowest median; not separable from all others" in content
-    assert re.search(r"not separable from kfac: 1\.\d+ ×[^;]*; about \d+ more seeds? would separate them", content)
+    assert "may lead; rank 1 to 2<" in content
+    assert re.search(r"may lead; rank 1 to 2; 1\.\d+ × \(1\.\d+ to 2\.\d+\) the steps of kfac", content)
+
+
+def test_leaderboard_json_has_ranks_and_ratios(tmp_path):
+    results = [*seeds("kfac", *range(100, 108)), *seeds("sgd", *range(200, 208)), *seeds("lamb", 1, kind="interrupted")]
+    site(results, tmp_path)
+    data = json.loads((tmp_path / "leaderboard.json").read_text())
+    places = {
+        entry["optimizer"]: [entry[key] for key in ("rank_low", "rank_high", "tier", "ratio")]
+        for entry in data["groups"][0]["entries"]
+    }
+    assert places == {
+        "kfac": [1, 1, 1, None],  # the first
+        "sgd": [2, 2, 2, pytest.approx(1.97, abs=0.02)],
+        "lamb": [1, 3, 1, None],
+    }
 
 
 def test_failures_and_divergences_are_rows(tmp_path):

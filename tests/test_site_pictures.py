@@ -1,6 +1,7 @@
 """The pictures of the leaderboard, as SVG."""
 
 import itertools
+import math
 import re
 from xml.etree import ElementTree
 
@@ -14,7 +15,7 @@ from suite.board.groups import rank_results
 from suite.board.sections import make_sections
 from suite.board.site import curves, profile, text
 from suite.board.site.dots import Dots, draw_dots, draw_strip
-from suite.statistics.leaders import Separation
+from suite.statistics.flips import Ratio
 from suite.statistics.summary import Observation, summarize_seeds
 
 
@@ -172,7 +173,8 @@ def test_numbers_as_text():
     assert [text.format_size(value) for value in (None, 0, 999.7, 1000, 2.5e9, 3e15)] == [
         "–", "0 B", "1 kB", "1 kB", "2.5 GB", "3,000 TB"
     ]  # fmt: skip
-    assert text.format_ratio(Separation(1.5, 1.2, 1.8, True, 0)) == "1.5 × (1.2 to 1.8)"
-    assert text.format_ratio(Separation(None, 1.2, 1.8, True, 0)).startswith("no ratio")
-    assert text.seeds_hint(Separation(1.5, 0, 9, False, 1)) == "about 1 more seed would separate them"
-    assert text.seeds_hint(Separation(1.5, 0, 9, False, None)) == "more than 200 more seeds, if ever"
+    assert text.format_ratio(Ratio(1.5, 1.2, 1.8, 0.95, 8)) == "1.5 × (1.2 to 1.8)"
+    assert text.format_ratio(Ratio(None, 1.2, math.inf, 0.95, 8)) == "at least 1.2 ×"
+    assert text.format_ratio(Ratio(None, 0.0, 1.8, 0.95, 8)) == "at most 1.8 ×"
+    assert text.format_ratio(Ratio(None, 0.0, math.inf, 0.95, 8)).startswith("no ratio")
+    assert text.format_ratio(Ratio(None, 0.0, math.inf, 0.0, 0)) == "no common seed"

@@ -1,122 +1,189 @@
-"""Compares the rows of a group: which optimizer leads, which rows cannot be told apart, and what a framework changes.
+"""Compares the rows of a group: ranks of the optimizers, and the effect of the framework.
 
-Optimizers are compared in contests: rows of one backend, communication mode and number of devices. So a framework or a
-communication mode never decides which optimizer leads.
+A competitor is one optimizer with one set of settings, in every framework that it ran in. Competitors are ranked in
+contests: equal communication mode, number of devices and evaluations. A framework or a communication mode never decides
+which optimizer leads.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean, median
 from typing import Literal
 
+from suite.board.design import Design
 from suite.board.rows import Entry
-from suite.statistics.leaders import Separation, find_leader, find_separation
+from suite.statistics.anytime import LEAST_SEEDS as LEAST
+from suite.statistics.anytime import rank_anytime
+from suite.statistics.flips import Ratio
+from suite.statistics.paired import Grid, Row, compare_methods, find_differences, tabulate_values
+from suite.statistics.ranking import Ranking
+from suite.statistics.registered import divide_error, rank_registered
 
-ALPHA = 0.05  # probability of ever naming a wrong leader in a contest; conventional
+BACKENDS = ("torch", "jax")  # the order of the project's other tables
+LATE = 2.0  # times a row's median steps, from which a seed counts as late
 
-Kind = Literal["leads", "first", "tied", "slower", "missed", "alone", "no runs"]
+Kind = Literal["leads", "may lead", "behind", "missed", "alone", "no runs"]
 
 
 @dataclass(frozen=True)
 class Setting:
     """What the rows of a contest share."""
 
-    backend: str
     comm: str
     world: int
+    eval_every: int
 
     def __str__(self) -> str:
-        return f"{self.backend}, {self.comm}, {self.world} device{'s' if self.world > 1 else ''}"
+        devices = f"{self.world} device{'s' if self.world > 1 else ''}"
+        return f"{self.comm}, {devices}, evaluated every {self.eval_every} steps"
 
 
 @dataclass(frozen=True)
-class Place:
-    """A row's place in its contest.
+class Competitor:
+    """One optimizer with one set of settings, and its place.
 
     Attributes:
-        kind: `leads`: the row is separable from all rows of other optimizers. `first`: it has the lowest median, but no
-            row leads. `tied`: the intervals do not separate it from the first row. `slower`: they do. `missed`: its
-            median seed misses the target, separable or not. `alone`: no other optimizer took part. `no runs`: no run
-            has finished.
-        against: the steps of the row as a ratio to those of the contest's first row, with its interval.
+        rows: its rows, torch first.
+        kind: `leads`: it alone can be best. `may lead`: it and others can be. `behind`: another one is shown to be
+            better. `missed`: its median seed misses the target in every framework. `alone`: no other optimizer took
+            part. `no runs`: no run has finished.
+        rank_low: its lowest possible rank.
+        rank_high: its highest possible rank.
+        tier: all competitors of a tier are shown to be better than all of the next one.
+        ratio: of its steps to those of the contest's first competitor; None for the first one.
+        irregular: it has late seeds or misses, with which ranks are less certain.
     """
 
+    rows: tuple[Entry, ...]
     kind: Kind
-    against: Separation | None = None
+    rank_low: int
+    rank_high: int
+    tier: int
+    ratio: Ratio | None = None
+    irregular: bool = False
+
+    @property
+    def optimizer(self) -> str:
+        """The optimizer's name."""
+        return self.rows[0].optimizer
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Rows that differ in optimizer and settings only, by median, with their places."""
+    """Competitors, the best first; `looks`: the seeds of a registered design's looks, empty without one."""
 
     setting: Setting
-    rows: tuple[Entry, ...]
-    places: tuple[Place, ...]
+    competitors: tuple[Competitor, ...]
+    looks: tuple[int, ...]
 
     @property
-    def leader(self) -> Entry | None:
-        """The row of the optimizer that leads; None if the intervals separate no optimizer from all others."""
-        return next((row for row, place in zip(self.rows, self.places, strict=True) if place.kind == "leads"), None)
+    def leader(self) -> str | None:
+        """The optimizer that leads; None if several can be best, or only one took part."""
+        return next((one.optimizer for one in self.competitors if one.kind == "leads"), None)
 
     @property
-    def not_separated(self) -> list[str]:
-        """The other optimizers that have a row which the intervals do not separate from the first row."""
-        first = self.rows[0].optimizer
-        close = [
-            row.optimizer
-            for row, place in zip(self.rows, self.places, strict=True)
-            if row.optimizer != first and place.against is not None and place.against.low <= 1
-        ]
-        return list(dict.fromkeys(close))
+    def possible_leaders(self) -> list[str]:
+        """The optimizers that can be best."""
+        return list(dict.fromkeys(one.optimizer for one in self.competitors if one.kind in ("leads", "may lead")))
 
     @property
     def optimizers(self) -> int:
         """The number of different optimizers."""
-        return len({row.optimizer for row in self.rows})
+        return len({one.optimizer for one in self.competitors})
+
+    @property
+    def rows(self) -> list[Entry]:
+        """The rows of all competitors."""
+        return [row for one in self.competitors for row in one.rows]
 
 
-def compare_rows(entries: Iterable[Entry]) -> list[Contest]:
-    """Find the contests of a group, the one with the most optimizers and results first. Baselines are in none."""
-    members: dict[Setting, list[Entry]] = defaultdict(list)
+def compare_rows(entries: Iterable[Entry], design: Design | None = None) -> list[Contest]:
+    """Find the contests of a group, the one with the most optimizers and results first. Baselines are in none.
+
+    Args:
+        entries: of the group.
+        design: registered for the group's ladder; it decides its own contest.
+    """
+    members: dict[Setting, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
     for entry in entries:
-        if entry.backend is not None and entry.comm is not None and entry.world is not None:
-            members[Setting(entry.backend, entry.comm, entry.world)].append(entry)
-    compared = [Contest(setting, tuple(rows), _places(rows)) for setting, rows in members.items()]
+        if entry.comm is not None and entry.world is not None and entry.eval_every is not None:
+            key = repr((entry.optimizer, sorted(entry.settings.items())))
+            members[Setting(entry.comm, entry.world, entry.eval_every)][key].append(entry)
+    contests: list[Contest] = []
+    for setting, methods in members.items():
+        registered = design is not None and design.covers(setting.comm, setting.world)
+        contests.append(_compare(setting, list(methods.values()), design if registered else None))
 
     def size(contest: Contest) -> tuple:
-        setting = contest.setting
         results = sum(len(row.results) for row in contest.rows)
-        # torch before jax where all else is equal: the order of the project's other tables
-        return -contest.optimizers, -results, setting.world, setting.comm, setting.backend != "torch", setting.backend
+        return -contest.optimizers, -results, contest.setting.world, contest.setting.comm, contest.setting.eval_every
 
-    return sorted(compared, key=size)
+    return sorted(contests, key=size)
 
 
-def _places(rows: list[Entry]) -> tuple[Place, ...]:
-    """Return the places of a contest's rows, which are in the order of their medians."""
-    first = rows[0]
-    if first.rank is None:
-        return tuple(Place("missed" if row.steps else "no runs") for row in rows)
-    # a row without a finished run tells nothing, and does not keep others from leading
-    rivals = [row for row in rows if row.optimizer != first.optimizer and row.seeds]
-    # The level of each comparison is that of `leader` for all rows: the data choose the first row among them.
-    level = ALPHA / max(1, len(rows) - 1)
-    against = {row.results[0]["file"]: find_separation(row.seeds, first.seeds, level) for row in rows[1:]}
-    leads = (
-        bool(rivals)
-        and all(against[row.results[0]["file"]].low > 1 for row in rivals)  # necessary, and found in less time
-        and find_leader([row.seeds for row in (first, *rivals)], alpha=level * len(rivals)) == 0
-    )
-    places = [Place("leads" if leads else "first" if rivals else "alone")]
-    for row in rows[1:]:
-        compared = against[row.results[0]["file"]]
-        if row.steps is None:
-            places.append(Place("no runs"))  # and nothing to compare
-        elif row.rank is None:
-            places.append(Place("missed", compared))
-        else:
-            places.append(Place("slower" if compared.low > 1 else "tied", compared))
-    return tuple(places)
+def _compare(setting: Setting, methods: list[list[Entry]], design: Design | None) -> Contest:
+    """Rank the methods of a contest."""
+    ran = [_order(rows) for rows in methods if any(row.seeds for row in rows)]
+    idle = [_order(rows) for rows in methods if not any(row.seeds for row in rows)]
+    grid = Grid(min((row.budget or 0 for rows in ran for row in rows), default=0), setting.eval_every)
+    seeds = [_by_backend(rows) for rows in ran]
+    if design:
+        values = tabulate_values(seeds, design.backends, design.seeds, grid)
+        ranking = rank_registered(values, divide_error(max(len(ran), len(design.optimizers)), design.looks))
+    else:
+        # with fewer seeds the evidence of a pair shows nothing, and there may be thousands of pairs
+        pairs = combinations([row for row, one in enumerate(ran) if max(len(each.seeds) for each in one) >= LEAST], 2)
+        ranking = rank_anytime(len(ran), {(i, j): find_differences(seeds[i], seeds[j], grid) for i, j in pairs})
+    best = {ran[row][0].optimizer for row in ranking.possible_best}
+    names = {rows[0].optimizer for rows in ran}
+
+    def place(index: int) -> Competitor:
+        rows = ran[index]
+        kind: Kind = "behind"
+        if all(row.rank is None for row in rows):
+            kind = "missed"
+        elif len(names) == 1:
+            kind = "alone"
+        elif index in ranking.possible_best:
+            kind = "leads" if len(best) == 1 else "may lead"
+        low, high = ranking.ranks[index]
+        return Competitor(tuple(rows), kind, low, high, ranking.tiers[index], irregular=_is_irregular(rows))
+
+    def order(index: int) -> tuple:
+        spent = [grid.read(seen) for row in ran[index] for seen in row.seeds.values()]
+        low, high = ranking.ranks[index]
+        return low, fmean(spent), high, ran[index][0].optimizer, ran[index][0].results[0]["file"]
+
+    ordered = sorted(range(len(ran)), key=order)
+    placed = [
+        replace(place(index), ratio=_ratio(ranking, seeds, ordered[0], index) if index != ordered[0] else None)
+        for index in ordered
+    ]
+    absent = [Competitor(tuple(rows), "no runs", 1, len(methods), 1) for rows in idle]
+    return Contest(setting, (*placed, *absent), design.looks if design else ())
+
+
+def _ratio(ranking: Ranking, seeds: list[dict[str, Row]], first: int, index: int) -> Ratio:
+    """Return the ratio to the first competitor; where that one is shown to be earlier, it is 1 or more."""
+    ratio = compare_methods(seeds[index], seeds[first])
+    return replace(ratio, low=max(1.0, ratio.low)) if ranking.wins[first, index] else ratio
+
+
+def _order(rows: Iterable[Entry]) -> list[Entry]:
+    return sorted(rows, key=lambda row: (BACKENDS.index(row.backend) if row.backend in BACKENDS else 9, row.backend))
+
+
+def _by_backend(rows: Iterable[Entry]) -> dict[str, Row]:
+    return {row.backend: row.seeds for row in rows if row.backend is not None}
+
+
+def _is_irregular(rows: Iterable[Entry]) -> bool:
+    """Return whether a method has misses, or seeds that are late by far."""
+    seen = [one for row in rows for one in row.seeds.values()]
+    middle = median(one.spent for one in seen)
+    return any(not one.reached or one.spent > LATE * middle for one in seen)
 
 
 @dataclass(frozen=True)
@@ -124,50 +191,35 @@ class FrameworkEffect:
     """One row in jax, as a ratio to the same row in torch."""
 
     optimizer: str
-    comm: str
-    world: int
     variant: str  # the settings that set it apart from other rows of the optimizer, as text
-    steps: Separation
-    pairs: int  # of seeds
-    seconds: Separation | None  # on one machine; None: no machine has timed both
+    steps: Ratio
+    seconds: Ratio | None  # on one machine; None: no machine has timed both
     machine: str | None
-    seconds_pairs: int
 
 
-def framework_effects(entries: Iterable[Entry]) -> list[FrameworkEffect]:
-    """Return the effect of the framework on every row that was run in both, in the order of the torch rows."""
-    rows = list(entries)
-    twins: dict[tuple, dict[str, Entry]] = defaultdict(dict)
-    for row in rows:
-        if row.backend is not None and row.comm is not None and row.world is not None and row.seeds:
-            key = (row.optimizer, row.comm, row.world, repr(sorted(row.settings.items())))
-            twins[key].setdefault(row.backend, row)
-    several = defaultdict(set)
-    for optimizer, _, _, variant in twins:
-        several[optimizer].add(variant)
-    effects = []
-    for (optimizer, comm, world, variant), pair in twins.items():
-        if "torch" not in pair or "jax" not in pair:
+def find_framework_effects(contest: Contest) -> list[FrameworkEffect]:
+    """Return the effect of the framework on every competitor that ran in both."""
+    names = [one.optimizer for one in contest.competitors]
+    effects: list[FrameworkEffect] = []
+    for one in contest.competitors:
+        rows = {row.backend: row for row in one.rows if row.seeds}
+        if "torch" not in rows or "jax" not in rows:
             continue
-        jax, torch = pair["jax"], pair["torch"]
+        jax, torch = rows["jax"], rows["torch"]
         machines = {timing.machine: timing for timing in torch.timings}
         both = [(timing, machines[timing.machine]) for timing in jax.timings if timing.machine in machines]
         timed = max(both, key=lambda timings: min(timing.seconds.n for timing in timings), default=None)
         effects.append(
             FrameworkEffect(
-                optimizer=optimizer,
-                comm=comm,
-                world=world,
-                variant=variant if len(several[optimizer]) > 1 else "",
-                steps=find_separation(jax.seeds, torch.seeds, ALPHA),
-                pairs=_pairs(jax.seeds, torch.seeds),
-                seconds=find_separation(timed[0].seeds, timed[1].seeds, ALPHA) if timed else None,
+                optimizer=one.optimizer,
+                variant=repr(sorted(torch.settings.items())) if names.count(one.optimizer) > 1 else "",
+                steps=_compare_rows(jax.seeds, torch.seeds),
+                seconds=_compare_rows(timed[0].seeds, timed[1].seeds) if timed else None,
                 machine=timed[0].machine if timed else None,
-                seconds_pairs=_pairs(timed[0].seeds, timed[1].seeds) if timed else 0,
             )
         )
     return effects
 
 
-def _pairs(a: dict, b: dict) -> int:
-    return len(a.keys() & b.keys()) or min(len(a), len(b))
+def _compare_rows(first: Row, second: Row) -> Ratio:
+    return compare_methods({"": first}, {"": second})

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from suite.board.design import Design, find_design
 from suite.board.rows import COLUMNS, Entry, make_entry, rank_median
 from suite.contract import Target
 from suite.entries.condition import Result, add_baselines, format_condition, read_condition, read_rung, select_reported
@@ -81,6 +82,11 @@ class Group:
         return [
             f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in self.special.items()
         ]
+
+    @property
+    def design(self) -> Design | None:
+        """The registered design of the ladder."""
+        return find_design(self.task, self.data["name"], tuned=self.tuned, scale=self.scale)
 
     @property
     def conditions(self) -> dict[str, Any]:

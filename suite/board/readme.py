@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from suite.board.contest import Contest
 from suite.board.groups import Leaderboard, rank_results
 from suite.board.sections import Section, make_sections
-from suite.board.site.text import format_median, format_number
+from suite.board.site.text import format_ratio, format_steps
 from suite.contract import UserError
 from suite.entries import intake
 
 START, END = "<!-- results: python -m suite.board.readme -->", "<!-- end of results -->"
+MOST_NAMES = 3  # that can lead
 MOST_LINES = 9  # of the table; the README has at most 120 lines
-HEADER = """| task, data | last target | median steps over seeds (n), fewest first | leader |
+HEADER = """| task, data | last target | steps to it, as a ratio to the first row's (95 % interval) | leads |
 |---|---|---|---|"""
 
 
@@ -48,7 +50,8 @@ def rank_committed() -> Leaderboard:
 
 def make_table(leaderboard: Leaderboard) -> str:
     """Return the table in Markdown: a line for each tuned ladder with the rows of its largest contest."""
-    lines = [_line(section) for section in make_sections(leaderboard.groups) if section.hardest.tuned and section.main]
+    sections = make_sections(leaderboard.groups)
+    lines = [_line(section, section.main) for section in sections if section.hardest.tuned and section.main]
     if len(lines) > MOST_LINES:
         more = len(lines) - MOST_LINES + 1
         lines[MOST_LINES - 1 :] = [f"| {more} more ladders | `suite board` shows them | | |"]
@@ -68,32 +71,26 @@ def replace_table(text: str, table: str) -> str:
     return f"{before}{START}\n{table}\n{END}{after}"
 
 
-def _line(section: Section) -> str:
-    group, contest = section.hardest, section.main[0]
-    best = dict.fromkeys(row.optimizer for row in contest.rows if row.steps)
-    cells = []
-    for optimizer in best:
-        own = (optimizer, contest.setting.backend)
-        row = next(row for row in section.featured if (row.optimizer, row.backend) == own)
-        if row.steps:
-            cells.append(f"{optimizer} {format_median(row.steps)} ({row.steps.n})")
-    steps = f"{', '.join(cells)}; {contest.setting.backend}" if cells else "no finished run"
-    task = f"`{group.task}`, {group.data['name']}"
-    return f"| {' | '.join(map(_plain, (task, group.goal, steps, _leader(section))))} |"
+def _line(section: Section, main: Contest) -> str:
+    rows = {one.optimizer: one for one in reversed(main.competitors) if one.kind != "no runs"}
+    first, *others = reversed(rows.values())
+    steps = " / ".join(format_steps(row) for row in first.rows)
+    cells = [f"{first.optimizer} {steps} ({len(first.rows[0].seeds)} seeds)"]
+    cells += [f"{one.optimizer} {format_ratio(one.ratio)}" for one in others if one.ratio]
+    task = f"`{section.hardest.task}`, {section.hardest.data['name']}"
+    return f"| {' | '.join(map(_plain, (task, section.hardest.goal, ', '.join(cells), _leader(main))))} |"
 
 
-def _leader(section: Section) -> str:
-    """Return the optimizer that leads, or how many cannot be told apart."""
-    if section.leader:
-        return f"**{section.leader}**"
-    contest = section.main[0]
+def _leader(contest: Contest) -> str:
+    """Return the optimizer that leads, or those that can."""
+    if contest.leader:
+        return f"**{contest.leader}**"
     if contest.optimizers == 1:
         return "one optimizer"
-    if contest.rows[0].rank is None:
-        return "not reached"
-    if not contest.not_separated:
-        return "not in every framework"
-    return f"none: {format_number(len(contest.not_separated) + 1)} not separable"
+    names = contest.possible_leaders
+    if len(names) > MOST_NAMES:
+        return f"any of {len(names)}"
+    return " or ".join(names) or "not reached"
 
 
 def _plain(text: str) -> str:

@@ -11,6 +11,7 @@ from suite.entries.command import show_command
 from suite.entries.condition import Result, read_rung
 from suite.record import record
 from suite.record.record import is_baseline
+from suite.settings.run import Run
 from suite.statistics.summary import Observation, Summary, summarize_seeds
 
 COLUMNS = ("optimizer", "comm", "backend", "world")
@@ -32,9 +33,11 @@ class Entry:
 
     rank: int | None  # None: the median seed does not reach the target
     optimizer: str  # or a baseline's name
-    comm: str | None  # None for a baseline, like the next two and `steps`
+    comm: str | None  # None for a baseline, like the next four and `steps`
     backend: str | None
     world: int | None
+    eval_every: int | None  # steps between evaluations
+    budget: int | None  # steps that every run of the row may spend
     settings: dict[str, Any]  # the settings that differ within the group
     steps: Summary | None  # None: no run has finished
     tries: Summary | None  # the steps, or a baseline's seconds; gives the numbers of seeds and hits
@@ -72,9 +75,12 @@ def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings
     seeds = {} if baseline else _seeds(results, target, "step")
     steps = _summary(seeds)
     columns: dict[str, Any] = {key: spec[key] for key in COLUMNS} | {"optimizer": record.method_of(spec)}
+    runs = [run for run in map(record.load_run, results) if isinstance(run, Run)]
     return Entry(
         rank=None,
         **columns,
+        eval_every=runs[0].eval_every if runs else None,
+        budget=min((run.max_steps for run in runs), default=None),
         settings=settings,
         steps=steps,
         tries=_summary(_seeds(results, target, "train_seconds")) if baseline else steps,

@@ -43,31 +43,24 @@ class Section:
     @cached_property
     def contests(self) -> tuple[Contest, ...]:
         """The contests for the hardest target, the largest first."""
-        return tuple(compare_rows(self.hardest.entries))
+        return tuple(compare_rows(self.hardest.entries, self.hardest.design))
 
     @property
-    def main(self) -> tuple[Contest, ...]:
-        """The largest contest, and those of other backends with its communication mode and number of devices."""
-        if not self.contests:
-            return ()
-        setting = self.contests[0].setting
-        shared = (setting.comm, setting.world)
-        return tuple(contest for contest in self.contests if (contest.setting.comm, contest.setting.world) == shared)
+    def main(self) -> Contest | None:
+        """The largest contest; None if only baselines were run."""
+        return self.contests[0] if self.contests else None
 
     @property
     def leader(self) -> str | None:
-        """The optimizer that leads in every backend of the main contests with several optimizers; None if none does."""
-        leaders = [contest.leader for contest in self.main if contest.optimizers > 1]
-        names = {row.optimizer if row else None for row in leaders}
-        return next(iter(names)) if len(names) == 1 else None
+        """The optimizer that leads the main contest; None if none does."""
+        return self.main.leader if self.main else None
 
     @property
     def featured(self) -> tuple[Entry, ...]:
-        """For each backend and optimizer of the main contests the row with the most seeds, then the lowest median."""
+        """For each backend and optimizer of the main contest the row with the most seeds, then the best one."""
         rows: dict[tuple[str | None, str], Entry] = {}
-        for contest in self.main:
-            for row in sorted(contest.rows, key=lambda row: -len(row.seeds)):  # stable: by median among equals
-                rows.setdefault((row.backend, row.optimizer), row)
+        for row in sorted(self.main.rows if self.main else (), key=lambda row: -len(row.seeds)):  # stable
+            rows.setdefault((row.backend, row.optimizer), row)
         return tuple(rows.values())
 
 

@@ -15,7 +15,7 @@ from suite.claims.evidence import Evidence, Results, collect_evidence, find_comm
 from suite.claims.runs import Budget, StopError, estimate_minutes, format_duration, run_check
 from suite.claims.standing import Measured
 from suite.claims.table import format_number
-from suite.claims.verdict import divide_error, judge_check
+from suite.claims.verdict import judge_check
 
 ROUNDING = 1e-9  # relative: what another processor or library may change in a float64
 
@@ -120,7 +120,7 @@ def _repeat(
         done.skipped.append(_name(claim, check))
         return
     before = [item for item in values if item.seed in {item.seed for item in again}]
-    alpha = divide_error(claim, check)
+    alpha = claim.divide_error(check)
     done.checks.append(
         Repeated(claim.id, judge_check(check, before, alpha=alpha), judge_check(check, again, alpha=alpha))
     )

@@ -5,6 +5,7 @@ explains it. A claim has checks at the published size, at the size of a stand-in
 hold for the claim to hold there.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -18,7 +19,10 @@ from suite.contract import UserError
 from suite.entries import strict
 from suite.entries.faults import first_fault, line_of, not_yaml
 from suite.load import from_yaml, suggest_names
+from suite.statistics.sequential import find_least_seeds
+from suite.statistics.share import find_least_share_seeds
 
+ALPHA = 0.05  # conventional; of a claim
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 
@@ -45,6 +49,16 @@ class Region(_Strict):
         if self.above is None:
             return f"below {self.below:g}"
         return f"above {self.above:g}" if self.below is None else f"{self.above:g} to {self.below:g}"
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether it has both bounds."""
+        return self.above is not None and self.below is not None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lower and upper bound; infinite where there is none."""
+        return -math.inf if self.above is None else self.above, math.inf if self.below is None else self.below
 
     def contains(self, value: float) -> bool:
         """Return whether a value lies in the region, its bounds excluded."""
@@ -112,6 +126,24 @@ class Check(_Strict):
             raise ValueError("a stand-in, and only a stand-in, says in stands_for how it differs from the paper")
         return self
 
+    @property
+    def most(self) -> int:
+        """The most seeds that one `suite reproduce` measures."""
+        return 1 if self.statistic == "exact" else max(self.seeds, self.most_seeds)
+
+    def find_least_seeds(self, alpha: float) -> int | None:
+        """Return the fewest seeds that can show that the check holds; None if none can.
+
+        Args:
+            alpha: its error rate.
+        """
+        if self.statistic == "exact":
+            return 1
+        if self.statistic == "share":
+            return find_least_share_seeds(*self.holds.ends, alpha)
+        may_miss = self.measure is not None and (self.measure.steps_to or self.measure.seconds_to)
+        return find_least_seeds("median" if may_miss else self.statistic, alpha)
+
 
 class Claim(_Strict):
     """A testable statement of a paper."""
@@ -128,7 +160,16 @@ class Claim(_Strict):
         names = [check.name for check in self.checks]
         if len(set(names)) < len(names):
             raise ValueError("two checks have the same name")
+        for check in self.checks:
+            least = check.find_least_seeds(self.divide_error(check))
+            if least is None or least > check.most:
+                enough = f"set most_seeds: {least}" if least else "choose another region"
+                raise ValueError(f"{check.name}: {check.most} seeds can never show that it holds; {enough}")
         return self
+
+    def divide_error(self, check: Check) -> float:
+        """Return the error rate of one check: the claim's, divided by its number of checks of the same size."""
+        return ALPHA / sum(other.scale == check.scale for other in self.checks)
 
 
 class Paper(_Strict):

@@ -30,7 +30,7 @@ from suite.claims.evidence import (
 )
 from suite.claims.standing import Standing
 from suite.claims.standings import list_standings
-from suite.claims.verdict import divide_error, judge_check
+from suite.claims.verdict import judge_check
 from suite.contract import UserError
 from suite.entries.submission import name_of
 from suite.record.record import drop_infinities, format_json
@@ -60,7 +60,14 @@ class StopError(Exception):
 
 
 def reproduce_claims(
-    names: Sequence[str], overrides: Sequence[str], budget: Budget, *, scale: str | None, keep: bool, quiet: bool
+    names: Sequence[str],
+    overrides: Sequence[str],
+    budget: Budget,
+    *,
+    scale: str | None,
+    seeds: int = 0,
+    keep: bool,
+    quiet: bool,
 ) -> int:
     """Measure what is missing for claims, within a budget.
 
@@ -69,6 +76,7 @@ def reproduce_claims(
         overrides: added to every run, such as data_dir=….
         budget: nothing is started that would exceed it.
         scale: only the checks of this size.
+        seeds: measured at most for an undecided check, where that is more than its `most_seeds`.
         keep: copy the new results into the suite's own results.
         quiet: print no progress.
 
@@ -85,7 +93,7 @@ def reproduce_claims(
         try:
             for check in one.claim.checks:
                 if scale in (None, check.scale) and (not check.needs or overrides):
-                    code = max(code, _measure(one, check, overrides, budget, progress, keep=keep))
+                    code = max(code, _measure(one, check, overrides, budget, progress, seeds=seeds, keep=keep))
         except StopError as stopped:
             return stopped.code
         except UserError as error:
@@ -97,11 +105,11 @@ def reproduce_claims(
 
 
 def _measure(
-    one: Standing, check: Check, overrides: Sequence[str], budget: Budget, progress: str, *, keep: bool
+    one: Standing, check: Check, overrides: Sequence[str], budget: Budget, progress: str, *, seeds: int, keep: bool
 ) -> int:
     """Measure one check until it is decided, its seeds are used up, or the budget ends; 1 if a run failed."""
-    alpha = divide_error(one.claim, check)
-    for count in range(1 if check.statistic == "exact" else check.seeds, _most(check) + 1):
+    alpha, most = one.claim.divide_error(check), max(check.most, seeds if check.statistic != "exact" else 1)
+    for count in range(min(check.seeds, most), most + 1):
         evidence = collect_evidence(one.claim, check, Results())
         if judge_check(check, evidence, alpha=alpha).state in DECIDED:
             return 0
@@ -124,10 +132,6 @@ def format_duration(check: Check) -> str:
     """Return the same in words."""
     minutes = estimate_minutes(check)
     return "for an unknown time" if math.isinf(minutes) else f"about {minutes:.2g} min"
-
-
-def _most(check: Check) -> int:
-    return 1 if check.statistic == "exact" else max(check.seeds, check.most_seeds)
 
 
 def run_check(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:

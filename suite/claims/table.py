@@ -90,7 +90,9 @@ def format_reason(item: Measured) -> str:
         parts.append(f"runs that {item.check.excluding} do not count")
     if item.seeds_needed:
         data = f", which need {item.check.needs}" if item.check.needs else ""
-        parts.append(f"about {item.seeds_needed} seeds more would decide{data}")
+        total = len(item.values) + item.seeds_needed
+        option = f" (--seeds {total})" if total > item.check.most else ""
+        parts.append(f"about {item.seeds_needed} seeds more would decide{option}{data}")
     if item.state == "out of reach" and item.check.cost:
         parts.append(f"cost: {item.check.cost}")
     if item.state == "out of reach" and item.check.runs:

@@ -13,20 +13,14 @@ from typing import Literal
 from suite.claims.claim import Check, Claim, Paper, Region
 from suite.claims.evidence import Evidence, Results, collect_evidence, list_missing_seeds, name_differences
 from suite.claims.standing import Measured, Pattern, Standing, State, Verdict
-from suite.statistics.sequential import Decision, decide
+from suite.statistics.sequential import Decision, decide, decide_interval
 from suite.statistics.share import share_interval
 
-ALPHA = 0.05  # conventional; of a claim
 REASONS: dict[State, str] = {
     "holds": "the whole interval lies in the claimed region",
     "fails": "no value of the interval lies in the claimed region",
     "undecided": "part of the interval lies in the claimed region",
 }
-
-
-def divide_error(claim: Claim, check: Check) -> float:
-    """Return the error rate of one check: the claim's, divided by its number of checks of the same size."""
-    return ALPHA / sum(other.scale == check.scale for other in claim.checks)
 
 
 def judge_check(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> Measured:
@@ -99,11 +93,10 @@ class _Rule:
 def _share(check: Check, values: Mapping[int, float], files: tuple[str, ...], alpha: float) -> Measured:
     """Return the state of a check of a share."""
     ones, n = sum(value == 1 for value in values.values()), len(values)
-    interval = share_interval(ones, n, alpha)
-    above = -math.inf if check.holds.above is None else check.holds.above
-    below = math.inf if check.holds.below is None else check.holds.below
-    inside, outside = above < interval.low and interval.high < below, interval.high <= above or interval.low >= below
-    state: State = "holds" if inside else "fails" if outside else "undecided"
+    interval = share_interval(ones, n, 2 * alpha)
+    outer = share_interval(ones, n, alpha) if check.holds.two_sided else interval
+    words: dict[str, State] = {"inside": "holds", "outside": "fails", "undecided": "undecided"}
+    state = words[decide_interval(interval, outer, *check.holds.ends)]
     return Measured(check, state, dict(values), ones / n, interval.low, interval.high, None, REASONS[state], files)
 
 
@@ -116,12 +109,11 @@ def judge_claim(claim: Claim, name: str, paper: Paper, results: Results) -> Stan
         paper: with the citation.
         results: of the suite and of this directory.
     """
-    sizes = {scale: [check for check in claim.checks if check.scale == scale] for scale in ("published", "stand-in")}
     states: list[Measured] = []
     minutes = 0.0
     for check in claim.checks:
         evidence = collect_evidence(claim, check, results)
-        state = judge_check(check, evidence, alpha=ALPHA / len(sizes[check.scale]))
+        state = judge_check(check, evidence, alpha=claim.divide_error(check))
         remark = name_differences(check, results)
         states.append(replace(state, reason=f"{state.reason}; {remark}") if remark else state)
         if not check.needs and states[-1].state in ("not run", "undecided"):

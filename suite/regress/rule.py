@@ -61,7 +61,8 @@ def look_at(ratios: Sequence[float], margin: float = MARGIN, alpha: float = ALPH
     Raises:
         ValueError: without a ratio, or for one that is not positive.
     """
-    looks = [_look(ratios, margin, alpha / 2, statistic) for statistic in ("mean", "median")]
+    # a quarter for each side of each statistic
+    looks = [_look(ratios, margin, alpha / 4, statistic) for statistic in ("mean", "median")]
     decided = {one.state for one in looks if one.state != "undecided"}
     if len(decided) == 1:
         return next(one for one in looks if one.state in decided)

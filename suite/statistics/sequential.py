@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suite.statistics.evidence import critical_count, critical_t
+from suite.statistics.flips import exponential
 
 State = Literal["inside", "outside", "undecided"]
 Statistic = Literal["mean", "median"]
@@ -38,10 +39,11 @@ class Decision:
     """Whether the truth lies in a region.
 
     Attributes:
-        state: inside if the interval lies in the region, outside if the two are disjoint, otherwise undecided.
+        state: inside if the interval lies in the region; outside if the two are disjoint, for two bounds with half of
+            the error on each side; otherwise undecided.
         estimate: mean or median of the values (the geometric mean, if logarithms were analysed).
-        low: lower bound of the interval of the mean or median.
-        high: upper bound.
+        low: lower bound of the mean or median, exceeded with probability alpha at most.
+        high: upper bound, likewise.
         seeds_needed: about how many more seeds would decide, if estimate and spread stayed as they are. 0 if decided.
             None if that is more than 200, or if the values do not tell (one value; an estimate on a bound).
     """
@@ -56,7 +58,8 @@ class Decision:
 def mean_interval(values: Sequence[float], alpha: float = 0.05, *, resolution: float = 0.0) -> Interval:
     """Confidence sequence of the mean of Gaussian values whose variance is unknown.
 
-    With probability 1 − alpha, the interval contains the mean at every number of values. Equal values contain no
+    With probability 1 − alpha, the interval contains the mean at every number of values; alpha / 2 is spent on each
+    side. Equal values contain no
     information about the spread. Therefore nothing is excluded, unless `resolution` is given.
 
     Args:
@@ -72,7 +75,7 @@ def mean_interval(values: Sequence[float], alpha: float = 0.05, *, resolution: f
     if not np.isfinite(numbers).all():
         raise ValueError("the mean needs finite values; use the median for missed targets")
     n = len(numbers)
-    critical = critical_t(n, alpha)
+    critical = critical_t(n, alpha / 2)
     if math.isinf(critical):
         return Interval(-math.inf, math.inf)
     # rounding moves the mean by at most r/2 and the standard deviation by at most r/2·√(n/(n − 1))
@@ -119,7 +122,9 @@ def decide(
     """Decide whether the mean or median of a quantity lies in a region.
 
     If the truth lies outside, the state is ever "inside" with probability at most alpha; if it lies inside, it is ever
-    "outside" with probability at most alpha. This holds whenever and however often seeds are added.
+    "outside" with probability at most alpha. This holds whenever and however often seeds are added. Only one of the two
+    can be wrong. So with one bound, each is a test of one side at alpha. With two bounds, "inside" needs such a test
+    against both, and "outside" is tested against each at alpha / 2.
 
     Args:
         values: one per seed, in any order, at least one.
@@ -149,23 +154,53 @@ def decide(
         numbers = np.log(numbers)
         low_bound = math.log(low_bound) if low_bound > 0 else -math.inf
         high_bound = math.log(high_bound)
+    sided = 2 * alpha  # of intervals, whose error has two sides
+
+    def bound_truth(level: float) -> Interval:
+        if statistic == "mean":
+            return mean_interval(numbers.tolist(), level, resolution=resolution)
+        ends = (numbers - resolution / 2).tolist(), (numbers + resolution / 2).tolist()
+        return median_interval_sequential(ends[0], level, highs=ends[1])
+
+    interval = bound_truth(sided)
+    bounds = low_bound, high_bound
+    state = decide_interval(interval, bound_truth(alpha) if None not in (above, below) else interval, *bounds)
     if statistic == "mean":
-        interval = mean_interval(numbers.tolist(), alpha, resolution=resolution)
         estimate = float(numbers.mean())
-        seeds_needed = _seeds_for_mean(numbers, low_bound, high_bound, alpha, resolution)
+        seeds_needed = _seeds_for_mean(numbers, *bounds, sided, resolution)
     else:
-        lows, highs = numbers - resolution / 2, numbers + resolution / 2
-        interval = median_interval_sequential(lows.tolist(), alpha, highs=highs.tolist())
         estimate = median_of(numbers)
-        shares = [(lows > low_bound).mean(), (highs < high_bound).mean()]
-        within = min(share for share, bound in zip(shares, (above, below), strict=True) if bound is not None)
-        beyond = max(float((highs <= low_bound).mean()), float((lows >= high_bound).mean()))
-        seeds_needed = seeds_for_share(max(float(within), beyond), len(numbers), alpha)
-    state = state_of(interval, low_bound, high_bound)
+        seeds_needed = _seeds_for_median(numbers, *bounds, sided, resolution)
     low, high = interval.low, interval.high
     if log:
         estimate, low, high = exponential(estimate), exponential(low), exponential(high)
     return Decision(state, estimate, low, high, 0 if state != "undecided" else seeds_needed)
+
+
+def find_least_seeds(statistic: Statistic, alpha: float = 0.05) -> int:
+    """Return the fewest values with which `decide` can decide.
+
+    Args:
+        statistic: mean or median.
+        alpha: of the decision.
+    """
+    if statistic == "mean":
+        return next(n for n in range(1, MOST_NEEDED) if math.isfinite(critical_t(n, alpha)))
+    return next(n for n in range(1, MOST_NEEDED) if critical_count(n, alpha) is not None)
+
+
+def decide_interval(inner: Interval, outer: Interval, above: float, below: float) -> State:
+    """Decide by two intervals.
+
+    Args:
+        inner: with the error alpha on each side; it must lie in the region.
+        outer: it must lie outside; with one bound, it is the same.
+        above: lower bound of the region; −∞ if there is none.
+        below: upper bound; ∞ if there is none.
+    """
+    inside = state_of(inner, above, below) == "inside"
+    outside = state_of(outer, above, below) == "outside"
+    return "inside" if inside else "outside" if outside else "undecided"
 
 
 def state_of(interval: Interval, above: float, below: float) -> State:
@@ -173,11 +208,6 @@ def state_of(interval: Interval, above: float, below: float) -> State:
     if (interval.low > above or above == -math.inf) and (interval.high < below or below == math.inf):
         return "inside"
     return "outside" if interval.high <= above or interval.low >= below else "undecided"
-
-
-def exponential(number: float) -> float:
-    """Raise e to a power; infinite where a float64 overflows."""
-    return math.inf if number > 700 else math.exp(number)
 
 
 def median_of(numbers: NDArray[np.floating]) -> float:
@@ -198,10 +228,20 @@ def _seeds_for_mean(
     for more in range(1, MOST_NEEDED + 1):
         total = n + more
         rounding = resolution / 2 * math.sqrt(total / (total - 1))
-        half = critical_t(total, alpha) * (spread + rounding) / math.sqrt(total) + resolution / 2
+        half = critical_t(total, alpha / 2) * (spread + rounding) / math.sqrt(total) + resolution / 2
         if state_of(Interval(mean - half, mean + half), above, below) != "undecided":
             return more
     return None
+
+
+def _seeds_for_median(
+    numbers: NDArray[np.floating], above: float, below: float, alpha: float, resolution: float
+) -> int | None:
+    """Return the least number of further values that decide, if the shares on each side of the bounds stay the same."""
+    lows, highs = numbers - resolution / 2, numbers + resolution / 2
+    shares = [(lows > above).mean()] * math.isfinite(above) + [(highs < below).mean()] * math.isfinite(below)
+    beyond = max(float((highs <= above).mean()), float((lows >= below).mean()))
+    return seeds_for_share(max(float(min(shares)), beyond), len(numbers), alpha)
 
 
 def seeds_for_share(share: float, n: int, alpha: float) -> int | None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from suite.statistics.sequential import Interval
+from suite.statistics.sequential import Interval, state_of
 
 BISECTIONS = 60  # halve the unit interval down to the spacing of float64
 
@@ -11,13 +11,11 @@ BISECTIONS = 60  # halve the unit interval down to the spacing of float64
 def share_interval(ones: int, n: int, alpha: float = 0.05) -> Interval:
     """Confidence sequence of a probability.
 
-    With probability 1 − alpha, the interval contains the probability at every number of values. The evidence against p
-    is the ratio of the values' likelihood under Jeffreys' prior Beta(1/2, 1/2) to that under p (Robbins, "Statistical
-    methods related to the law of the iterated logarithm", Annals of Mathematical Statistics 41 (1970)):
-
-        B(ones + 1/2, n − ones + 1/2) / B(1/2, 1/2) / (p^ones · (1 − p)^(n − ones))
-
-    It is a martingale that starts at 1 if p is true. The interval contains each p with evidence below 1/alpha.
+    With probability 1 − alpha, the interval contains the probability at every number of values; alpha / 2 is spent on
+    each side. The evidence against "p or less" is the ratio of the values' likelihood, averaged over Jeffreys' prior
+    Beta(1/2, 1/2) above p, to that under p (Robbins, "Statistical methods related to the law of the iterated
+    logarithm", Annals of Mathematical Statistics 41 (1970)). If p is true, it is a martingale that starts at 1. The
+    interval contains each p with evidence below 2/alpha on both sides.
 
     Args:
         ones: number of ones.
@@ -29,17 +27,36 @@ def share_interval(ones: int, n: int, alpha: float = 0.05) -> Interval:
     """
     if not 0 <= ones <= n or n == 0:
         raise ValueError(f"{ones} of {n} is no share")
-    mixture = _log_beta(ones + 0.5, n - ones + 0.5) - _log_beta(0.5, 0.5)
-    limit = math.log(1 / alpha)
-
-    def excluded(p: float) -> bool:
-        """Return whether p in (0, 1) has too much evidence against it."""
-        return mixture - ones * math.log(p) - (n - ones) * math.log1p(-p) >= limit
-
-    middle = ones / n
-    low = 0.0 if ones == 0 else _edge(middle, 0.0, excluded)
-    high = 1.0 if ones == n else _edge(middle, 1.0, excluded)
+    limit = math.log(2 / alpha)
+    low = 0.0 if ones == 0 else _edge(ones / n, 0.0, lambda p: _log_evidence(ones, n, p) >= limit)
+    high = 1.0 if ones == n else _edge(ones / n, 1.0, lambda p: _log_evidence(n - ones, n, 1 - p) >= limit)
     return Interval(low, high)
+
+
+def _log_evidence(ones: int, n: int, p: float) -> float:
+    """Return the logarithm of the evidence against a probability of p or less, for p in (0, 1)."""
+    from scipy.special import betainc
+
+    mixture = _log_beta(ones + 0.5, n - ones + 0.5) - _log_beta(0.5, 0.5)
+    above = 1 - betainc(ones + 0.5, n - ones + 0.5, p), 1 - betainc(0.5, 0.5, p)  # of the posterior and the prior
+    if min(above) <= 0:
+        return -math.inf
+    return mixture - ones * math.log(p) - (n - ones) * math.log1p(-p) + math.log(above[0] / above[1])
+
+
+def find_least_share_seeds(above: float, below: float, alpha: float = 0.05) -> int | None:
+    """Return the fewest values with which a share can lie in a region; None if that is more than 1,000.
+
+    Args:
+        above: lower bound of the region; −∞ if there is none.
+        below: upper bound; ∞ if there is none.
+        alpha: of one side.
+    """
+    for n in range(1, 1001):
+        middle = range(n + 1) if math.isfinite(above) and math.isfinite(below) else (0, n)
+        if any(state_of(share_interval(ones, n, 2 * alpha), above, below) == "inside" for ones in middle):
+            return n
+    return None
 
 
 def _edge(inside: float, outside: float, excluded: Callable[[float], bool]) -> float:

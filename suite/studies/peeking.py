@@ -1,8 +1,8 @@
 """`python -m suite.studies.peeking`: how often rules are wrong if somebody looks after every seed.
 
-Simulates false claims, leaderboards on which all rows are equal, and true differences. Writes `results/peeking.csv` and
-draws `docs/images/peeking.svg` from it. docs/statistics.md explains both. Every scenario has random numbers of its
-own, so that each can be simulated alone. The same command writes the same bytes.
+Simulates false claims. Writes `results/peeking.csv` and draws `docs/images/peeking.svg` from it. docs/statistics.md
+explains both. Every scenario has its own random numbers, so that each can be simulated alone. The same command writes
+the same bytes.
 """
 
 import argparse
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from suite.studies.peeking_boards import BOARD_SCENARIOS, ROWS, boards
 from suite.studies.peeking_rules import (
     ALPHA,
     Flags,
@@ -33,7 +32,6 @@ CLAIMS = 10_000  # false claims in each scenario: the standard error of a share 
 MOST_SEEDS = 30
 SHOWN = (2, 3, 4, 5, 6, 8, 10, 15, 20, 25, 30)  # numbers of seeds in the table
 ROUNDING = 3.0  # spacing of the rounded values, in spreads
-EFFECTS, SPREADS, POWER_SEEDS = (0.05, 0.1, 0.2, 0.5), (0.02, 0.05, 0.1), (3, 5, 10)
 
 
 # ------------------------------------------------------------------------------------------------------- false claims
@@ -107,35 +105,9 @@ def false_claims(scenario: str, simulations: int = CLAIMS) -> Iterator[Share]:
     yield Share("claim", scenario, "t-test at 5 seeds only", 5, one_look, simulations)
 
 
-# -------------------------------------------------------------------------------------------------- true differences
-def power(effect: float, spread: float, simulations: int = CLAIMS) -> Iterator[Share]:
-    """How often two rows are separable, if one needs a share `effect` fewer steps than the other.
-
-    Args:
-        effect: 1 − ratio of steps.
-        spread: standard deviation of the logarithm of one run's steps; the runs of a pair are independent.
-        simulations: number of them.
-    """
-    scenario = f"{effect:.0%} fewer steps, spread {spread:.0%}"
-    rng = generator(f"power {scenario}")
-    noise = spread * rng.standard_normal((2, simulations, max(POWER_SEEDS)))
-    logs = math.log1p(-effect) + noise[0] - noise[1]
-    t = t_statistics(logs)
-    for rule, decided in {
-        "sequential mean": t < -critical_ts(max(POWER_SEEDS), ALPHA),
-        "sequential mean, leader of 10": t < -critical_ts(max(POWER_SEEDS), ALPHA / (ROWS - 1)),
-        "sequential median": sufficient(logs < 0, ALPHA)[:, 1:],
-    }.items():
-        ever = np.maximum.accumulate(decided, axis=1).mean(axis=0)
-        for seeds in POWER_SEEDS:
-            yield Share("power", scenario, rule, seeds, float(ever[seeds - 2]), simulations)
-
-
 def study() -> list[Share]:
     """All simulations; about 10 seconds."""
-    rows = [row for scenario in DISTRIBUTIONS for row in false_claims(scenario)]
-    rows += [row for scenario in BOARD_SCENARIOS for row in boards(scenario)]
-    return rows + [row for effect in EFFECTS for spread in SPREADS for row in power(effect, spread)]
+    return [row for scenario in DISTRIBUTIONS for row in false_claims(scenario)]
 
 
 # ------------------------------------------------------------------------------------------------- table and figure

@@ -22,8 +22,8 @@ class Share:
     """One row of the table: how often a rule decided.
 
     Attributes:
-        study: "claim" (false claims), "board" (equal rows) or "power" (true differences).
-        scenario: the distribution, or effect and spread.
+        study: "claim" (false claims).
+        scenario: the distribution.
         rule: how it is decided.
         seeds: most seeds of a simulation; the rule is applied after each one, unless it says otherwise.
         share: of the simulations in which the rule ever decided for the claim.
@@ -54,7 +54,7 @@ def t_statistics(values: Floats) -> Floats:
 
 
 def rounded_bounds(values: Floats, resolution: float, alpha: float) -> tuple[Floats, Floats]:
-    """The intervals of `mean_interval` of the first 2, 3, … rounded values of each simulation."""
+    """The intervals by which `decide` judges the mean of the first 2, 3, … rounded values of each simulation."""
     most = values.shape[1]
     n = np.arange(2, most + 1)
     mean = np.cumsum(values, axis=1)[:, 1:] / n
@@ -64,18 +64,18 @@ def rounded_bounds(values: Floats, resolution: float, alpha: float) -> tuple[Flo
 
 
 def critical_ts(most: int, alpha: float) -> Floats:
-    """The critical t statistic of `mean_interval` for 2, 3, …, `most` values."""
+    """The critical t statistic of `decide` for 2, 3, …, `most` values."""
     return np.array([critical_t(n, alpha) for n in range(2, most + 1)])
 
 
 def sufficient(sides: Flags, alpha: float) -> Flags:
-    """Whether the first 1, 2, … values exclude the median's hypothesis, as in `median_interval_sequential`.
+    """Whether the first 1, 2, … values exclude the median's hypothesis, as in `decide`.
 
     Args:
         sides: whether each value, along the last axis, lies on the side that counts.
-        alpha: of an interval with two sides.
+        alpha: of one side.
     """
-    needed = [critical_count(n, alpha / 2) or n + 1 for n in range(1, sides.shape[-1] + 1)]
+    needed = [critical_count(n, alpha) or n + 1 for n in range(1, sides.shape[-1] + 1)]
     return np.cumsum(sides, axis=-1, dtype=np.int64) >= np.array(needed)
 
 

@@ -43,6 +43,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--budget", default="none", metavar="30m", help="start nothing that would take longer than this"
     )
+    parser.add_argument(
+        "--seeds", type=int, default=0, metavar="N", help="measure up to N seeds where a claim's most_seeds is less"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--keep", action="store_true", help="copy what was measured into results/, to be committed")
     chosen = parser.parse_intermixed_args(arguments)
@@ -60,7 +63,8 @@ def main(arguments: Sequence[str]) -> int:
         return done.code or int(not all(one.agrees for one in done.checks))
     code = 0
     if not chosen.list:
-        code = reproduce_claims(names, overrides, budget, scale=chosen.scale, keep=chosen.keep, quiet=chosen.json)
+        options = {"scale": chosen.scale, "seeds": chosen.seeds, "keep": chosen.keep, "quiet": chosen.json}
+        code = reproduce_claims(names, overrides, budget, **options)
     known = list_standings(names)
     if chosen.json:
         print(format_json({"schema": SCHEMA, "claims": [table.as_dict(one) for one in known]}, indent=1))

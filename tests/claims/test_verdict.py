@@ -68,8 +68,9 @@ def test_a_share_is_judged_by_its_own_interval():
     share = check({"below": 0.5}, statistic="share")
     assert state(share, evidence(*[0.0] * 12)) == "holds"
     assert state(share, evidence(*[1.0] * 12)) == "fails"
-    assert state(share, evidence(*[0.0] * 7)) == "holds"  # evidence against 1/2: C(14, 7) / 2⁷ = 26.8, above 20
-    assert state(share, evidence(*[0.0] * 6)) == "undecided"  # 14.4
+    # the evidence against 1/2 or more is twice the share of Jeffreys' prior below 1/2 times 2⁷·B(½, 7½)/π = 26.8
+    assert state(share, evidence(*[0.0] * 6)) == "holds"  # 28.8
+    assert state(share, evidence(*[0.0] * 5)) == "undecided"  # 15.4
     assert state(share, evidence(0.0, 1.0, 0.0)) == "undecided"
 
 

@@ -96,7 +96,7 @@ def test_an_alarm_that_was_not_checked_is_undecided() -> None:
 def test_mean_and_median_share_the_error_rate() -> None:
     ratios = [1.0, 1.1, 0.95, 1.02, 1.04]
     shown = look_at(ratios)
-    expected = decide(ratios, None, 1 + rule.MARGIN, shown.statistic, rule.ALPHA / 2, log=True)
+    expected = decide(ratios, None, 1 + rule.MARGIN, shown.statistic, rule.ALPHA / 4, log=True)
     assert shown.state == "undecided" and (shown.low, shown.high) == (expected.low, expected.high)
 
 

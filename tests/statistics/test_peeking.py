@@ -2,16 +2,13 @@
 
 import doctest
 import re
-from itertools import pairwise
 
 import conftest
 import numpy as np
 import pytest
 
-from suite.statistics.leaders import find_leader
 from suite.statistics.sequential import decide, mean_interval
-from suite.statistics.summary import Observation
-from suite.studies import peeking, peeking_boards, peeking_rules
+from suite.studies import peeking, peeking_rules
 
 ROOT = conftest.TESTS.parent
 PAGE = (ROOT / "docs" / "statistics.md").read_text()
@@ -35,51 +32,9 @@ def test_vectorised_rules_decide_as_the_suite_does(scenario):
         first = values[simulation, : seeds + 2].tolist()
         for statistic, flags in below.items():
             assert flags[simulation, seeds] == (decide(first, None, 0.0, statistic).state == "inside")
-        interval = mean_interval(first, resolution=0.5)
+        interval = mean_interval(first, 0.1, resolution=0.5)
         assert (low[simulation, seeds], high[simulation, seeds]) == pytest.approx((interval.low, interval.high))
     assert all(0.01 < flags.mean() < 0.99 for flags in below.values())
-
-
-@pytest.mark.parametrize("misses", [0.0, 0.04])
-def test_vectorised_leaders_are_the_suites(misses):
-    """Boards with a leader of different clarity, and different numbers of seeds."""
-    rng = np.random.default_rng(3)
-    logs = 0.05 * rng.standard_normal((40, 4, 10))
-    logs[:, 0] -= np.linspace(0, 0.6, 40)[:, None]
-    logs[:, 1:] = np.where(rng.random((40, 3, 10)) < misses, np.inf, logs[:, 1:])
-    counts = rng.integers(5, 11, (40, 4))
-    wins = peeking_boards.wins(logs, 0.05 / 3)
-    expected = []
-    for board in range(40):
-        rows = [
-            {
-                seed: Observation(float(np.exp(log)) if np.isfinite(log) else 1e6, bool(np.isfinite(log)))
-                for seed, log in enumerate(logs[board, row, : counts[board, row]])
-            }
-            for row in range(4)
-        ]
-        expected.append(find_leader(rows) is not None)
-    assert peeking_boards.leads(wins, counts).tolist() == expected
-    assert 5 < sum(expected) < 35
-
-
-def test_two_misses_of_a_pair_are_no_win():
-    logs = np.full((1, 2, 10), np.inf)
-    assert not peeking_boards.wins(logs, 0.05).any()
-    logs[:, 0] = 0.0
-    assert peeking_boards.wins(logs, 0.05)[0, 0, 1].tolist() == [False] * 5 + [True] * 5
-
-
-def test_seeds_are_added_to_the_leader_and_its_rival_only():
-    logs = 0.05 * np.random.default_rng(0).standard_normal((50, 10, 10))
-    looks = list(peeking_boards.added_seeds(logs))
-    assert (looks[0] == 3).all() and all((later >= now).all() for now, later in pairwise(looks))
-    assert all((later - now).sum(axis=1).max() <= 1 for now, later in pairwise(looks))
-    for now, later in pairwise(looks):
-        for board in np.flatnonzero((later != now).any(axis=1)):
-            means = [logs[board, row, :count].mean() for row, count in enumerate(now[board])]
-            assert np.flatnonzero(later[board] != now[board])[0] in np.argsort(means)[:2]
-    assert 3.5 < looks[-1].mean() < 9.9 and looks[-1].max() == 10
 
 
 # -------------------------------------------------------------------------------------------------------------- table
@@ -87,16 +42,6 @@ def test_seeds_are_added_to_the_leader_and_its_rival_only():
 def test_committed_false_claims_are_reproduced(scenario):
     for row in peeking.false_claims(scenario):
         assert row.share == pytest.approx(SHARES["claim", scenario, row.rule, row.seeds], abs=2e-4)
-
-
-def test_committed_leaderboards_are_reproduced():
-    for row in peeking_boards.boards("two equal rows, eight slower"):
-        assert row.share == pytest.approx(SHARES["board", row.scenario, row.rule, row.seeds], abs=2e-3)
-
-
-def test_committed_power_is_reproduced():
-    for row in peeking.power(0.2, 0.05):
-        assert row.share == pytest.approx(SHARES["power", row.scenario, row.rule, row.seeds], abs=2e-4)
 
 
 def test_bounds_hold_where_the_assumptions_do():
@@ -109,8 +54,6 @@ def test_bounds_hold_where_the_assumptions_do():
         assert SHARES["claim", scenario, MEAN, 30] <= 0.05, scenario
     for rule in (MEAN, MEDIAN):
         assert SHARES["claim", rounded, f"{rule}, resolution stated", 30] <= 0.05
-    for scenario in peeking_boards.BOARD_SCENARIOS:
-        assert SHARES["board", scenario, "leader", 10] <= 0.05
 
 
 def test_table_survives_writing_and_reading(tmp_path):
@@ -147,23 +90,6 @@ def test_page_prints_the_shares_of_false_claims():
     for line in PAGE[PAGE.index("| seeds are |") :].split("\n\n")[0].splitlines()[2:]:
         for number, bold in re.findall(r"\| (\*\*)?([\d.]+) %", line.partition(" % |")[2]):
             assert bool(number) == (float(bold) > 5)
-
-
-def test_page_prints_the_shares_of_leaderboards():
-    rules = ("leader", "t-test against the second until p < .05", "t-test against the last record, p < .25")
-    for scenario, *printed in cells("rows"):
-        shares = [SHARES.get(("board", scenario, rule, 3 if "record" in rule else 10)) for rule in rules]
-        assert printed == [percent(share) if share is not None else "" for share in shares]
-
-
-def test_page_prints_the_power():
-    rows = cells("fewer steps")
-    assert len(rows) == 12
-    for effect, spread, *printed in rows:
-        scenario = f"{effect} fewer steps, spread {spread}".replace(" %", "%")
-        columns = [(MEAN, seeds) for seeds in (3, 5, 10)] + [(f"{MEAN}, leader of 10", seeds) for seeds in (3, 5, 10)]
-        columns.append((MEDIAN, 10))
-        assert printed == [percent(SHARES["power", scenario, *column], 0) for column in columns]
 
 
 def test_example_of_the_page_runs():

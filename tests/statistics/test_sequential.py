@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from suite.statistics import evidence, sequential
-from suite.statistics.evidence import critical_count, critical_t, sign_evidence, t_evidence
-from suite.statistics.sequential import Interval, decide, mean_interval, median_interval_sequential
+from suite.statistics.evidence import critical_count, critical_t, one_sided_evidence, sign_evidence, t_evidence
+from suite.statistics.sequential import (
+    Interval,
+    decide,
+    find_least_seeds,
+    mean_interval,
+    median_interval_sequential,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -40,28 +46,39 @@ def test_expected_evidence_is_one_if_the_mean_is_the_hypothesis(n):
     assert expected == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.parametrize(("n", "t"), [(2, 3.0), (3, -2.0), (5, 4.0), (12, 2.5)])
+def test_one_sided_evidence_averages_over_positive_effects(n, t):
+    def likelihood_ratio(effect):
+        density = stats.norm.pdf(effect, 0, math.sqrt(evidence.MIXTURE_VARIANCE))
+        return 2 * density * stats.nct.pdf(t, n - 1, math.sqrt(n) * effect) / stats.t.pdf(t, n - 1)
+
+    expected, _ = integrate.quad(likelihood_ratio, 0, 40, limit=400, points=[0.5, 1, 2, 5])
+    assert one_sided_evidence(t, n) == pytest.approx(expected, rel=1e-7)
+
+
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.05 / 9])
 @pytest.mark.parametrize("n", [3, 4, 5, 10, 30])
 def test_evidence_reaches_its_threshold_at_the_critical_value(n, alpha):
     critical = critical_t(n, alpha)
     if math.isinf(critical):
-        assert t_evidence(1e9, n) < 1 / alpha
+        assert one_sided_evidence(1e9, n) < 1 / alpha
     else:
-        assert t_evidence(critical, n) == pytest.approx(1 / alpha)
-        assert critical > stats.t.ppf(1 - alpha / 2, n - 1)
+        assert one_sided_evidence(critical, n) == pytest.approx(1 / alpha)
+        assert critical > stats.t.ppf(1 - alpha, n - 1)
 
 
 def test_table_of_critical_values_is_the_one_in_the_docstring():
     rows = {line.split()[0]: line.split()[2:] for line in critical_t.__doc__.splitlines() if "  " in line.strip()}
     counts = [2, 3, 4, 5, 6, 8, 10, 15, 20, 30]
     assert [f"{critical_t(n):.2f}".replace("inf", "∞") for n in counts] == rows["any"]
-    assert [f"{stats.t.ppf(0.975, n - 1):.2f}" for n in counts] == rows["one"]
+    assert [f"{stats.t.ppf(0.95, n - 1):.2f}" for n in counts] == rows["one"]
 
 
 def test_three_seeds_could_never_decide_with_a_mixture_of_unit_variance(monkeypatch):
-    assert math.isfinite(critical_t(3))
+    critical = evidence.critical_t.__wrapped__  # without its cache
+    assert math.isfinite(critical(3))
     monkeypatch.setattr(evidence, "MIXTURE_VARIANCE", 1.0)
-    assert math.isinf(critical_t(3))
+    assert math.isinf(critical(3))
 
 
 def test_interval_of_the_mean_contains_it_at_every_look():
@@ -104,7 +121,7 @@ def test_equal_values_exclude_nothing_without_a_resolution():
     assert mean_interval([200.0] * 9) == Interval(-math.inf, math.inf)
     assert mean_interval([0.1 + 0.2, 0.3, 0.3]) == Interval(-math.inf, math.inf)  # equal up to rounding errors
     interval = mean_interval([200.0] * 9, resolution=10)
-    half = 5 + critical_t(9) * 5 * math.sqrt(9 / 8) / 3
+    half = 5 + critical_t(9, 0.025) * 5 * math.sqrt(9 / 8) / 3
     assert (interval.low, interval.high) == pytest.approx((200 - half, 200 + half))
 
 
@@ -131,7 +148,7 @@ def mixture(count: int, n: int) -> float:
 @pytest.mark.parametrize("n", [1, 2, 7, 20, 61])
 def test_sign_evidence_is_the_mixture_of_bets(n):
     by_count = dict(sign_evidence(n))
-    assert list(by_count) == list(range(n, n // 2, -1))
+    assert list(by_count) == list(range(n, -1, -1))
     assert by_count == pytest.approx({count: mixture(count, n) for count in by_count}, rel=1e-7)
 
 
@@ -202,6 +219,27 @@ def test_state_says_where_the_interval_lies(above, below, state):
 def test_six_misses_contradict_a_claim_about_the_median():
     decision = decide([math.inf] * 6, None, 500.0, "median")
     assert decision.state == "outside" and decision.estimate == math.inf and decision.low == math.inf
+
+
+def test_each_side_of_a_claim_has_all_of_the_error():
+    """With one bound, only one of "inside" and "outside" can be wrong; with two, "outside" can err on two sides."""
+    values = with_moments(5, 0.0, 1.0)
+    edge = {alpha: critical_t(5, alpha) / math.sqrt(5) for alpha in (0.05, 0.025)}
+    assert decide(values, None, 1.001 * edge[0.05]).state == "inside"
+    assert decide(values, None, 0.999 * edge[0.05]).state == "undecided"
+    assert decide(values, 1.001 * edge[0.05], None).state == "outside"
+    assert decide(values, -1.001 * edge[0.05], 9).state == decide(values, -9, 1.001 * edge[0.05]).state == "inside"
+    assert decide(values, 1.001 * edge[0.05], 9).state == "undecided"
+    assert decide(values, 1.001 * edge[0.025], 9).state == "outside"
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+@pytest.mark.parametrize("alpha", [0.05, 0.025, 0.01])
+def test_the_fewest_seeds_that_can_decide_do(statistic, alpha):
+    least = find_least_seeds(statistic, alpha)
+    clear = [100 + 1e-6 * seed for seed in range(least)]
+    assert decide(clear, None, 1000.0, statistic, alpha).state == "inside"
+    assert decide(clear[:-1], None, 1000.0, statistic, alpha).state == "undecided"
 
 
 def test_one_seed_decides_nothing():

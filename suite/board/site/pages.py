@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from suite import published
-from suite.board.groups import SCHEMA, Leaderboard
+from suite.board.contest import compare_rows
+from suite.board.groups import SCHEMA, Group, Leaderboard
 from suite.board.sections import make_sections
 from suite.board.site import profile, text
 from suite.board.site.claims import PaperView, list_papers
@@ -22,6 +23,7 @@ MOST_ROWS = 120  # of one table; about 2 kB each
 MOST_LADDERS = 100  # on the front page
 MOST_TASKS = 300  # in the navigation
 FILTERS = ("optimizer", "backend", "comm", "scale", "tuned")
+PLACE = ("rank_low", "rank_high", "tier", "ratio", "ratio_low", "ratio_high")  # of an entry of leaderboard.json
 ASSETS = ("style.css", "site.js")
 
 
@@ -169,8 +171,24 @@ def _write_results(leaderboard: Leaderboard, out: Path) -> None:
         _write(
             out / "raw" / file, json.dumps(drop_infinities(result), allow_nan=False, sort_keys=True, ensure_ascii=False)
         )
-    groups = [{**asdict(group), "title": group.title, "stand_in": group.stand_in} for group in leaderboard.groups]
+    groups = [
+        {**asdict(group), "title": group.title, "stand_in": group.stand_in, "entries": _entries(group)}
+        for group in leaderboard.groups
+    ]
     _write(out / "leaderboard.json", _json({"schema": SCHEMA, "groups": groups, "unreadable": leaderboard.unreadable}))
+
+
+def _entries(group: Group) -> list[dict[str, Any]]:
+    """Return a group's entries with their places in contests; those of baselines are null."""
+    places: dict[str, dict[str, Any]] = {}
+    for contest in compare_rows(group.entries, group.design):
+        for one in contest.competitors:
+            ratio = one.ratio
+            ratios = (ratio.estimate, ratio.low, ratio.high) if ratio else (None, None, None)
+            place = dict(zip(PLACE, (one.rank_low, one.rank_high, one.tier, *ratios), strict=True))
+            places |= {row.results[0]["file"]: place for row in one.rows}
+    absent = dict.fromkeys(PLACE)
+    return [asdict(entry) | places.get(entry.results[0]["file"], absent) for entry in group.entries]
 
 
 def _json(content: Any) -> str:

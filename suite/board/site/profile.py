@@ -27,19 +27,19 @@ class Overview:
 def make_overview(sections: Sequence[Section]) -> Overview | None:
     """Profile all optimizers; return None if fewer than `LEAST_LADDERS` tuned ladders have several."""
     contested = [section for section in sections if section.hardest.tuned and section.hardest.target]
-    backends = [contest.setting.backend for section in contested for contest in section.main[:1]]
+    backends = [str(row.backend) for section in contested if section.main for row in section.main.rows]
     if not backends:
         return None
     backend = max(sorted(set(backends), reverse=True), key=backends.count)
     times: dict[str, dict[str, float | None]] = {}
     ladders = []
     for section in contested:
-        contest = next((contest for contest in section.main if contest.setting.backend == backend), None)
-        if contest is None or contest.optimizers < 2:
+        rows = [row for row in section.main.rows if row.backend == backend] if section.main else []
+        if len({row.optimizer for row in rows}) < 2:
             continue
         ladder = f"{section.hardest.task} {section.hardest.name}"
         ladders.append(ladder)
-        for row in contest.rows:  # by median: the first row of an optimizer is its best
+        for row in sorted(rows, key=lambda row: rank_median(row.steps)):  # the first row of an optimizer is its best
             if row.steps is not None and rank_median(row.steps) > 0:
                 times.setdefault(row.optimizer, {}).setdefault(ladder, rank_median(row.steps))
     if len(ladders) < LEAST_LADDERS:

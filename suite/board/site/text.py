@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from suite.board.contest import Place
+from suite.board.contest import Competitor, Contest
 from suite.board.rows import Entry, rank_median
-from suite.statistics.leaders import Separation
+from suite.statistics.flips import Ratio
 from suite.statistics.summary import Summary
 
 LONGEST_VALUE = 200  # characters of a setting's value on a page; results may contain anything
@@ -61,44 +61,58 @@ def format_size(count: float | None) -> str:
     return f"{count:,.0f} TB"
 
 
-def format_ratio(separation: Separation) -> str:
-    """A ratio with its interval."""
-    if separation.ratio is None:
-        return "no ratio: a target was missed"
-    if separation.low == 0 and math.isinf(separation.high):
-        return f"{separation.ratio:.3g} × (no bounds yet)"
-    high = "no bound" if math.isinf(separation.high) else f"{separation.high:.3g}"
-    return f"{separation.ratio:.3g} × ({separation.low:.3g} to {high})"
+def format_ratio(ratio: Ratio) -> str:
+    """A ratio with its interval; a lower bound if a target was missed."""
+    if not ratio.pairs:
+        return "no common seed"
+    if math.isinf(ratio.high):
+        return f"at least {ratio.low:.3g} ×" if ratio.low > 0 else "no ratio: a target was missed"
+    if ratio.low == 0:
+        return f"at most {ratio.high:.3g} ×"
+    middle = math.sqrt(ratio.low * ratio.high) if ratio.estimate is None else ratio.estimate
+    return f"{middle:.3g} × ({ratio.low:.3g} to {ratio.high:.3g})"
 
 
-def seeds_hint(separation: Separation) -> str:
-    """How many more seeds would separate two rows."""
-    if separation.seeds_needed is None:
-        return "more than 200 more seeds, if ever"
-    return f"about {separation.seeds_needed} more seed{'s' if separation.seeds_needed != 1 else ''} would separate them"
+def format_ranks(competitor: Competitor) -> str:
+    """The interval of a rank."""
+    low, high = competitor.rank_low, competitor.rank_high
+    return f"rank {low}" if low == high else f"rank {low} to {high}"
 
 
-def describe_place(standing: Place, first: str) -> str:
-    """A row's place in its contest, in words.
+def describe_place(competitor: Competitor, first: str) -> str:
+    """A competitor's place in its contest, in words.
 
     Args:
-        standing: the place.
-        first: optimizer of the contest's first row.
+        competitor: of the contest.
+        first: optimizer of the contest's first competitor.
     """
-    if standing.kind == "leads":
-        return "leads"
-    if standing.kind == "first":
-        return "lowest median; not separable from all others"
-    if standing.kind == "alone":
-        return "no other optimizer here"
-    if standing.kind == "missed":
-        close = standing.against is not None and standing.against.low <= 1
-        return "median seed missed the target" + (f"; not separable from {first}" if close else "")
-    if standing.against is None:
+    if competitor.kind == "no runs":
         return "no finished run"
-    if standing.kind == "slower":
-        return f"{format_ratio(standing.against)} the steps of {first}"
-    return f"not separable from {first}: {format_ratio(standing.against)}; {seeds_hint(standing.against)}"
+    if competitor.kind == "alone":
+        return "no other optimizer here"
+    words = {"leads": "leads", "may lead": "may lead", "missed": "median seed missed the target", "behind": ""}
+    parts = [words[competitor.kind], format_ranks(competitor)]
+    if competitor.ratio and competitor.ratio.pairs:
+        parts.append(f"{format_ratio(competitor.ratio)} the steps of {first}")
+    if competitor.irregular:
+        parts.append("late seeds or misses")
+    return "; ".join(part for part in parts if part)
+
+
+def tell_story(contest: Contest) -> str:
+    """Who leads a contest, and how many times its steps the next ones need, as one sentence."""
+    first, *others = [one for one in contest.competitors if one.kind != "no runs"] or contest.competitors
+    if first.kind in ("alone", "no runs"):
+        return f"Only {first.optimizer} was run."
+    if first.kind == "missed":
+        return "No median seed reached the target."
+    leaders = contest.possible_leaders
+    story = f"{join_names(leaders[:-1])} or {leaders[-1]} leads" if len(leaders) > 1 else f"{leaders[0]} leads"
+    compared = {one.optimizer: one.ratio for one in reversed(others) if one.ratio and one.ratio.pairs}
+    ratios = [
+        f"{name} needs {format_ratio(ratio)}" for name, ratio in list(compared.items())[::-1] if name != first.optimizer
+    ]
+    return f"{story}: {', '.join(ratios[:2])} the steps of {first.optimizer}." if ratios else f"{story}."
 
 
 def format_value(content: Any) -> str:

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from suite import published
-from suite.board.contest import FrameworkEffect, framework_effects
+from suite.board.contest import FrameworkEffect, find_framework_effects
 from suite.board.groups import Leaderboard
-from suite.board.rows import Entry, Timing
+from suite.board.rows import Entry, Timing, rank_median
 from suite.board.sections import Section
 from suite.board.site import curves, text
 from suite.board.site.dots import Dots, draw_dots, draw_strip
@@ -48,14 +48,14 @@ class SectionView:
 
     @cached_property
     def rows(self) -> tuple[tuple[RowView, ...], tuple[RowView, ...]]:
-        """The rows of the main contests and baselines, and the other rows."""
+        """The rows of the main contest and baselines, and the other rows."""
         section = self.section
         places: dict[str, tuple[str, str]] = {}
         for contest in section.contests:
-            first = contest.rows[0].optimizer
-            for row, place in zip(contest.rows, contest.places, strict=True):
-                places[_id(row)] = (text.describe_place(place, first), place.kind)
-        main = {_id(row) for contest in section.main for row in contest.rows}
+            first = contest.competitors[0].optimizer
+            for one in contest.competitors:
+                places |= {_id(row): (text.describe_place(one, first), one.kind) for row in one.rows}
+        main = {_id(row) for row in section.main.rows} if section.main else set[str]()
         own = _own_settings(section.hardest.entries)
         easier = [
             (group.goal, {_id(row): text.format_steps(row) for row in group.entries}) for group in section.groups[1:]
@@ -81,42 +81,20 @@ class SectionView:
 
     @property
     def caption(self) -> str:
-        """The caption of the table of the main contests."""
-        if not self.section.main:
-            return f"Rows for {self.section.hardest.goal}"
-        setting = self.section.main[0].setting
-        devices = f"{setting.world} device{'s' if setting.world > 1 else ''}"
-        return f"Rows for {self.section.hardest.goal}: {setting.comm} on {devices}"
+        """The caption of the table of the main contest."""
+        goal, main = self.section.hardest.goal, self.section.main
+        return f"Rows for {goal}: {main.setting}" if main else f"Rows for {goal}"
 
     @property
     def verdict(self) -> str:
-        """Which optimizer leads, or that none does, as a sentence."""
-        section = self.section
-        if not section.main:
-            return "Only baselines were run."
-        if section.leader:
-            backends = [contest.setting.backend for contest in section.main if contest.optimizers > 1]
-            return f"{section.leader} leads in {' and '.join(sorted(backends, reverse=True))}."
-        contested = [contest for contest in section.main if contest.optimizers > 1]
-        if not contested:
-            return f"Only {section.main[0].rows[0].optimizer} was run."
-        parts = []
-        for contest in contested:
-            first, backend = contest.rows[0], contest.setting.backend
-            if first.rank is None:
-                parts.append(f"in {backend} no median seed reached the target")
-            elif contest.leader:
-                parts.append(f"{first.optimizer} leads in {backend}")
-            else:
-                others = text.join_names(contest.not_separated)
-                parts.append(f"in {backend} {first.optimizer} has the lowest median, not separable from {others}")
-        return "No optimizer leads: " + "; ".join(parts) + "."
+        """Which optimizer leads, or which can, as a sentence."""
+        return text.tell_story(self.section.main) if self.section.main else "Only baselines were run."
 
     @property
     def strip(self) -> str:
         """The medians of the optimizers in the largest contest, as a small picture."""
         medians: dict[str, float] = {}
-        for row in self.section.main[0].rows if self.section.main else ():
+        for row in sorted(self.section.main.rows if self.section.main else (), key=lambda row: rank_median(row.steps)):
             if row.steps and row.steps.median is not None:
                 medians.setdefault(row.optimizer, row.steps.median)
         if not medians:
@@ -198,8 +176,8 @@ class SectionView:
 
     @property
     def frameworks(self) -> list[FrameworkEffect]:
-        """The effect of the framework on each row of the main contests that was run in both."""
-        return framework_effects(row for contest in self.section.main for row in contest.rows)
+        """The effect of the framework on each competitor of the main contest that was run in both."""
+        return find_framework_effects(self.section.main) if self.section.main else []
 
     @property
     def comparison(self) -> str:
