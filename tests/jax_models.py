@@ -130,6 +130,22 @@ def unread(draw: Draw) -> Case:
     return Case(function, params, (draw.ids(BATCH, LENGTH),))
 
 
+def running(draw: Draw) -> Case:
+    """Two layers that subtract a running mean; returns the loss's sum, its weight and the new means."""
+
+    def function(params: Any, x: Array) -> Any:
+        new: dict[str, Any] = {}
+        for name, layer in (("a", "first"), ("b", "second")):
+            hidden, mean = jnp.tanh(x @ params[name]), params[layer]["mean"]
+            new[layer] = {"mean": 0.9 * mean + 0.1 * hidden.mean(0)}
+            x = hidden - mean
+        return (x**2).sum(), jnp.ones_like(x[:, 0]).sum(), new
+
+    params = {"a": draw(WIDTH, WIDTH), "b": draw(WIDTH, WIDTH)}
+    params |= {layer: {"mean": draw(WIDTH)} for layer in ("first", "second")}
+    return Case(function, params, (draw(BATCH, WIDTH, scale=1.0),))
+
+
 def residual(draw: Draw) -> Case:
     """A small ResNet with batch normalization."""
 

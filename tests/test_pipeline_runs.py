@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER
+from small import SMALL, SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER
 from test_run import curve, wait_for_step
 
 from suite.contract import UserError
@@ -24,6 +24,10 @@ COMMON = ("track=none", "threads=1", "max_steps=4", "eval_every=2", "stop_at_tar
 BERT = ("+task=bert", *(f"task.{word}" for word in SMALL_BERT))
 TRANSFORMER = ("+task=transformer", *(f"task.{word}" for word in SMALL_TRANSFORMER), "task.dropout=0.1")
 AUTOENCODER = ("+task=autoencoder", *(f"task.{word}" for word in SMALL_AUTOENCODER), "task.eval_batch_size=30")
+RESNET, CIFAR = (
+    (f"+task={task}", *(f"task.{word}" for word in SMALL[task][0]), "task.eval_batch_size=24")
+    for task in ("resnet50", "cifar10")
+)
 CUT = "partition=auto"
 SLOW = pytest.mark.slow  # four processes, twice
 # with `tflops`, nothing is timed: all runs have the same plan, on which the bits of encoded gradients depend
@@ -100,6 +104,29 @@ def test_replicas_differ_from_one_device_by_rounding(world: int, more: tuple[str
     assert distance(whole, cut) <= 1e-6
 
 
+@SLOW
+@pytest.mark.parametrize(
+    "task, stages, world, rounding",
+    [
+        pytest.param(CIFAR, 2, 2, 0.0, id="cifar10"),
+        pytest.param(RESNET, 3, 3, 0.0, id="resnet50, three stages"),
+        pytest.param(CIFAR, 2, 3, 1e-6, id="cifar10, a stage with two replicas"),
+        pytest.param(RESNET, 2, 4, 1e-6, id="resnet50, two pipelines"),
+    ],
+)
+def test_running_statistics_are_those_of_one_device(
+    task: tuple[str, ...], stages: int, world: int, rounding: float, tmp_path: Path
+):
+    words = (*task, "optimizer=sgd", "precision=float64" if rounding else "precision=float32")
+    whole = train(tmp_path / "whole", *words, "accumulate=2")
+    shape = ("partition.micro_batches=2", f"partition.stages={stages}", f"world={world}")
+    cut = train(tmp_path / "cut", *words, CUT, *FIXED, *shape)
+    assert distance(whole, cut) <= rounding
+    assert any(name.endswith("running_var") and (value != 1).all() for name, value in weights(cut).items())
+    for one, other in zip(curve(whole), curve(cut), strict=True):
+        assert one[2] == pytest.approx(other[2], rel=1e-6) and one[4] == pytest.approx(other[4], rel=1e-6)
+
+
 def distance(one: Path, other: Path) -> float:
     """How far two runs' weights are apart, over their norm."""
     first, second = weights(one), weights(other)
@@ -158,15 +185,18 @@ def test_replicas_average_in_any_communication_mode(mode: str, bits: float, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "more",
+    "task, more",
     [
-        pytest.param(("optimizer=lamb", "world=2"), id="one replica of each stage"),
-        pytest.param(("optimizer=sgd", "world=4", "comm=onebit"), id="residuals of two replicas", marks=SLOW),
-        pytest.param(("optimizer=sgd", "world=4", "comm=double_buffering"), id="delayed gradients", marks=SLOW),
+        pytest.param(BERT, ("optimizer=lamb", "world=2"), id="one replica of each stage"),
+        pytest.param(BERT, ("optimizer=sgd", "world=4", "comm=onebit"), id="residuals of two replicas"),
+        pytest.param(BERT, ("optimizer=sgd", "world=4", "comm=double_buffering"), id="delayed gradients"),
+        pytest.param(CIFAR, ("optimizer=sgd", "world=2", "partition.micro_batches=2"), id="running statistics"),
     ],
 )
-def test_an_interrupted_pipeline_continues_with_the_same_bits(more: tuple[str, ...], tmp_path: Path):
-    words = (*BERT, *more, CUT, *FIXED, "partition.stages=2", "max_steps=60", "eval_every=20")
+def test_an_interrupted_pipeline_continues_with_the_same_bits(
+    task: tuple[str, ...], more: tuple[str, ...], tmp_path: Path
+):
+    words = (*task, *more, CUT, *FIXED, "partition.stages=2", "max_steps=60", "eval_every=20")
     process = start(*words, f"run_dir={tmp_path / 'cut'}")
     wait_for_step(process, tmp_path / "cut", 5)
     process.send_signal(signal.SIGTERM)
@@ -250,9 +280,23 @@ def sent(folder: Path) -> int:
     return json.loads((folder / "result.json").read_text())["bytes"]["by_name"]["values"]
 
 
-def test_running_statistics_are_rejected():
-    with pytest.raises(UserError, match="running statistics"):
-        make_task(configure.resolve(["+task=resnet50", "optimizer=sgd", CUT, "world=2"]))
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("+task=frnn",), "task=frnn carries hidden and cell .*; leave out partition= and set accumulate=4$"),
+        (
+            (*RESNET, "task.mixup=0.4", "partition.micro_batches=2"),
+            "task=resnet50 carries image and target .*accumulate=2, or set task.mixup=0",
+        ),
+        (
+            (*RESNET, "task.bn_group=8"),
+            r"task.batch_size=16: .* 4 × 8 = 32; set task.batch_size=32, or a smaller task.bn_group",
+        ),
+    ],
+)
+def test_a_task_that_cannot_be_cut_says_why(words: tuple[str, ...], message: str):
+    with pytest.raises(UserError, match=message):
+        make_task(configure.resolve([*words, "optimizer=sgd", CUT, "world=2"]))
 
 
 def test_a_plan_needs_no_devices(suite: Call):

@@ -1,6 +1,5 @@
 """Runs with `partition=auto backend=jax`: one device's gradients, modes, interruptions, lost peers, and rejections."""
 
-import functools
 import json
 import os
 import signal
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small import SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER
-from test_pipeline_runs import Call, assert_same, ranks_of, start, train
+from test_pipeline_runs import CIFAR, RESNET, Call, assert_same, ranks_of, start, train
 from test_run import wait_for_step
 
 from suite.comm.partition.jax import run
@@ -61,7 +60,9 @@ def gradients(task: Task, engine: pipeline.Engine) -> tuple[float, dict[str, Any
     """The loss and the gradients of the first step on one device: Σ sum / Σ weight over four micro-batches."""
     batch, seed, step = engine._inputs(task.batch("train", 0, 0, 0, 1), 0)
     params = {name: jnp.asarray(value) for name, value in engine._initial().items()}
-    function = jax.jit(jax.value_and_grad(functools.partial(pipeline.sum_losses, engine.model), has_aux=True))
+    function = jax.jit(
+        jax.value_and_grad(lambda *inputs: pipeline.sum_losses(engine.model, [], *inputs)[:2], has_aux=True)
+    )
     size = task.batch_size // 4
     parts = [{name: value[first : first + size] for name, value in batch.items()} for first in range(0, 4 * size, size)]
     results = [function(params, part, seed, step) for part in parts]
@@ -107,6 +108,42 @@ def test_losses_of_one_device_in_both_frameworks() -> None:
         np.testing.assert_allclose(outputs[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
     other = pytest.importorskip("suite.engine.torch").Engine(task, one.model_copy(update={"backend": "torch"}))
     np.testing.assert_allclose(losses, trained(other, task), rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "task, stages, world",
+    [
+        pytest.param(CIFAR, 2, 3, id="cifar10, a stage with two replicas"),
+        pytest.param(RESNET, 3, 3, id="resnet50, three stages"),
+        pytest.param(RESNET, 2, 2, id="resnet50"),
+    ],
+)
+def test_running_statistics_are_those_of_one_device(task: Any, stages: int, world: int, tmp_path: Path) -> None:
+    """Also after a checkpoint, on stages in another order."""
+    words = (*task, "optimizer=sgd", "precision=float64")
+    cut = (*words, "partition.micro_batches=2", f"partition.stages={stages}", f"world={world}")
+    task, engine = made(*cut)
+    engine.warm(task.batch("train", 0, 0, 0, 1), range(STEPS), HYPER)
+    alone = whole.Engine(task, configure.resolve([*words, "backend=jax", "accumulate=2"]))
+    losses = trained(engine, task, [0, 1])
+    snapshot = engine.snapshot()
+    losses += trained(engine, task, [2, 3])
+    np.testing.assert_allclose(losses, trained(alone, task), rtol=1e-12)
+    found, expected = engine.weights(), alone.weights()
+    assert distance(found, expected) <= 1e-12 and np.all(found["bn1.running_var"] != 1)
+    [outputs], [others] = (list(one.evaluate([task.batch("valid", 0, 0, 0, 1)])) for one in (engine, alone))
+    np.testing.assert_allclose(outputs["logits"], others["logits"], rtol=1e-9)
+    _, again = made(*cut, "partition.schedule=gpipe")
+    again.restore(*snapshot)
+    trained(again, task, [2, 3])
+    assert distance(again.weights(), found) == 0.0
+    groups = [group for number in range(stages) if len(group := engine.grid.group(number)) > 1]
+    assert len(groups) == (world > stages)
+    for first, second, *_ in groups:
+        engine.pipeline.stages[second].buffers |= engine.pipeline.stages[second].put({"bn1.running_mean": jnp.ones(3)})
+        with pytest.raises(RanksDiffer, match=f"on ranks {first}, {second}"):
+            engine.compare()
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 A job is {"case", "stages", "micro_batches", "schedule", "steps", "die": [rank, step] or null, "comm": changes of
 comm=float32 or null, "activations": a codec's module and options or null, "calibrate": whether to measure the stages
-first}.
+first, "average_buffers": whether micro-batches start from the step's old buffers}.
 """
 
 import os
@@ -48,6 +48,7 @@ def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str,
         channels=channels,
         activations=activations,
         outputs=True,
+        average_buffers=job.get("average_buffers", False),
         deadline=DEADLINE,
     )
     measured = pipeline.calibrate(case.inputs, case.targets, steps=1) if job.get("calibrate") else pipeline.plan
@@ -62,7 +63,11 @@ def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str,
         loss = pipeline.step(case.inputs, case.targets)
         other.zero_grad()
         total, results = 0.0, {}
+        old = {name: buffer.clone() for name, buffer in plain.named_buffers()}
+        sums = {name: torch.zeros_like(buffer) for name, buffer in old.items()}
         for number in range(count):
+            if job.get("average_buffers"):
+                plain.load_state_dict(old, strict=False)
             inputs, targets = slices((case.inputs, case.targets), number, count)
             torch.manual_seed(pipeline.seed_of(step, number))
             seeds.add(pipeline.seed_of(step, number))
@@ -71,6 +76,10 @@ def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str,
             value.backward()
             total += value.item()
             results[number] = outputs.detach()
+            for name, buffer in plain.named_buffers():
+                sums[name] += buffer
+        if job.get("average_buffers"):
+            plain.load_state_dict({name: value / count for name, value in sums.items()}, strict=False)
         losses.append([loss.item(), total / count])
         assert len(seeds) == (step + 1) * count, "two micro-batches draw the same numbers"
         equal += [torch.equal(result, results[number]) for number, result in pipeline.outputs.items()]
@@ -87,12 +96,13 @@ def train(backend: str, rank: int, world: int, job: dict[str, Any]) -> dict[str,
         if mine:
             mine.step()
         other.step()
-    place = pipeline.place
+    place, buffers = pipeline.place, dict(plain.named_buffers())
     return {
         "place": [place.pipeline, place.stage, place.replica],
         "parameters": [name for name, _ in pipeline.named_parameters()],
         "different": sorted(different),
         "furthest": furthest,
+        "buffers": {name: (buffer - buffers[name]).double().norm().item() for name, buffer in pipeline.named_buffers()},
         "gradients": [p.grad.double().sum().item() for p in pipeline.parameters() if p.grad is not None],
         "residuals": sorted(pipeline.replicas.residuals),
         "losses": losses,

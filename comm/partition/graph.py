@@ -139,3 +139,8 @@ class Graph:
             whole |= added
             waiting += added
         return tuple(sorted(whole))
+
+    def with_results(self, nodes: Iterable[int], sends: Iterable[str]) -> tuple[int, ...]:
+        """Indices of a stage's nodes and of the constant nodes that make what it sends, in program order."""
+        makers = {self.maker.get(name, -1) for name in sends}
+        return self.with_constants({*nodes, *(makers & self.constants)})

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax_cuts import distance, planned, traced
-from jax_models import CASES, Draw
+from jax_models import CASES, Draw, running
 
 from suite.comm import setup
 from suite.comm.partition.jax.alone import run
@@ -64,6 +64,29 @@ def test_new_parameters_reach_all_stages_that_read_them() -> None:
     assert float(loss) < first
     with pytest.raises(UserError, match="does not own nothing"):
         pipeline.parameters = {"nothing": jnp.zeros(())}
+
+
+@pytest.mark.parametrize("devices, recompute", [(2, False), (3, True)])
+def test_buffers_are_the_means_over_micro_batches(devices: int, recompute: bool) -> None:
+    """Every micro-batch starts from the step's old buffers; with three devices, a stage has two."""
+    case = running(Draw())
+    made = traced(case)
+    pipeline = Pipeline(
+        made, planned(made.graph, 2, recompute, devices=devices), case.params, jax.local_devices()[:devices]
+    )
+    pipeline.warm(*case.inputs)
+    params: Any = dict(case.params)
+    for _ in range(2):
+        loss = pipeline.step(*case.inputs)
+        parts = [case.function(params, part) for part in jnp.split(case.inputs[0], 4)]
+        assert float(loss) == pytest.approx(float(sum(part[0] for part in parts) / sum(part[1] for part in parts)))
+        params |= jax.tree.map(lambda *values: sum(values) / 4, *[part[2] for part in parts])
+    expected = {f"{name}/mean": params[name]["mean"] for name in ("first", "second")}
+    assert pipeline.buffers.keys() == expected.keys() and pipeline.gradients.keys() == {"a", "b"}
+    assert pipeline.whole().keys() == {"a", "b", *expected}
+    for found in (pipeline.buffers, pipeline.whole()):
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7)
 
 
 def test_a_plan_needs_its_devices() -> None:

@@ -112,7 +112,10 @@ def test_arrays_in_the_function_are_fixed_parameters() -> None:
     [
         (lambda w, x: x @ w, r"must return floating-point scalars: the mean loss, .*; it returns float32\[2, 4\]"),
         (lambda w, x: ((x @ w).sum(), x), "must return one scalar loss"),
-        (lambda w, x: ((x @ w).sum(), x.sum(), x.sum()), "must return one scalar loss"),
+        (lambda w, x: ((x @ w).sum(), x.sum(), x.sum()), "must compute the new value of params, with the shape"),
+        (lambda w, x: ((x @ w).sum(), x.sum(), w), "must compute the new value of params"),
+        (lambda w, x: ((x @ w).sum(), x.sum(), {"mean": x.mean()}), "must compute the new value of mean"),
+        (lambda w, x: ((x @ w).sum(), x.sum(), 2.0 * w), "does not depend on the parameters"),
         (lambda w, x: ((x @ w).sum(), w.sum()), "the weight of <lambda> depends on the parameters"),
         (lambda w, x: x.sum(), "does not depend on the parameters"),
         (lambda w, x: jax.lax.stop_gradient(x @ w).sum(), "does not depend on the parameters"),

@@ -30,8 +30,21 @@ def test_a_pipeline_trains_with_the_bits_of_the_model(case: str, world: int, sch
         last = rank["place"][1] == world - 1
         assert rank["outputs"] == ([True] * 8 if last else [])  # two steps of four micro-batches
         assert [mine for mine, _ in rank["losses"]] == [plain for _, plain in rank["losses"]]
+        assert set(rank["buffers"].values()) <= {0.0}
     names = [name for rank in ranks for name in rank["parameters"]]
     assert len(names) == len(set(names)) > 0, "each parameter has one owner"
+
+
+@pytest.mark.parametrize("world, micro_batches", [(2, 4), (3, 4), (3, 1)])
+def test_buffers_are_the_means_over_micro_batches(world: int, micro_batches: int) -> None:
+    """With three ranks, a stage has two replicas; with one micro-batch, one of them has nothing to add."""
+    ranks = trained(world, "normalized", 2, average_buffers=True, micro_batches=micro_batches, calibrate=True)
+    buffers = [rank["buffers"] for rank in ranks if not rank["place"][2]]
+    assert sorted(name for part in buffers for name in part)[:3] == [
+        f"blocks.0.1.{name}" for name in ("num_batches_tracked", "running_mean", "running_var")
+    ]
+    rounding = ROUNDING if world > 2 else 0.0
+    assert max(difference for rank in ranks for difference in rank["buffers"].values()) <= rounding
 
 
 @pytest.mark.slow

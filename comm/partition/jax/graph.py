@@ -53,6 +53,7 @@ def plan_graph(
     outputs: tuple[str, ...],
     samples: int,
     grown: Shapes | None,
+    changes: Mapping[str, str],
 ) -> Graph:
     """Return the planner's graph.
 
@@ -65,8 +66,9 @@ def plan_graph(
         samples: of the micro-batch.
         grown: the shapes of values with twice the samples; None if they are unknown: then all values that depend on an
             input with samples count as batched.
+        changes: of each buffer, the name of its new value.
     """
-    trainable = {name for name in params if is_inexact(shapes[name])}
+    trainable = {name for name in params if is_inexact(shapes[name]) and name not in changes}
     depends = Dependencies(tape.operations, shapes, split, trainable)
     parameters = {name: Parameter(nbytes(shapes[name]), name in trainable) for name in (*params, *tape.constants)}
 
@@ -84,6 +86,7 @@ def plan_graph(
         reads = list(dict.fromkeys(operand for operand in operation.reads if isinstance(operand, str)))
         primitive = operation.equation.primitive.name
         inputs = tuple(name for name in reads if name in values)
+        changed = tuple(name for name, value in changes.items() if value in operation.makes)
         nodes.append(
             Node(
                 name=operation.makes[0] if operation.makes else f"%{primitive}_{len(nodes)}",
@@ -91,11 +94,12 @@ def plan_graph(
                 layer=_layer(operation, parameters, nodes),
                 inputs=inputs,
                 outputs=operation.makes,
-                parameters=tuple(name for name in reads if name in parameters),
+                parameters=tuple(dict.fromkeys([*(name for name in reads if name in parameters), *changed])),
                 flops=count_flops(operation.equation),
                 traffic=sum(values[name].nbytes for name in (*inputs, *operation.makes)),
                 saved=residuals.saved(operation, parameters),
                 random=primitive in RANDOM and not set(reads) & depends.given,
+                changes=changed,
             )
         )
     first = next((node.layer for node in nodes if node.layer), "")

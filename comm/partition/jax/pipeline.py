@@ -112,11 +112,21 @@ class Pipeline:
         for stage in self.stages.values():
             stage.parameters |= stage.put({name: values[name] for name in stage.own if name in values})
 
+    @property
+    def buffers(self) -> Grads:
+        """The buffers that this process's stages change, by path. Each step sets them."""
+        return {name: value for stage in reversed(self.stages.values()) for name, value in stage.buffers.items()}
+
+    @buffers.setter
+    def buffers(self, values: Mapping[str, Array]) -> None:
+        for stage in self.stages.values():
+            stage.buffers |= stage.put({name: values[name] for name in stage.buffers if name in values})
+
     def whole(self) -> Grads:
-        """All trainable parameters, by path; each is equal on all devices. Every process calls this."""
+        """All parameters and buffers that change, by path; each is equal on all devices. Every process calls this."""
         gathered: Grads = {}
         for number in range(len(self.parts)):
-            names, owner = self.owned(number), self.grid.group(number)[0]
+            names, owner = [*self.owned(number), *self.parts[number].changes], self.grid.group(number)[0]
             if not names:
                 continue
             shapes = tuple(self._shapes(names))
@@ -125,7 +135,8 @@ class Pipeline:
             }
             if owner in self.stages:
                 stage = self.stages[owner]
-                [messages[stage.device]] = self.links.pack([stage.parameters[name] for name in names])
+                held = stage.parameters | stage.buffers
+                [messages[stage.device]] = self.links.pack([held[name] for name in names])
             values = self.links.unpack(self.world.sums(messages)[None], shapes=shapes)
             self.ledger.add([make_entry("all_reduce", "weights", "uint8", count_bytes(shapes), self.grid.world)])
             gathered |= zip(names, values, strict=True)
@@ -138,17 +149,17 @@ class Pipeline:
     # ------------------------------------------------------------------------------------------------------ a step
     def warm(self, *inputs: Tree) -> None:
         """Run a step and discard what it changes, so that no later step has to compile. Every process calls this."""
-        before = [replicas.residuals for replicas in self.replicas]
+        before, buffers = [replicas.residuals for replicas in self.replicas], self.buffers
         with self.ledger.paused():
             self.step(*inputs)
         for replicas, residuals in zip(self.replicas, before, strict=True):
             replicas.residuals = residuals or jax.tree.map(jnp.zeros_like, replicas.residuals)
-        self.steps, self.gradients = self.steps - 1, {}
+        self.steps, self.gradients, self.buffers = self.steps - 1, {}, buffers
 
     def calibrate(self, *inputs: Tree, steps: int = STEPS) -> Plan:
         """Predict a step from the times of the stages, measured while all of them run. Every process calls this.
 
-        Parameters, gradients and residuals stay as they are.
+        Parameters, buffers, gradients and residuals stay as they are.
 
         Args:
             inputs: of the function, for the whole batch.
@@ -175,6 +186,8 @@ class Pipeline:
 
     def step(self, *inputs: Tree) -> Array:
         """Run forward and backward for a batch, and leave the gradients of its loss in `gradients`.
+
+        Every micro-batch starts from the same `buffers`; afterwards these are the means of the new ones.
 
         Args:
             inputs: of the function, for the whole batch. Every process passes the same batch; its stages use what they
@@ -204,6 +217,7 @@ class Pipeline:
         self.links.finish()
         total, weight = guard_exchange("a rank while exchanging losses", lambda: self._totals(count))
         self._average(np.float64(weight))
+        self._average_buffers(np.float64(count))
         self.steps += 1
         return total / weight
 
@@ -329,6 +343,24 @@ class Pipeline:
             for stage in mine:
                 stage.sums = {}
             self.gradients |= means[mine[0].device]
+
+    def _average_buffers(self, count: np.float64) -> None:
+        """Set the buffers to the means of their new values over all micro-batches of the step."""
+        for number, replicas in enumerate(self.replicas):
+            group = self.grid.group(number)
+            mine = [self.stages[rank] for rank in group if rank in self.stages]
+            if not mine or not self.parts[number].changes:
+                continue
+            sums = {stage.device: stage.buffer_sums or jax.tree.map(jnp.zeros_like, stage.buffers) for stage in mine}
+            if len(group) > 1:
+                words = f"a rank of stage {number} while averaging buffers"
+                sums = guard_exchange(words, lambda replicas=replicas, sums=sums: replicas.sum_each(sums))
+                if min(self.stages) in group:
+                    arrays = mine[0].buffers.values()
+                    entries = [("all_reduce", "buffers", str(one.dtype), one.nbytes, len(group)) for one in arrays]
+                    self.ledger.add([make_entry(*entry) for entry in entries])
+            for stage in mine:
+                stage.buffers, stage.buffer_sums = divide_values(sums[stage.device], count), {}
 
 
 def _values(number: int) -> Item:

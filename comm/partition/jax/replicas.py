@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from suite.comm.channel import REST, Channels
 from suite.comm.partition.jax.stages import Device, Grads, divide_values
+from suite.comm.partition.jax.tape import Tree
 from suite.comm.reduce.jax import Reduce
 from suite.comm.transport import Entry
 from suite.comm.transport.jax import AXIS, Transport
@@ -111,9 +112,14 @@ class Replicas:
         """Return the sum over all ranks of an array of each, on this process's first device."""
         return _on(self.sums(values), next(iter(values)))
 
-    def sums(self, values: Mapping[Device, Array]) -> Array:
-        """Return the sum over all ranks of an array of each, on every device."""
-        return self._sum(self._stacked(list(values.values())))
+    def sum_each(self, values: Mapping[Device, Grads]) -> dict[Device, Grads]:
+        """Return the sums over all ranks of each array, on each of this process's devices."""
+        sums = self.sums(values)
+        return {device: {name: _on(total, device) for name, total in sums.items()} for device in values}
+
+    def sums(self, values: Mapping[Device, Tree]) -> Tree:
+        """Return the sums over all ranks of the arrays of each, on every device."""
+        return self._sum(jax.tree.map(lambda *parts: self._stacked(parts), *values.values()))
 
     def _stacked(self, values: Sequence[Array]) -> Array:
         """One array of all ranks, (world, …), from the values of this process's ranks."""
@@ -142,8 +148,8 @@ def _known(channels: Channels, names: Iterable[str]) -> Channels:
     return replace(channels, kind_of={name: channels.kind_of.get(name, REST) for name in names})
 
 
-def _sum(values: Array) -> Array:
-    return jax.lax.psum(values[0], AXIS)
+def _sum(values: Tree) -> Tree:
+    return jax.tree.map(lambda value: jax.lax.psum(value[0], AXIS), values)
 
 
 def _on(value: Array, device: Device) -> Array:

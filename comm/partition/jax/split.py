@@ -25,6 +25,7 @@ class Part:
         inputs: names of the inputs that it reads; every stage receives them directly.
         receives: names of the values from the previous stage, in order.
         sends: names of the values for the next stage, in order; the function's results for the last stage.
+        changes: of each buffer that it changes, the name of its new value; these buffers are in `fixed`.
     """
 
     operations: tuple[Operation, ...]
@@ -33,9 +34,12 @@ class Part:
     inputs: tuple[str, ...]
     receives: tuple[str, ...]
     sends: tuple[str, ...]
+    changes: Mapping[str, str]
 
-    def __call__(self, parameters: Named, inputs: Named, received: Sequence[Array]) -> list[Array]:
-        """Return the values for the next stage.
+    def __call__(
+        self, parameters: Named, inputs: Named, received: Sequence[Array]
+    ) -> tuple[list[Array], dict[str, Array]]:
+        """Return the values for the next stage, and the new values of buffers.
 
         Args:
             parameters: `trainable` and `fixed`.
@@ -46,7 +50,9 @@ class Part:
         for operation in self.operations:
             operands = [values[name] if isinstance(name, str) else name for name in operation.reads]
             values |= zip(operation.makes, operation(operands), strict=True)
-        return [_strong(values[name]) for name in self.sends]
+        return [_strong(values[name]) for name in self.sends], {
+            name: _strong(values[value]) for name, value in self.changes.items()
+        }
 
 
 def _strong(value: Array) -> Array:
@@ -60,23 +66,33 @@ def split_graph(traced: Traced, plan: Plan) -> list[Part]:
     A parameter that several stages read is in `trainable` of each; the first of them owns it.
     """
     graph = traced.graph
-    read = [_reads([traced.operations[node] for node in stage.nodes]) for stage in plan.stages]
+    ends = [*(stage.receives for stage in plan.stages[1:]), graph.outputs]
+    nodes = [graph.with_results(stage.nodes, sent) for stage, sent in zip(plan.stages, ends, strict=True)]
+    operations = [tuple(traced.operations[node] for node in own) for own in nodes]
+    changes = [_find_changes(traced, own) for own in operations]
+    read = [_reads(own) | changed.keys() for own, changed in zip(operations, changes, strict=True)]
     unread = dict.fromkeys(graph.parameters.keys() - set().union(*read))
     parts = []
     for number, stage in enumerate(plan.stages):
-        last = number + 1 == len(plan.stages)
         known = [name for name in graph.parameters if name in read[number] or (not number and name in unread)]
         parts.append(
             Part(
-                operations=tuple(traced.operations[node] for node in stage.nodes),
+                operations=operations[number],
                 trainable=tuple(name for name in known if graph.parameters[name].trainable),
                 fixed=tuple(name for name in known if not graph.parameters[name].trainable),
                 inputs=tuple(name for name in graph.inputs if name in read[number]),
                 receives=stage.receives,
-                sends=graph.outputs if last else plan.stages[number + 1].receives,
+                sends=ends[number],
+                changes=changes[number],
             )
         )
     return parts
+
+
+def _find_changes(traced: Traced, operations: Sequence[Operation]) -> dict[str, str]:
+    """Return the buffers whose new values some operations make, with the names of these values."""
+    makes = {name for operation in operations for name in operation.makes}
+    return {name: value for name, value in traced.changes.items() if value in makes}
 
 
 def _reads(operations: Sequence[Operation]) -> set[str]:

@@ -76,6 +76,8 @@ class Stage:
     Attributes:
         parameters: the trainable parameters that it reads, by path.
         sums: of the gradients of its own parameters, by path.
+        buffers: that it changes, by path; every micro-batch starts from them.
+        buffer_sums: of their new values over micro-batches, by path.
         results: of the function, (1 or 2,) for each micro-batch, by number; empty unless it is the last stage.
     """
 
@@ -95,9 +97,11 @@ class Stage:
         self.moving_out = [number for number, name in enumerate(part.sends) if values[name].differentiable]
         arrays = {**traced.constants, **params}
         self.parameters: Grads = self.put({name: arrays[name] for name in part.trainable})
-        self.fixed: Grads = self.put({name: arrays[name] for name in part.fixed})
+        self.fixed: Grads = self.put({name: arrays[name] for name in part.fixed if name not in part.changes})
+        self.buffers: Grads = self.put({name: arrays[name] for name in part.changes})
         self.held: dict[int, Held] = {}
         self.sums: Grads = {}
+        self.buffer_sums: Grads = {}
         self.results: dict[int, Array] = {}
         self._forward = jax.jit(self._recomputed_forward if recompute else self._kept_forward)
         self._backward = jax.jit(self._recomputed_backward if recompute else self._kept_backward)
@@ -116,7 +120,9 @@ class Stage:
         """
         own = self.put({name: inputs[name] for name in self.part.inputs})
         received = self.put(list(received))
-        sent, residuals = self._forward(self.parameters, self.fixed, own, received)
+        fixed = self.fixed | self.buffers
+        sent, changed, residuals = self._forward(self.parameters, fixed, own, received)
+        self.buffer_sums = add_values(self.buffer_sums, changed) if self.buffer_sums else changed
         self.held[micro_batch] = Held(own, received, residuals)
         if self.last:
             self.results[micro_batch] = stack_values(sent)
@@ -135,7 +141,7 @@ class Stage:
         held = self.held.pop(micro_batch)
         if self.last:
             grads = [jnp.ones((), self.results[micro_batch].dtype)]
-        arguments = self.parameters, self.fixed, held.inputs, held.received
+        arguments = self.parameters, self.fixed | self.buffers, held.inputs, held.received
         parameters, values = self._backward(*arguments, held.residuals, self.put(list(grads)))
         for name, parts in (tied or {}).items():
             for part in self.put(list(parts)):
@@ -153,7 +159,7 @@ class Stage:
         """
         sent = self.forward(-1, inputs, received)
         self.backward(-1, [] if self.last else [jnp.zeros_like(sent[number]) for number in self.moving_out])
-        self.sums, self.results = {}, {}
+        self.sums, self.buffer_sums, self.results = {}, {}, {}
 
     def zeros(self) -> Grads:
         """Return the sums of a device without micro-batches."""
@@ -161,19 +167,19 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------- compiled functions
     def _linearized(self, trainable: Grads, fixed: Grads, inputs: Grads, received: list[Array]):
-        """Return the values with a gradient, the function from their gradients to those before, and the others."""
+        """Return the values with a gradient, the function from their gradients to those before, and what it returns."""
 
-        def values(trainable: Grads, moving: list[Array]) -> tuple[list[Array], list[Array]]:
+        def values(trainable: Grads, moving: list[Array]) -> tuple[list[Array], tuple[list[Array], Grads]]:
             whole = list(received)
             for number, value in zip(self.moving_in, moving, strict=True):
                 whole[number] = value
-            sent = self.part({**trainable, **fixed}, inputs, whole)
-            return [sent[number] for number in self.moving_out], sent
+            sent, changed = self.part({**trainable, **fixed}, inputs, whole)
+            return [sent[number] for number in self.moving_out], (sent, changed)
 
         return jax.vjp(values, trainable, [received[number] for number in self.moving_in], has_aux=True)
 
     def _recomputed_forward(self, trainable: Grads, fixed: Grads, inputs: Grads, received: list[Array]):
-        return self.part({**trainable, **fixed}, inputs, received), None
+        return *self.part({**trainable, **fixed}, inputs, received), None
 
     def _recomputed_backward(
         self, trainable: Grads, fixed: Grads, inputs: Grads, received: list[Array], residuals: None, grads: list[Array]
@@ -182,12 +188,12 @@ class Stage:
         return back(grads)
 
     def _kept_forward(self, *arguments):
-        _, back, sent = self._linearized(*arguments)
+        _, back, (sent, changed) = self._linearized(*arguments)
         leaves, structure = jax.tree.flatten(back)
         numbers = {id(leaf): number for number, leaf in enumerate(jax.tree.leaves(arguments))}
         sources = tuple(numbers.get(id(leaf), -1) for leaf in leaves)
         kept = [leaf for leaf, source in zip(leaves, sources, strict=True) if source < 0]
-        return sent, Residuals(kept, sources, structure)
+        return sent, changed, Residuals(kept, sources, structure)
 
     def _kept_backward(
         self,

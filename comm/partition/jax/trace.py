@@ -19,7 +19,8 @@ from suite.comm.partition.jax.tape import Operand, Operation, Tape, Tree, by_pat
 from suite.contract import UserError
 from suite.differences import find_difference
 
-Function = Callable[..., Array | tuple[Array, Array]]  # (params, *inputs) to a loss, or to (sum, weight)
+# (params, *inputs) to a loss, to (sum, weight), or to (sum, weight, new values of some of the params)
+Function = Callable[..., Array | tuple[Array, Array] | tuple[Array, Array, Tree]]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Traced:
         shapes: shape and type of each value and parameter, by name.
         constants: arrays that the function contains, by name; they are parameters of the graph.
         split: of each input, whether its axis 0 has the samples; other inputs are the same for all micro-batches.
+        changes: of each buffer, the name of its new value.
     """
 
     graph: Graph
@@ -39,6 +41,7 @@ class Traced:
     shapes: Mapping[str, jax.ShapeDtypeStruct]
     constants: Mapping[str, Array]
     split: Mapping[str, bool]
+    changes: Mapping[str, str]
 
 
 def trace_function(
@@ -48,15 +51,15 @@ def trace_function(
 
     Args:
         function: (params, *inputs) to a scalar loss, the mean over samples; or to two scalars, the sum of the losses
-            and the sum of their weights.
-        params: a pytree; floating-point arrays are trained, others are not.
+            and the sum of their weights; or to these two and the new values of buffers, a part of the tree `params`.
+        params: a pytree; floating-point arrays are trained, unless the function returns new values for them.
         inputs: pytrees, with the samples of one micro-batch along axis 0.
         split: of each array of the inputs, whether its axis 0 has the samples; None: if it is as long as that of the
             first array.
 
     Raises:
         UserError: if the function does not return a floating-point scalar that depends on the parameters, or also a
-            weight that does not.
+            weight that does not; or if it does not compute a buffer's new value, of the same shape and type.
     """
     named = {name: describe_array(leaf) for name, leaf in by_path(params).items()}
     leaves = {name: describe_array(leaf) for name, leaf in by_path(tuple(inputs), "%inputs/").items()}
@@ -65,7 +68,7 @@ def trace_function(
         split = [bool(leaf.shape) and leaf.shape[0] == samples for leaf in leaves.values()]
     halves = dict(zip(leaves, split, strict=True))
     with reject_draws("jax.random and a key among the inputs"):
-        tape, results = _taped(function, params, inputs, [*named, *leaves])
+        tape, results, changes = _taped(function, params, inputs, [*named, *leaves])
     _compare(tape, _taped(function, params, inputs, [*named, *leaves])[0], _name(function))
     given = named | leaves | tape.constants
     outputs = tuple(name for name in results if isinstance(name, str) and name not in given)
@@ -79,24 +82,36 @@ def trace_function(
                 f"{tape.shapes[name].dtype}{list(tape.shapes[name].shape)}"
             )
     shapes, grown = tape.shapes | named | leaves, _grown(function, params, inputs, halves, tape)
-    graph = plan_graph(tape, shapes, halves, tuple(named), outputs, samples, grown)
+    buffers = {name: value for name, value in changes.items() if isinstance(value, str)}
+    for name in changes:
+        value = buffers.get(name, name)
+        floating = name in named and jnp.issubdtype(named[name].dtype, jnp.floating)
+        if not floating or value in given or shapes[value] != named[name]:
+            raise UserError(
+                f"{fault} must compute the new value of {name}, with the shape and the floating-point type that it has "
+                "among the parameters"
+            )
+    graph = plan_graph(tape, shapes, halves, tuple(named), outputs, samples, grown, buffers)
     loss, *weights = (graph.values[name] for name in outputs)
     if not loss.differentiable:
         raise UserError(f"the function cannot be cut: the loss of {_name(function)} does not depend on the parameters")
     if any(weight.differentiable for weight in weights):
         raise UserError(f"the function cannot be cut: the weight of {_name(function)} depends on the parameters")
-    return Traced(graph, tuple(tape.operations), shapes, tape.constants, halves)
+    return Traced(graph, tuple(tape.operations), shapes, tape.constants, halves, buffers)
 
 
 def _taped(
     function: Function, params: Tree, inputs: Sequence[Tree], names: Sequence[str]
-) -> tuple[Tape, list[Operand]]:
-    """Return the operations of a function, and its results."""
+) -> tuple[Tape, list[Operand], dict[str, Operand]]:
+    """Return the operations of a function, its results, and the new values of buffers."""
     tape = Tape()
-    jaxpr = jax.make_jaxpr(lambda *arguments: function(*arguments))(params, *inputs)  # jax keeps traces by function
+    traced = jax.make_jaxpr(lambda *arguments: function(*arguments), return_shape=True)  # jax keeps traces by function
+    jaxpr, shape = traced(params, *inputs)
     results = tape.record(jaxpr, names)
     tape.prune(results)
-    return tape, results
+    buffers = list(by_path(shape[2])) if isinstance(shape, tuple) and len(shape) == 3 else []
+    first = len(results) - len(buffers)
+    return tape, results[:first], dict(zip(buffers, results[first:], strict=True))
 
 
 def _compare(tape: Tape, again: Tape, name: str) -> None:
@@ -143,7 +158,7 @@ def _grown(
     ]
     names = [*by_path(params), *split]
     try:
-        other, _ = _taped(function, params, jax.tree.unflatten(structure, doubled), names)
+        other, *_ = _taped(function, params, jax.tree.unflatten(structure, doubled), names)
     except (TypeError, ValueError):  # the function accepts this size of batch only
         return None
     same = [operation.makes for operation in other.operations] == [operation.makes for operation in tape.operations]

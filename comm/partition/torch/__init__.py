@@ -96,6 +96,7 @@ def partition(
     activations: Codec | None = None,
     speeds: Device | None = None,
     outputs: bool = False,
+    average_buffers: bool = False,
     check: bool = True,
     seed: int = 0,
     deadline: float | None = None,
@@ -124,6 +125,9 @@ def partition(
             bits. The backward pass treats the codec as the identity.
         speeds: of a device, for the plan, which is then the same in every run; None: operators are timed.
         outputs: keep the model's outputs, in `pipeline.outputs` of the last stage.
+        average_buffers: every micro-batch starts from the step's old buffers, such as BatchNorm's running statistics,
+            and the step leaves their means over all micro-batches and replicas; otherwise, micro-batches change them
+            one after another, and those of replicas differ.
         check: compare the stages with a copy of the model on one micro-batch, if twice the model fits into `memory`;
             `pipeline.checked` says the result.
         seed: of dropout and the like, and of codecs that draw random numbers.
@@ -159,6 +163,7 @@ def partition(
 
     made, checked = agree_on(measured)
     options = {"channels": channels, "activations": activations, "seed": seed, "deadline": deadline}
+    options["average_buffers"] = average_buffers
     return Pipeline(traced, made, device, checked=checked, **options)
 
 

@@ -66,6 +66,8 @@ class Pipeline:
         channels: how gradients are averaged over the replicas of a stage; None: exactly, in their own type.
         activations: encodes the values that cross a cut, and their gradients; None: they keep their bits.
         ledger: counts the bytes that this rank sends.
+        average_buffers: every micro-batch starts from the step's old buffers, and their means over all micro-batches
+            are the new ones; otherwise, each replica's micro-batches change its buffers one after another.
         seed: of the random numbers of dropout and the like, see `seed_of`, and of codecs.
         deadline: seconds that a rank waits for another; None: torch's default.
         checked: how near the stages are to the unmodified model, in words.
@@ -87,6 +89,7 @@ class Pipeline:
         channels: Channels | None = None,
         activations: Codec | None = None,
         ledger: Ledger | None = None,
+        average_buffers: bool = False,
         seed: int = 0,
         deadline: float | None = None,
         checked: str = "",
@@ -108,7 +111,8 @@ class Pipeline:
         self.cut = cuts[stage]
         self.after: Cut | None = cuts[stage + 1] if stage + 1 < len(cuts) else None
         tied = [name for name, numbers in shared.items() if stage in numbers[1:]]
-        self.stage = Stage(part, self.cut, self.after, plan.stages[stage].recompute, tied, device)
+        recompute = plan.stages[stage].recompute
+        self.stage = Stage(part, self.cut, self.after, recompute, tied, device, average_buffers=average_buffers)
         self.shared = [
             Shared(name, tuple(numbers), read_form(parts[numbers[0]].parameters[name].detach()))
             for name, numbers in shared.items()
@@ -131,6 +135,11 @@ class Pipeline:
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """This rank's trainable parameters, with their names in the model. A shared parameter is at its owner only."""
         yield from self.stage.own.items()
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """The buffers that this rank's stage changes, with their names in the model."""
+        for target, buffer in self.stage.part.changes.items():
+            yield self.traced.names[target], buffer
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """This rank's trainable parameters, for an optimizer."""
@@ -180,7 +189,7 @@ class Pipeline:
         self.replicas.begin((self.seed, self.steps))
 
     def run(self, inputs: Inputs, targets: Any = None, last: Callable[[], Context] = contextlib.nullcontext) -> None:
-        """Run forward and backward for a batch, and keep the sums of this rank's gradients; see `step`.
+        """Run forward and backward for a batch, and keep the sums of this rank's gradients and buffers; see `step`.
 
         Args:
             inputs: of the model, for the whole batch.
@@ -190,6 +199,7 @@ class Pipeline:
         """
         count = self.grid.pipelines * self.grid.micro_batches
         self.stage.sums.clear()
+        self.stage.buffer_sums.clear()
         self.stage.losses.clear()
         self._copy_shared()
         self._expect()
@@ -213,6 +223,8 @@ class Pipeline:
     def average(self, divisor: float | Tensor) -> None:
         """Set each parameter's gradient: the sum over all micro-batches of `run`, divided by `divisor`.
 
+        Also set the buffers, if they are averaged.
+
         Args:
             divisor: number of micro-batches, or the summed weight of their samples; the same on all ranks.
         """
@@ -223,7 +235,19 @@ class Pipeline:
         means = self.replicas.mean(sums, torch.as_tensor(divisor / ranks, device=self.stage.device))
         for name, parameter in self.stage.own.items():
             parameter.grad = means.get(name)
+        self._average_buffers()
         self.steps += 1
+
+    def _average_buffers(self) -> None:
+        """Set the changed buffers to their means over all micro-batches of the step, if they are averaged."""
+        changes, sums = self.stage.part.changes, self.stage.buffer_sums
+        if not self.stage.average_buffers or not changes:
+            return
+        parts = [sums.get(target, torch.zeros_like(buffer)) for target, buffer in changes.items()]
+        total = self.replicas.sum(torch.cat([part.reshape(-1).double() for part in parts]))  # also exact for integers
+        means = total / (self.grid.pipelines * self.grid.micro_batches)
+        for buffer, mean in zip(changes.values(), means.split([part.numel() for part in parts]), strict=True):
+            buffer.copy_(mean.view_as(buffer))
 
     def calibrate(self, inputs: Inputs, targets: Any = None, steps: int = STEPS) -> Plan:
         """Predict a step from the times of the stages, measured while all of them run.

@@ -51,7 +51,7 @@ class Replicas:
             ranks_per_host(groups, locals)
         self.transport = Transport(ledger, None, deadline).among(groups, locals)
         self.residuals: dict[str, Tensor] = {}
-        self._words = f"a rank of stage {stage} while averaging gradients"
+        self._words = f"a rank of stage {stage} while averaging"
         self.schedule: Schedule | None = None
         if channels:
             self.use(channels)
@@ -95,6 +95,16 @@ class Replicas:
             return {}
         mean = self.schedule.mean if self.schedule else self._exact
         return guard_exchange(self._words, lambda: mean(sums, weight))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over these ranks of an array, uncompressed; its memory is used again.
+
+        Raises:
+            PeerLost: if another rank ended or did not answer.
+        """
+        if self.transport.world == 1:
+            return values
+        return guard_exchange(self._words, lambda: self.transport.all_reduce("buffers", values))
 
     @torch.no_grad()
     def exchange(self, names: Sequence[str]) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from suite.comm.partition.graph import Graph
 from suite.comm.partition.plan import Plan
 from suite.comm.partition.torch.tape import find_results, get_attribute
 from suite.comm.partition.torch.trace import Traced
@@ -51,15 +50,9 @@ def split_graph(traced: Traced, plan: Plan) -> list[Part]:
     receives = [stage.receives for stage in plan.stages]
     ends = [*receives[1:], traced.graph.outputs]
     return [
-        _part(traced, _with_outputs(traced.graph, stage.nodes, sent), received, sent)
+        _part(traced, traced.graph.with_results(stage.nodes, sent), received, sent)
         for stage, received, sent in zip(plan.stages, receives, ends, strict=True)
     ]
-
-
-def _with_outputs(graph: Graph, nodes: Sequence[int], sends: tuple[str, ...]) -> Sequence[int]:
-    """Add the constant operations that make what a stage returns."""
-    makers = {graph.maker[name] for name in sends if name in graph.maker}
-    return graph.with_constants({*nodes, *(makers & graph.constants)})
 
 
 def _part(traced: Traced, nodes: Sequence[int], receives: tuple[str, ...], sends: tuple[str, ...]) -> Part:

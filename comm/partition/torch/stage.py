@@ -58,21 +58,34 @@ class Stage:
         recompute: keep only what it received, and compute the rest again before each backward pass.
         tied: names of the parameters that an earlier stage owns; their gradients are returned for each micro-batch.
         device: on which it runs.
+        average_buffers: keep the buffers, and sum what the micro-batches make of them; otherwise, each micro-batch
+            starts from what the one before it made.
 
     Attributes:
         sums: of the gradients of its own parameters, by name.
+        buffer_sums: of the changed buffers over micro-batches, by name in the module; empty unless they are averaged.
         losses: of the micro-batches; empty unless it is the last stage.
         outputs: of the micro-batches, the loss first; empty unless it is the last stage.
     """
 
     def __init__(
-        self, part: Part, cut: Cut, after: Cut | None, recompute: bool, tied: Sequence[str], device: torch.device
+        self,
+        part: Part,
+        cut: Cut,
+        after: Cut | None,
+        recompute: bool,
+        tied: Sequence[str],
+        device: torch.device,
+        *,
+        average_buffers: bool = False,
     ):
         self.part, self.cut, self.after, self.recompute, self.device = part, cut, after, recompute, device
+        self.average_buffers = average_buffers
         self.tied = {name: part.parameters[name] for name in tied}
         self.own = {name: parameter for name, parameter in part.parameters.items() if name not in self.tied}
         self.held: dict[int, Held] = {}
         self.sums: dict[str, Tensor] = {}
+        self.buffer_sums: dict[str, Tensor] = {}
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, tuple[Tensor, ...]] = {}
 
@@ -98,8 +111,7 @@ class Stage:
         with torch.enable_grad(), use_generator(self.device, state) as drawn:
             sent = self.part(*values, *received, changing=changing)
             state_after = drawn()
-        for target, buffer in changing.items():
-            self.part.changes[target].copy_(buffer)
+        self._keep(changing)
         if self.after is None:
             self.losses[micro_batch] = sent[0].detach()
             self.outputs[micro_batch] = tuple(value.detach() for value in sent)
@@ -133,6 +145,17 @@ class Stage:
         self._add({name: named[name] for name in self.own})
         shared = {name: grad for name in self.tied if (grad := named[name]) is not None}
         return Returned([value for value in values if value is not None], shared)
+
+    @torch.no_grad()
+    def _keep(self, changed: Mapping[str, Tensor]) -> None:
+        """Keep the buffers that a micro-batch changed, or add them to the sums."""
+        for target, buffer in changed.items():
+            if not self.average_buffers:
+                self.part.changes[target].copy_(buffer)
+            elif target in self.buffer_sums:
+                self.buffer_sums[target] += buffer
+            else:
+                self.buffer_sums[target] = buffer.clone()
 
     @torch.no_grad()
     def _add(self, grads: Mapping[str, Tensor | None]) -> None:

@@ -43,9 +43,18 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
         yield "with partition.tflops=, set partition.bandwidth_gb= as well"
     if task.batch_size % node.micro_batches:
         yield f"micro_batches={node.micro_batches} does not divide task.batch_size={task.batch_size}"
-    kinds = {spec.kind for spec in task.shapes().values()}
-    if "buffer" in kinds or task.carry(1):
-        yield f"task={task.name} keeps running statistics or state between steps, which a pipeline does not average"
+    elif task.batch_size % (unit := node.micro_batches * task.group):
+        yield (
+            f"task.batch_size={task.batch_size}: not divisible by micro_batches × samples per group = "
+            f"{node.micro_batches} × {task.group} = {unit}; set task.batch_size="
+            f"{max(1, task.batch_size // unit) * unit}, or a smaller task.bn_group"
+        )
+    if carried := task.carry(1):
+        mixed = ", or set task.mixup=0" if "mixup" in run.task.plain() else ""
+        yield (
+            f"task={task.name} carries {' and '.join(carried)} from each step to the next, which stages do not; leave "
+            f"out partition= and set accumulate={node.micro_batches}{mixed}"
+        )
     if isinstance(task, Sparse) and task.matrices():
         yield "blocks of sparse matrices cannot move in a pipeline; set task.sparsity=dense"
     if any(spec.placement == "rows" for spec in task.shapes().values()):

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +19,7 @@ from suite.comm.channel import Channels
 from suite.comm.partition.jax import Pipeline, partition
 from suite.comm.partition.jax.processes import meet_processes
 from suite.comm.partition.jax.replicas import Replicas
+from suite.comm.partition.jax.stages import Stage
 from suite.comm.partition.peers import guard_exchange
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.transport.jax import AXIS
@@ -37,11 +38,29 @@ Tree = dict[str, Any]
 Batch = dict[str, np.ndarray]
 
 
-def sum_losses(model: JaxModel, params: Tree, batch: Tree, seed: Array, step: Array) -> tuple[Array, Array]:
-    """Return the summed loss and the summed weight of a micro-batch: the function that is cut."""
-    inputs = make_context({"buffers": {}, "patterns": {}}, batch, {}, jnp.stack([seed, step]))
-    total, (weight, _, _) = compute_loss(model, params, inputs, narrow=False)
-    return total, weight
+def sum_losses(
+    model: JaxModel, buffers: Sequence[str], arrays: Tree, batch: Tree, seed: Array, step: Array
+) -> tuple[Array, Array, Tree]:
+    """Return the summed loss, the summed weight and the new buffers of a micro-batch: the function that is cut.
+
+    Args:
+        model: the task's model.
+        buffers: names of the arrays that are buffers; others are parameters.
+        arrays: by name.
+        batch: of the micro-batch.
+        seed: of the run.
+        step: its number.
+    """
+    params = {name: value for name, value in arrays.items() if name not in buffers}
+    held = {"buffers": {name: arrays[name] for name in buffers}, "patterns": {}}
+    inputs = make_context(held, batch, {}, jnp.stack([seed, step]))
+    total, (weight, changed, _) = compute_loss(model, params, inputs, narrow=False)
+    return total, weight, changed
+
+
+def list_buffers(task: Task) -> list[str]:
+    """List the names of a task's buffers."""
+    return [name for name, spec in task.shapes().items() if spec.kind == "buffer"]
 
 
 class Engine:
@@ -74,7 +93,7 @@ class Engine:
         with self._mode():
             self._use(
                 partition(
-                    functools.partial(sum_losses, self.model),
+                    functools.partial(sum_losses, self.model, list_buffers(task)),
                     self._initial(),
                     self._inputs(task.batch("train", self.seed, 0, 0, 1), 0),
                     devices=self.devices,
@@ -202,7 +221,7 @@ class Engine:
         return {name: scale_gradient(grad, factor) for name, grad in grads.items()}
 
     @property
-    def _stages(self) -> Mapping[int, Any]:
+    def _stages(self) -> Mapping[int, Stage]:
         return self.pipeline.stages
 
     # -------------------------------------------------------------------------------- everything around it
@@ -226,10 +245,11 @@ class Engine:
         process, processes = jax.process_index(), jax.process_count()
         with self._mode():
             params = self.pipeline.whole()
+            buffers = {name: params.pop(name) for name in list_buffers(self.task)}
         for batch in batches:
             part = {name: np.array_split(value, processes)[process] for name, value in batch.items()}
             with self._mode():
-                outputs = self._evaluation(params, {}, {}, part, generate)
+                outputs = self._evaluation(params, buffers, {}, part, generate)
             yield outputs
 
     def _predict(self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, key: Array) -> Tree:
@@ -242,7 +262,7 @@ class Engine:
             RanksDiffer: naming the ranks that do not.
         """
         digests = {
-            rank: engine.compute_digest(np.asarray(stage.parameters[name]) for name in stage.own)
+            rank: engine.compute_digest(np.asarray(value) for value in self._held(stage).values())
             for rank, stage in self._stages.items()
         }
         gathered = self.ranks.gather(digests)
@@ -250,10 +270,12 @@ class Engine:
 
     def synchronize(self) -> None:
         """Wait until the devices are done."""
-        jax.block_until_ready((self.pipeline.parameters, [update.state for update in self.updates.values()]))
+        jax.block_until_ready(
+            (self.pipeline.parameters, self.pipeline.buffers, [update.state for update in self.updates.values()])
+        )
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return the whole model's parameters by name. All processes call it."""
+        """Return the whole model's parameters and buffers by name. All processes call it."""
         with self._mode():
             whole = self.pipeline.whole()
         return {name: np.asarray(whole[name]) for name in self.task.shapes()}
@@ -288,11 +310,15 @@ class Engine:
         stage, number = self._stages[rank], self.grid.place(rank).stage
         update = self.updates.get(number)
         return {
-            "model": {name: stage.parameters[name] for name in stage.own},
+            "model": self._held(stage),
             "optimizer": update and update.state,
             "residuals": self.pipeline.replicas[number].held(stage.device),
             "plan": asdict(self.pipeline.plan),
         }
+
+    def _held(self, stage: Stage) -> Tree:
+        """Return the parameters and buffers that a stage owns, by name."""
+        return {name: stage.parameters[name] for name in stage.own} | stage.buffers
 
     def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
         """Restore a snapshot of this process's ranks. All processes call it, and use the snapshot's plan.
@@ -318,7 +344,9 @@ class Engine:
             if not ranks:
                 continue
             first = states[ranks[0]]
-            self.pipeline.parameters = first["model"]
+            buffers = {name: value for name, value in first["model"].items() if name in self.pipeline.buffers}
+            self.pipeline.buffers = buffers
+            self.pipeline.parameters = {n: value for n, value in first["model"].items() if n not in buffers}
             if number in self.updates:
                 self.updates[number].state = first["optimizer"]
             replicas.restore({self.devices[rank]: states[rank]["residuals"] for rank in ranks})

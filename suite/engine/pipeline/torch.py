@@ -73,7 +73,7 @@ class Engine:
         self.modes = {name: replace(channels, kind_of=kinds) for name, channels in modes.items()}
         coded = node.activations and setup.make_codec(node.activations, "torch")
         self.options = {"channels": next(iter(self.modes.values())), "activations": coded}
-        self.options |= {"seed": self.seed, "deadline": deadline}
+        self.options |= {"seed": self.seed, "deadline": deadline, "average_buffers": True}
         with self._mode():
             self.pipeline = partition(
                 Trained(self.model).train(),
@@ -101,13 +101,15 @@ class Engine:
         self.pipeline, self.grid = pipeline, pipeline.grid
         self.measured: Cut | None = None  # the plan with the times of whole stages
         self.own = {name.removeprefix("model."): value for name, value in pipeline.named_parameters()}
+        buffers = {name.removeprefix("model."): value for name, value in pipeline.named_buffers()}
+        self.held = self.own | buffers
         self.owners = self._owners()
         self.optimizer = self._optimizer(self.task)
 
     def _owners(self) -> dict[str, int]:
-        """Return the first rank that holds each parameter, by name."""
+        """Return the first rank that holds each parameter and each changing buffer, by name."""
         owners: dict[str, int] = {}
-        for rank, names in enumerate(self.ranks.gather(list(self.own))):
+        for rank, names in enumerate(self.ranks.gather(list(self.held))):
             for name in names:
                 owners.setdefault(name, rank)
         return owners
@@ -130,7 +132,7 @@ class Engine:
     @property
     def groups(self) -> list[Group]:
         """The ranks of each stage, which average the gradients of its parameters."""
-        stages = {name: self.grid.place(owner).stage for name, owner in self.owners.items()}
+        stages = {name: self.grid.place(owner).stage for name, owner in self.owners.items() if name in self.kinds}
         return [
             Group(tuple(name for name, one in stages.items() if one == stage), tuple(self.grid.group(stage)))
             for stage in range(len(self.grid.replicas))
@@ -221,8 +223,8 @@ class Engine:
 
     @torch.no_grad()
     def _gather(self) -> None:
-        """Copy every stage's parameters into `model`, on every rank."""
-        named = dict(self.model.named_parameters())
+        """Copy every stage's parameters and buffers into `model`, on every rank."""
+        named = self.model.state_dict()
         for owner in sorted(set(self.owners.values())):
             parts = [named[name] for name, rank in self.owners.items() if rank == owner]
             values = torch.cat([part.reshape(-1) for part in parts])
@@ -273,7 +275,7 @@ class Engine:
         Raises:
             RanksDiffer: naming the ranks that do not.
         """
-        held = engine.compute_digest(_numpy(value) for value in self.own.values())
+        held = engine.compute_digest(_numpy(value) for value in self.held.values())
         checksums = self.pipeline.replicas.transport.checksums
         digests, exchanged = zip(*self.ranks.gather((held, checksums.numbers())), strict=True)
         engine.compare_exchanges(*np.array(exchanged).transpose(1, 0, 2))
@@ -285,7 +287,7 @@ class Engine:
             torch.cuda.synchronize(self.device)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return the whole model's parameters by name. All ranks call it."""
+        """Return the whole model's parameters and buffers by name. All ranks call it."""
         self._gather()
         return {name: _numpy(value) for name, value in self.model.state_dict().items()}
 
@@ -303,7 +305,7 @@ class Engine:
         """
         self.compare()
         arrays: Tree = {}
-        state = {"model": self.own, "optimizer": self.optimizer and self.optimizer.state_dict()}
+        state = {"model": self.held, "optimizer": self.optimizer and self.optimizer.state_dict()}
         state["plan"] = asdict(self.pipeline.plan)
         packed = tree.pack_tree(state, arrays, "run", lambda value: value if isinstance(value, Tensor) else None)
         residuals = {RESIDUALS + name: value for name, value in self.pipeline.replicas.residuals.items()}
@@ -329,7 +331,7 @@ class Engine:
             traced = self.pipeline.traced
             self._use(Pipeline(traced, plan, self.device, ledger=self.ledger, **self.options))
         for name, value in state["model"].items():
-            self.own[name].copy_(value)
+            self.held[name].copy_(value)
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])
         residuals = [name for name in arrays if name.startswith(RESIDUALS)]
