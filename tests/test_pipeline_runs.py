@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import SMALL, SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER
+from small import SMALL, SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER, SPARSE
 from test_run import curve, wait_for_step
 
 from suite.contract import UserError
@@ -28,6 +28,7 @@ RESNET, CIFAR = (
     (f"+task={task}", *(f"task.{word}" for word in SMALL[task][0]), "task.eval_batch_size=24")
     for task in ("resnet50", "cifar10")
 )
+SPARSE_BERT = (*BERT, *(f"task.{word}" for word in SPARSE[0]))
 CUT = "partition=auto"
 SLOW = pytest.mark.slow  # four processes, twice
 # with `tflops`, nothing is timed: all runs have the same plan, on which the bits of encoded gradients depend
@@ -70,6 +71,7 @@ def assert_same(one: Path, other: Path, *, metrics: bool = True) -> None:
         pytest.param(BERT, "lamb", 2, id="bert, tied weights"),
         pytest.param(TRANSFORMER, "adamw", 2, id="transformer, dropout and a search", marks=SLOW),
         pytest.param(AUTOENCODER, "rmsprop", 3, id="autoencoder, three stages", marks=SLOW),
+        pytest.param(SPARSE_BERT, "adamw", 2, id="bert, sparse matrices", marks=SLOW),
     ],
 )
 def test_a_pipeline_has_the_bits_of_one_device(task: tuple[str, ...], optimizer: str, stages: int, tmp_path: Path):
@@ -290,8 +292,10 @@ def sent(folder: Path) -> int:
         ),
         (
             (*RESNET, "task.bn_group=8"),
-            r"task.batch_size=16: .* 4 × 8 = 32; set task.batch_size=32, or a smaller task.bn_group",
+            r"task.batch_size=16: .* 4 × 8 = 32; set task.batch_size=32, .* or fewer partition.micro_batches",
         ),
+        ((*BERT, "task.sparsity=dynamic"), "cannot move in a pipeline; set task.sparsity=static, or dense"),
+        ((*BERT, "task.sparsity=static"), "set task.sparse.execution=dense, or backend=jax"),
     ],
 )
 def test_a_task_that_cannot_be_cut_says_why(words: tuple[str, ...], message: str):

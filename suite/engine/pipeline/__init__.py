@@ -47,7 +47,7 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
         yield (
             f"task.batch_size={task.batch_size}: not divisible by micro_batches × samples per group = "
             f"{node.micro_batches} × {task.group} = {unit}; set task.batch_size="
-            f"{max(1, task.batch_size // unit) * unit}, or a smaller task.bn_group"
+            f"{max(1, task.batch_size // unit) * unit}, a smaller task.bn_group or fewer partition.micro_batches"
         )
     if carried := task.carry(1):
         mixed = ", or set task.mixup=0" if "mixup" in run.task.plain() else ""
@@ -55,8 +55,10 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
             f"task={task.name} carries {' and '.join(carried)} from each step to the next, which stages do not; leave "
             f"out partition= and set accumulate={node.micro_batches}{mixed}"
         )
-    if isinstance(task, Sparse) and task.matrices():
-        yield "blocks of sparse matrices cannot move in a pipeline; set task.sparsity=dense"
+    if isinstance(task, Sparse) and any(task.moves(step) for step in range(run.max_steps)):
+        yield "blocks of sparse matrices cannot move in a pipeline; set task.sparsity=static, or dense"
+    elif isinstance(task, Sparse) and task.matrices() and run.backend == "torch" and _multiplies_blocks(run):
+        yield "torch cannot export products of blocks; set task.sparse.execution=dense, or backend=jax"
     if any(spec.placement == "rows" for spec in task.shapes().values()):
         yield "a table placed by rows cannot be cut; set task.placement=replicated"
     missing = [need for need in load.load_member(optimizer.module).NEEDS if need not in OFFERED]
@@ -65,6 +67,10 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
             f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; set optimizer="
             "adamw, or adagrad, lamb, lars, muon, rmsprop, sgd, sm3"
         )
+
+
+def _multiplies_blocks(run: Run) -> bool:
+    return run.task.plain()["sparse"]["execution"] != "dense"
 
 
 def partition_of(run: Run) -> PartitionSettings:

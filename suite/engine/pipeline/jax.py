@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -39,28 +39,30 @@ Batch = dict[str, np.ndarray]
 
 
 def sum_losses(
-    model: JaxModel, buffers: Sequence[str], arrays: Tree, batch: Tree, seed: Array, step: Array
+    model: JaxModel, kinds: Mapping[str, str], arrays: Tree, batch: Tree, seed: Array, step: Array
 ) -> tuple[Array, Array, Tree]:
     """Return the summed loss, the summed weight and the new buffers of a micro-batch: the function that is cut.
 
     Args:
         model: the task's model.
-        buffers: names of the arrays that are buffers; others are parameters.
+        kinds: of each array, "parameter", "buffer" or "pattern".
         arrays: by name.
         batch: of the micro-batch.
         seed: of the run.
         step: its number.
     """
-    params = {name: value for name, value in arrays.items() if name not in buffers}
-    held = {"buffers": {name: arrays[name] for name in buffers}, "patterns": {}}
-    inputs = make_context(held, batch, {}, jnp.stack([seed, step]))
-    total, (weight, changed, _) = compute_loss(model, params, inputs, narrow=False)
+    params, buffers, patterns = (
+        {name: value for name, value in arrays.items() if kinds[name] == kind}
+        for kind in ("parameter", "buffer", "pattern")
+    )
+    context = make_context({"buffers": buffers, "patterns": patterns}, batch, {}, jnp.stack([seed, step]))
+    total, (weight, changed, _) = compute_loss(model, params, context, narrow=False)
     return total, weight, changed
 
 
-def list_buffers(task: Task) -> list[str]:
-    """List the names of a task's buffers."""
-    return [name for name, spec in task.shapes().items() if spec.kind == "buffer"]
+def list_kinds(task: Task) -> dict[str, str]:
+    """Return the kind of each of a task's arrays, by name."""
+    return {name: spec.kind for name, spec in task.shapes().items()}
 
 
 class Engine:
@@ -93,7 +95,7 @@ class Engine:
         with self._mode():
             self._use(
                 partition(
-                    functools.partial(sum_losses, self.model, list_buffers(task)),
+                    functools.partial(sum_losses, self.model, list_kinds(task)),
                     self._initial(),
                     self._inputs(task.batch("train", self.seed, 0, 0, 1), 0),
                     devices=self.devices,
@@ -244,8 +246,9 @@ class Engine:
         self.compare()
         process, processes = jax.process_index(), jax.process_count()
         with self._mode():
-            params = self.pipeline.whole()
-            buffers = {name: params.pop(name) for name in list_buffers(self.task)}
+            arrays, kinds = self._whole(), list_kinds(self.task)
+            params = {name: value for name, value in arrays.items() if kinds[name] == "parameter"}
+            buffers = {name: value for name, value in arrays.items() if name not in params}
         for batch in batches:
             part = {name: np.array_split(value, processes)[process] for name, value in batch.items()}
             with self._mode():
@@ -275,10 +278,16 @@ class Engine:
         )
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return the whole model's parameters and buffers by name. All processes call it."""
+        """Return the whole model's parameters, buffers and patterns by name. All processes call it."""
         with self._mode():
-            whole = self.pipeline.whole()
+            whole = self._whole()
         return {name: np.asarray(whole[name]) for name in self.task.shapes()}
+
+    def _whole(self) -> Tree:
+        """Return what `weights` does, on the devices. Patterns are those of the start."""
+        whole = self.pipeline.whole()
+        names = [name for name in list_kinds(self.task) if name not in whole]
+        return whole | cast_batch({name: self.task.init(self.seed, name) for name in names})
 
     def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the stages of this process's ranks and their optimizers' state. All processes call it.

@@ -15,7 +15,7 @@ from suite.contract import Task
 from suite.engine.jax_device import cast_batch
 from suite.engine.jax_programs import Mode
 from suite.engine.pipeline import describe_device, partition_of
-from suite.engine.pipeline.jax import list_buffers, sum_losses
+from suite.engine.pipeline.jax import list_kinds, sum_losses
 from suite.settings.run import Run
 
 
@@ -37,8 +37,11 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
         kind = jnp.result_type(float)
         model = load.load_half(run.task.module, "jax").make(task)
         return planned(
-            functools.partial(sum_losses, model, list_buffers(task)),
-            {name: jax.ShapeDtypeStruct(spec.shape, kind) for name, spec in task.shapes().items()},
+            functools.partial(sum_losses, model, list_kinds(task)),
+            {
+                name: jax.ShapeDtypeStruct(spec.shape, jnp.int32 if spec.kind == "pattern" else kind)
+                for name, spec in task.shapes().items()
+            },
             (cast_batch(task.batch("train", run.seed, 0, 0, 1)), np.uint32(run.seed), np.uint32(0)),
             devices=run.world,
             stages=node.stages,
