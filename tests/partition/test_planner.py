@@ -184,7 +184,10 @@ def test_no_step_is_much_shorter_than_the_planned_one(seed: int, bandwidth: floa
 
 @pytest.mark.quick
 def test_memory_by_hand() -> None:
-    """One stage holds weights, gradients, two averages, and two micro-batches; recomputed, one of them."""
+    """One stage holds weights, gradients, two averages, and two micro-batches; recomputed, one of them.
+
+    A micro-batch's own gradients count where they are larger than its activations.
+    """
     entry = np.ones((1, 1))
     table = Costs(
         forward=entry,
@@ -192,12 +195,15 @@ def test_memory_by_hand() -> None:
         trainable=100 * entry,
         fixed=7 * entry,
         saved=1000 * entry,
+        work=30 * entry,
         entering=10 * entry,
         returning=5 * entry,
         allowed=entry > 0,
     )
-    assert table.memory(2, recompute=False) == 400 + 7 + 20 + 5 + 2000
-    assert table.memory(2, recompute=True) == 400 + 7 + 20 + 5 + 1000
+    assert table.memory(2, recompute=False) == 400 + 7 + 20 + 5 + 2000 + 30
+    assert table.memory(2, recompute=True) == 400 + 7 + 20 + 5 + 1000 + 30
+    heavy = dataclasses.replace(table, trainable=1500 * entry)
+    assert heavy.memory(2, recompute=False) == 6000 + 7 + 20 + 5 + 1000 + 1500 + 30
 
 
 @pytest.mark.quick
@@ -218,6 +224,7 @@ def test_the_time_of_a_stage_by_hand(memory: float, sending: float, seconds: flo
         trainable=100 * entry,
         fixed=0 * entry,
         saved=1000 * entry,
+        work=30 * entry,
         entering=10 * entry,
         returning=5 * entry,
         allowed=entry > 0,

@@ -20,10 +20,11 @@ def sum_costs(graph: Graph, blocks: Sequence[tuple[int, ...]], device: Device, s
     """
     home = {node: number for number, members in enumerate(blocks) for node in members}
     seconds = np.zeros((len(blocks), 2))
-    saved = np.zeros(len(blocks))
+    saved, work = np.zeros(len(blocks)), np.zeros(len(blocks))
     for node, number in home.items():
         seconds[number] += device.seconds(graph, graph.nodes[node], samples)
         saved[number] += graph.nodes[node].saved * samples / graph.samples
+        work[number] = max(work[number], graph.nodes[node].traffic * samples / graph.samples)
     entering, returning = _crossing(graph, home, len(blocks), samples)
     trainable, fixed = _parameters(graph, blocks)
     boundaries = _boundaries(graph, blocks)
@@ -34,6 +35,7 @@ def sum_costs(graph: Graph, blocks: Sequence[tuple[int, ...]], device: Device, s
         trainable=trainable,
         fixed=fixed,
         saved=_sums(saved),
+        work=_maxima(work),
         entering=ones * entering[:, None],
         returning=ones * returning[None, :],
         allowed=boundaries[:, None] & boundaries[None, :],
@@ -44,6 +46,14 @@ def _sums(values: Array) -> Array:
     """Sums of values[b:c] at [b, c]; zero where c ≤ b."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     return np.maximum(total[None, :] - total[:, None], 0.0) * np.triu(np.ones((len(total), len(total))), 1)
+
+
+def _maxima(values: Array) -> Array:
+    """Largest of values[b:c] at [b, c]; zero where c ≤ b."""
+    largest = np.zeros((len(values) + 1, len(values) + 1))
+    for first in range(len(values)):
+        largest[first, first + 1 :] = np.maximum.accumulate(values[first:])
+    return largest
 
 
 def _crossing(graph: Graph, home: dict[int, int], count: int, samples: int) -> tuple[Array, Array]:

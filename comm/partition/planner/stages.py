@@ -36,6 +36,7 @@ class Costs:
         trainable: bytes of the trainable parameters.
         fixed: bytes of other parameters, buffers and constants.
         saved: bytes kept from forward to backward for one micro-batch.
+        work: bytes that the largest operation reads and writes.
         entering: bytes of the values that are received for one micro-batch.
         returning: bytes of the gradients that are received for one micro-batch.
         allowed: whether the model may be cut at b and at c.
@@ -46,12 +47,16 @@ class Costs:
     trainable: Array
     fixed: Array
     saved: Array
+    work: Array
     entering: Array
     returning: Array
     allowed: npt.NDArray[np.bool_]
 
     def memory(self, held: int, recompute: bool, state: float = ADAM) -> Array:
         """Bytes that a device needs.
+
+        A backward pass gives its activations back while the micro-batch's gradients come, which are then added to the
+        sums: the larger of the two counts.
 
         Args:
             held: number of micro-batches whose activations it holds at once.
@@ -60,7 +65,8 @@ class Costs:
         """
         arrays = (2 + state) * self.trainable + self.fixed
         received = held * self.entering + self.returning
-        return arrays + received + (self.saved if recompute else held * self.saved)
+        others = 0.0 if recompute else (held - 1) * self.saved
+        return arrays + received + others + np.maximum(self.saved, self.trainable) + self.work
 
 
 @dataclass(frozen=True)
