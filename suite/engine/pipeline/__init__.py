@@ -70,7 +70,7 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
 
 
 def _multiplies_blocks(run: Run) -> bool:
-    return run.task.plain()["sparse"]["execution"] != "dense"
+    return run.task.plain().get("sparse", {}).get("execution") in ("auto", "blocks")
 
 
 def partition_of(run: Run) -> PartitionSettings:
