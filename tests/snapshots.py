@@ -87,3 +87,33 @@ def restore(backend: str, rank: int, world: int, folder: Path) -> dict[str, dict
                 "residuals": residuals,
             }
     return answers
+
+
+def save(backend: str, rank: int, world: int, folder: Path) -> dict[str, Any]:
+    """Train with a split table and save the weights; returns the bytes that this rank received, and its parts."""
+    import engines
+    from safetensors.numpy import load_file
+
+    from suite.training import weights
+
+    task = engines.tiny(placement="rows", batch_size=12, eval_batch_size=6)
+    made = engines.engine(engines.config("sgd", backend, world=world), task)
+    engines.advance(made, range(2))
+    expected, lengths = engines.weights(made), []
+    table = "embed.weight"
+
+    def seen(parts: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        for part in parts:
+            lengths.append(len(part))
+            yield part
+
+    with counted(backend) as moved:
+        values = made.weights()
+        values[table] = seen(values[table])
+        if rank:
+            weights.send_rows(values)
+        else:
+            weights.save_weights(folder, 2, values, {})
+            rows = made.task.shapes()[table].shape[0]
+            assert engines.same(load_file(folder / weights.NAME), expected | {table: expected[table][:rows]})
+    return {"moved": moved(), "lengths": lengths}

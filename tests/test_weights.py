@@ -10,6 +10,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from test_run import curve, finish, start, wait_for_step
 
+from suite.training.weights import save_weights
+
 SHORT = ("max_steps=20", "eval_every=5", "stop_at_target=false")
 STILL = ("max_steps=1", "optimizer.lr=0", "stop_at_target=false")
 
@@ -131,3 +133,11 @@ def test_split_tables_are_saved_whole(suite_command, tmp_path: Path, backend: st
     assert one.keys() == two.keys()
     for name, value in one.items():
         np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
+
+
+def test_equal_weights_make_equal_files(tmp_path: Path) -> None:
+    values = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "größe": np.array(7)}
+    saved = {save_weights(tmp_path, 1, values, {"task": "größe"}).sha256 for _ in range(8)}
+    assert len(saved) == 1
+    with safe_open(tmp_path / "weights.safetensors", framework="numpy") as file:
+        assert file.keys() == sorted(values) and json.loads(file.metadata()["suite"])["task"] == "größe"

@@ -163,6 +163,11 @@ class Transport:
             self.exchanges.append(Exchange(1, members[1:], word_sums(jnp.stack(others))))
         return jnp.stack([value, *others])
 
+    def deliver(self, name: str, value: Array, source: int) -> Array:
+        """Rank `source`'s value on rank 0; zeros on other ranks."""
+        self._count("to_first", name, value)
+        return lax.ppermute(value, self.axis, [(source, 0)])
+
     def broadcast(self, name: str, value: Array) -> Array:
         """Rank 0's value on all ranks."""
         self._count("broadcast", name, value)

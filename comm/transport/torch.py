@@ -213,6 +213,17 @@ class Transport:
         self.checksums.send([self._member(0)], value[None])
         return Arriving(gathered, [work], value, self._received(self._members) if self.rank == 0 else None)
 
+    def deliver(self, name: str, value: Tensor, source: int) -> Arriving:
+        """Rank `source`'s value on rank 0; other ranks get their own value back."""
+        self._count("to_first", name, value)
+        value, works = value.contiguous(), []
+        received = torch.empty_like(value) if self.rank == 0 < source else value
+        if self.rank == 0 < source:
+            works = [dist.irecv(received, self._member(source), self.group)]
+        elif self.rank == source > 0:
+            works = [dist.isend(value, self._member(0), self.group)]
+        return Arriving(received, works, value)
+
     def broadcast(self, name: str, value: Tensor) -> Arriving:
         """Rank 0's value on all ranks."""
         self._count("broadcast", name, value)

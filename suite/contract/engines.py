@@ -111,7 +111,11 @@ class Engine(Protocol):
         ...
 
     def weights(self) -> dict[str, Any]:
-        """Return parameters, buffers, patterns and whole tables by name, as NumPy arrays. All ranks call it."""
+        """Return parameters, buffers and patterns by name, as NumPy arrays. All ranks call it.
+
+        A table split by rows is an iterator over arrays: on process 0 the ranks' rows, one rank at a time; on other
+        processes nothing. All processes exhaust these iterators, in the order of the names.
+        """
         ...
 
     def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -335,9 +335,9 @@ class Engine:
         specs, ledger = self.layout.spec(self.run["params"]), self.programs.ledger
         return Evaluation(predict, self.maths.model, self.layout, specs, ledger, self.seed)
 
-    def _host(self, value: Array, name: str = "evaluation") -> np.ndarray:
+    def _host(self, value: Array) -> np.ndarray:
         """Return the whole array on every host; see `Evaluation.host`."""
-        return self._evaluation.host(value, name)
+        return self._evaluation.host(value)
 
     def compare(self) -> None:
         """Check that all devices hold the same weights and have received what others sent.
@@ -358,13 +358,35 @@ class Engine:
             self.optimizer.drain()
         jax.block_until_ready(self.run)
 
-    def weights(self) -> dict[str, np.ndarray]:
-        """Return parameters, buffers, patterns and whole tables by name. All ranks call it."""
-        kinds = ("params", "buffers", "patterns")
+    def weights(self) -> dict[str, np.ndarray | Iterator[np.ndarray]]:
+        """Return parameters, buffers and patterns by name; a table split by rows as an iterator over its shares.
+
+        The first device receives the shares, one at a time; on processes without it, the iterator sends and yields
+        nothing.
+        """
+        kinds, tables = ("params", "buffers", "patterns"), self.tables
         arrays = {name: value for kind in kinds for name, value in self.run[kind].items()}
-        rows = {name: spec.shape[0] for name, spec in self.task.shapes().items() if name in self.tables}
-        whole = {name: self._host(value, "weights") for name, value in arrays.items()}
-        return {name: value[: rows[name]] if name in rows else value for name, value in whole.items()}
+        return {name: self._shares(name, v) if name in tables else self._host(v) for name, v in arrays.items()}
+
+    def _shares(self, name: str, table: Array) -> Iterator[np.ndarray]:
+        rows, size = self.task.shapes()[name].shape[0], len(table) // self.world
+        for source in range(self.world):
+            received = self._deliver(table, source) if source else table
+            for shard in received.addressable_shards:
+                if shard.device == self.devices[0]:
+                    yield np.asarray(shard.data)[: max(0, rows - source * size)]
+
+    def _deliver(self, table: Array, source: int) -> Array:
+        """Run the program that sends one device's share of a table to the first device."""
+        key = "deliver", table.shape, source
+        if key not in self.programs:
+
+            def body(share: Array, transport: Transport) -> Array:
+                return transport.deliver("weights", share, source)
+
+            with self._mode():
+                self.programs.compile({key: self.programs.lower(body, (table,), (P(AXIS),), P(AXIS), donate=False)})
+        return self.programs(key, table)
 
     def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the state of this process's devices, as views that are valid until the next step.

@@ -56,7 +56,7 @@ class Evaluation:
         """
         inputs, key, _ = self.layout.inputs(self.seed, batch, 0, {})
         outputs = self._outputs(params, buffers, carry, inputs, key)
-        hosted = {name: self.host(value, "evaluation") for name, value in outputs.items()}
+        hosted = {name: self.host(value) for name, value in outputs.items()}
         return hosted | (self._written(params, batch, generate) if generate else {})
 
     def _written(self, params: Tree, batch: Batch, generate: Callable[..., Batch]) -> Batch:
@@ -80,11 +80,11 @@ class Evaluation:
     def _search(self) -> tuple[Any, Any]:
         return jax.jit(self._model.encode), jax.jit(self._model.decode_step)
 
-    def host(self, value: Array, name: str) -> np.ndarray:
-        """Return the whole array on every host; one split over processes is gathered, as `name` in the ledger."""
+    def host(self, value: Array) -> np.ndarray:
+        """Return the whole array on every host; one split over processes is gathered."""
         if not value.is_fully_addressable and not value.is_fully_replicated:
             world = self.layout.mesh.size
-            self.ledger.add([make_entry("all_gather", name, str(value.dtype), value.nbytes // world, world)])
+            self.ledger.add([make_entry("all_gather", "evaluation", str(value.dtype), value.nbytes // world, world)])
             value = multihost_utils.process_allgather(value, tiled=True)
         return widen_floats(np.asarray(value))
 

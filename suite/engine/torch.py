@@ -314,16 +314,20 @@ class Engine:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def weights(self) -> dict[str, np.ndarray]:
-        """Return parameters, buffers, patterns and whole tables by name. All ranks call it."""
-        rows = {name: spec.shape[0] for name, spec in self.task.shapes().items() if name in self.tables}
+    def weights(self) -> dict[str, np.ndarray | Iterator[np.ndarray]]:
+        """Return parameters, buffers and patterns by name; a table split by rows as an iterator over its shares.
 
-        def whole(name: str, value: Tensor) -> Tensor:
-            parts = self.reduce.transport.all_gather("weights", value).wait() if self.world > 1 else value
-            return parts[: rows[name]]
+        Rank 0 receives the shares, one at a time; on other ranks, the iterator sends and yields nothing.
+        """
+        state, tables = self.model.state_dict(), self.tables
+        return {name: self._shares(name, value) if name in tables else _numpy(value) for name, value in state.items()}
 
-        state = self.model.state_dict()
-        return {name: _numpy(whole(name, value) if name in rows else value) for name, value in state.items()}
+    def _shares(self, name: str, own: Tensor) -> Iterator[np.ndarray]:
+        rows = self.task.shapes()[name].shape[0]
+        for source in range(self.world):
+            share = self.reduce.transport.deliver("weights", own, source).wait()
+            if self.share[0] == 0:
+                yield _numpy(share)[: max(0, rows - source * len(own))]
 
     def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return this rank's state, as views that are valid until the next step.

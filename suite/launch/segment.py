@@ -140,9 +140,9 @@ class Segment:
         return str(checkpoint.save_checkpoint(self.directory, snapshot, meta, step=step, ranks=ranks, gather=gather))
 
     def _keep(self, step: int, values: Mapping[str, Any]) -> Event | None:
-        """Write the weights on rank 0; return the event to log."""
+        """Write the weights on rank 0, which receives the other ranks' rows of tables; return the event to log."""
         if self.log is None:
-            return None
+            return weights.send_rows(values)
         task = self.run.task
         about = {"task": task.name, "variant": task.variant, "hash": hash_run(self.run)}
         return weights.save_weights(self.directory, step, values, about)

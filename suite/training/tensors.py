@@ -1,5 +1,6 @@
 """Files of arrays in safetensors' format: with a checksum, and with the types that safetensors leaves open."""
 
+import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -81,4 +82,16 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[s
     rows = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in arrays.items()}
     checksum = hash_tensors(rows, rows.__getitem__)
     save_file(rows, path, metadata={**metadata, CHECKSUM: checksum})
+    _sort_metadata(path)
     return checksum
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort a file's metadata, which safetensors writes in random order, so that equal arrays make equal files."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+        file.seek(8)
+        file.write(text.encode().ljust(size))

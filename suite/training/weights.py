@@ -4,8 +4,11 @@ Names and shapes are those of `Task.shapes()` in both backends, so that weights 
 jax.
 """
 
+import collections
 import copy
-from collections.abc import Generator, Mapping
+import itertools
+import tempfile
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +21,23 @@ from suite.record import record
 from suite.training.tensors import CHECKSUM, hash_tensors, open_tensors, write_tensors
 
 NAME = "weights.safetensors"
+Weights = Mapping[str, np.ndarray | Iterator[np.ndarray]]
 
 
-def save_weights(directory: Path, step: int, weights: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Saved:
+def send_rows(weights: Weights) -> None:
+    """Send this process's rows of tables to process 0, which writes them with `save_weights`."""
+    for value in weights.values():
+        if isinstance(value, Iterator):
+            collections.deque(value, maxlen=0)
+
+
+def save_weights(directory: Path, step: int, weights: Weights, about: Mapping[str, Any]) -> Saved:
     """Write a run's weights. They replace earlier ones only when the new file is complete.
 
     Args:
         directory: the run's directory.
         step: updates made.
-        weights: parameters, buffers and patterns by name.
+        weights: from `Engine.weights`.
         about: further entries of the file's metadata under `suite`.
 
     Returns:
@@ -40,7 +51,8 @@ def save_weights(directory: Path, step: int, weights: Mapping[str, np.ndarray], 
     path, partial = directory / NAME, directory / f"{NAME}.partial"
     with disk.report_errors(path, SafetensorError):
         try:
-            write_tensors(partial, weights, {"suite": record.format_json({"step": step, **about})})
+            arrays = {n: _join_rows(v, directory) if isinstance(v, Iterator) else v for n, v in weights.items()}
+            write_tensors(partial, arrays, {"suite": record.format_json({"step": step, **about})})
             partial.chmod(0o644)  # safetensors writes 0600, and weights are meant to be shared
             disk.sync_folder(partial)
             digest = disk.hash_file(partial)
@@ -49,6 +61,16 @@ def save_weights(directory: Path, step: int, weights: Mapping[str, np.ndarray], 
         finally:
             partial.unlink(missing_ok=True)
     return Saved(step, NAME, digest)
+
+
+def _join_rows(parts: Iterator[np.ndarray], directory: Path) -> np.ndarray:
+    """Return a table from parts of its rows, mapped from a nameless file in the directory: memory holds one part."""
+    with tempfile.TemporaryFile(dir=directory) as file:
+        first = next(parts)
+        for part in itertools.chain([first], parts):
+            file.write(np.ascontiguousarray(part).data)
+        file.flush()
+        return np.memmap(file, first.dtype, "r").reshape(-1, *first.shape[1:])
 
 
 def identify_weights(source: str) -> str:

@@ -21,3 +21,12 @@ def test_no_rank_receives_what_is_anothers(tmp_path: Path, backend: str) -> None
             assert one["words"] == words
         assert told[0]["residuals"] != told[1]["residuals"], "both ranks have the same residuals"
         assert told[0]["names"] != told[1]["names"], "rank 1 writes what rank 0 does"
+
+
+@mostly_torch
+def test_only_rank_0_receives_rows_of_a_table_that_is_saved(tmp_path: Path, backend: str) -> None:
+    """It receives one share at a time, of 7 rows over 3 ranks, and the file holds the table as the ranks do."""
+    first, *others = pool.run(backend, 3, "snapshots.save", tmp_path)
+    assert first["lengths"] == [3, 3, 1]
+    assert others == [{"moved": 0, "lengths": []}] * 2
+    assert [path.name for path in tmp_path.iterdir()] == ["weights.safetensors"]
