@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from suite.comm.codecs._bits import torch as in_bytes
+from suite.comm.codecs._parts import torch as parts
 from suite.comm.codecs._parts.torch import PART
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
@@ -42,6 +44,22 @@ def test_payloads_and_values_equal_the_specification(key: str, backend: str, kin
         assert np.array_equal(codecs.encode(half, backend, values, draw), payload), length
         decoded = specification.decode(payload, values)
         assert decoded.dtype == np.float32 and decoded.shape == values.shape
+        assert np.array_equal(codecs.decode(half, backend, payload, values).view(np.uint32), decoded.view(np.uint32))
+
+
+@every
+@pytest.mark.parametrize("where", ["torch", "torch elsewhere", pytest.param("jax", marks=pytest.mark.slow)])
+def test_few_values_equal_the_specification(key: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the kernels of other devices, which take whole arrays, here on the CPU."""
+    for module in (in_bytes, parts) if where == "torch elsewhere" else ():
+        monkeypatch.setattr(module, "is_on_cpu", lambda values: False)
+    backend = where.partition(" ")[0]
+    specification, half = made(key), made(key, backend)
+    for length in range(18 if backend == "jax" else 41):  # jax compiles each
+        values = codecs.samples(length, length)
+        payload = specification.encode(values, draw)
+        assert np.array_equal(codecs.encode(half, backend, values, draw), payload), length
+        decoded = specification.decode(payload, values)
         assert np.array_equal(codecs.decode(half, backend, payload, values).view(np.uint32), decoded.view(np.uint32))
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from suite.comm.codecs import _bits
-from suite.comm.codecs._parts.torch import by_parts
+from suite.comm.codecs._parts.torch import by_parts, is_on_cpu
 
 
 def allocate_words(like: Tensor, bits: int) -> Tensor:
@@ -53,7 +53,7 @@ def read_entries(packed: Tensor, table: Tensor, bits: int, count: int) -> Tensor
 
 
 def _look_up(values: Tensor, packed: Tensor, table: Tensor) -> None:
-    if table.ndim > 1 and table.device.type == "cpu":  # NumPy copies rows two to three times as fast
+    if table.ndim > 1 and is_on_cpu(table):  # NumPy copies rows two to three times as fast
         np.take(table.numpy(), packed.numpy(), axis=0, out=values.numpy(), mode="clip")
     else:
         torch.index_select(table, 0, packed.int(), out=values)

@@ -28,16 +28,22 @@ def by_parts(
         compiles: whether by `torch.compile`.
     """
     first = arrays[0]
-    if compiles and len(first) > 1:  # torch would compile lengths 0 and 1 separately
+    if not len(first):
+        return
+    if compiles and len(first) > 1:  # torch would compile length 1 separately
         # no views: torch would compile again for each offset of a view in its base
         _compiled(kernel)(*(torch.from_dlpack(array.detach()) for array in (*arrays, *constants)))
-    elif first.device.type != "cpu":
+    elif not is_on_cpu(first):
         kernel(*arrays, *constants)
     else:
         rows = max(1, min(PART, WHOLE // max(1, sum(array[:1].numel() for array in arrays))))
         for parts in zip(*(array.split(rows) for array in arrays), strict=True):
-            if len(parts[0]):
-                kernel(*parts, *constants)
+            kernel(*parts, *constants)
+
+
+def is_on_cpu(values: Tensor) -> bool:
+    """Return whether an array is in the memory of a CPU; other devices take whole arrays at once."""
+    return values.device.type == "cpu"
 
 
 @functools.cache

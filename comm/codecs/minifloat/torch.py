@@ -41,7 +41,7 @@ class MiniFloat(minifloat.MiniFloat):
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """Decode the payload to values."""
-        scale = payload[: self.header].clone().view(torch.float32)[0] if self.header else torch.ones(())
+        scale = payload[: self.header].clone().view(torch.float32)[0] if self.header else payload.new_ones(()).float()
         words = payload[self.header :].view(self._kind)
         if self._short:
             values = words.new_empty(len(words), dtype=torch.float32)
