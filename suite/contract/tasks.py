@@ -185,7 +185,12 @@ class CountsRecurring(Protocol):
     """A task's module that can compare its splits."""
 
     def count_recurring(self, data_dir: str, **options: Any) -> int | None:
-        """Return how many validation samples of a directory equal a training sample; None if there are too many."""
+        """Return how many validation samples of a directory equal a training sample; None if there are too many.
+
+        Args:
+            data_dir: the directory.
+            options: the task's, and those of its source.
+        """
         ...
 
 

@@ -223,7 +223,8 @@ def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, c
         if not faults:
             raise
         return Source(None, faults=faults)
-    recurring = module.count_recurring(**options) if check and isinstance(module, CountsRecurring) else None
+    compared = check and isinstance(module, CountsRecurring)
+    recurring = module.count_recurring(**{**run.task.options(), **options}) if compared else None
     command = [f"suite +task={task} task.data={source} data_dir={shlex.quote(str(folder))}", *overrides]
     command += ["task.on_error=skip"] if faults else []
     return Source(data, parts=parts, faults=faults, next_command=" ".join(command), recurring=recurring)
@@ -253,6 +254,8 @@ def _describe(name: str, source: Source, parts_name: str) -> None:
         print(
             f"recur     {source.recurring:,} of {data.samples['valid']:,} validation {data.unit} are in training, too"
         )
+    elif source.faults is not None:
+        print(f"recur     not counted: {sum(data.samples.values()):,} {data.unit} are too many, or the task cannot")
     if all(data.samples.values()):
         print(f"next: {source.next_command}")
     else:

@@ -222,6 +222,13 @@ def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
     return {split: {shard["file"]: shard["records"] for shard in shards} for split, shards in splits.items()}
 
 
+def count_recurring(data_dir: str, **_: Any) -> int:
+    """Return how many validation sequences equal a training sequence before words are masked."""
+    from suite.tasks.bert import records
+
+    return records.count_recurring(data_dir)
+
+
 def prepare(source: Path, target: Path, **options: Any) -> None:
     """Prepare records from text; the options are those below `prepare` in conf/task/bert.yaml."""
     from suite.tasks.bert import preparation

@@ -3,12 +3,14 @@
 import functools
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from suite.contract import Data, UserError
+from suite.tasks import _data
 from suite.tasks._data import stamp_files
 from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage
 from suite.tasks.bert.preparation import FORMAT, MANIFEST, SPLITS, VOCABULARY
@@ -124,6 +126,27 @@ def find_damaged_files(data_dir: str | Path) -> list[str]:
             faults += [fault] if fault else _tokens(root / shard["file"], manifest["vocabulary"]["pieces"])
         fault = _contents(root / VOCABULARY, manifest["vocabulary"]["sha256"])
     return [*faults, fault] if fault else faults
+
+
+def count_recurring(data_dir: str | Path) -> int:
+    """Return how many validation sequences equal a training sequence before words are masked.
+
+    A document of both splits is cut alike, unless a record is made short or of two segments: the count is a minimum.
+    """
+    prepared = open_manifest(data_dir)
+    with report_damage(prepared.root / MANIFEST, AGAIN):
+        parts = prepared.content["splits"]
+        train, valid = (_sequences(prepared.root / shard["file"] for shard in parts[split]) for split in SPLITS)
+        return _data.count_recurring(train, valid)
+
+
+def _sequences(paths: Iterable[Path]) -> Iterator[bytes]:
+    """The tokens of each record, with those that were masked."""
+    for path in paths:
+        for record in np.load(path, mmap_mode="r"):
+            tokens, count = record["tokens"].copy(), record["count"]
+            tokens[record["position"][:count]] = record["label"][:count]
+            yield tokens.tobytes()
 
 
 def _shards(manifest: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,14 +7,14 @@ area under the ROC curve over whole shots. See CARD.md for sources, licences and
 
 import functools
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from suite.contract import Data, Layer, Spec, Target, UserError, append_sizes, divide_total
-from suite.tasks import _nn
+from suite.tasks import _data, _nn
 from suite.tasks._data import order
 from suite.tasks.frnn import metric, shots
 from suite.tasks.frnn.architecture import Architecture
@@ -274,6 +274,17 @@ def check(data_dir: str, *, data: str = "archive", **options: Any) -> list[str]:
 def census(data_dir: str, *, data: str = "archive", **options: Any) -> dict[str, dict[str, int]]:
     """Return the number of disruptive and other shots in each list of a directory; no shot is opened."""
     return Archive(data_dir, **options).census()
+
+
+def count_recurring(data_dir: str, *, source: Mapping[str, Any], protocol: str, glimpse: int, **_: Any) -> int:
+    """Return how many validation shots equal a training shot, step by step."""
+    archive = Archive(**{**source, "data_dir": data_dir})
+    splits = shots.split_shots(archive, protocol, glimpse=glimpse)
+    return _data.count_recurring(_measured(splits["train"]), _measured(splits["valid"]))
+
+
+def _measured(split: Split) -> Iterator[bytes]:
+    return (split.raw(shot, slice(None)).tobytes() for shot in range(len(split)))
 
 
 def make(

@@ -1,14 +1,21 @@
 """Validation samples that are training samples, too, are counted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from suite.tasks import autoencoder, cifar10, dlrm, resnet50, transformer
+from suite.tasks import autoencoder, bert, cifar10, dlrm, frnn, resnet50, transformer
 from suite.tasks._data import count_recurring
+from suite.tasks._data.order import draw_permutation
+from suite.tasks.bert import hmm
+from suite.tasks.bert import preparation as bert_preparation
+from suite.tasks.bert import text as bert_text
 from suite.tasks.cifar10 import binary
+from suite.tasks.frnn import simulated, text
+from suite.tasks.frnn.shots import SPLIT_SEED
 from suite.tasks.transformer import preparation
 from suite.verbs import data
 
@@ -50,7 +57,7 @@ def test_images_in_arrays(tmp_path: Path) -> None:
     assert autoencoder.count_recurring(str(tmp_path)) == 3
 
 
-def test_rows_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "raw").mkdir()
     for name, numbers in (("train", range(20)), ("valid", range(17, 25))):
         lines = ["\t".join([str(number % 2), str(number), *["3"] * 12, *["0a"] * 26]) for number in numbers]
@@ -59,6 +66,8 @@ def test_rows_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert dlrm.count_recurring(str(tmp_path / "made")) == 3
     monkeypatch.setattr(dlrm.criteo, "MOST_COMPARED", 20)
     assert dlrm.count_recurring(str(tmp_path / "made")) is None
+    assert data.main(["dlrm", "task.data=criteo", "--from", str(tmp_path / "made"), "--check"]) == 0
+    assert "recur     not counted: 28 " in capsys.readouterr().out
 
 
 def test_pairs_of_sentences(tmp_path: Path) -> None:
@@ -71,3 +80,43 @@ def test_pairs_of_sentences(tmp_path: Path) -> None:
     preparation.prepare(tmp_path / "text", tmp_path / "made", vocabulary=120, longest=50, ratio=3.0)
     options = {"languages": ["en", "fr"], "length": 40, "held_out": "valid"}
     assert transformer.count_recurring(str(tmp_path / "made"), **options) == 2
+
+
+def test_sequences_of_words(tmp_path: Path) -> None:
+    """A record equals another one whatever words are masked."""
+    (tmp_path / "text").mkdir()
+    bert_text.write_documents(tmp_path / "text" / "wiki_00", hmm.generate_documents(40))
+    options = {"sequence": 32, "predictions": 6, "vocabulary": 300, "duplicates": 2, "valid": 0.2}
+    manifest = bert_preparation.prepare(tmp_path / "text", tmp_path / "made", **options)
+    assert bert.count_recurring(str(tmp_path / "made")) == 0
+    paths = [tmp_path / "made" / manifest["splits"][split][0]["file"] for split in ("train", "valid")]
+    train, valid = map(np.load, paths)
+    for number in range(3):
+        record = train[number + 5].copy()
+        assert record["count"] > 1 and (record["tokens"][record["position"]] != record["label"]).any()
+        record["tokens"][record["position"][0]] = record["label"][0]  # masked elsewhere
+        for name in ("position", "label"):
+            record[name] = np.append(record[name][1:], 0)
+        record["count"] -= 1
+        valid[number] = record
+    np.save(paths[1], valid)
+    assert bert.count_recurring(str(tmp_path / "made")) == 3
+
+
+def test_shots_of_a_plasma(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    near = simulated.make(machines=["near"], shots=12, radii=16, train_share=0.5)
+    shots = near.shots("near")
+    rows = np.concatenate([shots.shot(0)] * 4 + [shots.shot(row) for row in range(4, 12)])  # four equal shots
+    lengths = np.diff(shots.starts)
+    starts = np.cumsum([0, *[lengths[0]] * 4, *lengths[4:]])
+    written = replace(shots, values=rows, starts=starts)
+    text.write_shots(tmp_path / "data", "near", written, near.channels, dt=0.005)
+    options = {"radii": 16, "dt": 0.005, "shortest": 0, "train_share": 0.5, "cache_dir": str(tmp_path / "cache")}
+    order = draw_permutation(12, seed=SPLIT_SEED, epoch=0)
+    expected = sum(row < 4 for row in order[6:])
+    assert 0 < expected < 4
+    assert frnn.count_recurring(str(tmp_path / "data"), source=options, protocol="single", glimpse=0) == expected
+    words = [f"task.sources.archive.options.{name}={value}" for name, value in options.items()]
+    assert data.main(["frnn", "task.data=archive", "--from", str(tmp_path / "data"), "--check", *words]) == 0
+    said = f"recur     {expected} of 6 validation sequences are in training, too"
+    assert said in capsys.readouterr().out.splitlines()
