@@ -10,6 +10,8 @@ from pathlib import Path
 import conftest
 import pytest
 
+from suite import load
+
 ROOT = conftest.TESTS.parent
 pytestmark = pytest.mark.xdist_group("docs")  # later commands find the runs of earlier ones
 README = (ROOT / "README.md").read_text()
@@ -63,6 +65,21 @@ def test_the_rooms_of_the_architecture_page_are_the_rooms() -> None:
     named = set(re.findall(r"`suite/(\w+)/`", page))
     there = {path.parent.name for path in (ROOT / "suite").glob("*/*.py") if not path.parent.is_symlink()}
     assert named == there
+
+
+def test_the_page_of_optimizers_names_each_with_what_it_needs() -> None:
+    page = (ROOT / "docs" / "optimizers.md").read_text().partition("## Torch")[0]
+    stated = {
+        name: needs.partition(":")[0]
+        for names, needs in re.findall(r"^\| (`.+`) \| (.+) \|$", page, re.MULTILINE)
+        for name in re.findall(r"\w+", names)
+    }
+    expected = {}
+    for name in load.find_members("optimizers").keys() - {"external"}:
+        needs = load.load_member(f"suite.optimizers.{name}").NEEDS
+        seen = "`layers`, and the layers' inputs and output gradients"
+        expected[name] = seen if "observe" in needs else "`layers`" if "layers" in needs else "nothing"
+    assert stated == expected
 
 
 def test_readme_is_short_and_its_figure_shows_what_it_says() -> None:

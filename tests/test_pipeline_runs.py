@@ -242,7 +242,7 @@ def ranks_of(launcher: int) -> list[int]:
         (("world=2", "partition.stages=3"), "more than the devices of world=2; set world=3"),
         (("world=2", "accumulate=2"), "set partition.micro_batches=2 instead"),
         (("world=2", "precision=bfloat16"), "leave out precision="),
-        (("world=2", "optimizer=kfac"), "needs world, observe, .* set optimizer=adamw, or adagrad"),
+        (("world=2", "optimizer=kfac"), "needs world, observe, .* set optimizer= to one of adagrad, adamw, .*sm3"),
         (("world=2", "partition.micro_batches=3"), "does not divide task.batch_size=32"),
     ],
 )

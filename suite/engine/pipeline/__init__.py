@@ -61,16 +61,22 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
         yield "torch cannot export products of blocks; set task.sparse.execution=dense, or backend=jax"
     if any(spec.placement == "rows" for spec in task.shapes().values()):
         yield "a table placed by rows cannot be cut; set task.placement=replicated"
-    missing = [need for need in load.load_member(optimizer.module).NEEDS if need not in OFFERED]
+    missing = _find_missing(optimizer.module)
     if missing:
+        members = [name for name in load.find_members("optimizers") if not _find_missing(f"suite.optimizers.{name}")]
         yield (
-            f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; set optimizer="
-            "adamw, or adagrad, lamb, lars, muon, rmsprop, sgd, sm3"
+            f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; "
+            f"set optimizer= to one of {', '.join(members)}"
         )
 
 
 def _multiplies_blocks(run: Run) -> bool:
     return run.task.plain().get("sparse", {}).get("execution") in ("auto", "blocks")
+
+
+def _find_missing(module: str) -> list[str]:
+    """Return what an optimizer needs and a stage does not offer."""
+    return [need for need in load.load_member(module).NEEDS if need not in OFFERED]
 
 
 def partition_of(run: Run) -> PartitionSettings:
