@@ -152,6 +152,7 @@ def make_codec(part: Part, backend: str | None, compiles: bool = False) -> Codec
     module = part.module
     check(module, Member, load.load_member(module))
     half = load.load_half(module, backend) if backend else load.load_member(module)
+    load.check_names(half, "make")
     return replace(load.make_member(half.make, part, "comm.codec"), compiles=compiles)
 
 

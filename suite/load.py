@@ -8,6 +8,7 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -173,6 +174,21 @@ def load_member(module: str) -> ModuleType:
         if error.name and module.startswith(error.name):
             raise UserError(f"{module}: no module {error.name}; check `module:` in its YAML file") from error
         raise
+
+
+def check_names(member: object, *names: str) -> None:
+    """Check that a member's file, or an object that it made, defines some names.
+
+    Raises:
+        UserError: it does not; the message names the file and what is missing.
+    """
+    missing = [name for name in names if name not in dir(member)]
+    if not missing:
+        return
+    if isinstance(member, ModuleType):
+        raise UserError(f"{member.__file__}: does not define {', '.join(missing)}; add it to this file")
+    kind = type(member)
+    raise UserError(f"{inspect.getfile(kind)}: {kind.__name__} does not define {', '.join(missing)}; add it there")
 
 
 def read_constants(module: str) -> dict[str, Any]:

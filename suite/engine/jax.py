@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 from suite import engine, load
 from suite.comm import setup
 from suite.comm.transport.jax import AXIS, Transport
-from suite.contract import Group, Plan, Sparse, Task
+from suite.contract import OFFERED, Group, Plan, Sparse, Task
 from suite.engine.jax_device import Layout, cast_batch, devices_for, measure_device
 from suite.engine.jax_evaluation import Evaluation, widen_floats
 from suite.engine.jax_programs import Lowered, Mode, Programs, enable_cache
@@ -63,6 +63,7 @@ class Engine:
         self.local_ranks = tuple(rank for rank, device in devices if device.process_index == process)
         self.programs = Programs(self.mesh, self.transport, self._mode)
         model = load.load_half(run.task.module, "jax").make(task)
+        load.check_names(model, "apply", "loss")
         with self._mode():
             kind = jnp.result_type(float)
             shapes = task.shapes()
@@ -89,6 +90,7 @@ class Engine:
                 offers["objective"] = make_objective(model, task, self.seed, self.world, by_kind, narrow=narrow)
             needed = {name: value for name, value in offers.items() if name in self.needs}
             self.optimizer = load.make_member(load.load_half(node.module, "jax").make, node, "optimizer", **needed)
+            load.check_names(self.optimizer, *(name for name in OFFERED if name in self.needs))
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
             self.split = "program" in self.needs and ("observe" in self.needs or "collect" in self.needs)
             self.maths = Maths(

@@ -16,7 +16,7 @@ from suite.comm.codecs._codec import Codec
 from suite.comm.reduce.torch import Reduce
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import Group, Plan, Sparse, Task, TorchOptimizer
+from suite.contract import OFFERED, Group, Plan, Sparse, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import (
@@ -98,6 +98,7 @@ class Engine:
         needed = {name: value for name, value in offers.items() if name in self.needs}
         make = load.load_half(node.module, "torch").make
         self.optimizer: TorchOptimizer = load.make_member(make, node, "optimizer", self.named.items(), **needed)
+        load.check_names(self.optimizer, *(name for name in OFFERED if name in self.needs))
         self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
         self.carry = self._carry(task.carry(task.batch_size // self.world))
 

@@ -86,9 +86,14 @@ def describe_model(module: str, task: Task) -> Any:  # a TorchModel that is also
     Args:
         module: the task's module.
         task: data and model description.
+
+    Raises:
+        UserError: the model does not define `loss`.
     """
     with torch.device("meta"), _NoInitialValues():
-        return load.load_half(module, "torch").make(task)
+        model = load.load_half(module, "torch").make(task)
+    load.check_names(model, "forward", "loss")
+    return model
 
 
 def leave_compiler_unloaded() -> None:

@@ -41,8 +41,10 @@ def make_task(run: AnyRun, *, absent: bool = False) -> Task:
     Raises:
         UserError: if data is missing, or the batch cannot be divided among the devices.
     """
-    make = load.load_member(run.task.module).make
-    task: Task = load.make_member(make, run.task, "task", **({"absent": True} if absent else {}))
+    member = load.load_member(run.task.module)
+    load.check_names(member, "make", "VERSION")
+    task: Task = load.make_member(member.make, run.task, "task", **({"absent": True} if absent else {}))
+    load.check_names(task, *(name for name in (*Task.__annotations__, *vars(Task)) if not name.startswith("_")))
     if isinstance(run, Run) and run.init_from:
         task = weights.initialize_from(task, run.init_from)
     if empty := [split for split, count in task.data.samples.items() if not count]:
@@ -51,8 +53,11 @@ def make_task(run: AnyRun, *, absent: bool = False) -> Task:
             f"for details, run suite data {run.task.name}"
         )
     if isinstance(run, BaselineRun):
+        load.check_names(load.load_member(run.baseline.module), "fit", "score")
         return task
-    needs = load.load_member(run.optimizer.module).NEEDS
+    optimizer = load.load_member(run.optimizer.module)
+    load.check_names(optimizer, "NEEDS")
+    needs = optimizer.NEEDS
     for check in (backend.list_tables, backend.find_sparse):
         check(task, needs, run.optimizer)
     if run.partition:
@@ -194,7 +199,13 @@ def _execute(
 
 
 def _make_engine(run: Run, task: Task, console: Reporter | None) -> Any:
-    """Make the run's engine; show the plan of a pipeline."""
+    """Make the run's engine; show the plan of a pipeline.
+
+    Raises:
+        UserError: the task's or the optimizer's file for the backend does not define `make`.
+    """
+    for module in (run.task.module, run.optimizer.module):
+        load.check_names(load.load_half(module, run.backend), "make")
     if not run.partition:
         return load.load_half("suite.engine", run.backend).Engine(task, run)
     with show_patience("planning the stages of the model") if console else nullcontext():

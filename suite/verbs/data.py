@@ -178,7 +178,9 @@ def _reads_directory(run: AnyRun) -> bool:
 
 def _open(run: AnyRun) -> Data:
     """Make the task, which opens its data; returns the description of the data."""
-    return load.make_member(load.load_member(run.task.module).make, run.task, "task").data
+    module = load.load_member(run.task.module)
+    load.check_names(module, "make")
+    return load.make_member(module.make, run.task, "task").data
 
 
 def _source(run: AnyRun) -> Source:
@@ -215,6 +217,7 @@ def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, c
     if folder is None:
         raise UserError(f"{task}: the directory of its {source} data is missing; use --from DIR")
     module = load.load_member(run.task.module)
+    load.check_names(module, "PARTS", "census", "check")
     options = {"data": source, **run.task.options()["source"]} | {"data_dir": folder}
     faults = module.check(**options) if check else None
     try:
