@@ -101,6 +101,7 @@ def malformed() -> Iterator[str]:
         "resume=maybe",
         "--cfg=x",
     )
+    yield from ("a=b=c", "==", "seed=１", "😀=1", "seed=range(3,1)", "seed=${nothing}", "seed=${oc.env:NOTHING}")
 
 
 MALFORMED = list(dict.fromkeys(malformed()))
@@ -120,6 +121,8 @@ def check(overrides: list[str]) -> None:
     answers = {override: answer(override) for override in overrides}
     assert not {override: said for override, said in answers.items() if "\n" in said}
     assert not {override for override, said in answers.items() if not said}, "accepted"
+    hydra = ("++", "Error merging", "Lexer", "mismatched", "Ambiguous")
+    assert not {said for said in answers.values() if any(word in said for word in hydra)}, "Hydra's own words"
 
 
 @pytest.mark.quick
@@ -131,6 +134,16 @@ def test_malformed_overrides_are_one_line_of_error() -> None:
 def test_three_hundred_malformed_overrides() -> None:
     assert len(MALFORMED) >= 300
     check(MALFORMED)
+
+
+def test_several_values_are_no_value_of_one_run() -> None:
+    with pytest.raises(UserError, match="save=best,final: several values for one key; use -m"):
+        resolve([TASK, "save=best,final"])
+
+
+def test_own_groups_are_in_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--config-dir .*nowhere: no such directory"):
+        resolve([TASK], tmp_path / "nowhere")
 
 
 class Specimen(NamedTuple):

@@ -1,6 +1,7 @@
 """Executes one run on one rank, from its configuration to its result."""
 
 import hashlib
+import itertools
 import os
 import shlex
 import signal
@@ -52,6 +53,9 @@ def make_task(run: AnyRun, *, absent: bool = False) -> Task:
             f"{task.data.name}: no usable {task.data.unit} in the split {' and '.join(empty)}; "
             f"for details, run suite data {run.task.name}"
         )
+    for easier, harder in itertools.pairwise(task.targets):
+        if easier.metric == harder.metric and not easier.met({harder.metric: harder.value}):
+            raise UserError(f"task.targets: {harder} is easier than {easier}, which it follows; put the easiest first")
     if isinstance(run, BaselineRun):
         load.check_names(load.load_member(run.baseline.module), "fit", "score")
         return task

@@ -3,6 +3,7 @@
 Hydra alone selects files, merges them and interpolates. No framework and no member is imported.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from suite.contract import UserError
 from suite.load import find_members, is_node, list_options, load_member, load_settings, read_preset, suggest_names
 from suite.settings import recipes
-from suite.settings.overrides import CHOICES, OPTIONAL, TUNED, clean_overrides, key_of
+from suite.settings.overrides import CHOICES, OPTIONAL, TUNED, check_syntax, clean_overrides, key_of
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 # Parts of `comm` and their groups. Each is a member's name, or {module: …} with its options.
@@ -75,7 +76,11 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    if directory and not directory.is_dir():
+        raise UserError(f"--config-dir {directory}: no such directory")
     completed = complete_overrides(overrides, directory)
+    for override in completed:
+        check_syntax(override)
     _check_choices(completed, directory)
     path = [f"hydra.searchpath=[file://{directory.resolve()}]"] if directory else []
     words = [word for override in completed for word in _added(override)]
@@ -83,7 +88,9 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
         try:
             config = OmegaConf.to_container(compose("config", path + words), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
-            raise UserError(_first_line(error)) from error
+            place = "".join(f"{override}: " for override in completed if "${" in override)
+            line = re.sub(r"^Error merging override \++(.*)", r"\1: not of the setting's type", _first_line(error))
+            raise UserError(place + line) from error
     assert is_node(config)
     nodes = dict(config)
     if not isinstance(nodes.get("task"), dict):

@@ -69,9 +69,32 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
             raise UserError(f"{override.input_line}: not a list of values; write key=a,b,c or key=range(0,3)")
         if override.is_sweep_override():
             axes.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
+            if not axes[-1]:
+                raise UserError(f"{override.input_line}: contains no value; write key=a,b,c or key=range(0,3)")
         else:
             axes.append([override.input_line or ""])
     return [list(run) for run in itertools.product(*axes)]
+
+
+def check_syntax(override: str) -> None:
+    """Check that Hydra can read one override, and that it has one value.
+
+    Raises:
+        UserError: it cannot, or there are several values.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        [parsed] = OverridesParser.create().parse_overrides([override])
+    except HydraException as error:
+        raise UserError(
+            f"{override}: not understood; write key=value, with quotes around special characters"
+        ) from error
+    if not key_of(override):
+        raise UserError(f"{override}: has no key; write key=value")
+    if parsed.is_sweep_override():
+        raise UserError(f"{override}: several values for one key; use -m to run them all, or quote the value")
 
 
 def parse_values(overrides: Sequence[str]) -> dict[str, Any]:
