@@ -71,10 +71,25 @@ def _mix(word: Tensor) -> Tensor:
 
 def uniform(key: Key, name: str, index: Tensor) -> Tensor:
     """`suite.stream.uniform` on the device: 32-bit words in int64, because torch cannot shift unsigned integers."""
+    return (_draw_compiled if torch.compiler.is_compiling() else _draw)(index, name, *key)
+
+
+def _draw(index: Tensor, name: str, seed: int | Tensor, step: int | Tensor) -> Tensor:
     word = index.long() & 0xFFFFFFFF
-    for part in (zlib.crc32(name.encode()), *key):
+    for part in (zlib.crc32(name.encode()), seed, step):
         word = (_mix(word ^ (part & 0xFFFFFFFF)) + 0x9E3779B9) & 0xFFFFFFFF
     return ((_mix(word) >> 9).float() + 0.5) * 2.0**-23
+
+
+@torch.library.custom_op("suite::uniform", mutates_args=())
+def _draw_compiled(index: Tensor, name: str, seed: int, step: int) -> Tensor:
+    """The same as one operator, which torch.compile calls as it is: its C++ for shifts of integers is wrong."""
+    return _draw(index, name, seed, step)
+
+
+@_draw_compiled.register_fake
+def _(index: Tensor, name: str, seed: int, step: int) -> Tensor:
+    return index.new_empty(index.shape, dtype=torch.float32)
 
 
 def dropout(x: Tensor, rate: float, *, key: Key | None, name: str, index: Tensor) -> Tensor:

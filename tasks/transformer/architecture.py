@@ -6,7 +6,6 @@ the body of base (6 + 6 layers, width 512, feed-forward 2,048) counts 44,138,496
 feed-forward 8,192 counts 277,069,824.
 """
 
-import functools
 import itertools
 from dataclasses import dataclass
 
@@ -135,9 +134,8 @@ class Architecture:
         return float(pairs + target * self.vocabulary)
 
 
-@functools.lru_cache(maxsize=4)
 def encode_positions(length: int, width: int) -> np.ndarray:
-    """Sines and cosines of each position, (length, width) float64, not to be changed (Vaswani et al. 2017, §3.5)."""
+    """Sines and cosines of each position, (length, width) float64 (Vaswani et al. 2017, §3.5)."""
     angle = np.arange(length)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
     waves = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, width)
     return waves

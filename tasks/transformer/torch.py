@@ -75,11 +75,13 @@ class Transformer(nn.Module):
     Args:
         architecture: the network's sizes.
         smoothing: label smoothing ε.
+        positions: words of the longest source or translation that is expected; compiled code needs no more.
     """
 
-    def __init__(self, architecture: Architecture, *, smoothing: float = 0.0):
+    def __init__(self, architecture: Architecture, *, smoothing: float, positions: int):
         super().__init__()
         self.architecture, self.smoothing = architecture, smoothing
+        self.positions = torch.from_numpy(encode_positions(positions, architecture.width))  # no NumPy in compiled code
         words, width = architecture.vocabulary, architecture.width
         for name in dict.fromkeys(architecture.tables):
             table = nn.Linear(width, words, bias=False) if name == "output" else nn.Embedding(words, width)
@@ -173,7 +175,9 @@ class Transformer(nn.Module):
     def _embed(self, table: int, words: Tensor, places: slice) -> Tensor:
         """Scaled embeddings plus positions (Vaswani et al. 2017, §3.4 and §3.5)."""
         x = self.get_submodule(self.architecture.tables[table])(words) * self.architecture.width**0.5
-        return x + torch.from_numpy(encode_positions(places.stop, self.architecture.width)[places].copy()).to(x)
+        if places.stop > len(self.positions):
+            self.positions = torch.from_numpy(encode_positions(places.stop, self.architecture.width))
+        return x + self.positions[places].to(x)
 
     def _encode(self, source: Tensor, drop: Drop) -> Tensor:
         x, seen = drop("source", self._embed(0, source, slice(0, source.shape[1]))), _seen(source)
@@ -205,4 +209,5 @@ def _seen(source: Tensor) -> Tensor:
 
 def make(task: Translation) -> Transformer:
     """Make the task's model; its weights are set later."""
-    return Transformer(task.architecture, smoothing=task.smoothing)
+    lengths = (*task.pairs.lengths("train"), *task.pairs.lengths("valid"), task.longest)
+    return Transformer(task.architecture, smoothing=task.smoothing, positions=max(lengths))
