@@ -9,12 +9,11 @@ from pathlib import Path
 from suite.board.contest import Contest
 from suite.board.groups import Leaderboard, rank_results
 from suite.board.sections import Section, make_sections
-from suite.board.site.text import format_ratio, format_steps
+from suite.board.site.text import MOST_NAMED, format_ratio, format_steps
 from suite.contract import UserError
 from suite.entries import intake
 
 START, END = "<!-- results: python -m suite.board.readme -->", "<!-- end of results -->"
-MOST_NAMES = 3  # that can lead
 MOST_LINES = 9  # of the table; the README has at most 120 lines
 HEADER = """| task, data | last target | steps to it, as a ratio to the first row's (95 % interval) | leads |
 |---|---|---|---|"""
@@ -88,7 +87,7 @@ def _leader(contest: Contest) -> str:
     if contest.optimizers == 1:
         return "one optimizer"
     names = contest.possible_leaders
-    if len(names) > MOST_NAMES:
+    if len(names) > MOST_NAMED:
         return f"any of {len(names)}"
     return " or ".join(names) or "not reached"
 

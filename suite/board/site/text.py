@@ -3,7 +3,6 @@
 import hashlib
 import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from suite.board.contest import Competitor, Contest
@@ -11,6 +10,7 @@ from suite.board.rows import Entry, rank_median
 from suite.statistics.flips import Ratio
 from suite.statistics.summary import Summary
 
+MOST_NAMED = 3  # optimizers that may lead
 LONGEST_VALUE = 200  # characters of a setting's value on a page; results may contain anything
 
 
@@ -100,30 +100,28 @@ def describe_place(competitor: Competitor, first: str) -> str:
 
 
 def tell_story(contest: Contest) -> str:
-    """Who leads a contest, and how many times its steps the next ones need, as one sentence."""
+    """Who leads a contest or may lead it, and how many times the first one's steps the next two need."""
     first, *others = [one for one in contest.competitors if one.kind != "no runs"] or contest.competitors
     if first.kind in ("alone", "no runs"):
         return f"Only {first.optimizer} was run."
     if first.kind == "missed":
         return "No median seed reached the target."
     leaders = contest.possible_leaders
-    story = f"{join_names(leaders[:-1])} or {leaders[-1]} leads" if len(leaders) > 1 else f"{leaders[0]} leads"
-    compared = {one.optimizer: one.ratio for one in reversed(others) if one.ratio and one.ratio.pairs}
-    ratios = [
-        f"{name} needs {format_ratio(ratio)}" for name, ratio in list(compared.items())[::-1] if name != first.optimizer
-    ]
-    return f"{story}: {', '.join(ratios[:2])} the steps of {first.optimizer}." if ratios else f"{story}."
+    story = f"Any of {len(leaders)} optimizers may lead"
+    if len(leaders) <= MOST_NAMED:
+        story = f"{' or '.join(leaders)} {'may lead' if len(leaders) > 1 else 'leads'}"
+    ratios: dict[str, Ratio] = {}
+    for one in others:
+        if one.ratio and one.ratio.pairs and one.optimizer != first.optimizer:
+            ratios.setdefault(one.optimizer, one.ratio)
+    needs = ", ".join(f"{name} needs {format_ratio(ratio)}" for name, ratio in list(ratios.items())[:2])
+    return f"{story}; {needs} the steps of {first.optimizer}." if needs else f"{story}."
 
 
 def format_value(content: Any) -> str:
     """A setting's value as text of limited length."""
     text = str(content)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… ({len(text):,} characters)"
-
-
-def join_names(names: Sequence[str], most: int = 4) -> str:
-    """Names joined by commas; only the first ones if there are many."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def make_slug(name: str) -> str:
