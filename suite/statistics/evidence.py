@@ -57,7 +57,7 @@ def one_sided_evidence(t: float, n: int) -> float:
         t: mean / (standard deviation / √n).
         n: number of values, at least 2.
     """
-    from scipy.special import stdtr
+    from scipy.special import stdtr  # pyright: ignore[reportMissingTypeStubs]
 
     shrunk = n * MIXTURE_VARIANCE / (1 + n * MIXTURE_VARIANCE) * t * t / (n - 1 + t * t)
     positive = float(stdtr(n, math.copysign(math.sqrt(n * shrunk / (1 - shrunk)), t)))

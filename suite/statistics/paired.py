@@ -7,6 +7,7 @@ same rule, so that rows that do not differ stay interchangeable.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -36,14 +37,14 @@ class Grid:
         return math.log(max(1.0, seen.spent if inside else self.budget + self.step))
 
 
-def find_differences(first: Method, second: Method, grid: Grid) -> Floats:
-    """Return the differences of the logarithms of two methods' steps, in the order of the seeds that they share."""
+def find_differences(first: Method, second: Method, grid: Grid) -> dict[int, float]:
+    """Return the differences of the logarithms of two methods' steps, by the seeds that they share."""
     by_seed: dict[int, list[float]] = {}
     for framework in sorted(first.keys() & second.keys()):
         for seed in first[framework].keys() & second[framework].keys():
             difference = grid.read(first[framework][seed]) - grid.read(second[framework][seed])
             by_seed.setdefault(seed, []).append(difference)
-    return np.array([np.mean(by_seed[seed]) for seed in sorted(by_seed)])
+    return {seed: fmean(by_seed[seed]) for seed in sorted(by_seed)}
 
 
 def tabulate_values(methods: Sequence[Method], frameworks: Sequence[str], seeds: Sequence[int], grid: Grid) -> Floats:

@@ -35,7 +35,7 @@ def share_interval(ones: int, n: int, alpha: float = 0.05) -> Interval:
 
 def _log_evidence(ones: int, n: int, p: float) -> float:
     """Return the logarithm of the evidence against a probability of p or less, for p in (0, 1)."""
-    from scipy.special import betainc
+    from scipy.special import betainc  # pyright: ignore[reportMissingTypeStubs]
 
     mixture = _log_beta(ones + 0.5, n - ones + 0.5) - _log_beta(0.5, 0.5)
     above = 1 - betainc(ones + 0.5, n - ones + 0.5, p), 1 - betainc(0.5, 0.5, p)  # of the posterior and the prior

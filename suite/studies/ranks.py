@@ -65,7 +65,7 @@ def rank(values: Floats, rule: str) -> Ranking:
     if rule in LOOKS:
         return rank_registered(values, divide_error(rows, LOOKS[rule]))
     pairs = itertools.combinations(range(rows), 2)
-    return rank_anytime(rows, {(i, j): values[:, i] - values[:, j] for i, j in pairs})
+    return rank_anytime(rows, {(i, j): dict(enumerate(values[:, i] - values[:, j])) for i, j in pairs})
 
 
 def count_errors(study: str, scenario: str, ladder: Ladder, simulations: int) -> Iterator[Share]:

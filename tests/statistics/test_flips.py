@@ -104,15 +104,15 @@ def test_a_miss_counts_as_the_evaluation_after_the_smallest_budget():
     grid = Grid(budget=100, step=20)
     first = {"torch": row(40, None, 120, budget=100)}
     second = {"torch": row(80, None, 60, budget=300)}
-    assert find_differences(first, second, grid) == pytest.approx([math.log(1 / 2), 0, math.log(120 / 60)])
+    assert find_differences(first, second, grid) == pytest.approx({0: math.log(1 / 2), 1: 0, 2: math.log(120 / 60)})
     diverged = {"torch": {0: Observation(math.inf, False)}}
-    assert find_differences(diverged, second, grid) == pytest.approx([math.log(120 / 80)])
+    assert find_differences(diverged, second, grid) == pytest.approx({0: math.log(120 / 80)})
 
 
 def test_frameworks_of_a_seed_are_averaged_where_both_methods_ran():
     first = {"torch": row(100, 100), "jax": row(400)}
     second = {"torch": row(200, 200), "jax": row(200), "mlx": row(1)}
-    assert find_differences(first, second, Grid(1000, 1)) == pytest.approx([0, math.log(1 / 2)])
+    assert find_differences(first, second, Grid(1000, 1)) == pytest.approx({0: 0, 1: math.log(1 / 2)})
     table = tabulate_values([first, second], ["torch", "jax"], [0, 1], Grid(1000, 1))
     assert table[0] == pytest.approx([math.log(200), math.log(200)]) and np.isnan(table[1]).all()
 
