@@ -46,7 +46,7 @@ def test_a_leader_is_named_only_if_the_seeds_say_so():
     assert line([*seeds("kfac", *range(100, 108)), *seeds("sgd", *range(200, 208))])[3] == "**kfac**"
     assert line(seeds("kfac", 100, 102))[3] == "one optimizer"
     missed = [*seeds("kfac", 1, 2, kind="exhausted"), *seeds("sgd", 1, 2, kind="diverged")]
-    assert line(missed)[2:] == ["kfac > 400 (2 seeds), sgd at least 1 ×", "not reached"]
+    assert line(missed)[2:] == ["kfac > 400 (2 seeds), sgd no ratio: a target was missed", "not reached"]
     many = [some for name in ("a", "b", "c", "d") for some in seeds(name, 100)]
     assert line(many)[3] == "any of 4"
 

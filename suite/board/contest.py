@@ -12,19 +12,20 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Literal
 
+import numpy as np
+
 from suite.board.design import Design
 from suite.board.rows import Entry
-from suite.statistics.anytime import LEAST_SEEDS as LEAST
-from suite.statistics.anytime import rank_anytime
+from suite.statistics.anytime import LEAST_SEEDS, rank_anytime
 from suite.statistics.flips import Ratio
 from suite.statistics.paired import Grid, Row, compare_methods, find_differences, tabulate_values
 from suite.statistics.ranking import Ranking
-from suite.statistics.registered import divide_error, rank_registered
+from suite.statistics.registered import plan_looks, rank_registered
 
 BACKENDS = ("torch", "jax")  # the order of the project's other tables
 LATE = 2.0  # times a row's median steps, from which a seed counts as late
 
-Kind = Literal["leads", "may lead", "behind", "missed", "alone", "no runs"]
+Kind = Literal["leads", "may lead", "behind", "alone", "no runs"]
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ class Competitor:
     Attributes:
         rows: its rows, torch first.
         kind: `leads`: it alone can be best. `may lead`: it and others can be. `behind`: another one is shown to be
-            better. `missed`: its median seed misses the target in every framework. `alone`: no other optimizer took
-            part. `no runs`: no run has finished.
+            better. `alone`: no other optimizer took part. `no runs`: no run has finished.
         rank_low: its lowest possible rank.
         rank_high: its highest possible rank.
         tier: all competitors of a tier are shown to be better than all of the next one.
+        missed: its median seed misses the target in every framework.
         ratio: of its steps to those of the contest's first competitor; None for the first one.
         irregular: it has late seeds or misses, with which ranks are less certain.
     """
@@ -61,6 +62,7 @@ class Competitor:
     rank_low: int
     rank_high: int
     tier: int
+    missed: bool = False
     ratio: Ratio | None = None
     irregular: bool = False
 
@@ -127,31 +129,22 @@ def _compare(setting: Setting, methods: list[list[Entry]], design: Design | None
     """Rank the methods of a contest."""
     ran = [_order(rows) for rows in methods if any(row.seeds for row in rows)]
     idle = [_order(rows) for rows in methods if not any(row.seeds for row in rows)]
-    grid = Grid(min((row.budget or 0 for rows in ran for row in rows), default=0), setting.eval_every)
     seeds = [_by_backend(rows) for rows in ran]
-    if design:
-        values = tabulate_values(seeds, design.backends, design.seeds, grid)
-        ranking = rank_registered(values, divide_error(max(len(ran), len(design.optimizers)), design.looks))
-    else:
-        # with fewer seeds the evidence of a pair shows nothing, and there may be thousands of pairs
-        pairs = combinations([row for row, one in enumerate(ran) if max(len(each.seeds) for each in one) >= LEAST], 2)
-        ranking = rank_anytime(len(ran), {(i, j): find_differences(seeds[i], seeds[j], grid) for i, j in pairs})
+    ranking = _rank_registered(ran, design, setting) if design else _rank_anytime(ran, setting)
     best = {ran[row][0].optimizer for row in ranking.possible_best}
-    names = {rows[0].optimizer for rows in ran}
+    alone = len({rows[0].optimizer for rows in ran}) == 1
 
     def place(index: int) -> Competitor:
         rows = ran[index]
-        kind: Kind = "behind"
-        if all(row.rank is None for row in rows):
-            kind = "missed"
-        elif len(names) == 1:
-            kind = "alone"
-        elif index in ranking.possible_best:
+        kind: Kind = "alone" if alone else "behind"
+        if index in ranking.possible_best and not alone:
             kind = "leads" if len(best) == 1 else "may lead"
         low, high = ranking.ranks[index]
-        return Competitor(tuple(rows), kind, low, high, ranking.tiers[index], irregular=_is_irregular(rows))
+        missed = all(row.rank is None for row in rows)
+        return Competitor(tuple(rows), kind, low, high, ranking.tiers[index], missed, irregular=_is_irregular(rows))
 
     def order(index: int) -> tuple:
+        grid = Grid(_budget(ran), setting.eval_every)
         spent = [grid.read(seen) for row in ran[index] for seen in row.seeds.values()]
         low, high = ranking.ranks[index]
         return low, fmean(spent), high, ran[index][0].optimizer, ran[index][0].results[0]["file"]
@@ -165,10 +158,50 @@ def _compare(setting: Setting, methods: list[list[Entry]], design: Design | None
     return Contest(setting, (*placed, *absent), design.looks if design else ())
 
 
+def _rank_registered(ran: list[list[Entry]], design: Design, setting: Setting) -> Ranking:
+    """Rank the methods of a design, one for each of its optimizers; others have no place among them."""
+
+    def count(index: int) -> int:
+        return sum(len(row.seeds.keys() & set(design.seeds)) for row in ran[index])
+
+    chosen: dict[str, int] = {}
+    for index in sorted(range(len(ran)), key=lambda index: -count(index)):  # stable: by median among equals
+        if ran[index][0].optimizer in design.optimizers:
+            chosen.setdefault(ran[index][0].optimizer, index)
+    part = list(chosen.values())
+    grid = Grid(_budget([ran[index] for index in part]), setting.eval_every)
+    seeds = [_by_backend(ran[index]) for index in part]
+    values = tabulate_values(seeds, design.backends, design.seeds, grid)
+    return _spread(rank_registered(values, plan_looks(len(design.optimizers), design.looks)), part, len(ran))
+
+
+def _rank_anytime(ran: list[list[Entry]], setting: Setting) -> Ranking:
+    """Rank the methods with enough seeds for evidence; others have no place among them."""
+    counts = [len({seed for row in rows for seed in row.seeds}) for rows in ran]
+    part = [index for index, count in enumerate(counts) if count >= LEAST_SEEDS]
+    differences: dict[tuple[int, int], list[float]] = {}
+    for (i, first), (j, second) in combinations(enumerate(part), 2):
+        grid = Grid(_budget([ran[first], ran[second]]), setting.eval_every)
+        found = find_differences(_by_backend(ran[first]), _by_backend(ran[second]), grid)
+        differences[i, j] = list(found.values())
+    return _spread(rank_anytime(len(part), differences), part, len(ran))
+
+
+def _spread(ranking: Ranking, part: list[int], size: int) -> Ranking:
+    """Return the ranking of a part of the methods among all of them."""
+    wins = np.zeros((size, size), bool)
+    wins[np.ix_(part, part)] = ranking.wins
+    return Ranking(wins)
+
+
+def _budget(methods: Iterable[Iterable[Entry]]) -> int:
+    return min((row.budget or 0 for rows in methods for row in rows), default=0)
+
+
 def _ratio(ranking: Ranking, seeds: list[dict[str, Row]], first: int, index: int) -> Ratio:
     """Return the ratio to the first competitor; where that one is shown to be earlier, it is 1 or more."""
     ratio = compare_methods(seeds[index], seeds[first])
-    return replace(ratio, low=max(1.0, ratio.low)) if ranking.wins[first, index] else ratio
+    return replace(ratio, low=max(1.0, ratio.low)) if ranking.wins[first, index] and ratio.high >= 1 else ratio
 
 
 def _order(rows: Iterable[Entry]) -> list[Entry]:

@@ -86,10 +86,12 @@ def _leader(contest: Contest) -> str:
         return f"**{contest.leader}**"
     if contest.optimizers == 1:
         return "one optimizer"
+    if all(one.missed for one in contest.competitors):
+        return "not reached"
     names = contest.possible_leaders
     if len(names) > MOST_NAMED:
         return f"any of {len(names)}"
-    return " or ".join(names) or "not reached"
+    return " or ".join(names)
 
 
 def _plain(text: str) -> str:

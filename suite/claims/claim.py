@@ -122,6 +122,10 @@ class Check(_Strict):
             raise ValueError("runs need a measure")
         if self.runs and len(self.runs) != (1 if self.compare == "value" else 2):
             raise ValueError(f"compare: {self.compare} needs {1 if self.compare == 'value' else 2} runs")
+        if self.measure and self.measure.outcome and self.statistic not in ("share", "exact"):
+            raise ValueError("an outcome is 1 or 0 in each seed; state statistic: share")
+        if self.compare == "ratio" and self.holds.below is not None and self.holds.below <= 0:
+            raise ValueError(f"holds: below {self.holds.below:g}: a ratio is positive")
         if (self.scale == "stand-in") != (self.stands_for is not None):
             raise ValueError("a stand-in, and only a stand-in, says in stands_for how it differs from the paper")
         return self
@@ -161,10 +165,12 @@ class Claim(_Strict):
         if len(set(names)) < len(names):
             raise ValueError("two checks have the same name")
         for check in self.checks:
+            if not (check.runs or check.study):
+                continue
             least = check.find_least_seeds(self.divide_error(check))
             if least is None or least > check.most:
                 enough = f"set most_seeds: {least}" if least else "choose another region"
-                raise ValueError(f"{check.name}: {check.most} seeds can never show that it holds; {enough}")
+                raise ValueError(f"{check.name}: {check.most} seeds could never show that it holds; {enough}")
         return self
 
     def divide_error(self, check: Check) -> float:

@@ -47,6 +47,9 @@ def judge_check(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> 
         return Measured(check, "holds" if inside else "fails", values, value, value, value, reason=reason, files=files)
     if check.statistic == "share":
         return _share(check, values, files, alpha)
+    if check.compare == "ratio" and (unusable := [seed for seed, value in values.items() if value <= 0]):
+        reason = f"a ratio of 0 or less has no logarithm: seed {', '.join(map(str, unusable))}"
+        return Measured(check, "undecided", values, reason=reason, files=files)
     censored = any(not item.bounds.known or math.isinf(item.bounds.low) for item in evidence)
     rule = _Rule(
         check.holds,
@@ -92,6 +95,8 @@ class _Rule:
 
 def _share(check: Check, values: Mapping[int, float], files: tuple[str, ...], alpha: float) -> Measured:
     """Return the state of a check of a share."""
+    if not set(values.values()) <= {0.0, 1.0}:
+        return Measured(check, "undecided", dict(values), reason="a share needs values of 0 and 1", files=files)
     ones, n = sum(value == 1 for value in values.values()), len(values)
     interval = share_interval(ones, n, 2 * alpha)
     outer = share_interval(ones, n, alpha) if check.holds.two_sided else interval

@@ -6,7 +6,7 @@ for the question which rows can be best, half for the pairs. docs/statistics.md 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -19,26 +19,26 @@ ALPHA = 0.05  # probability of any wrong claim on one ladder; conventional
 BETS = (4.0, 8.0, 16.0, 32.0)  # per unit of log ratio, fixed in advance: 4 suits a ratio of 1.25, 32 one of 1.03
 LEAST_SEEDS = 6  # after five, the evidence is 32 at most, and 2/α is 40
 
-Differences = Mapping[tuple[int, int], Mapping[int, float]]  # of each pair (i, j), i < j, by seed: row i minus row j
+Differences = Mapping[tuple[int, int], Sequence[float]]  # of each pair (i, j), i < j: row i minus row j, in any order
 
 
-def trace_evidence(differences: Floats) -> Floats:
-    """Return the evidence that the differences are below 0, after each of them.
+def find_evidence(differences: Floats) -> Floats:
+    """Return the evidence that the differences are below 0. It depends on the set of differences, not on their order.
 
     It is half the mean over the bets λ of ∏ exp(−λd)/cosh(λd), which is 1 on average for a symmetric d, and half the
     evidence of the signs alone (`suite/statistics/evidence.py`), where differences of 0 count for neither side.
 
     Args:
-        differences: of shape (pairs, seeds), in the order of seeds; 0 where a pair lacks a seed.
+        differences: of shape (pairs, seeds).
 
     Returns:
-        Of the same shape.
+        One number for each pair.
     """
     d = np.where(np.abs(differences) < ROUNDING, 0.0, differences)
     with np.errstate(over="ignore"):
-        sized = [np.exp(np.cumsum(math.log(2) - bet * d - np.logaddexp(bet * d, -bet * d), axis=1)) for bet in BETS]
-    below, counted = np.cumsum(d < 0, axis=1), np.cumsum(d != 0, axis=1)
-    return (np.mean(sized, axis=0) + tabulate_signs(d.shape[1])[counted, below]) / 2
+        sized = [np.exp((math.log(2) - bet * d - np.logaddexp(bet * d, -bet * d)).sum(axis=1)) for bet in BETS]
+    signs = tabulate_signs(d.shape[1])[(d != 0).sum(axis=1), (d < 0).sum(axis=1)]
+    return (np.mean(sized, axis=0) + signs) / 2
 
 
 @cache
@@ -52,7 +52,7 @@ def tabulate_signs(most: int) -> Floats:
 
 
 def rank_anytime(rows: int, differences: Differences, alpha: float = ALPHA) -> Ranking:
-    """Rank rows by the evidence of their pairs, after each seed. A claim stays.
+    """Rank rows by the present evidence of their pairs.
 
     A pair is claimed if its evidence exceeds 1/level by more than all other pairs together lack: this is the closed
     test of averages of evidence (Vovk and Wang, "E-values: calibration, combination and applications", Annals of
@@ -65,22 +65,19 @@ def rank_anytime(rows: int, differences: Differences, alpha: float = ALPHA) -> R
         alpha: probability of ever making a wrong claim.
     """
     bar = 2 / alpha  # of half of the error
-    wins, not_best = np.zeros((rows, rows), bool), np.zeros(rows, bool)
-    seeds = sorted({seed for one in differences.values() for seed in one})
-    if not seeds:
-        return Ranking(wins)
-    first, second = np.array(list(differences)).T
-    values = np.array([[one.get(seed, 0.0) for seed in seeds] for one in differences.values()])
-    earlier, later = trace_evidence(values), trace_evidence(-values)
     evidence = np.ones((rows, rows))
+    by_seeds: dict[int, list[tuple[int, int]]] = {}
+    for pair, values in differences.items():
+        by_seeds.setdefault(len(values), []).append(pair)
+    for pairs in by_seeds.values():
+        first, second = np.array(pairs).T
+        values = np.array([differences[pair] for pair in pairs])
+        evidence[first, second], evidence[second, first] = find_evidence(values), find_evidence(-values)
     np.fill_diagonal(evidence, 0.0)
-    for look in range(len(seeds)):
-        evidence[first, second], evidence[second, first] = earlier[:, look], later[:, look]
-        wins |= _claim_pairs(evidence, bar)
-        not_best |= evidence.sum(axis=0) >= bar * max(1, rows - 1)
-    if not_best.sum() == rows - 1:
-        best = int(np.flatnonzero(~not_best)[0])
-        wins[best], wins[:, best] = not_best, False
+    wins = _claim_pairs(evidence, bar)
+    possible = np.flatnonzero(evidence.sum(axis=0) < bar * max(1, rows - 1))
+    if len(possible) == 1:
+        wins[possible[0]], wins[:, possible[0]] = np.arange(rows) != possible[0], False
     return Ranking(wins)
 
 

@@ -8,7 +8,7 @@ so that neither rounding nor two modes nor missed targets do harm (Fisher, *The 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class Ratio:
         return not self.low <= 1 <= self.high and self.coverage >= CONFIDENCE
 
 
-@cache
+@lru_cache(maxsize=4)
 def choose_flips(n: int) -> Floats:
     """Return choices of the differences to flip, of shape (choices, n), 1 where one is flipped; the first flips none.
 

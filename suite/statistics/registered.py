@@ -42,8 +42,10 @@ class Look:
 
     def can_decide(self, rows: int) -> bool:
         """Return whether the clearest possible difference of two rows is significant."""
-        least = 1 / math.comb(2 * self.seeds, self.seeds) if self.separation else 2.0**-self.seeds
-        return least <= self.alpha / rows * (1 + ROUNDING)
+        if self.separation:
+            return rows <= self.alpha * math.comb(2 * self.seeds, self.seeds) * (1 + ROUNDING)
+        groups = rows <= 2 or rows <= 3 * self.alpha * (PERMUTATIONS + 1)  # a group of three has the lowest level
+        return groups and rows <= self.alpha * 2**self.seeds * (1 + ROUNDING)
 
 
 def divide_error(rows: int, seeds: Sequence[int], alpha: float = ALPHA) -> tuple[Look, ...]:
@@ -88,11 +90,16 @@ def find_least_looks(rows: int, looks: int = 1, alpha: float = ALPHA) -> tuple[i
         rows: of the ladder.
         looks: how many.
         alpha: of the ladder.
+
+    Raises:
+        UserError: for more rows than any number of seeds can rank.
     """
-    early = next(n for n in range(1, MOST_SEEDS) if rows / math.comb(2 * n, n) < alpha)
-    spent = rows / math.comb(2 * early, early) if looks == 2 else 0.0
-    last = next(n for n in range(1, MOST_SEEDS) if Look(n, alpha - spent).can_decide(rows))
-    return (early, max(last, early + 1)) if looks == 2 else (last,)
+    for early in range(1, MOST_SEEDS) if looks == 2 else (0,):
+        spent = rows / math.comb(2 * early, early) if early else 0.0
+        for last in range(early + 1, MOST_SEEDS):
+            if Look(last, alpha - spent).can_decide(rows):
+                return (early, last) if early else (last,)
+    raise UserError(f"{rows} rows are too many for a ladder of at most {MOST_SEEDS} seeds; register fewer optimizers")
 
 
 def rank_registered(values: Floats, looks: Sequence[Look]) -> Ranking:

@@ -1,9 +1,10 @@
 """The share of ones among independent values of 0 and 1, with an interval that stays valid while values are added."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
-from suite.statistics.sequential import Interval, state_of
+from suite.statistics.sequential import Interval
 
 BISECTIONS = 60  # halve the unit interval down to the spacing of float64
 
@@ -52,9 +53,11 @@ def find_least_share_seeds(above: float, below: float, alpha: float = 0.05) -> i
         below: upper bound; ∞ if there is none.
         alpha: of one side.
     """
+    limit = math.log(1 / alpha)
     for n in range(1, 1001):
-        middle = range(n + 1) if math.isfinite(above) and math.isfinite(below) else (0, n)
-        if any(state_of(share_interval(ones, n, 2 * alpha), above, below) == "inside" for ones in middle):
+        # the fewest ones that exclude all shares up to `above` leave the most room below the other bound
+        ones = 0 if above < 0 else bisect_left(range(n + 1), limit, key=lambda ones: _log_evidence(ones, n, above))
+        if ones <= n and (below > 1 or _log_evidence(n - ones, n, 1 - below) >= limit):
             return n
     return None
 

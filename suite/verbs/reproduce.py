@@ -52,6 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     names = [word for word in chosen.names if "=" not in word]
     overrides = [word for word in chosen.names if "=" in word]
     budget = Budget(_seconds(chosen.budget))
+    if chosen.seeds < 0:
+        raise UserError(f"--seeds {chosen.seeds}: not a number of seeds; give 1 or more")
     if chosen.again:
         if chosen.list:
             raise UserError("--again measures and --list does not; choose one of them")

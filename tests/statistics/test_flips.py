@@ -137,6 +137,18 @@ def test_a_miss_leaves_a_lower_bound():
     assert compare_methods({"": row(*[100] * 6)}, never).high == 0
 
 
+def test_two_runs_that_never_arrive_have_no_ratio():
+    never = Observation(math.inf, False)
+    first, second = {**row(*[200] * 6), 6: never, 7: never}, {**row(*[100] * 6), 6: never, 7: never}
+    ratio = compare_methods({"": first}, {"": second})
+    assert ratio.estimate is None and (ratio.low, ratio.high) == (0, math.inf)
+
+
+def test_one_late_seed_does_not_make_cells_look_narrow():
+    late = compare_methods({"": row(*[200] * 7, 600, every=40)}, {"": row(*[200] * 8, every=40)})
+    assert late.low == pytest.approx(161 / 200) and late.high > 200 / 161
+
+
 @given(st.permutations([100, 120, 140, 90, 130, 150]))
 def test_order_of_seeds_changes_no_interval(spent):
     seeds = list(np.random.default_rng(0).permutation(6))

@@ -65,12 +65,19 @@ def format_ratio(ratio: Ratio) -> str:
     """A ratio with its interval; a lower bound if a target was missed."""
     if not ratio.pairs:
         return "no common seed"
+    if math.isinf(ratio.low) or ratio.high == 0:
+        return "no ratio: one of them never reached the target"
     if math.isinf(ratio.high):
         return f"at least {ratio.low:.3g} ×" if ratio.low > 0 else "no ratio: a target was missed"
     if ratio.low == 0:
         return f"at most {ratio.high:.3g} ×"
     middle = math.sqrt(ratio.low * ratio.high) if ratio.estimate is None else ratio.estimate
     return f"{middle:.3g} × ({ratio.low:.3g} to {ratio.high:.3g})"
+
+
+def _is_bounded(ratio: Ratio) -> bool:
+    """Return whether a ratio has a bound that is a number."""
+    return 0 < ratio.low < math.inf or 0 < ratio.high < math.inf
 
 
 def format_ranks(competitor: Competitor) -> str:
@@ -90,9 +97,10 @@ def describe_place(competitor: Competitor, first: str) -> str:
         return "no finished run"
     if competitor.kind == "alone":
         return "no other optimizer here"
-    words = {"leads": "leads", "may lead": "may lead", "missed": "median seed missed the target", "behind": ""}
-    parts = [words[competitor.kind], format_ranks(competitor)]
-    if competitor.ratio and competitor.ratio.pairs:
+    parts = ["" if competitor.kind == "behind" else competitor.kind, format_ranks(competitor)]
+    if competitor.missed:
+        parts.insert(0, "median seed missed the target")
+    if competitor.ratio and _is_bounded(competitor.ratio):
         parts.append(f"{format_ratio(competitor.ratio)} the steps of {first}")
     if competitor.irregular:
         parts.append("late seeds or misses")
@@ -104,7 +112,7 @@ def tell_story(contest: Contest) -> str:
     first, *others = [one for one in contest.competitors if one.kind != "no runs"] or contest.competitors
     if first.kind in ("alone", "no runs"):
         return f"Only {first.optimizer} was run."
-    if first.kind == "missed":
+    if all(one.missed or one.kind == "no runs" for one in contest.competitors):
         return "No median seed reached the target."
     leaders = contest.possible_leaders
     story = f"Any of {len(leaders)} optimizers may lead"
@@ -112,7 +120,7 @@ def tell_story(contest: Contest) -> str:
         story = f"{' or '.join(leaders)} {'may lead' if len(leaders) > 1 else 'leads'}"
     ratios: dict[str, Ratio] = {}
     for one in others:
-        if one.ratio and one.ratio.pairs and one.optimizer != first.optimizer:
+        if one.ratio and _is_bounded(one.ratio) and one.optimizer != first.optimizer:
             ratios.setdefault(one.optimizer, one.ratio)
     needs = ", ".join(f"{name} needs {format_ratio(ratio)}" for name, ratio in list(ratios.items())[:2])
     return f"{story}; {needs} the steps of {first.optimizer}." if needs else f"{story}."
