@@ -140,7 +140,7 @@ def test_least_seeds_of_a_design(rows, flips, separation):
 
 @pytest.mark.parametrize(("rows", "looks"), UNDECIDABLE)
 def test_designs_that_cannot_decide_are_refused(rows, looks):
-    with pytest.raises(UserError, match="looks: |too many for a ladder"):
+    with pytest.raises(UserError, match=r"looks: |too many for a ladder"):
         plan_looks(rows, looks)
 
 
