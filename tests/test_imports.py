@@ -31,7 +31,7 @@ HEAVY = {
 }
 MEMBERS = {"tasks": "suite.tasks", "optimizers": "suite.optimizers", "comm": "suite.comm"}
 # files below all rooms
-GROUND = ("contract", "stream", "load", "disk", "declared", "nodes", "svg", "messages", "differences")
+GROUND = ("contract", "stream", "load", "disk", "declared", "nodes", "svg", "messages", "differences", "orphan")
 OPEN_TO_MEMBERS = (
     "suite.contract",
     "suite.declared",

@@ -80,7 +80,7 @@ def test_rank_0_holds_the_lock_and_no_other(tmp_path: Path) -> None:
     assert second.returncode == 2 and "another process is running this" in said, said
 
 
-CHILD = "import sys, time; from suite.launch import orphan; orphan.{call}; print('begun', flush=True); time.sleep(600)"
+CHILD = "import sys, time; from suite import orphan; orphan.{call}; print('begun', flush=True); time.sleep(600)"
 
 
 def test_a_pipe_alone_ends_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +102,30 @@ def test_a_rank_of_torchrun_ends_with_the_agent() -> None:
     agent.kill()
     agent.wait()
     until(lambda: not alive(child), "the rank outlives its agent")
+
+
+SLEEP = ["timeit", "-n", "1", "import time; time.sleep(600)"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(f"from suite.claims import runs; runs._process(['-m', *{SLEEP}])", id="suite reproduce"),
+        pytest.param(f"from suite.counters import golden; golden._process({{}}, {SLEEP})", id="suite counters"),
+        pytest.param(
+            "from suite.launch import replay; from suite.settings import configure; "
+            "replay.first_steps(configure.resolve(['task=resnet50']), 10**9)",
+            id="suite verify",
+        ),
+    ],
+)
+def test_what_a_verb_runs_ends_with_the_killed_verb(call: str, tmp_path: Path) -> None:
+    verb = subprocess.Popen([sys.executable, "-c", call], cwd=tmp_path, env=environment() | {"TMPDIR": str(tmp_path)})
+    until(lambda: bool(children(verb.pid)), "no process was started")
+    [child] = children(verb.pid)
+    verb.kill()
+    verb.wait()
+    until(lambda: not alive(child), "the process outlives its verb")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from suite import disk
+from suite import disk, orphan
 from suite.claims.claim import Check, Claim
 from suite.claims.evidence import (
     CHECKSUM,
@@ -216,7 +216,13 @@ def _process(words: Sequence[str], answer: Path | None = None) -> int:
         log.write(f"\n$ {shlex.join(['python', *words])}\n")
         log.flush()
         with answer.open("w", encoding="utf-8") if answer else log as output:
-            child = subprocess.Popen([sys.executable, *words], stdout=output, stderr=log, env=environment)
+            child = subprocess.Popen(
+                [sys.executable, *words],
+                stdout=output,
+                stderr=log,
+                env=environment,
+                preexec_fn=orphan.bind_to_parent,
+            )
             try:
                 code = child.wait()
             except KeyboardInterrupt:

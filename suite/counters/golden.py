@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite import disk
+from suite import disk, orphan
 from suite.contract import UserError
 from suite.record import environment
 
@@ -131,7 +131,13 @@ def count_all(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _process(entry: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Return the JSON that a module prints."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, env=variables)
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        text=True,
+        env=variables,
+        preexec_fn=orphan.bind_to_parent,
+    )
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-6:])
         raise UserError(f"{entry['name']}: counting failed with exit code {done.returncode}:\n{tail}")

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from suite import orphan
+
 ALWAYS = ("track=none", "save=none", "threads=1", "force=true", "precision=float64")
 DONE = (0, 1)  # exit codes of a run that was recorded; 1: its training diverged
 
@@ -23,7 +25,7 @@ def main(overrides: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="suite-counters-") as folder:
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "suite", *overrides, *ALWAYS, f"run_dir={run}"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=orphan.bind_to_parent)
         if done.returncode not in DONE or not (run / "result.json").exists():
             print(done.stdout + done.stderr, file=sys.stderr)
             return done.returncode or 1

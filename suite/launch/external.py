@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from suite import load
+from suite import load, orphan
 from suite.contract import Task, UserError
-from suite.launch import checks, execution, local, orphan, peer_failure, rendezvous
+from suite.launch import checks, execution, local, peer_failure, rendezvous
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch
 from suite.settings.run import Run, read_run

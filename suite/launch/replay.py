@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from suite import load
+from suite import load, orphan
 from suite.contract import Target, UserError
 from suite.entries.recompute import list_differences
 from suite.launch import execution
@@ -182,7 +182,7 @@ def first_steps(run: AnyRun, steps: int) -> Events:
         path.write_text(json.dumps(quiet.plain()))
         with output_path.open("w") as output:
             command = [sys.executable, "-m", "suite.launch.replay", str(path)]
-            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=orphan.bind_to_parent)
             try:
                 _wait(child, run_dir / "events.jsonl", steps)
             finally:

@@ -10,9 +10,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from suite import load
+from suite import load, orphan
 from suite.contract import UserError
-from suite.launch import directories, execution, external, orphan
+from suite.launch import directories, execution, external
 from suite.settings.run import Run, read_run
 from suite.track.console import Console
 

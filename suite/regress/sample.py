@@ -5,13 +5,11 @@ different speeds. In turns, both processes exist at once; one of them is stopped
 steps, on the same core. A change of the speed then hits both (docs/regression.md has the measured spreads).
 """
 
-import ctypes
 import functools
 import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,14 +17,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from suite import orphan
 from suite.contract import UserError
 from suite.regress.benchmarks import METRICS, Benchmark
 from suite.regress.sides import Side
 
 DONE = (0, 3)  # exit codes of a run that is recorded; 3: it missed a target that the run required
 INTERRUPTED = (130, 143)
-PR_SET_PDEATHSIG = 1  # of Linux, in <linux/prctl.h>
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 LINES = 12  # of the output of a failed run that are shown
 TURN, STEPS = 0.02, 10  # a turn has at least so many seconds, and so many steps: a stop is then in few of them
 GRACE = 5.0  # seconds in which the output of a killed process is read
@@ -206,8 +203,7 @@ def _prepare(core: int | None) -> None:
     """Prepare a new process: it stays on one core, and ends with the command, also if it is stopped."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
-    if LIBC is not None:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    orphan.bind_to_parent()
 
 
 def list_cores(ranks: int) -> list[int | None]:

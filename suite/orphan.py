@@ -1,7 +1,7 @@
-"""Ends a rank when the process that started it ends, so that no rank trains and writes without its launcher.
+"""Ends a process when the one that started it ends, so that no process trains and writes without its launcher.
 
-On Linux the kernel ends it at once. On every system a thread also does: it waits until a pipe that the launcher keeps
-open is closed, or until the parent process changes.
+On Linux the kernel ends it at once. For ranks, a thread also does on every system: it waits until a pipe that the
+launcher keeps open is closed, or until the parent process changes.
 """
 
 import ctypes
@@ -14,19 +14,27 @@ from collections.abc import Callable
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PAUSE = 0.5  # seconds between two checks of the parent process
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def bind_to_parent() -> None:
+    """On Linux, let the kernel kill this process when its parent ends, also while it is stopped; for `preexec_fn`.
+
+    The parent must start it from its main thread, because Linux sends the signal when that thread ends.
+    """
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with_pipe(pipe: int) -> None:
     """End this process, and all processes it started, when the other end of a pipe is closed.
 
-    Call this in a child whose launcher keeps the other end open. The launcher must have started the child from its main
-    thread, because Linux sends the signal when that thread ends.
+    Call this in a child whose launcher keeps the other end open, and has started it as `bind_to_parent` asks.
 
     Args:
         pipe: descriptor to read from; the launcher must not write to it any more.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    bind_to_parent()
     _watch(lambda: os.read(pipe, 1))
 
 
