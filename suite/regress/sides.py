@@ -4,6 +4,7 @@ A side is a commit, a requirement (`torch==2.14`), an interpreter, overrides, or
 is a file or folder with saved measurements.
 """
 
+import fcntl
 import hashlib
 import os
 import re
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from suite.regress.saved import Saved, find_saved
 REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?(===?|~=|!=|<=|>=|<|>)[\w.*+!-]+")
 OVERRIDE = re.compile(r"[+~]*[\w./@]+=.*", re.DOTALL)
 CACHE = Path.home() / ".cache" / "suite" / "regress"
+LOCK = ".lock"  # suffix of a file that is locked while its working tree is used
 
 
 @dataclass(frozen=True)
@@ -153,28 +155,56 @@ def _explain_missing(folder: Path) -> str:
 
 @contextmanager
 def check_out(folder: Path, commit: str) -> Iterator[Path]:
-    """A second working tree of the repository at a commit.
+    """A second working tree of the repository at a commit. Trees that killed commands have left are deleted.
 
     Raises:
         UserError: if git cannot make it.
     """
     trees = CACHE / "trees"
     trees.mkdir(parents=True, exist_ok=True)
-    tree = Path(tempfile.mkdtemp(prefix=f"{commit[:12]}-", dir=trees))  # both sides may be one commit
+    with ExitStack() as locks:
+        with _locked(trees / "making"):
+            _delete_abandoned(trees)
+            tree = Path(tempfile.mkdtemp(prefix=f"{commit[:12]}-", dir=trees))  # both sides may be one commit
+            locks.enter_context(_locked(tree.with_suffix(LOCK)))
+        try:
+            done = subprocess.run(
+                ["git", "worktree", "add", "--detach", "--force", str(tree), commit],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode:
+                raise UserError(f"{commit[:12]}: git worktree add: {done.stderr.strip().splitlines()[-1]}")
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=folder, capture_output=True)
+            shutil.rmtree(tree, ignore_errors=True)
+            subprocess.run(["git", "worktree", "prune"], cwd=folder, capture_output=True)
+            tree.with_suffix(LOCK).unlink()
+
+
+def _delete_abandoned(trees: Path) -> None:
+    """Delete the working trees whose locks nobody holds."""
+    for lock in trees.glob(f"*{LOCK}"):
+        with suppress(BlockingIOError), _locked(lock, fcntl.LOCK_NB):
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink()
+
+
+@contextmanager
+def _locked(path: Path, more: int = 0) -> Iterator[None]:
+    """Hold the lock of a file, which the system releases when this process ends.
+
+    Raises:
+        BlockingIOError: if another process holds it, with `more=fcntl.LOCK_NB`.
+    """
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
     try:
-        done = subprocess.run(
-            ["git", "worktree", "add", "--detach", "--force", str(tree), commit],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise UserError(f"{commit[:12]}: git worktree add: {done.stderr.strip().splitlines()[-1]}")
-        yield tree
+        fcntl.flock(descriptor, fcntl.LOCK_EX | more)
+        yield
     finally:
-        subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=folder, capture_output=True)
-        shutil.rmtree(tree, ignore_errors=True)
-        subprocess.run(["git", "worktree", "prune"], cwd=folder, capture_output=True)
+        os.close(descriptor)
 
 
 def build_environment(python: Path, requirements: Sequence[str], report: Callable[[str], None]) -> Path:

@@ -55,6 +55,31 @@ def test_equal_commits_pass(history: list[str], suite: Call) -> None:
     assert code == 0 and "not slower" in text
 
 
+KILLED = """
+import sys, time
+from pathlib import Path
+from suite.regress import sides
+sides.CACHE = Path(sys.argv[1])
+with sides.check_out(Path(sys.argv[2]), sys.argv[3]):
+    print("made", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_tree_of_a_killed_command_is_deleted_and_no_other(history: list[str]) -> None:
+    with sides.check_out(Path.cwd(), history[0]) as used:
+        command = [sys.executable, "-c", KILLED, str(sides.CACHE), str(Path.cwd()), history[1]]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/")
+        assert child.stdout and child.stdout.readline() == b"made\n"
+        child.kill()
+        child.wait()
+        assert len(list(used.parent.glob("*-*/seconds.txt"))) == 2
+        with sides.check_out(Path.cwd(), history[2]) as tree:
+            assert {used, tree} == {path for path in used.parent.iterdir() if path.is_dir()}
+    assert [path.name for path in used.parent.iterdir()] == ["making"]
+    assert git(Path.cwd(), "worktree", "list").count("\n") == 0
+
+
 @pytest.mark.slow
 def test_overrides_and_the_working_tree_are_sides(history: list[str], suite: Call) -> None:
     assert suite("regress", ".", "factor=1.2", *RUN)[0] == 3
