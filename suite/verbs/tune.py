@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from suite import disk
 from suite.contract import UserError
 from suite.settings import configure
 from suite.settings.overrides import TUNED, clean_overrides
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     tuned |= {source: recipe.collect_evidence(ranked, keys=list(keys), command=typed, name=path.stem)}
     defaults = [override for override in common if not override.startswith(TUNED)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(recipe.render_recipe(configure.resolve_training(defaults, directory), tuned))
+    disk.replace_file(path, recipe.render_recipe(configure.resolve_training(defaults, directory), tuned))
     print(f"written: {path}" + (" (no trial reached a target)" if missed else ""))
     return int(missed)
 

@@ -9,6 +9,7 @@ from typing import Any
 import conftest
 import pytest
 import yaml
+from faulty import Faulty
 from tiny_runs import TINY, Call
 
 from suite.contract import UserError
@@ -130,6 +131,18 @@ def test_tune_writes_a_recipe_that_runs_find(suite: Call, tmp_path: Path) -> Non
         "finished trials are found again"
     )
     assert sorted((tmp_path / "runs" / "tiny").iterdir()) == before
+
+
+def test_a_recipe_that_cannot_be_written_leaves_the_earlier_one(suite: Call, tmp_path: Path) -> None:
+    """As a killed command does, because the new file gets its name when it is complete."""
+    path = tmp_path / "recipes" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text("tuned: {}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Faulty(patch, path.parent, at=3)  # after mkdir and open
+        code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "seeds=1", "--misses", "--out", str(path))
+    assert disk.failed.startswith("write ") and code == 2 and f"{path}: " in text, text
+    assert list(path.parent.iterdir()) == [path] and path.read_text() == "tuned: {}\n"
 
 
 def test_tune_without_a_target_writes_nothing(suite: Call, tmp_path: Path) -> None:
