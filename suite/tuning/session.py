@@ -7,7 +7,7 @@ from typing import Any
 
 from suite import disk
 from suite.contract import UserError
-from suite.launch import directories, execution
+from suite.launch import execution
 from suite.launch.local import launch
 from suite.settings import configure
 from suite.tuning.trials import Trial, list_rungs
@@ -62,15 +62,25 @@ def _typed(values: Mapping[str, float]) -> list[str]:
 
 
 def _run_trial(overrides: list[str], directory: Path | None) -> dict[str, Any] | None:
-    """Run one trial, or reuse its finished run; return its result, or None if it failed."""
+    """Run one trial, or reuse its finished run; return its result, or None if it failed.
+
+    Raises:
+        UserError: if it could not run, or ended without a result, as a killed process does.
+        Interrupted: if it was interrupted.
+    """
     run = configure.resolve(overrides, directory)
     configure.reject_unread(run, overrides)
-    # computed first, because files may change during the run
-    fingerprint = execution.make_header(run, overrides, execution.make_task(run))["fingerprint"]
-    code = launch(run, overrides, apart=True)
+    paths: list[Path] = []
+    code = launch(run, overrides, apart=True, report_directory=paths.append)
     if code == 2:
         raise UserError("the trial could not run, for the reason above; no recipe is written")
     if code in execution.SIGNALS.values():
         raise Interrupted(code)
-    trial = directories.Directory(run.model_copy(update={"force": False}), fingerprint)
-    return disk.read_json(trial.path / "result.json") if trial.state == "finished" else None
+    path = paths[-1] / "result.json"
+    if not path.exists():
+        raise UserError(
+            f"{paths[-1]}: the trial ended without a result, for the reason above; no recipe is written. The same "
+            "command continues; if these values cannot run, set a smaller range in optimizer.search"
+        )
+    result = disk.read_json(path)
+    return None if result["outcome"]["kind"] == "failed" else result

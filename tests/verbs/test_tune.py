@@ -13,7 +13,7 @@ from faulty import Faulty
 from tiny_runs import TINY, Call
 
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch import execution, local
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import flatten_values
@@ -143,6 +143,20 @@ def test_a_recipe_that_cannot_be_written_leaves_the_earlier_one(suite: Call, tmp
         code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "seeds=1", "--misses", "--out", str(path))
     assert disk.failed.startswith("write ") and code == 2 and f"{path}: " in text, text
     assert list(path.parent.iterdir()) == [path] and path.read_text() == "tuned: {}\n"
+
+
+def test_a_killed_trial_says_nothing_about_its_values(suite: Call, tmp_path: Path) -> None:
+    """Ranked as failed, it would leave the recipe to another trial; the same command runs it."""
+
+    def kill(children: list[Any]) -> None:
+        children[0].kill()
+        children[0].wait()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "_await", kill)
+        code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "--out", "never.yaml")
+    assert code == 2 and "killed by SIGKILL" in text and "the trial ended without a result" in text, text
+    assert "The same command continues" in text and not (tmp_path / "never.yaml").exists()
 
 
 def test_tune_without_a_target_writes_nothing(suite: Call, tmp_path: Path) -> None:
