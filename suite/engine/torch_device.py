@@ -121,14 +121,30 @@ def set_switches(precision: str, deterministic: bool, compiles: bool = False) ->
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     try:
-        with _compile_deterministically(deterministic) if compiles else contextlib.nullcontext():
+        with _allow_compiling(deterministic) if compiles else contextlib.nullcontext():
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
         torch.set_deterministic_debug_mode(before)
 
 
-def _compile_deterministically(deterministic: bool) -> contextlib.AbstractContextManager[None]:
-    import torch._inductor.config as inductor  # loads the compiler
+@contextlib.contextmanager
+def _allow_compiling(deterministic: bool) -> Iterator[None]:
+    """Set the compiler's switches inside the context.
 
-    return inductor.patch(deterministic=deterministic)
+    Raises:
+        UserError: a file of compiled code in torch's cache is damaged.
+    """
+    import torch._inductor.config as inductor  # loads the compiler
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    try:
+        with inductor.patch(deterministic=deterministic):
+            yield
+    except BackendCompilerFailed as error:
+        if not isinstance(error.inner_exception, ImportError):
+            raise
+        raise UserError(
+            f"compile=true: {error.inner_exception}; torch cannot load this file of its cache, as after a compiler was "
+            "killed: delete it, and run the same command again"
+        ) from error

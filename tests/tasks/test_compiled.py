@@ -1,5 +1,6 @@
 """`compile=true` trains every task as without it, up to rounding."""
 
+from pathlib import Path
 from typing import Any
 
 import engines
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from small import TASKS, small
+from tiny_runs import TINY
 
 from suite.launch import execution
 
@@ -33,3 +35,23 @@ def test_two_compiled_steps_equal_two_others(name: str) -> None:
     assert others == pytest.approx(losses, rel=1e-5)
     for key, value in weights.items():
         np.testing.assert_allclose(found[key], value, rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+@pytest.mark.slow
+def test_a_damaged_file_of_compiled_code_is_named(suite_command: Any, tmp_path: Path) -> None:
+    """As a compiler that was killed leaves it; torch itself neither checks nor replaces it."""
+
+    def run(folder: str) -> Any:
+        words = [f"run_dir={folder}", "compile=true", "max_steps=1", "eval_every=1"]
+        return suite_command(*TINY, *words, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+
+    assert run("first").returncode == 0
+    libraries = list((tmp_path / "cache").rglob("*.main.so"))  # the others are torch's own trials of the compiler
+    for library in libraries:
+        library.write_bytes(b"")
+    done = run("second")
+    assert libraries and done.returncode == 2 and "file too short" in done.stderr, done.stderr
+    assert "delete it, and run the same command again" in done.stderr and "Traceback" not in done.stderr
+    for library in libraries:
+        library.unlink()
+    assert run("second").returncode == 0
