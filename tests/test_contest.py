@@ -60,6 +60,16 @@ def test_a_registered_design_counts_its_own_seeds_only():
     assert only(chosen, DESIGN).leader == "sgd" and only(chosen, moved).leader is None
 
 
+def test_an_optimizer_without_runs_counts_as_registered():
+    """One lost seed of eight has p = 2/256: enough for two rows, and too much for seven."""
+    two = [*seeds("kfac", *[100] * 7, 160), *seeds("sgd", *[150] * 8)]
+    alone, among = (
+        Design("resnet50", "digits", names, ("torch",), tuple(range(3, 11)), (8,))
+        for names in (("kfac", "sgd"), ("kfac", "sgd", "a", "b", "c", "d", "e"))
+    )
+    assert only(two, alone).leader == "kfac" and only(two, among).leader is None
+
+
 def test_rows_outside_of_a_design_have_no_place_and_change_none():
     others = [*seeds("lamb", *range(50, 58)), *seeds("kfac", 20, lr=0.9)]
     ranks = {(one.optimizer, len(one.rows[0].seeds)): (one.rank_low, one.rank_high)

@@ -19,7 +19,7 @@ from suite.board.rows import Entry
 from suite.statistics.anytime import LEAST_SEEDS, rank_anytime
 from suite.statistics.flips import Ratio
 from suite.statistics.paired import Grid, Row, compare_methods, find_differences, tabulate_values
-from suite.statistics.ranking import Ranking
+from suite.statistics.ranking import Flags, Ranking
 from suite.statistics.registered import plan_looks, rank_registered
 
 BACKENDS = ("torch", "jax")  # the order of the project's other tables
@@ -168,11 +168,13 @@ def _rank_registered(ran: list[list[Entry]], design: Design, setting: Setting) -
     for index in sorted(range(len(ran)), key=lambda index: -count(index)):  # stable: by median among equals
         if ran[index][0].optimizer in design.optimizers:
             chosen.setdefault(ran[index][0].optimizer, index)
-    part = list(chosen.values())
-    grid = Grid(_budget([ran[index] for index in part]), setting.eval_every)
-    seeds = [_by_backend(ran[index]) for index in part]
+    grid = Grid(_budget([ran[index] for index in chosen.values()]), setting.eval_every)
+    # an optimizer without runs has no seeds, and counts as registered
+    seeds = [_by_backend(ran[chosen[name]]) if name in chosen else {} for name in design.optimizers]
     values = tabulate_values(seeds, design.backends, design.seeds, grid)
-    return _spread(rank_registered(values, plan_looks(len(design.optimizers), design.looks)), part, len(ran))
+    wins = rank_registered(values, plan_looks(len(design.optimizers), design.looks)).wins
+    present = [place for place, name in enumerate(design.optimizers) if name in chosen]
+    return _spread(wins[np.ix_(present, present)], [chosen[design.optimizers[place]] for place in present], len(ran))
 
 
 def _rank_anytime(ran: list[list[Entry]], setting: Setting) -> Ranking:
@@ -184,13 +186,13 @@ def _rank_anytime(ran: list[list[Entry]], setting: Setting) -> Ranking:
         grid = Grid(_budget([ran[first], ran[second]]), setting.eval_every)
         found = find_differences(_by_backend(ran[first]), _by_backend(ran[second]), grid)
         differences[i, j] = list(found.values())
-    return _spread(rank_anytime(len(part), differences), part, len(ran))
+    return _spread(rank_anytime(len(part), differences).wins, part, len(ran))
 
 
-def _spread(ranking: Ranking, part: list[int], size: int) -> Ranking:
-    """Return the ranking of a part of the methods among all of them."""
+def _spread(shown: Flags, part: list[int], size: int) -> Ranking:
+    """Return the ranking of all methods from the wins of a part of them."""
     wins = np.zeros((size, size), bool)
-    wins[np.ix_(part, part)] = ranking.wins
+    wins[np.ix_(part, part)] = shown
     return Ranking(wins)
 
 
