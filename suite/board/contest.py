@@ -140,14 +140,14 @@ def _compare(setting: Setting, methods: list[list[Entry]], design: Design | None
         if index in ranking.possible_best and not alone:
             kind = "leads" if len(best) == 1 else "may lead"
         low, high = ranking.ranks[index]
-        missed = all(row.rank is None for row in rows)
-        return Competitor(tuple(rows), kind, low, high, ranking.tiers[index], missed, irregular=_is_irregular(rows))
+        missed, irregular = _misses(rows), _is_irregular(rows)
+        return Competitor(tuple(rows), kind, low, high, ranking.tiers[index], missed, irregular=irregular)
 
     def order(index: int) -> tuple:
-        grid = Grid(_budget(ran), setting.eval_every)
-        spent = [grid.read(seen) for row in ran[index] for seen in row.seeds.values()]
-        low, high = ranking.ranks[index]
-        return low, fmean(spent), high, ran[index][0].optimizer, ran[index][0].results[0]["file"]
+        rows, (low, high) = ran[index], ranking.ranks[index]
+        grid = Grid(_budget([rows]), setting.eval_every)
+        spent = fmean(grid.read(seen) for row in rows for seen in row.seeds.values())
+        return low, _misses(rows), spent, high, rows[0].optimizer, rows[0].results[0]["file"]
 
     ordered = sorted(range(len(ran)), key=order)
     placed = [
@@ -212,6 +212,11 @@ def _order(rows: Iterable[Entry]) -> list[Entry]:
 
 def _by_backend(rows: Iterable[Entry]) -> dict[str, Row]:
     return {row.backend: row.seeds for row in rows if row.backend is not None}
+
+
+def _misses(rows: Iterable[Entry]) -> bool:
+    """Return whether a method's median seed misses the target in every framework."""
+    return all(row.rank is None for row in rows)
 
 
 def _is_irregular(rows: Iterable[Entry]) -> bool:
