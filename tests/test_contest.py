@@ -8,6 +8,7 @@ from suite.board.design import Design, find_design, list_designs, read_designs
 from suite.board.groups import rank_results
 from suite.board.sections import make_sections
 from suite.board.site import text
+from suite.board.site.views import SectionView
 from suite.contract import UserError
 
 pytestmark = pytest.mark.quick
@@ -52,6 +53,14 @@ def test_a_registered_design_decides_with_fewer_seeds_than_an_open_one():
     four = [*seeds("kfac", 100, 101, 102, 103), *seeds("sgd", 200, 201, 202, 203)]
     assert only(four).leader is None and only(four, DESIGN).leader == "kfac"
     assert only(four, DESIGN).looks == (4, 7) and only(four).looks == ()
+
+
+def test_the_page_of_a_registered_ladder_says_after_how_many_seeds_it_is_compared(monkeypatch):
+    monkeypatch.setattr("suite.board.groups.find_design", lambda *_, **__: DESIGN)
+    leaderboard = rank_results(CLEAR)
+    (section,) = make_sections(leaderboard.groups)
+    assert SectionView(section, leaderboard).caption.endswith("compared after 4 and 7 registered seeds")
+    assert section.leader == "kfac"
 
 
 def test_a_registered_design_counts_its_own_seeds_only():

@@ -161,11 +161,11 @@ def _compare(setting: Setting, methods: list[list[Entry]], design: Design | None
 def _rank_registered(ran: list[list[Entry]], design: Design, setting: Setting) -> Ranking:
     """Rank the methods of a design, one for each of its optimizers; others have no place among them."""
 
-    def count(index: int) -> int:
+    def count_seeds(index: int) -> int:
         return sum(len(row.seeds.keys() & set(design.seeds)) for row in ran[index])
 
     chosen: dict[str, int] = {}
-    for index in sorted(range(len(ran)), key=lambda index: -count(index)):  # stable: by median among equals
+    for index in sorted(range(len(ran)), key=lambda index: -count_seeds(index)):  # stable: by median among equals
         if ran[index][0].optimizer in design.optimizers:
             chosen.setdefault(ran[index][0].optimizer, index)
     grid = Grid(_budget([ran[index] for index in chosen.values()]), setting.eval_every)

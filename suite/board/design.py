@@ -1,7 +1,7 @@
 """Reads the registered designs: which rows a ladder has, with which seeds, and at how many seeds somebody looks.
 
-`results/grid.yaml` lists the leaderboard's standard runs. A ladder with `looks` is registered: it was committed before
-its runs, and `suite/statistics/registered.py` ranks its rows. A design that could never decide is refused.
+`results/grid.yaml` lists the leaderboard's standard runs. A ladder with `looks` is registered: its authors committed it
+before its runs, and `suite/statistics/registered.py` ranks its rows. A design with too few seeds raises an error.
 """
 
 from dataclasses import dataclass

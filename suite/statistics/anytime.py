@@ -43,7 +43,11 @@ def find_evidence(differences: Floats) -> Floats:
 
 @cache
 def tabulate_signs(most: int) -> Floats:
-    """Return the evidence of n differences of which `count` are below 0, at [n, count]; n up to `most`."""
+    """Return a table whose element [n, count] is the evidence of n differences, `count` of them below 0.
+
+    Args:
+        most: largest n.
+    """
     table = np.ones((most + 1, most + 1))
     for n in range(1, most + 1):
         for count, evidence in sign_evidence(n):

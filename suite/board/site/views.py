@@ -83,7 +83,10 @@ class SectionView:
     def caption(self) -> str:
         """The caption of the table of the main contest."""
         goal, main = self.section.hardest.goal, self.section.main
-        return f"Rows for {goal}: {main.setting}" if main else f"Rows for {goal}"
+        if main is None:
+            return f"Rows for {goal}"
+        looks = f", compared after {' and '.join(map(str, main.looks))} registered seeds" if main.looks else ""
+        return f"Rows for {goal}: {main.setting}{looks}"
 
     @property
     def verdict(self) -> str:
