@@ -34,6 +34,33 @@ def bits(xp: Any, key: Any, name: str, index: Any) -> Any:
     return _mix(xp, word)
 
 
+def keep(xp: Any, key: Any, name: str, index: Any, size: int, rate: float) -> Any:
+    """Which elements dropout keeps: each sample has one word of `bits`, and each word of a sample decides two elements.
+
+    Args:
+        xp: `numpy` or `jax.numpy`.
+        key: (seed, step), two unsigned integers; may be traced.
+        name: of the layer.
+        index: (N,), the numbers of the samples.
+        size: elements of a sample.
+        rate: the probability to drop an element, see `count_dropped`.
+
+    Returns:
+        (N, size) booleans. Words of 32 bits repeat by chance: two elements in 2**33 have the same draw.
+    """
+    columns = _mix(xp, xp.arange(1, size // 2 + size % 2 + 1, dtype=xp.uint32))
+    words = _mix(xp, bits(xp, key, name, index)[:, None] ^ columns)
+    # torch reads the halves as signed integers; flipping their sign bit gives them the same order here
+    halves = (words & xp.uint32(0xFFFF)) ^ xp.uint32(0x8000), (words >> xp.uint32(16)) ^ xp.uint32(0x8000)
+    kept = xp.stack([half >= xp.uint32(count_dropped(rate)) for half in halves], -1)
+    return kept.reshape(len(words), -1)[:, :size]
+
+
+def count_dropped(rate: float) -> int:
+    """Return how many of the 65,536 values of half a word drop an element: the nearest number, and never all."""
+    return min(round(rate * 2**16), 2**16 - 1)
+
+
 def uniform(xp: Any, key: Any, name: str, index: Any) -> Any:
     """Uniform draws strictly between 0 and 1, float32, from the 23 upper bits of `bits`."""
     upper = (bits(xp, key, name, index) >> xp.uint32(9)).astype(xp.float32)

@@ -49,6 +49,9 @@ class Tuning(Options):
 
     source: str = setting("defaults", "recipe, paper, defaults, untuned or command line", role="provenance")
     trials: int = setting(0, "trials of `suite tune`", at_least=0, role="provenance")
+    converged: bool | None = setting(
+        None, "whether `suite tune` ended inside the values tried; null: unknown", role="provenance"
+    )
     origin: str | None = setting(None, "source before the command line changed settings", role="provenance")
     renamed: ClassVar = {"from": "origin"}
     changed: tuple[str, ...] = setting((), "overrides that changed settings", role="provenance")

@@ -19,42 +19,44 @@ from suite.contract import UserError
 from suite.record import record
 from suite.settings.overrides import flatten_values
 from suite.settings.run import AnyRun, Run
+from suite.tuning.session import Session
 from suite.tuning.trials import Result, Trial, count_steps, measure_shortfall, name_last
 
 WIDTH = 160  # columns; each trial stands on one line
 ANY = "all"  # the source's name for a task with only one source
 
 
-def collect_evidence(
-    ranked: Sequence[Trial], *, keys: Sequence[str], command: Sequence[str], name: str
-) -> dict[str, Any]:
+def collect_evidence(session: Session, *, keys: Sequence[str], command: Sequence[str], name: str) -> dict[str, Any]:
     """Return the recipe's entry for one data source: the best trial's values, and how they were found.
 
     Args:
-        ranked: the trials, best first.
+        session: a finished search.
         keys: dotted keys whose values the recipe sets.
         command: what was typed after `suite tune`.
         name: of the recipe.
     """
-    best = ranked[0].result
-    assert best is not None
+    best = next(result for result in session.tried[0].results if result)
     facts = best["environment"]
     return {
         "source": name,
-        "trials": len(ranked),
+        "trials": len(session.trials),
+        "converged": session.converged,
+        "runs": round(session.runs_spent, 2),
         "values": _nested({key: value_at(record.load_run(best), key) for key in keys}),
         "command": shlex.join(["suite", "tune", *command]),
         "date": datetime.date.today().isoformat(),
         "commit": f"{facts['commit']}{' with changes' if facts['dirty'] else ''}",
         "machine": f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores, {best['segments'][-1]['device']}",
         "versions": facts["frameworks"],
-        "tried": [_line(trial) for trial in sorted(ranked, key=lambda trial: trial.number)],
+        "tried": [_line(trial) for trial in session.trials.values()],
     }
 
 
 def _line(trial: Trial) -> dict[str, Any]:
-    line = {"trial": trial.number, **trial.values, **_ending(trial.result), "outcome": trial.outcome}
-    return line | ({"again": [_ending(result) for result in trial.again]} if trial.again else {})
+    line: dict[str, Any] = {"trial": trial.number, **trial.values, "outcome": trial.outcome}
+    if trial.screened:
+        line["screened"] = {"at": trial.screened["steps"], **_ending(trial.screened)}
+    return line | ({"seeds": [_ending(result) for result in trial.results]} if trial.results else {})
 
 
 def _ending(result: Result | None) -> dict[str, Any]:
@@ -91,12 +93,13 @@ def render_recipe(run: Run, tuned: Mapping[str, Any]) -> str:
     keys = sorted({key for entry in tuned.values() for key in flatten_values(entry["values"])})
     nodes = {key: f"${{oc.select:tuned.{place}.values.{key},{json.dumps(value_at(run, key))}}}" for key in keys}
     nodes |= {
-        f"tuning.{key}": f"${{oc.select:tuned.{place}.{key},{value}}}" for key, value in run.tuning.plain().items()
+        f"tuning.{key}": f"${{oc.select:tuned.{place}.{key},{value}}}"
+        for key, value in {**run.tuning.plain(), "converged": "null"}.items()
     }
     head = (
         "# @package _global_\n"
         f"# {run.optimizer.name} on {run.task.name}, {run.scale} scale, tuned on {', '.join(tuned)}\n"
-        "# Written by `suite tune`: the best of a quasi-random list, and every trial; other data gets the defaults.\n"
+        "# Written by `suite tune`: the best values, and every trial; other data gets the defaults.\n"
     )
     above = yaml.safe_dump(_nested(nodes), sort_keys=False, width=WIDTH)
     return head + above + yaml.safe_dump({"tuned": dict(tuned)}, sort_keys=False, width=WIDTH, default_flow_style=None)

@@ -1,7 +1,18 @@
-"""Runs the trials of `suite tune`, each in a separate process, and ranks them."""
+"""Runs the trials of `suite tune`, each in a separate process, and chooses the best one within a budget of steps.
+
+1. Every point runs for a quarter of the steps, with the schedule of a whole run.
+2. The best quarter of them run whole.
+3. The best two of these run with further seeds. The better one, over all seeds, leads.
+4. While the leader has the lowest or highest value tried of a hyper-parameter, and that is no bound of it, a trial
+   beyond it runs. If it is better with the first seed, it runs with the others, too, and may lead.
+
+The search has converged if step 4 ends because no such value is left, and not because the budget is spent.
+"""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +21,13 @@ from suite.contract import UserError
 from suite.launch import execution
 from suite.launch.local import launch
 from suite.settings import configure
-from suite.tuning.trials import Trial, list_rungs
+from suite.settings.run import Run
+from suite.tuning.points import Range, Values
+from suite.tuning.trials import Result, Trial, score_results
+
+SHORT = 4  # a short run has max_steps divided by this; and this share of the points run whole
+FINALISTS = 2
+STRETCHED = ("constant", "linear", "cosine", "polynomial", "inverse_sqrt")  # shapes that `schedule.end` places
 
 
 class Interrupted(Exception):
@@ -20,49 +37,155 @@ class Interrupted(Exception):
         self.code = code
 
 
-def run_trials(points: Sequence[Mapping[str, float]], common: Sequence[str], directory: Path | None) -> Iterator[Trial]:
-    """Run a trial for each point; finished trials are reused.
+@dataclass
+class Session:
+    """One search.
 
-    Args:
-        points: values by key.
+    Attributes:
+        run: the run that is tuned.
         common: overrides of all trials.
+        ranges: by dotted key.
+        seeds: number of seeds of a finalist, from `run.seed`.
+        runs: the budget, as a number of whole runs. Runs that stop at the last target spend less than one.
         directory: the user's own configuration groups.
-
-    Raises:
-        UserError: if a trial cannot run.
-        Interrupted: if a trial was interrupted.
+        spent: steps so far.
+        trials: so far.
     """
-    for number, values in enumerate(points, start=1):
-        print(f"\ntrial {number}/{len(points)}: {' '.join(_typed(values))}", flush=True)
-        yield Trial(number, dict(values), _run_trial([*common, *_typed(values)], directory))
 
+    run: Run
+    common: Sequence[str]
+    ranges: Mapping[str, Range]
+    seeds: int
+    runs: float
+    directory: Path | None = None
+    spent: int = 0
+    trials: dict[int, Trial] = field(default_factory=dict)
 
-def rank_trials(
-    done: Sequence[Trial], common: Sequence[str], *, seed: int, seeds: int, directory: Path | None
-) -> list[Trial]:
-    """Run the best trial with further seeds until the best trial has run with all seeds; return the trials, best first.
+    @property
+    def short(self) -> int:
+        """Steps of a short run: whole evaluations; those of a whole run where its schedule cannot be stretched."""
+        steps, every = self.run.max_steps, self.run.eval_every
+        if self.run.schedule.shape not in STRETCHED:
+            return steps
+        return min(steps, math.ceil(steps / SHORT / every) * every)
 
-    A trial is ranked by its worst seed, so further seeds cannot improve its rank. Therefore the first trial that leads
-    with all seeds would also lead if every trial had run with all seeds.
-    """
-    common = [word for word in common if not word.startswith("seed=")]
-    while True:
-        done = sorted(done, key=lambda trial: trial.place)
-        best = done[0]
-        if 1 + len(best.again) == seeds or not list_rungs(best.result):
-            return done
-        further = f"seed={seed + 1 + len(best.again)}"
-        print(f"\ntrial {best.number}, the best so far, with {further}", flush=True)
-        result = _run_trial([*common, *_typed(best.values), further], directory)
-        done[0] = dataclasses.replace(best, again=(*best.again, result))
+    @property
+    def tried(self) -> list[Trial]:
+        """The trials, best first: by all seeds, then by the first one, then by the short run."""
+        return sorted(self.trials.values(), key=self._place)
+
+    @property
+    def runs_spent(self) -> float:
+        """The part of the budget that is spent."""
+        return self.spent / self.run.max_steps
+
+    @property
+    def converged(self) -> bool:
+        """Whether the leader ran with all seeds, and no outermost value of it is left to go beyond."""
+        return len(self.tried[0].results) == self.seeds and not self.open_ends
+
+    @property
+    def open_ends(self) -> list[tuple[str, float]]:
+        """Dotted keys of which the leader has the lowest or highest value tried, with the next value to try."""
+        leader = self.tried[0]
+        found: list[tuple[str, float]] = []
+        for key, limits in self.ranges.items():
+            value, others = leader.values[key], [trial.values[key] for trial in self.trials.values()]
+            for outward, extreme in ((1, max(others)), (-1, min(others))):
+                further = limits.step_out(value, outward) if value == extreme else None
+                found += [(key, further)] if further is not None else []
+        return found
+
+    def search(self, points: Sequence[Values]) -> None:
+        """Try the points, and what follows from them.
+
+        Raises:
+            UserError: if a trial cannot run.
+            Interrupted: if a trial was interrupted.
+        """
+        for values in points:
+            if self.trials and not self._affords(self.short):
+                break
+            self._screen(values)
+        best = [trial for trial in self.tried[: max(FINALISTS, len(points) // SHORT)] if not trial.results]
+        for trial in best:
+            if trial is best[0] or self._affords(self._whole):
+                self._add_run(trial)
+        finalists = [trial for trial in self.tried if trial.results][:FINALISTS]
+        for trial in finalists:
+            self._add_seeds(trial)
+        while (ends := self.open_ends) and self._affords(self._whole):
+            key, further = ends[0]
+            leader = self.tried[0]
+            print(f"\ntrial {leader.number} leads, with the outermost {key}; next {key}={further:g}", flush=True)
+            trial = Trial(len(self.trials) + 1, leader.values | {key: further})
+            trial = self._add_run(trial)
+            if self._score(trial, 1) < self._score(leader, 1):
+                self._add_seeds(trial)
+
+    @property
+    def _whole(self) -> int:
+        return self.run.max_steps
+
+    def _place(self, trial: Trial) -> tuple[Any, ...]:
+        runs = len(trial.results)
+        if not runs:
+            return (2, score_results([trial.screened], self.short), trial.number)
+        return (0 if runs == self.seeds else 1, self._score(trial, runs), trial.number)
+
+    def _score(self, trial: Trial, runs: int) -> tuple[float, ...]:
+        return score_results(trial.results[:runs], self._whole)
+
+    def _affords(self, steps: int) -> bool:
+        return self.spent + steps <= self.runs * self._whole
+
+    def _screen(self, values: Values) -> None:
+        number, steps, schedule = len(self.trials) + 1, self.short, self.run.schedule
+        print(f"\ntrial {number}, {steps} steps: {' '.join(_typed(values))}", flush=True)
+        words = [f"max_steps={steps}"]
+        if steps < self._whole and schedule.end is None and schedule.shape != "constant":
+            words.append(f"schedule.end={self._whole}")
+        if steps < self._whole and 0 < schedule.warmup < 1:
+            words.append(f"schedule.warmup={schedule.warmup * self._whole:g}")
+        result = self._run([*_typed(values), *words])
+        short = steps < self._whole
+        self.trials[number] = Trial(number, values, result) if short else Trial(number, values, None, (result,))
+
+    def _add_run(self, trial: Trial) -> Trial:
+        """Run a trial whole with its next seed."""
+        seed = self.run.seed + len(trial.results)
+        print(f"\ntrial {trial.number}, seed {seed}: {' '.join(_typed(trial.values))}", flush=True)
+        result = self._run([*_typed(trial.values), f"seed={seed}"])
+        self.trials[trial.number] = dataclasses.replace(trial, results=(*trial.results, result))
+        return self.trials[trial.number]
+
+    def _add_seeds(self, trial: Trial) -> None:
+        """Run a trial with the remaining seeds, unless the budget lacks the steps."""
+        if self._affords((self.seeds - len(trial.results)) * self._whole):
+            while len(trial.results) < self.seeds:
+                trial = self._add_run(trial)
+
+    def _run(self, words: Sequence[str]) -> Result | None:
+        keys = {word.partition("=")[0] for word in words}
+        common = [word for word in self.common if word.partition("=")[0].lstrip("+") not in keys]
+        result, steps = run_trial([*common, *words], self.directory)
+        self.spent += steps
+        return result
 
 
 def _typed(values: Mapping[str, float]) -> list[str]:
     return [f"{key}={value}" for key, value in values.items()]
 
 
-def _run_trial(overrides: list[str], directory: Path | None) -> dict[str, Any] | None:
-    """Run one trial, or reuse its finished run; return its result, or None if it failed.
+def run_trial(overrides: list[str], directory: Path | None) -> tuple[Result | None, int]:
+    """Run one trial, or reuse its finished run.
+
+    Args:
+        overrides: of the run.
+        directory: the user's own configuration groups.
+
+    Returns:
+        Its result, or None if it failed; and its steps.
 
     Raises:
         UserError: if it could not run, or ended without a result, as a killed process does.
@@ -83,4 +206,4 @@ def _run_trial(overrides: list[str], directory: Path | None) -> dict[str, Any] |
             "command continues; if these values cannot run, set a smaller range in optimizer.search"
         )
     result = disk.read_json(path)
-    return None if result["outcome"]["kind"] == "failed" else result
+    return None if result["outcome"]["kind"] == "failed" else result, result["steps"] or 0

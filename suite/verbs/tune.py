@@ -12,19 +12,23 @@ from suite.settings import configure
 from suite.settings.overrides import TUNED, clean_overrides
 from suite.settings.run import Run
 from suite.tuning import recipe
-from suite.tuning.session import Interrupted, rank_trials, run_trials
-from suite.tuning.trials import PREFIX, list_rungs, make_table, measure_shortfall, propose_trials
+from suite.tuning.points import PREFIX, find_ranges, propose_points
+from suite.tuning.session import Interrupted, Session
+from suite.tuning.trials import list_rungs, make_table, measure_shortfall
 
 SEARCH = f"{PREFIX}search"
-TRIALS, SEEDS = 8, 3
-HELP = f"""Run a fixed quasi-random list of trials, each in a separate process. Rank them by the number of targets
-they reach, then by the steps to the last one. Write the best values into a recipe, which later runs use automatically.
-A trial is ranked by the worst of its seeds: the best trial runs again with the next seed, until the best trial has run
-with {SEEDS} seeds. The ranges stand in the optimizer's YAML file, search: {{lr: [low, high, log]}}; a value on the
-command line is not searched, and is recorded. Trials start from the defaults, not from an earlier recipe. Finished
-trials do not run again. The recipe's values for other data are kept. If no trial reaches a target, no recipe is
-written; with --misses, the trial that came closest to the first target is written. Exit codes: 0 written, 1 no trial
-reached a target, 2 bad usage, 130 and 143 interrupted (the same command continues)."""
+COUNTS = {"trials": 16, "seeds": 3, "runs": 12}
+HELP = """Search hyper-parameters, and write the best ones into a recipe, which later runs use automatically. The first
+trial has the optimizer's own values; the others follow a quasi-random list in the ranges of the optimizer's YAML file,
+search: {lr: [low, high, log]}. A value on the command line is not searched, and is recorded. Every trial runs for a
+quarter of max_steps, the best quarter of them runs whole, and the best two of these run with three seeds. The better
+one has more seeds that reach the last target, then the smaller mean of the steps to it, where a miss counts as twice
+max_steps. If a value of the best trial is the lowest or highest one tried, trials beyond it follow. All of this takes
+at most as many steps as runs= whole runs. If the best value is still the outermost one then, the recipe and the
+leaderboard say that the search has not converged. Trials do not start from an earlier recipe, and finished trials do
+not run again. The recipe's values for other data are kept. If the best trial reaches no target, no recipe is written,
+except with --misses. Exit codes: 0 written, 1 no target reached, 2 bad usage, 130 and 143 interrupted (the same
+command continues)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         "overrides",
         nargs="+",
         metavar="key=value",
-        help="as for a run; also trials=N (default: 8) and seeds=N (default: 3)",
+        help="as for a run; also trials=N (default: 16), seeds=N (default: 3) and runs=N (default: 12)",
     )
     parser.add_argument(
         "--out",
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--misses", action="store_true", help="write a recipe even if no trial reached a target")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
-    overrides, trials, seeds = _split(clean_overrides(chosen.overrides))
+    overrides, counts = _split(clean_overrides(chosen.overrides))
     directory = chosen.config_dir
 
     run = configure.resolve_training(overrides, directory)
@@ -63,36 +67,46 @@ def main(arguments: Sequence[str]) -> int:
     fixed = [key for key in _keys(overrides) if key.startswith(TUNED) and not key.startswith(SEARCH)]
     path = chosen.out or _recipe_path(run, directory)
     tuned = recipe.tuned_in(path)
-    points = propose_trials(optimizer, fixed=fixed, trials=trials)
+    ranges = find_ranges(optimizer, fixed=fixed)
     common = [override for override in overrides if not override.lstrip("+").startswith(SEARCH)]
+    session = Session(run, common, ranges, counts["seeds"], counts["runs"], directory)
     try:
-        done = list(run_trials(points, common, directory))
-        ranked = rank_trials(done, common, seed=run.seed, seeds=seeds, directory=directory)
+        session.search(propose_points(optimizer, ranges, counts["trials"]))
     except Interrupted as interrupted:
         return interrupted.code
-    print(f"\n{make_table(ranked)}\n")
-    missed = not list_rungs(ranked[0].result)
-    if missed and not (chosen.misses and math.isfinite(measure_shortfall(ranked[0].result))):
-        print("no trial reached a target, so no recipe is written; set a larger max_steps=, or other ranges")
+    best = session.tried[0].results
+    print(f"\n{make_table(session.tried)}\n\n{_summarize(session)}\n")
+    missed = not any(map(list_rungs, best))
+    if missed and not (chosen.misses and any(math.isfinite(measure_shortfall(result)) for result in best)):
+        print("the best trial reached no target, so no recipe is written; set a larger max_steps=, or other ranges")
         return 1
-    keys = dict.fromkeys([*fixed, *points[0], "max_steps"])
+    keys = dict.fromkeys([*fixed, *ranges, "max_steps"])
     source = run.task.options().get("data", recipe.ANY)
     typed = [*chosen.overrides, *(["--misses"] if missed else [])]
-    tuned |= {source: recipe.collect_evidence(ranked, keys=list(keys), command=typed, name=path.stem)}
+    tuned |= {source: recipe.collect_evidence(session, keys=list(keys), command=typed, name=path.stem)}
     defaults = [override for override in common if not override.startswith(TUNED)]
     path.parent.mkdir(parents=True, exist_ok=True)
     disk.replace_file(path, recipe.render_recipe(configure.resolve_training(defaults, directory), tuned))
-    print(f"written: {path}" + (" (no trial reached a target)" if missed else ""))
+    print(f"written: {path}" + (" (no target reached)" if missed else ""))
     return int(missed)
 
 
-def _split(typed: list[str]) -> tuple[list[str], int, int]:
-    """Split what was typed into the runs' overrides, the number of trials and the number of seeds.
+def _summarize(session: Session) -> str:
+    """Return what the search spent, and whether it converged."""
+    spent = f"{session.runs_spent:.3g} of {session.runs:g} runs spent"
+    if session.converged:
+        return f"converged, {spent}"
+    ends = ", ".join(f"{key} beyond {session.tried[0].values[key]:g}" for key, _ in session.open_ends)
+    return f"not converged, {spent}; not tried: {ends or 'the best values with all seeds'}"
+
+
+def _split(typed: list[str]) -> tuple[list[str], dict[str, int]]:
+    """Split what was typed into the runs' overrides, and the numbers of trials, seeds and runs.
 
     Raises:
         UserError: for overrides that tuning does not accept.
     """
-    counts = {"trials": str(TRIALS), "seeds": str(SEEDS)}
+    counts = {key: str(count) for key, count in COUNTS.items()}
     overrides = []
     for override in typed:
         key, _, value = override.partition("=")
@@ -114,7 +128,7 @@ def _split(typed: list[str]) -> tuple[list[str], int, int]:
         if not value.isdecimal() or int(value) < 1:
             raise UserError(f"{key}={value}: must be a whole number of at least 1")
     quiet = [] if "track" in _keys(overrides) else ["track=none"]
-    return [*overrides, "~recipe", *quiet], int(counts["trials"]), int(counts["seeds"])
+    return [*overrides, "~recipe", *quiet], {key: int(value) for key, value in counts.items()}
 
 
 def _keys(overrides: Sequence[str]) -> list[str]:

@@ -87,9 +87,7 @@ def dropout(x: Array, rate: float, *, key: Array | None, name: str, index: Array
     """
     if not rate or key is None:
         return x
-    elements = jnp.arange(x[0].size, dtype=jnp.uint32).reshape(x.shape[1:])
-    rows = index.astype(jnp.uint32).reshape(-1, *[1] * (x.ndim - 1)) * jnp.uint32(x[0].size)
-    keep = stream.uniform(jnp, key, name, rows + elements) >= rate
+    keep = stream.keep(jnp, key, name, index, x[0].size, rate).reshape(x.shape)
     return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
 
 

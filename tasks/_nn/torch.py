@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from suite import stream
+
 Key = tuple[int | Tensor, int | Tensor]  # (seed, step); scalars of int64 where a model is traced for a pipeline
 
 
@@ -64,32 +66,36 @@ def widen_floats(x: Tensor) -> Tensor:
 
 
 def _mix(word: Tensor) -> Tensor:
-    word = ((word ^ (word >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    word = ((word ^ (word >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return word ^ (word >> 16)
+    """Mix int32 words in place; torch cannot shift unsigned integers, so the masks clear copies of the sign."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        word = word.bitwise_xor_((word >> shift).bitwise_and_((1 << 32 - shift) - 1)).mul_(_signed(factor))
+    return word.bitwise_xor_((word >> 16).bitwise_and_(0xFFFF))
+
+
+def _signed(word: int) -> int:
+    """Return the int32 with the same 32 bits."""
+    return (word & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
+
+
+def _bits(key: Key, name: str, index: Tensor) -> Tensor:
+    """`suite.stream.bits` on the device, as int32."""
+    word = index.to(torch.int32, copy=True)
+    for part in (zlib.crc32(name.encode()), *key):
+        part = part.int() if isinstance(part, Tensor) else _signed(part)
+        word = _mix(word.bitwise_xor_(part)).add_(_signed(0x9E3779B9))
+    return _mix(word)
 
 
 def uniform(key: Key, name: str, index: Tensor) -> Tensor:
-    """`suite.stream.uniform` on the device: 32-bit words in int64, because torch cannot shift unsigned integers."""
-    return (_draw_compiled if torch.compiler.is_compiling() else _draw)(index, name, *key)
+    """`suite.stream.uniform` on the device."""
+    return ((_bits(key, name, index) >> 9).bitwise_and_(0x7FFFFF).float() + 0.5) * 2.0**-23
 
 
-def _draw(index: Tensor, name: str, seed: int | Tensor, step: int | Tensor) -> Tensor:
-    word = index.long() & 0xFFFFFFFF
-    for part in (zlib.crc32(name.encode()), seed, step):
-        word = (_mix(word ^ (part & 0xFFFFFFFF)) + 0x9E3779B9) & 0xFFFFFFFF
-    return ((_mix(word) >> 9).float() + 0.5) * 2.0**-23
-
-
-@torch.library.custom_op("suite::uniform", mutates_args=())
-def _draw_compiled(index: Tensor, name: str, seed: int, step: int) -> Tensor:
-    """The same as one operator, which torch.compile calls as it is: its C++ for shifts of integers is wrong."""
-    return _draw(index, name, seed, step)
-
-
-@_draw_compiled.register_fake
-def _(index: Tensor, name: str, seed: int, step: int) -> Tensor:
-    return index.new_empty(index.shape, dtype=torch.float32)
+def keep(key: Key, name: str, index: Tensor, size: int, rate: float) -> Tensor:
+    """`suite.stream.keep` on the device."""
+    columns = _mix(torch.arange(1, size // 2 + size % 2 + 1, dtype=torch.int32, device=index.device))
+    words = _mix(_bits(key, name, index)[:, None] ^ columns)
+    return words.view(torch.int16)[:, :size] >= stream.count_dropped(rate) - 2**15
 
 
 def dropout(x: Tensor, rate: float, *, key: Key | None, name: str, index: Tensor) -> Tensor:
@@ -99,10 +105,8 @@ def dropout(x: Tensor, rate: float, *, key: Key | None, name: str, index: Tensor
     """
     if not rate or key is None:
         return x
-    size = x[0].numel()
-    elements = torch.arange(size, device=x.device).view(x.shape[1:])
-    keep = uniform(key, name, index.view(-1, *[1] * (x.ndim - 1)) * size + elements) >= rate
-    return torch.where(keep, x / (1.0 - rate), 0.0)
+    kept = keep(key, name, index, x[0].numel(), rate).view(x.shape)
+    return torch.where(kept, x / (1.0 - rate), 0.0)
 
 
 def attention(

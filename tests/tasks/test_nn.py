@@ -14,16 +14,42 @@ from suite.tasks._nn.torch import BatchNorm2d
 pytestmark = pytest.mark.quick
 
 KEY = (3, 17)
+KNOWN = ["...xx.........x.", "xxxx.xx.xx.xxx.."]
 
 
 @pytest.mark.parametrize("index", [0, 5, 2**31 + 7])
-def test_torch_draws_what_numpy_draws(index: int) -> None:
-
-    from suite.tasks._nn.torch import uniform
+@pytest.mark.parametrize("key", [KEY, (2**32 - 1, 0)])
+def test_torch_draws_what_numpy_draws(index: int, key: tuple[int, int]) -> None:
+    from suite.tasks._nn.torch import keep, uniform
 
     places = index + np.arange(1000)
-    drawn = uniform(KEY, "layer", torch.from_numpy(places)).numpy()
-    assert np.array_equal(drawn, stream.uniform(np, KEY, "layer", places))
+    there = torch.from_numpy(places)
+    assert np.array_equal(uniform(key, "layer", there).numpy(), stream.uniform(np, key, "layer", places))
+    traced = tuple(map(torch.tensor, key))
+    assert np.array_equal(uniform(traced, "layer", there).numpy(), stream.uniform(np, key, "layer", places))
+    for size, rate in ((1, 0.5), (2, 0.1), (7, 0.9), (64, 1e-6), (64, 0.999999)):
+        assert np.array_equal(
+            keep(key, "layer", there, size, rate).numpy(), stream.keep(np, key, "layer", places, size, rate)
+        )
+
+
+def test_the_elements_of_dropout_are_independent() -> None:
+    """Neighbours share a word, samples share the columns' words: no pair of either may agree too often."""
+    rate, samples, size = 0.25, 256, 256
+    kept = np.stack([stream.keep(np, (1, step), "d", np.arange(samples), size, rate) for step in range(4)])
+    assert abs(kept.mean() - 0.75) < 4 * (rate * (1 - rate) / kept.size) ** 0.5
+    centred = (kept - 0.75) / (rate * (1 - rate)) ** 0.5
+    for values in (centred.reshape(-1, size).T, centred.transpose(1, 0, 2).reshape(samples, -1)):
+        correlations = (values @ values.T)[np.triu_indices(len(values), 1)] / values.shape[1] ** 0.5
+        assert abs(correlations.std() - 1) < 0.02 and np.abs(correlations).max() < 5.5
+    square = centred[:, ::2, ::2] * centred[:, 1::2, ::2] * centred[:, ::2, 1::2] * centred[:, 1::2, 1::2]
+    assert abs(square.mean()) < 4 / square.size**0.5
+
+
+def test_the_masks_of_dropout_are_known() -> None:
+    """Written down once: a change of the stream would change every run with dropout."""
+    kept = stream.keep(np, (3, 5), "d", np.arange(2), 16, 0.5)
+    assert ["".join("x." [1 - bit] for bit in row) for row in kept.astype(int)] == KNOWN
 
 
 def test_dropout_is_the_same_in_both_backends_and_belongs_to_the_sample() -> None:

@@ -1,8 +1,8 @@
 """`suite tune`, and the recipes that it wrote."""
 
-import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,29 @@ from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import flatten_values
 from suite.tuning import recipe, session
-from suite.tuning.trials import Trial, make_table, propose_trials
+from suite.tuning.points import find_ranges, propose_points
+from suite.tuning.session import Session
+from suite.tuning.trials import make_table, score_results
+from suite.verbs import tune
 
-SGD = {"name": "sgd", "lr": 0.05, "block_size": 128, "search": {"lr": [0.01, 1.0, "log"]}}
+SGD = {"name": "sgd", "module": "suite.optimizers.sgd", "lr": 0.05, "momentum": 0.9}
+WIDE = SGD | {"search": {"lr": [0.01, 1.0, "log"]}}
+PLANE = SGD | {"search": {"lr": [0.01, 1.0, "log"], "momentum": [0.5, 0.9, "linear"]}}
+STEPS = 100  # of a whole run of the fake trials
 
 
-def test_the_list_is_frozen() -> None:
-    points = propose_trials(SGD, fixed=[], trials=8)
-    expected = [0.1, 0.032, 0.32, 0.018, 0.18, 0.056, 0.56, 0.013]
-    assert [point["optimizer.lr"] for point in points] == expected
-    assert propose_trials(SGD, fixed=[], trials=3) == points[:3]
-    plane = SGD | {"search": SGD["search"] | {"block_size": [0, 100, "linear"]}}
-    sizes = [point["optimizer.block_size"] for point in propose_trials(plane, fixed=[], trials=4)]
-    assert sizes == [33, 67, 11, 44] and all(isinstance(size, int) for size in sizes)
-    assert list(propose_trials(plane, fixed=["optimizer.lr"], trials=1)[0]) == ["optimizer.block_size"]
+def list_points(optimizer: dict[str, Any], count: int) -> list[dict[str, float]]:
+    return propose_points(optimizer, find_ranges(optimizer, fixed=[]), count)
+
+
+def test_the_list_is_frozen_and_starts_with_the_optimizers_own_values() -> None:
+    points = list_points(WIDE, 8)
+    assert [point["optimizer.lr"] for point in points] == [0.05, 0.1, 0.032, 0.32, 0.018, 0.18, 0.056, 0.56]
+    assert list_points(WIDE, 3) == points[:3]
+    whole = {**WIDE, "block_size": 128, "search": {"block_size": [0, 100, "linear"]}, "module": "mylab.newopt"}
+    sizes = [point["optimizer.block_size"] for point in list_points(whole, 5)]
+    assert sizes == [128, 50, 25, 75, 12] and all(isinstance(size, int) for size in sizes)
+    assert list(find_ranges(PLANE, fixed=["optimizer.lr"])) == ["optimizer.momentum"]
 
 
 @pytest.mark.parametrize(
@@ -39,59 +48,125 @@ def test_the_list_is_frozen() -> None:
 )
 def test_ranges_that_are_not_understood_are_refused(search: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="search"):
-        propose_trials(SGD | {"search": search}, fixed=[], trials=2)
+        find_ranges(SGD | {"search": search}, fixed=[])
 
 
-def trial(number: int, *steps: int | None, top1: tuple[float, ...] = ()) -> Trial:
+def test_a_value_further_out_ends_at_the_bounds_of_the_setting() -> None:
+    ranges = find_ranges(PLANE, fixed=[])
+    rate, momentum = ranges["optimizer.lr"], ranges["optimizer.momentum"]
+    assert (rate.step_out(0.56, 1), rate.step_out(0.01, -1)) == (1.8, 0.0032)
+    assert (momentum.step_out(0.85, 1), momentum.step_out(0.95, 1)) == (0.95, 1.0)
+    assert momentum.step_out(1.0, 1) is None and momentum.step_out(0.0, -1) is None
+    assert rate.step_out(0.0, -1) is None, "a hyper-parameter that is switched off has no smaller value"
+
+
+def make_result(*steps: int | None, spent: int = STEPS, top1: tuple[float, ...] = ()) -> dict[str, Any]:
     goal = {"metric": "top1", "value": 72, "higher_is_better": True}
     targets = [goal | {"reached": s is not None, "step": s, "label": f"top1_{i}"} for i, s in enumerate(steps)]
     curve = [{"metrics": {"top1": value}} for value in top1]
-    result = {"targets": targets, "curve": curve, "outcome": {"kind": "exhausted"}}
-    return Trial(number, {"optimizer.lr": 0.1}, result)
+    return {"targets": targets, "curve": curve, "outcome": {"kind": "exhausted"}, "steps": spent}
 
 
-def test_more_targets_win_then_fewer_steps_then_the_earlier_trial() -> None:
-    trials = [
-        Trial(1, {"optimizer.lr": 1.0}, None),
-        trial(2, None, None),
-        trial(3, 10, None),
-        trial(4, 90, 300),
-        trial(5, 80, 200),
-        trial(6, 70, 200),
-        trial(7, None, None, top1=(60, 50)),
-        trial(8, None, None, top1=(55, 65, math.nan)),
+def test_more_seeds_that_reach_win_then_fewer_steps_then_the_smaller_distance() -> None:
+    """The two old faults: a trial with fewer seeds won, and dead seeds were compared by noise."""
+    best_first = [
+        [make_result(10, 50), make_result(10, 70)],
+        [make_result(10, 40), make_result(10, 90)],
+        [make_result(10, 20), make_result(10, None)],
+        [make_result(5, None), make_result(6, None)],
+        [make_result(5, None), make_result(None, None, top1=(70,))],
+        [make_result(None, None, top1=(60, math.nan)), make_result(None, None, top1=(61,))],
+        [make_result(None, None, top1=(60,)), make_result(None, None, top1=(59,))],
+        [make_result(None, None, top1=(71,)), None],
     ]
-    assert [one.number for one in sorted(trials, key=lambda one: one.place)] == [5, 6, 4, 3, 8, 7, 1, 2]
-    assert trials[0].outcome == "failed"
+    scores = [score_results(results, STEPS) for results in best_first]
+    assert scores == sorted(scores) and len(set(scores)) == len(scores)
+    assert score_results([None, None], STEPS) > max(scores)
 
 
-def test_the_best_is_so_with_the_worst_of_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever leads runs with the next seed, until one leads with all: as if every trial had run with all of them."""
-    steps = {1: (80, None, 10), 2: (85, 95, 80), 3: (85, 90, 92), 4: (91, 93, 20), 5: (99, 1, 1)}
-    ran = []
+class Laboratory:
+    """Trials that need `steps(values, seed)` steps, in place of processes."""
 
-    def attempt(overrides: list[str], directory: Path | None) -> Any:
+    def __init__(self, patch: pytest.MonkeyPatch, steps: Callable[[dict[str, float], int], float]):
+        self.steps, self.ran = steps, []
+        patch.setattr(session, "run_trial", self.run_trial)
+
+    def run_trial(self, overrides: list[str], directory: Path | None) -> tuple[dict[str, Any], int]:
         words = dict(word.split("=") for word in overrides)
-        ran.append((int(words["optimizer.lr"]), int(words["seed"])))
-        return trial(0, steps[ran[-1][0]][ran[-1][1] - 3]).result
+        budget, seed = int(words["max_steps"]), int(words.get("seed", 0))
+        values = {key: float(value) for key, value in words.items() if key.startswith("optimizer.")}
+        self.ran.append((values, seed, budget, words.get("schedule.end")))
+        needed = self.steps(values, seed)
+        reached = round(needed) if needed <= budget else None
+        made = reached or budget
+        return make_result(reached, spent=made, top1=(72 - max(0.0, needed - made) / 100,)), made
 
-    monkeypatch.setattr(session, "_run_trial", attempt)
-    done = [dataclasses.replace(trial(n, first[0]), values={"optimizer.lr": n}) for n, first in steps.items()]
-    ranked = session.rank_trials(done, ["task=tiny", "seed=3"], seed=3, seeds=3, directory=None)
-    assert ran == [(1, 4), (2, 4), (3, 4), (3, 5), (4, 4)]
-    assert [one.number for one in ranked] == [3, 4, 2, 5, 1]
-    assert min(steps, key=lambda n: max(step or 1e9 for step in steps[n])) == 3
-    lines = [recipe._line(one) for one in ranked]
-    assert lines[0]["again"] == [{"reached": "top1_0", "steps": 90}, {"reached": "top1_0", "steps": 92}]
-    assert lines[-1]["again"] == [{"reached": None, "steps": None}] and "again" not in recipe._line(ranked[-2])
-    assert "top1_0 90, top1_0 92" in make_table(ranked)
+    def tune(self, optimizer: dict[str, Any], *, runs: float = 12, trials: int = 16, words: Any = ()) -> Session:
+        ranges = find_ranges(optimizer, fixed=[])
+        run = configure.resolve_training(["task=resnet50", "optimizer=sgd", f"max_steps={STEPS}", "eval_every=5"])
+        made = Session(run, [f"max_steps={STEPS}", *words], ranges, 3, runs)
+        made.search(propose_points(optimizer, ranges, trials))
+        return made
 
 
-def test_one_seed_and_trials_that_reach_nothing_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_run_trial", lambda *given: pytest.fail("ran again"))
-    lost, best = [trial(1, None), trial(2, None)], [trial(1, 80), trial(2, 90), trial(3, 90)]
-    assert session.rank_trials(lost, [], seed=0, seeds=3, directory=None) == lost
-    assert session.rank_trials(best, [], seed=0, seeds=1, directory=None) == best
+def test_short_runs_choose_whole_runs_and_these_the_finalists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best two run with all seeds; the second one wins, because it reaches the target more often."""
+
+    def steps(values: dict[str, float], seed: int) -> float:
+        rate = values["optimizer.lr"]
+        return {0.1: 30 if seed == 0 else 500, 0.13: 40, 0.075: 50}.get(rate, 60 + 100 * abs(math.log10(rate / 0.1)))
+
+    lab = Laboratory(monkeypatch, steps)
+    made = lab.tune(WIDE)
+    short = [run for run in lab.ran if run[2] == 25]
+    assert len(short) == 16 and {run[3] for run in short} == {str(STEPS)}, "the schedule is a whole run's"
+    whole = [(run[0]["optimizer.lr"], run[1]) for run in lab.ran if run[2] == STEPS]
+    assert whole == [(0.1, 0), (0.13, 0), (0.075, 0), (0.14, 0), (0.1, 1), (0.1, 2), (0.13, 1), (0.13, 2)]
+    assert made.tried[0].values == {"optimizer.lr": 0.13} and made.converged
+    assert made.runs_spent == (16 * 25 + 30 + 40 + 50 + round(steps({"optimizer.lr": 0.14}, 0)) + 280) / STEPS
+    line = recipe._line(made.tried[0])
+    assert line["seeds"] == [{"reached": "top1_0", "steps": 40}] * 3 and line["screened"]["at"] == 25
+    assert "top1_0 40, top1_0 40, top1_0 40" in make_table(made.tried)
+
+
+def test_the_search_goes_beyond_the_outermost_value_while_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Laboratory(monkeypatch, lambda values, seed: 20 + 20 * abs(math.log10(values["optimizer.lr"] / 6)))
+    made = lab.tune(WIDE)
+    assert [trial.values["optimizer.lr"] for trial in list(made.trials.values())[16:]] == [2.6, 8.2, 26.0]
+    assert made.tried[0].values == {"optimizer.lr": 8.2} and made.converged and made.runs_spent <= 12
+
+
+def test_a_search_that_is_still_at_an_end_has_not_converged(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Laboratory(monkeypatch, lambda values, seed: 90 - 9 * math.log10(values["optimizer.lr"]))
+    made = lab.tune(WIDE)
+    assert not made.converged and made.runs_spent <= 12
+    assert "not converged" in tune._summarize(made) and "optimizer.lr beyond" in tune._summarize(made)
+    assert not lab.tune(WIDE, runs=5).converged, "no trial ran with all seeds"
+
+
+def test_a_natural_bound_is_no_open_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    plane = PLANE | {"search": {"momentum": [0.5, 1.0, "linear"]}}
+    lab = Laboratory(monkeypatch, lambda values, seed: 80 - 50 * values["optimizer.momentum"])
+    made = lab.tune(plane)
+    assert made.tried[0].values == {"optimizer.momentum": 1.0} and made.converged
+
+
+def test_the_budget_holds_for_every_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing reaches a target; and short runs of one seed are all that a small budget buys."""
+    lab = Laboratory(monkeypatch, lambda values, seed: 1000.0)
+    assert lab.tune(PLANE).runs_spent == 12
+    small = lab.tune(PLANE, runs=1)
+    assert len(small.trials) == 4 and [len(trial.results) for trial in small.tried] == [1, 0, 0, 0]
+
+
+def test_a_schedule_that_cannot_be_stretched_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Laboratory(monkeypatch, lambda values, seed: 50.0)
+    ranges = find_ranges(WIDE, fixed=[])
+    words = ["task=resnet50", "optimizer=sgd", f"max_steps={STEPS}", "schedule.shape=exponential", "schedule.factor=0.1"]
+    made = Session(configure.resolve_training(words), [f"max_steps={STEPS}"], ranges, 2, 12)
+    made.search(propose_points(WIDE, ranges, 4))
+    assert {run[2] for run in lab.ran} == {STEPS} and [run[1] for run in lab.ran][:4] == [0, 0, 0, 0]
+    assert len({(run[0]["optimizer.lr"], run[1]) for run in lab.ran}) == len(lab.ran), "no run is made twice"
 
 
 @pytest.mark.slow
@@ -161,14 +236,14 @@ def test_a_killed_trial_says_nothing_about_its_values(suite: Call, tmp_path: Pat
 
 def test_tune_without_a_target_writes_nothing(suite: Call, tmp_path: Path) -> None:
     code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "--out", "never.yaml")
-    assert code == 1 and "no trial reached a target" in text and not (tmp_path / "never.yaml").exists()
+    assert code == 1 and "the best trial reached no target" in text and not (tmp_path / "never.yaml").exists()
 
 
 @pytest.mark.slow
 def test_tune_writes_the_closest_trial_when_asked(suite: Call, tmp_path: Path) -> None:
     ranges = "optimizer.search={lr: [0.0001, 1.0, log]}"  # so wide that the trials differ after six steps
     code, text = suite("tune", *TINY, "max_steps=6", "trials=3", ranges, "--misses", "--out", "never.yaml")
-    assert code == 1 and "written: never.yaml (no trial reached a target)" in text
+    assert code == 1 and "written: never.yaml (no target reached)" in text
     evidence = yaml.safe_load((tmp_path / "never.yaml").read_text())["tuned"]["all"]
     assert [line["reached"] for line in evidence["tried"]] == [None, None, None]
 
