@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from engines import brief
 from test_clock import Engine, Task
 
 from suite.contract import Evaluated, Event, Finished, Target
+from suite.training.loader import Validation
 from suite.training.loop import train
 
 CLOCK = {
@@ -79,3 +81,21 @@ def test_a_resumed_run_asks_for_the_batches_that_follow(prefetch: int) -> None:
     events(task, 6, engine, restored, seed=7, prefetch=prefetch, eval_every=6)
     assert engine.trained == [2, 3, 4, 5]
     assert set(task.seen) == {(7, index) for index in engine.trained}
+
+
+def test_validation_batches_are_made_once_and_a_model_cannot_change_them() -> None:
+    """Two of three fit: the third is made at every pass. A batch with anything but arrays is never kept."""
+    made: list[tuple[str, int]] = []
+
+    def make(split: str, index: int) -> dict[str, Any]:
+        made.append((split, index))
+        return {"x": np.full(4, float(index)), **({"name": "last"} if index == 2 else {})}
+
+    validation = Validation(make, 3, most_bytes=2 * 32)
+    for _ in range(2):
+        for index, batch in enumerate(validation):
+            assert (batch["x"] == index).all()
+            batch["x"] += 1.0
+    assert made == [("valid", index) for index in (0, 1, 2, 2)]
+    roomy = Validation(make, 4)
+    assert [len(list(roomy)) for _ in range(2)] == [4, 4] and len(made) == 4 + 4 + 2

@@ -48,9 +48,10 @@ def rank_committed() -> Leaderboard:
 
 
 def make_table(leaderboard: Leaderboard) -> str:
-    """Return the table in Markdown: a line for each tuned ladder with the rows of its largest contest."""
+    """Return the table in Markdown: a line for each tuned ladder of a task's present version, with the rows of its largest contest."""
     sections = make_sections(leaderboard.groups)
-    lines = [_line(section, section.main) for section in sections if section.hardest.tuned and section.main]
+    shown = [section for section in sections if section.hardest.tuned and not section.hardest.superseded]
+    lines = [_line(section, section.main) for section in shown if section.main]
     if len(lines) > MOST_LINES:
         more = len(lines) - MOST_LINES + 1
         lines[MOST_LINES - 1 :] = [f"| {more} more ladders | `suite board` shows them | | |"]

@@ -37,8 +37,14 @@ class Section:
 
     @property
     def tuned(self) -> str:
-        """Whether the runs are tuned, in words."""
-        return "tuned" if self.hardest.tuned else "not tuned here"
+        """Whether the runs are tuned and up to date, in words."""
+        tuned = "tuned" if self.hardest.tuned else "not tuned here"
+        return tuned + (", superseded by a newer version of the task" if self.hardest.superseded else "")
+
+    @property
+    def order(self) -> tuple[bool, bool]:
+        """Sort key of the ladders: present versions first, then tuned ones."""
+        return self.hardest.superseded, not self.hardest.tuned
 
     @cached_property
     def contests(self) -> tuple[Contest, ...]:

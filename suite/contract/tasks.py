@@ -195,6 +195,20 @@ class CountsRecurring(Protocol):
 
 
 @runtime_checkable
+class KeepsResults(Protocol):
+    """A task's module that can tell which results of its earlier versions are still valid."""
+
+    def keeps_result(self, version: str, options: Mapping[str, Any]) -> bool:
+        """Return whether a run of an earlier version gives the same numbers today.
+
+        Args:
+            version: of the run.
+            options: the task's settings in the run.
+        """
+        ...
+
+
+@runtime_checkable
 class CountsEpochs(Protocol):
     """A task whose number of training samples is unknown until its data exists."""
 

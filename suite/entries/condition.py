@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from suite.record import record
+from suite.record.versions import find_version
 from suite.settings.effects import select_settings
 from suite.settings.run import AnyRun, Run
 
@@ -48,7 +49,7 @@ def read_condition(result: Result) -> dict[str, Any]:
     source = run.init_from if isinstance(run, Run) else None
     return {
         **{key: spec[key] for key in ("task", "variant", "scale", "batch_size")},
-        "task_version": result["task_version"],
+        "task_version": find_version(run, result["task_version"]),
         "data": {key: data[key] for key in ("kind", "name")} | {"identity": record.identify_data(data)},
         "samples": data["samples"],
         "parameters": result["parameters"],

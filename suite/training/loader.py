@@ -1,4 +1,4 @@
-"""Makes training batches in order, in advance if a thread may."""
+"""Makes training batches in order, in advance if a thread may, and keeps validation batches if they are small."""
 
 import threading
 import time
@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+import numpy as np
+
 Batch = dict[str, Any]
+KEPT_BYTES = 2**27  # of validation batches, in each process
 
 
 class Loader:
@@ -61,3 +64,33 @@ class Loader:
             if following in self._steps:
                 self._queue.append(pool.submit(self._make, following))
             yield self._queue.popleft().result()
+
+
+class Validation:
+    """The batches of the validation split, an iterable. It makes the first ones only once, up to `most_bytes` of them.
+
+    Args:
+        batch: makes a batch from a split and its number.
+        count: number of batches.
+        most_bytes: kept in memory.
+    """
+
+    def __init__(self, batch: Callable[[str, int], Batch], count: int, most_bytes: int = KEPT_BYTES):
+        self._batch, self._count, self._room = batch, count, most_bytes
+        self._kept: list[dict[str, np.ndarray]] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._kept:
+            yield {name: array.copy() for name, array in batch.items()}  # a model may change its input in place
+        for index in range(len(self._kept), self._count):
+            batch = self._batch("valid", index)
+            self._keep(index, batch)
+            yield batch
+
+    def _keep(self, index: int, batch: Batch) -> None:
+        """Keep a copy of the batch if those before it are kept, and there is room."""
+        arrays = {name: value for name, value in batch.items() if isinstance(value, np.ndarray)}
+        size = sum(array.nbytes for array in arrays.values())
+        if index == len(self._kept) and len(arrays) == len(batch) and size <= self._room:
+            self._kept.append({name: array.copy() for name, array in arrays.items()})
+            self._room -= size

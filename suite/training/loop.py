@@ -26,7 +26,7 @@ from suite.training.absence import Absences
 from suite.training.adaptation import Adaptation
 from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
-from suite.training.loader import Batch, Loader
+from suite.training.loader import Batch, Loader, Validation
 from suite.training.weights import Keeper
 
 Save = Callable[[int, dict[str, Any], Any], str]
@@ -97,6 +97,7 @@ class _Loop:
         self.save, self.keep, self.kernel_bytes = save, keep, kernel_bytes
         self.steps = range(state["step"], run.max_steps)
         self.loader = Loader(self.batch, self.steps, run.prefetch)
+        self.validation = Validation(self.batch, task.batches("valid"))
         self.clock = Clock(
             engine.synchronize, background=self.loader, wait_until_idle=wait_until_idle, absences=absences
         )
@@ -201,9 +202,8 @@ class _Loop:
 
     def evaluate(self) -> Mapping[str, float | None]:
         """Compute the metrics of the validation split."""
-        batches = (self.batch("valid", index) for index in range(self.task.batches("valid")))
         generate = self.task.generate if isinstance(self.task, Generates) else None
-        return self.task.score(self.engine.evaluate(batches, generate))
+        return self.task.score(self.engine.evaluate(self.validation, generate))
 
     def checkpoint(self, step: int) -> Checkpointed:
         """Write a checkpoint."""

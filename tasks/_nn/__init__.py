@@ -3,7 +3,8 @@
 import functools
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,11 @@ from suite.contract import Spec
 
 CHUNK = 4096  # rows drawn together, so that a slice of a large table can be drawn without the rest
 Shape = tuple[int, ...]
+
+
+def keeps_result(version: str, options: Mapping[str, Any]) -> bool:
+    """Version 2 of the tasks with dropout has other draws; see `suite.contract.KeepsResults`."""
+    return version == "1" and not options.get("dropout")
 
 
 def compute_fans(shape: Shape) -> tuple[int, int]:

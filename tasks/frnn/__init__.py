@@ -27,7 +27,8 @@ CITATION = (
     "learning, Nature 568:526-531, 2019"
 )
 SUMMARY = "disruption prediction in tokamaks with FRNN"
-VERSION = "1"
+VERSION = "2"  # since dropout draws two elements a word
+keeps_result = _nn.keeps_result
 PARTS = "classes"  # what `census` counts samples of
 SOURCES = ("simulated", "archive")
 VARIANTS = {"0d": False, "1d": True}  # whether the network reads the profiles

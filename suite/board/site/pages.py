@@ -53,7 +53,7 @@ def render_pages(leaderboard: Leaderboard, standings: Sequence[Standing], out: P
     views: dict[str, list[SectionView]] = {}
     for section in make_sections(leaderboard.groups):
         views.setdefault(section.hardest.task, []).append(SectionView(section, leaderboard))
-    views = {task: sorted(members, key=lambda view: not view.section.hardest.tuned) for task, members in views.items()}
+    views = {task: sorted(members, key=lambda view: view.section.order) for task, members in views.items()}
     names = {task: text.make_slug(task) for task in views}
     tasks = {task: f"task/{name}.html" for task, name in list(names.items())[:MOST_TASKS]}
     pages: dict[str, str] = {}
@@ -89,7 +89,7 @@ def _index(
         "unreported": leaderboard.unreported,
         "tasks": len({view.section.hardest.task for view in views}),
     }
-    ordered = sorted(views, key=lambda view: not view.section.hardest.tuned)  # stable: by task among equals
+    ordered = sorted(views, key=lambda view: view.section.order)  # stable: by task among equals
     return draw(
         "index.html.j2",
         root="",

@@ -1,0 +1,36 @@
+"""Which version of its task a result belongs to, and whether a newer version has superseded it.
+
+A task's version rises when equal settings give other numbers. A result of an earlier version stays valid if the change
+does not concern its settings, as the task's module says (`suite.contract.KeepsResults`).
+"""
+
+from suite import load
+from suite.contract import KeepsResults
+from suite.settings.run import AnyRun
+
+SUITE = load.GROUPS["tasks"] + "."  # other modules are never imported for a result
+
+
+def find_version(run: AnyRun, version: str) -> str:
+    """Return the task's version whose numbers a run has: the present one if they have not changed since.
+
+    Args:
+        run: the run of a result.
+        version: of the task when it ran.
+    """
+    task = run.task
+    if not _is_known(task.module):
+        return version
+    module = load.load_member(task.module)
+    kept = isinstance(module, KeepsResults) and module.keeps_result(version, task.options())
+    return module.VERSION if kept else version
+
+
+def is_superseded(run: AnyRun, version: str) -> bool:
+    """Return whether the run would give other numbers today; False for tasks from outside the suite."""
+    module = run.task.module
+    return _is_known(module) and find_version(run, version) != load.load_member(module).VERSION
+
+
+def _is_known(module: str) -> bool:
+    return module.startswith(SUITE) and module.removeprefix(SUITE) in load.find_members("tasks")
