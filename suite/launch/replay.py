@@ -22,7 +22,7 @@ from suite.launch import execution
 from suite.launch.local import launch
 from suite.launch.premises import describe_task, list_missing
 from suite.record import environment, record
-from suite.record.versions import is_superseded
+from suite.record.versions import find_version
 from suite.settings.run import AnyRun, BaselineRun, TrackSettings, read_run
 
 # Other machines, frameworks and numbers of threads round differently. In a network of ReLUs the difference grows
@@ -143,7 +143,7 @@ def _premises(result: Mapping[str, Any], run: AnyRun) -> Iterator[str]:
             f"cannot repeat the steps here; missing {'; '.join(reasons)}. To check only the numbers, use --steps 0"
         )
     version = load.load_member(run.task.module).VERSION
-    if is_superseded(run, result["task_version"]):
+    if version != find_version(run, result["task_version"]):
         raise UserError(
             f"cannot repeat the steps: the result is of version {result['task_version']} of the task, this suite has "
             f"version {version}; to check only the numbers, use --steps 0"
