@@ -30,7 +30,7 @@ def kinds(results, design=None):
 
 
 CLEAR = [*seeds("kfac", *range(100, 108)), *seeds("sgd", *range(200, 208))]
-DESIGN = Design("resnet50", "digits", ("kfac", "sgd"), ("torch",), (3, 4, 5, 6, 7, 8, 9), (4, 7))
+DESIGN = Design("resnet50", "digits", ("kfac", "sgd"), ("torch",), (3, 4, 5, 6, 7, 8, 9), (4, 7), 10)
 
 
 def test_rows_that_differ_in_every_seed_have_a_leader():
@@ -65,7 +65,7 @@ def test_the_page_of_a_registered_ladder_says_after_how_many_seeds_it_is_compare
 
 def test_a_registered_design_counts_its_own_seeds_only():
     chosen = [*seeds("kfac", *[300] * 7), *seeds("sgd", *range(100, 107))]
-    moved = Design("resnet50", "digits", ("kfac", "sgd"), ("torch",), (23, 24, 25, 26, 27, 28, 29), (4, 7))
+    moved = Design("resnet50", "digits", ("kfac", "sgd"), ("torch",), (23, 24, 25, 26, 27, 28, 29), (4, 7), 10)
     assert only(chosen, DESIGN).leader == "sgd" and only(chosen, moved).leader is None
 
 
@@ -73,7 +73,7 @@ def test_an_optimizer_without_runs_counts_as_registered():
     """One lost seed of eight has p = 2/256: enough for two rows, and too much for seven."""
     two = [*seeds("kfac", *[100] * 7, 160), *seeds("sgd", *[150] * 8)]
     alone, among = (
-        Design("resnet50", "digits", names, ("torch",), tuple(range(3, 11)), (8,))
+        Design("resnet50", "digits", names, ("torch",), tuple(range(3, 11)), (8,), 10)
         for names in (("kfac", "sgd"), ("kfac", "sgd", "a", "b", "c", "d", "e"))
     )
     assert only(two, alone).leader == "kfac" and only(two, among).leader is None
@@ -201,14 +201,15 @@ backends: [torch, jax]
 optimizers:
 - {task: dlrm, data: clicks, max_steps: 9, optimizers: [adamw, muon]}
 - {task: bert, data: hmm, max_steps: 9, optimizers: [adamw, kfac, muon],
-   seeds: [8, 9, 10, 11, 12, 13, 14, 15], looks: LOOKS}
+   seeds: [8, 9, 10, 11, 12, 13, 14, 15], looks: LOOKS, eval_every: 20}
 """
 
 
 def test_a_design_is_a_ladder_with_looks():
     (design,) = read_designs(GRID.replace("LOOKS", "[5, 8]"))
     assert (design.task, design.seeds[:2], design.backends) == ("bert", (8, 9), ("torch", "jax"))
-    assert design.covers("float32", 1) and not design.covers("fp8", 1) and not design.covers("float32", 2)
+    assert design.covers("float32", 1, 20)
+    assert not any(design.covers(*other) for other in (("fp8", 1, 20), ("float32", 2, 20), ("float32", 1, 25)))
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def compare_rows(entries: Iterable[Entry], design: Design | None = None) -> list
             members[Setting(entry.comm, entry.world, entry.eval_every)][key].append(entry)
     contests: list[Contest] = []
     for setting, methods in members.items():
-        registered = design is not None and design.covers(setting.comm, setting.world)
+        registered = design is not None and design.covers(setting.comm, setting.world, setting.eval_every)
         contests.append(_compare(setting, list(methods.values()), design if registered else None))
 
     def size(contest: Contest) -> tuple:

@@ -30,6 +30,7 @@ class Design:
         backends: in which every row runs with every seed.
         seeds: in the order in which they are run and counted.
         looks: numbers of seeds, from the first, at which the rows are compared.
+        eval_every: steps between the evaluations of its runs.
     """
 
     task: str
@@ -38,6 +39,7 @@ class Design:
     backends: Names
     seeds: tuple[int, ...]
     looks: tuple[int, ...]
+    eval_every: int
 
     def __post_init__(self) -> None:
         """Refuse a design that cannot decide."""
@@ -49,9 +51,9 @@ class Design:
         if len(self.seeds) < self.looks[-1] or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"{where}: the last look needs {self.looks[-1]} different seeds; add some to seeds")
 
-    def covers(self, comm: str, world: int) -> bool:
-        """Return whether the design's runs have this communication mode and number of devices."""
-        return (comm, world) == (COMM, 1)
+    def covers(self, comm: str, world: int, eval_every: int) -> bool:
+        """Return whether the design's runs have this communication mode, number of devices, and evaluations."""
+        return (comm, world, eval_every) == (COMM, 1, self.eval_every)
 
 
 def read_designs(text: str) -> list[Design]:
@@ -68,7 +70,7 @@ def read_designs(text: str) -> list[Design]:
     for entry in grid["optimizers"]:
         if "looks" in entry:
             shared = {"backends": grid["backends"], "seeds": entry.get("seeds", grid["seeds"])}
-            chosen = {key: entry[key] for key in ("task", "data", "optimizers", "looks")}
+            chosen = {key: entry.get(key) for key in ("task", "data", "optimizers", "looks", "eval_every")}
             try:
                 designs.append(TypeAdapter(Design).validate_python({**shared, **chosen}))
             except ValidationError as error:

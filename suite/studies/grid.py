@@ -29,6 +29,7 @@ class Cell:
         trials: of the tuning.
         max_steps: of the tuning.
         overrides: of the tuning.
+        eval_every: steps between evaluations; None: the task's.
         comm: communication mode, with its overrides.
         world: number of ranks.
     """
@@ -40,6 +41,7 @@ class Cell:
     trials: int
     max_steps: int = 0
     overrides: tuple[str, ...] = ()
+    eval_every: int | None = None
     comm: str = "float32"
     world: int = 1
 
@@ -77,7 +79,8 @@ class Cell:
     @property
     def words(self) -> list[str]:
         """The overrides that tuning and reported runs share."""
-        return [f"+task={self.task}", f"optimizer={self.optimizer}", f"task.data={self.data}", "threads=1"]
+        cadence = [f"eval_every={self.eval_every}"] if self.eval_every else []
+        return [f"+task={self.task}", f"optimizer={self.optimizer}", f"task.data={self.data}", "threads=1", *cadence]
 
     @property
     def ranks(self) -> list[str]:
@@ -97,7 +100,7 @@ def cells(grid: Mapping[str, Any]) -> Iterator[Cell]:
         own = tuple(entry.get("seeds", seeds))
         for optimizer in entry["optimizers"]:
             extra = *entry.get("overrides", ()), *entry.get("settings", {}).get(optimizer, ())
-            yield Cell(*common, optimizer, own, trials, entry["max_steps"], extra)
+            yield Cell(*common, optimizer, own, trials, entry["max_steps"], extra, entry.get("eval_every"))
     for entry in grid["modes"]:
         for comm in entry["comm"]:
             common = entry["task"], entry["data"], entry["optimizer"]
