@@ -9,6 +9,7 @@ from suite.claims.claim import Check, Claim, Paper, Region
 from suite.claims.evidence import Evidence, list_missing_seeds
 from suite.claims.measure import Bounds
 from suite.claims.verdict import judge_check, judge_claim
+from suite.statistics.share import find_least_share_seeds
 
 pytestmark = pytest.mark.quick
 
@@ -71,6 +72,7 @@ def test_a_share_is_judged_by_its_own_interval():
     # the evidence against 1/2 or more is twice the share of Jeffreys' prior below 1/2 times 2⁷·B(½, 7½)/π = 26.8
     assert state(share, evidence(*[0.0] * 6)) == "holds"  # 28.8
     assert state(share, evidence(*[0.0] * 5)) == "undecided"  # 15.4
+    assert find_least_share_seeds(-math.inf, 0.5) == 6
     assert state(share, evidence(0.0, 1.0, 0.0)) == "undecided"
 
 

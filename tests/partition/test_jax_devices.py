@@ -51,8 +51,9 @@ def test_devices_of_one_process(name: str, schedule: Any) -> None:
 def test_new_parameters_reach_all_stages_that_read_them() -> None:
     case = CASES["tied"](Draw())
     made = traced(case)
-    cut = planned(made.graph, 2, False, devices=3)
-    pipeline = Pipeline(made, cut, case.params, jax.local_devices()[:3])
+    cut = planned(made.graph, 2, False, devices=4)
+    pipeline = Pipeline(made, cut, case.params, jax.local_devices()[:4])
+    assert pipeline.shared == {"embed": [0, 1]}
     first = float(pipeline.step(*case.inputs))
     params = case.params
     for _ in range(2):
