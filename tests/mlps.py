@@ -26,6 +26,7 @@ HYPER: dict[str, dict[str, Any]] = {
     "sm3": {"lr": 0.03},
     "kbfgs": {"lr": 0.1},
     "sgd": {"lr": 0.05},
+    "kfac": {"fallback_ratio": 0.5, "fallback_epsilon": 1e-4},  # the last layer has no factors
     "external": {"lr": 0.05},
     "vogn": {"augmentation": 1.0},
 }

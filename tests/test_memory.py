@@ -61,6 +61,21 @@ def test_the_optimizers_arrays_are_counted(optimizer: str) -> None:
     assert memory.estimate_memory(config, engine.task)["optimizer"] == pytest.approx(held, rel=HELD)
 
 
+@pytest.mark.parametrize("optimizer, off", [("kfac", 0.0), ("muon", 0.1)])
+def test_averages_of_what_adamw_updates_are_counted(optimizer: str, off: float) -> None:
+    """K-FAC's fallback adds one average of each parameter without factors; Muon always has it."""
+    held, estimated = [], []
+    for ratio in off, 0.1:
+        config = configure.resolve(["task=frnn", f"optimizer={optimizer}", f"optimizer.fallback_ratio={ratio}"])
+        made = engines.engine(config, execution.make_task(config))
+        averages = [state for key, state in made.optimizer.state.items() if not isinstance(key, str)]
+        held.append(sum(value.nbytes for state in averages for value in state.values()))
+        estimated.append(memory.estimate_memory(config, made.task)["optimizer"])
+    assert estimated[1] - estimated[0] == held[1] - held[0]
+    assert optimizer == "kfac" or estimated[0] == pytest.approx(held[0], rel=0.01)
+    assert (held[1] > 1.2 * held[0]) == (optimizer == "kfac")
+
+
 def test_precision_and_micro_batches_change_the_estimate() -> None:
     sizes = ["task=bert", "scale=gpu", "task.variant=tiny", "task.positions=128"]
     words: dict[str, list[str]] = {"": [], "half": ["precision=bfloat16"], "shared": ["accumulate=4", "world=2"]}

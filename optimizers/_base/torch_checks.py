@@ -104,11 +104,13 @@ def check_state(kind: str, own: Mapping[Any, Any], given: Mapping[Any, Any], pat
         path: of both in the whole state, for messages.
 
     Raises:
-        UserError: if a tensor has another shape, or nested tensors have other names.
+        UserError: if a tensor has another shape, nested tensors have other names, or a parameter has other averages.
     """
     for key in own.keys() & given.keys():
         one, other, place = own[key], given[key], f"{path}/{key}" if path else str(key)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
+            if one and other and one.keys().isdisjoint(other):
+                raise UserError(_differs(kind, place, f"{', '.join(map(str, other))} instead of {', '.join(one)}"))
             if path and (different := sorted(map(str, one.keys() ^ other.keys()))):
                 raise UserError(_differs(kind, place, f"only one of them has {', '.join(different)}"))
             check_state(kind, one, other, place)

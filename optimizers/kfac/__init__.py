@@ -15,8 +15,10 @@ Means are over samples, so λ means the same for any batch size, number of micro
 - batch normalisation: `unit`, 2x2 blocks of each channel's scale and shift; `full`, all of them in one block
 - a layer called more than once: T counts the positions of all calls
 
-A matrix that two layers share, as tied embeddings do, is not covered. It follows SGD with the same learning rate and
-momentum, as all other parameters do.
+A matrix that two layers share, as tied embeddings do, has no factors. Parameters without factors (recurrent matrices,
+too) follow SGD with the same learning rate and momentum. With a `fallback_ratio`, they take AdamW's step instead, at
+`fallback_ratio` times the learning rate, with decoupled decay as in Muon. `kl_clip` neither counts nor scales them: the
+Fisher metric is known of the others only.
 
 Each rank inverts the factors it owns and sends the inverses; how these travel is `comm.factors`. Options:
 

@@ -20,6 +20,7 @@ from suite.optimizers._base.jax import (
     one_rank,
     validate_settings,
 )
+from suite.optimizers._base.jax_adamw import step_adamw
 from suite.optimizers.kfac import jax_stale
 from suite.optimizers.kfac.jax_averages import mix_statistics
 from suite.optimizers.kfac.jax_factors import compute_ridges, damped_inverse, is_usable
@@ -95,8 +96,10 @@ class KFAC:
             "kept": jnp.zeros((), jnp.int32),
             "refreshed": jnp.zeros((), jnp.int32),
             "steps": jnp.zeros((), jnp.int32),
-            "velocity": jax.tree.map(jnp.zeros_like, params),
+            "velocity": {name: jnp.zeros_like(value) for name, value in params.items() if name not in plan.rest},
         }
+        for moment in ("first", "second") if plan.rest else ():
+            state[moment] = {name: jnp.zeros_like(value) for name, value in params.items() if name in plan.rest}
         return jax_stale.add_intervals(state) if self.settings.stale else state
 
     # ------------------------------------------------------------------------------------------ statistics
@@ -195,6 +198,8 @@ class KFAC:
             state = self._alone(statistics, state)
         hyper, velocity, on_gradient = state["hyper"], state["velocity"], self.settings.momentum_on == "gradient"
         momentum = hyper["momentum"]
+        rest = {name: grads[name] for name in grads if name in self.plan.rest}
+        grads = {name: grad for name, grad in grads.items() if name not in rest}
         grads = add_weight_decay(grads, params, hyper["weight_decay"])
         if on_gradient:
             grads = velocity = jax.tree.map(lambda m, g: momentum * m + (1.0 - momentum) * g, velocity, grads)
@@ -207,6 +212,9 @@ class KFAC:
         if self.settings.rescale:
             changes |= self._rescaled(params, changes)
         state = state | {"velocity": velocity, "steps": state["steps"] + 1}
+        if rest:
+            moved, moments = step_adamw(rest, state, params, dict(self.settings) | hyper)
+            changes, state = changes | moved, state | moments
         return changes, state | ({"wait": state["wait"] - 1} if self.settings.stale else {})
 
     def _rescaled(self, params: Tree, changes: Tree) -> Tree:

@@ -23,6 +23,7 @@ class KFACPlan(Plan):
     Attributes:
         layers: what is preconditioned: all but those that share their matrix with another.
         covered: names of their parameters.
+        rest: names of the parameters that AdamW updates: all others, with a `fallback_ratio`.
         kronecker: names of layers with two dense factors, `<layer>/in` (A) and `<layer>/out` (G).
         embedding: names of layers with a diagonal A and a dense G.
         whole: names of batch normalisations with one dense factor, `<layer>`, of 2C scales and shifts.
@@ -58,6 +59,7 @@ class KFACPlan(Plan):
         uses = Counter(layer.parameters[0] for layer in layers.values())
         self.layers = layers = {name: layer for name, layer in layers.items() if uses[layer.parameters[0]] == 1}
         self.covered = {parameter for layer in layers.values() for parameter in layer.parameters}
+        self.rest = [name for name in shapes if settings.fallback_ratio and name not in self.covered]
         self.shapes, self.settings, self.world = shapes, settings, world
         self.warm_start, self.together = settings.warm_start, not settings.stale
         self.word = "statistics" if settings.fisher == "empirical" else "sampled"

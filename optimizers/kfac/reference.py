@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Layer
+from suite.optimizers._base.reference import step_adamw
 from suite.optimizers.kfac.settings import Settings
 
 Tree = dict[str, np.ndarray]
@@ -24,9 +25,10 @@ Taps = Mapping[str, Tap | list[Tap]]
 
 
 def init(params: Tree) -> dict[str, Any]:
-    """Zero factors of zero weight, zero velocity."""
-    velocity = {name: np.zeros_like(value) for name, value in params.items()}
-    return {"factors": {}, "mass": {}, "inverses": {}, "past": {}, "timing": {}, "velocity": velocity, "kept": 0}
+    """Zero factors of zero weight, zero velocity, AdamW's moments zero."""
+    zeros = {name: np.zeros_like(value) for name, value in params.items()}
+    averages = {"velocity": zeros, "first": zeros, "second": zeros}
+    return {"factors": {}, "mass": {}, "inverses": {}, "past": {}, "timing": {}, "kept": 0} | averages
 
 
 def unfold_inputs(x: np.ndarray, layer: Layer) -> np.ndarray:
@@ -166,13 +168,18 @@ def update(
     update_factors(
         state, compute_statistics(taps, weight, layers, params, batchnorm=settings.batchnorm), settings, layers, step
     )
+    covered = {name for layer in layers.values() for name in layer.parameters}
+    new, first, second = {}, dict(state["first"]), dict(state["second"])
+    if settings.fallback_ratio:
+        for name in params.keys() - covered:
+            moments = first[name], second[name]
+            new[name], (first[name], second[name]) = step_adamw(params[name], grads[name], moments, settings, step)
     decay = settings.weight_decay
-    grads = {name: g + (decay * params[name] if g.ndim > 1 else 0.0) for name, g in grads.items()}
+    grads = {n: g + (decay * params[n] if g.ndim > 1 else 0.0) for n, g in grads.items() if n not in new}
     if settings.momentum_on == "gradient":
         grads = {name: momentum * state["velocity"][name] + (1 - momentum) * g for name, g in grads.items()}
     direction = precondition_gradients(grads, state, state["inverses"], layers, settings.damping)
     if settings.kl_clip:  # ν = min(1, √(κ / lr² Σ ⟨g, d⟩)) over the covered parameters
-        covered = {name for layer in layers.values() for name in layer.parameters}
         length = settings.lr**2 * sum(np.vdot(grads[name], direction[name]) for name in covered)
         nu = min(1.0, np.sqrt(settings.kl_clip / length))
         direction |= {name: nu * direction[name] for name in covered}
@@ -180,14 +187,14 @@ def update(
         velocity = direction = {name: momentum * state["velocity"][name] + d for name, d in direction.items()}
     else:
         velocity = grads
-    new = {name: value - settings.lr * direction[name] for name, value in params.items()}
+    new |= {name: params[name] - settings.lr * d for name, d in direction.items()}
     if settings.rescale:  # [O] eq. 24: norm √(2 · d_out) after each step
         for layer in layers.values():
             if layer.kind in ("linear", "conv2d"):
                 w = new[layer.parameters[0]]
                 new[layer.parameters[0]] = np.sqrt(2.0 * len(w)) * w / (np.linalg.norm(w) + 1e-9)
     timing = {name: (wait - 1, *intervals) for name, (wait, *intervals) in state["timing"].items()}
-    return new, state | {"velocity": velocity, "timing": timing}
+    return new, state | {"velocity": velocity, "first": first, "second": second, "timing": timing}
 
 
 def update_factors(state: dict[str, Any], new: Tree, settings: Settings, layers: dict[str, Layer], step: int) -> None:

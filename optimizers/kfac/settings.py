@@ -51,3 +51,12 @@ class Settings(Declared):
     kl_clip: float = setting(
         0.0, "κ, largest squared length of a step in the Fisher metric; 0: no limit", at_least=0, scheduled=True
     )
+    fallback_ratio: float = setting(
+        0.0,
+        "AdamW's learning rate for parameters without factors, divided by lr; 0: they take SGD's step at lr",
+        at_least=0,
+        before=0.0,
+    )
+    fallback_beta1: float = setting(0.9, "decay of AdamW's average of the gradient", at_least=0, at_most=1)
+    fallback_beta2: float = setting(0.95, "decay of AdamW's average of the squared gradient", at_least=0, at_most=1)
+    fallback_epsilon: float = setting(1e-8, "added to the root of AdamW's second moment", at_least=0)

@@ -12,6 +12,7 @@ from suite.declared import describe_settings, take_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.torch import (
     add_weight_decay,
+    by_updates,
     densify_gradients,
     edit_weights,
     make_zero_state,
@@ -20,6 +21,7 @@ from suite.optimizers._base.torch import (
     turn_weights,
     widen_type,
 )
+from suite.optimizers._base.torch_adamw import step_adamw
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
@@ -72,6 +74,10 @@ class KFAC(Observing[Settings]):
         shapes = {name: tuple(parameter.shape) for name, parameter in self.named.items()}
         self.plan = KFACPlan(layers, shapes, self.settings, world=world)
         self.wanted = tuple(self.plan.factors)  # what this step refreshes
+        self.rest = {self.named[name] for name in self.plan.rest}
+        for parameter in self.named.values():
+            for average in ("first", "second") if parameter in self.rest else ("velocity",):
+                self.state[parameter][average] = make_zero_state(parameter)
         self.state["kfac"] = self._initial()
 
     def _initial(self) -> dict[str, Any]:
@@ -98,8 +104,6 @@ class KFAC(Observing[Settings]):
     def _begin(self, group: dict[str, Any]) -> None:
         if "kfac" in self.state:
             self._closed()
-        for parameter in group["params"]:
-            self.state[parameter]["velocity"] = make_zero_state(parameter)
 
     # ------------------------------------------------------------------------------------------- statistics
     def host(self, step: int) -> None:
@@ -212,7 +216,7 @@ class KFAC(Observing[Settings]):
         if reduce is None:
             self._alone()
         names = {parameter: name for name, parameter in self.named.items()}
-        groups = [(group, params) for group in self.param_groups if (params := select_with_gradient(group["params"]))]
+        groups = [(group, params) for group in self.param_groups if (params := self._followers(group))]
         grads: Tree = {}
         rates: dict[str, float] = {}
         for group, params in groups:
@@ -228,9 +232,25 @@ class KFAC(Observing[Settings]):
             self._move(group, params, [direction[names[parameter]] for parameter in params])
         if shared["rescale"]:
             self._rescale()
+        if self.plan.rest:
+            self._adamw()
         if self.settings.stale:
             self.state["kfac"]["wait"] -= 1
         self.state["kfac"]["steps"] += 1
+
+    def _followers(self, group: dict[str, Any]) -> list[Tensor]:
+        """Return the parameters with a gradient that follow K-FAC's learning rate and momentum."""
+        return [parameter for parameter in select_with_gradient(group["params"]) if parameter not in self.rest]
+
+    def _adamw(self) -> None:
+        """Update the parameters that `plan.rest` names."""
+        state = self.state["kfac"]
+        steps = state["mass"].new_tensor(state["steps"] + 1.0, dtype=torch.float64)
+        for group in self.param_groups:
+            rest = [parameter for parameter in group["params"] if parameter in self.rest]
+            for params, updates in by_updates(self, rest, steps):
+                with edit_weights(params) as values:
+                    step_adamw(self, params, values, updates, dict(self.settings) | group)
 
     def _gradients(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """Return what is preconditioned: gradients with L2 decay, or their average."""

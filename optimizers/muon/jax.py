@@ -10,6 +10,7 @@ from jax import Array
 from suite.contract import Layer
 from suite.declared import describe_settings
 from suite.optimizers._base.jax import NARROW, Optimizer, build_for_shapes, validate_settings
+from suite.optimizers._base.jax_adamw import step_adamw
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
 
@@ -56,14 +57,9 @@ class Muon:
         """Return the changes of the parameters, and the next state."""
         hyper, state = state["hyper"], state | {"steps": state["steps"] + 1}
         matrices, momentum = self._orthogonal({name: grads[name] for name in self.plan.sides}, state)
-        rest, moments = _adam({name: grads[name] for name in self.plan.rest}, state)
-        direction = matrices | rest
-
-        def change(name: str, w: Array) -> Array:
-            rate = hyper["lr"] if name in matrices else hyper["fallback_ratio"] * hyper["lr"]
-            return -rate * (direction[name] + hyper["weight_decay"] * w if w.ndim > 1 else direction[name])
-
-        return {name: change(name, w) for name, w in params.items()}, state | momentum | moments
+        changes = {name: -hyper["lr"] * (x + hyper["weight_decay"] * params[name]) for name, x in matrices.items()}
+        rest, moments = step_adamw({name: grads[name] for name in self.plan.rest}, state, params, hyper)
+        return changes | rest, state | momentum | moments
 
     def _orthogonal(self, grads: Tree, state: State) -> tuple[Tree, State]:
         """Muon's directions, and the next momentum."""
@@ -85,19 +81,6 @@ class Muon:
         stack = newton_schulz(stack, self.settings.iterations, bfloat16=self.settings.bfloat16)
         turned = {name: stack[row].mT if plan.tall(name) else stack[row] for row, name in enumerate(matrices)}
         return {name: plan.factor[name] * x.reshape(matrices[name].shape) for name, x in turned.items()}
-
-
-def _adam(grads: Tree, state: State) -> tuple[Tree, State]:
-    """Adam's directions m̂ / (√v̂ + ε), and the next moments; `state` counts this step."""
-    hyper = state["hyper"]
-    beta1, beta2 = hyper["fallback_beta1"], hyper["fallback_beta2"]
-    first = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state["first"], grads)
-    second = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state["second"], grads)
-    # what the weights in each average sum to: 1 - βᵗ, computed without cancellation
-    weight1, weight2 = (-jnp.expm1(state["steps"] * jnp.log(beta)) for beta in (beta1, beta2))
-    epsilon = hyper["fallback_epsilon"]
-    direction = jax.tree.map(lambda m, v: m / weight1 / (jnp.sqrt(v / weight2) + epsilon), first, second)
-    return direction, {"first": first, "second": second}
 
 
 def newton_schulz(stack: Array, iterations: int, *, bfloat16: bool = False) -> Array:

@@ -1,6 +1,6 @@
 """Specification of Muon in float64 NumPy: Jordan et al. 2024 (kellerjordan.github.io/posts/muon), one matrix at a time.
 
-[M] is Liu et al. 2025 (arXiv:2502.16982), [L] Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2, by its lines.
+[M] is Liu et al. 2025 (arXiv:2502.16982).
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Layer
+from suite.optimizers._base.reference import step_adamw
 from suite.optimizers.muon.settings import Settings
 
 Tree = dict[str, np.ndarray]
@@ -46,9 +47,9 @@ def update(
     left_out = last if settings.excluded is None else settings.excluded
     treated = [layer.parameters[0] for name, layer in known.items() if name not in left_out]
     new, buffer, first, second = {}, dict(state["momentum"]), dict(state["first"]), dict(state["second"])
-    momentum, beta1, beta2 = settings.momentum, settings.fallback_beta1, settings.fallback_beta2
+    momentum = settings.momentum
     for name, w in params.items():
-        g, decay = grads[name], settings.weight_decay * w if w.ndim > 1 else 0.0
+        g = grads[name]
         if name in treated:
             buffer[name] = momentum * buffer[name] + (1.0 - momentum) * g
             u = momentum * buffer[name] + (1.0 - momentum) * g if settings.nesterov else buffer[name]
@@ -57,11 +58,7 @@ def update(
             original = settings.scale == "original"
             s = max(1.0, rows / columns) ** 0.5 if original else 0.2 * max(rows, columns) ** 0.5  # [M] 4
             x = newton_schulz(matrix, settings.iterations).reshape(w.shape)
-            new[name] = w - settings.lr * (s * x + decay)
+            new[name] = w - settings.lr * (s * x + settings.weight_decay * w)
         else:
-            first[name] = beta1 * first[name] + (1.0 - beta1) * g  # [L] 7
-            second[name] = beta2 * second[name] + (1.0 - beta2) * g**2  # [L] 8
-            m, v = first[name] / (1.0 - beta1 ** (step + 1)), second[name] / (1.0 - beta2 ** (step + 1))
-            rate = settings.fallback_ratio * settings.lr
-            new[name] = w - rate * (m / (np.sqrt(v) + settings.fallback_epsilon) + decay)  # [L] 12
+            new[name], (first[name], second[name]) = step_adamw(w, g, (first[name], second[name]), settings, step)
     return new, {"momentum": buffer, "first": first, "second": second}

@@ -20,6 +20,7 @@ from suite.optimizers._base.torch import (
     record_missed_updates,
     turn_weights,
 )
+from suite.optimizers._base.torch_adamw import step_adamw
 from suite.optimizers._base.torch_checks import is_sharded
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
@@ -78,14 +79,12 @@ class Muon(Optimizer[Settings]):
         rest: list[tuple[Tensor, Tensor]] = []
         for parameter, value in zip(params, values, strict=True):
             (matrices if "momentum" in self.state[parameter] else rest).append((parameter, value))
-        for pairs, ratio in ((rest, group["fallback_ratio"]), (matrices, 1.0)):
-            decayed = [value for _, value in pairs if value.ndim > 1]
-            if decayed and group["weight_decay"]:
-                torch._foreach_mul_(decayed, 1.0 - ratio * group["lr"] * group["weight_decay"])
         if matrices:
+            if group["weight_decay"]:
+                torch._foreach_mul_([value for _, value in matrices], 1.0 - group["lr"] * group["weight_decay"])
             self._orthogonal(matrices, group)
         if rest:
-            self._adamw(rest, group, steps)
+            step_adamw(self, *map(list, zip(*rest, strict=True)), steps, group)
 
     def _orthogonal(self, pairs: list[tuple[Tensor, Tensor]], group: dict[str, Any]) -> None:
         """Muon's step for parameters and their values, stack by stack; decay is done before."""
@@ -108,22 +107,6 @@ class Muon(Optimizer[Settings]):
             done = {name: step.mT if plan.tall(name) else step for name, step in zip(names, steps, strict=True)}
             for name, step in turn_weights(self.layers, done).items():
                 named[name].add_(_split(step.reshape(named[name].shape), named[name]))
-
-    def _adamw(self, pairs: list[tuple[Tensor, Tensor]], group: dict[str, Any], steps: Tensor) -> None:
-        """AdamW's step for the other parameters and their values; decay is done before."""
-        params = [parameter for parameter, _ in pairs]
-        grads = densify_gradients(params)
-        first = [self.state[parameter]["first"] for parameter in params]
-        second = [self.state[parameter]["second"] for parameter in params]
-        beta1, beta2 = group["fallback_beta1"], group["fallback_beta2"]
-        torch._foreach_lerp_(first, grads, 1.0 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, grads, grads, 1.0 - beta2)
-        scale = torch._foreach_sqrt(second)
-        torch._foreach_div_(scale, (1.0 - beta2**steps).sqrt().to(first[0].dtype))
-        torch._foreach_add_(scale, group["fallback_epsilon"])
-        torch._foreach_mul_(scale, (1.0 - beta1**steps).to(first[0].dtype))
-        torch._foreach_addcdiv_([value for _, value in pairs], first, scale, -group["fallback_ratio"] * group["lr"])
 
 
 def _gather(value: Tensor) -> Tensor:

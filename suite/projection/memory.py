@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +61,20 @@ def _optimizer_elements(optimizer: Mapping[str, Any], task: Task, counts: Mappin
     elif not {"block_size", "precondition_frequency"} & optimizer.keys():
         shapes = {}
     matrices = sum(_squares(shape, optimizer) for shape in shapes.values() if len(shape) > 1)
-    return averages * sum(counts.values()) + MATRICES * matrices
+    return averages * sum(counts.values()) + _left_elements(optimizer, task, counts) + MATRICES * matrices
+
+
+def _left_elements(optimizer: Mapping[str, Any], task: Task, counts: Mapping[str, int]) -> int:
+    """Return the number of elements that AdamW updates beside K-FAC or Muon, with a second average of the gradient."""
+    if not optimizer.get("fallback_ratio") or "beta2" in optimizer:  # VOGN has two averages of everything
+        return 0
+    layers = list(task.layers().values())
+    if "factor_decay" in optimizer:  # K-FAC takes all parameters of a layer that has its matrix for itself
+        uses = Counter(layer.parameters[0] for layer in layers)
+        taken = {name for layer in layers if uses[layer.parameters[0]] == 1 for name in layer.parameters}
+    else:
+        taken = {layer.parameters[0] for layer in layers if layer.kind in FACTORED}
+    return sum(count for name, count in counts.items() if name not in taken)
 
 
 def _squares(shape: tuple[int, ...], optimizer: Mapping[str, Any]) -> int:

@@ -31,7 +31,10 @@ COMPILED = {
     ),
     "soap": ("world", "precondition_frequency", "start_preconditioning", "max_size"),
     "muon": ("iterations",),
-    "kfac": ("world", "factor_interval", "inverse_interval", "inverse_warmup", "warm_start"),
+    "kfac": (
+        *("world", "factor_interval", "inverse_interval", "inverse_warmup", "warm_start"),
+        *("fallback_ratio", "fallback_beta1", "fallback_beta2", "fallback_epsilon"),
+    ),
     "kbfgs": ("warm_start",),
     "vogn": ("draws",),
 }

@@ -1,0 +1,1 @@
+from mylab.tinytask.jax import make as make

@@ -1,0 +1,1 @@
+from mylab.tinytask.torch import make as make
