@@ -84,7 +84,7 @@ class Muon(Optimizer[Settings]):
                 torch._foreach_mul_([value for _, value in matrices], 1.0 - group["lr"] * group["weight_decay"])
             self._orthogonal(matrices, group)
         if rest:
-            step_adamw(self, *map(list, zip(*rest, strict=True)), steps, group)
+            step_adamw(self, [parameter for parameter, _ in rest], [value for _, value in rest], steps, group)
 
     def _orthogonal(self, pairs: list[tuple[Tensor, Tensor]], group: dict[str, Any]) -> None:
         """Muon's step for parameters and their values, stack by stack; decay is done before."""
