@@ -66,7 +66,6 @@ def peak(engine: Any, call: Callable[[], Any]) -> float:
         most = max(program.memory_analysis().temp_size_in_bytes for program in programs)
         return most / sum(value.nbytes for value in engine.run["params"].values())
     import torch
-    from torch.profiler import ProfilerActivity, profile
 
     size = sum(value.nbytes for value in engine.named.values())
     if engine.device.type == "cuda":
@@ -74,12 +73,19 @@ def peak(engine: Any, call: Callable[[], Any]) -> float:
         torch.cuda.reset_peak_memory_stats(engine.device)
         call()
         return (torch.cuda.max_memory_allocated(engine.device) - before) / size
+    return peak_bytes(call) / size
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """Most bytes that torch holds on the CPU during a call, beside those before."""
+    from torch.profiler import ProfilerActivity, profile
+
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         call()
     # `found.events()` leaves out what an operation itself has asked for
     events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    return max(itertools.accumulate(changes, initial=0)) / size
+    return max(itertools.accumulate(changes, initial=0))
 
 
 def _held(value: Any, seen: set[int]) -> int:
