@@ -18,7 +18,7 @@ from numbers import Integral
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -51,6 +51,7 @@ def setting(
     *,
     at_least: float | None = None,
     at_most: float | None = None,
+    below: float | None = None,
     scheduled: bool = False,
     search: Search | None = None,
     affects: tuple[Effect, ...] = METHOD,
@@ -64,6 +65,7 @@ def setting(
         meaning: what it is, with its unit, as a phrase.
         at_least: least value allowed.
         at_most: largest value allowed.
+        below: least value above the allowed ones.
         scheduled: whether it may change while training: by a schedule, in torch's `param_groups`, in `state["hyper"]`.
         search: the range that `suite tune` tries, and its scale.
         affects: what it can change.
@@ -71,7 +73,7 @@ def setting(
         before: the value with which results were made that are older than the setting; `...`: none is older.
     """
     further = {"scheduled": scheduled, "search": list(search) if search else None, "before": before}
-    field: Any = Field(default, description=meaning, ge=at_least, le=at_most, json_schema_extra=further)
+    field: Any = Field(default, description=meaning, ge=at_least, le=at_most, lt=below, json_schema_extra=further)
     field.metadata.append(Effects(affects, role))
     return field
 
@@ -177,6 +179,7 @@ class Declared(BaseModel):
         words = {
             "greater_than_equal": f"at least {_show_limit(limits.get('ge', 0))}",
             "less_than_equal": f"at most {_show_limit(limits.get('le', 0))}",
+            "less_than": f"below {_show_limit(limits.get('lt', 0))}",
             "literal_error": f"one of {', '.join(cls.choices(name))}",
             "finite_number": "finite",
         }
@@ -278,7 +281,8 @@ def _show_limit(limit: float) -> str:
 
 def _limits(field: FieldInfo) -> list[str]:
     limits = [f"at least {limit.ge}" for limit in field.metadata if isinstance(limit, Ge)]
-    return limits + [f"at most {limit.le}" for limit in field.metadata if isinstance(limit, Le)]
+    limits += [f"at most {limit.le}" for limit in field.metadata if isinstance(limit, Le)]
+    return limits + [f"below {limit.lt}" for limit in field.metadata if isinstance(limit, Lt)]
 
 
 def _further(field: FieldInfo) -> dict[str, Any]:

@@ -98,8 +98,8 @@ def inside(text: str, suite: Call) -> None:
 
 def tunes(text: str, suite: Call) -> None:
     """Compose its runs."""
-    overrides, trials, seeds = tune._split(shlex.split(text)[2:])
-    assert trials and seeds
+    overrides, counts = tune._split(shlex.split(text)[2:])
+    assert counts["trials"] and counts["seeds"]
     starts(overrides)
 
 

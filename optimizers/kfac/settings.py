@@ -64,8 +64,8 @@ class Settings(Declared):
         search=(0.001, 1.0, "log"),
         before=0.0,
     )
-    fallback_beta1: float = setting(0.9, "decay of AdamW's average of the gradient", at_least=0, at_most=1, before=0.9)
+    fallback_beta1: float = setting(0.9, "decay of AdamW's average of the gradient", at_least=0, below=1, before=0.9)
     fallback_beta2: float = setting(
-        0.95, "decay of AdamW's average of the squared gradient", at_least=0, at_most=1, before=0.95
+        0.95, "decay of AdamW's average of the squared gradient", at_least=0, below=1, before=0.95
     )
     fallback_epsilon: float = setting(1e-8, "added to the root of AdamW's second moment", at_least=0, before=1e-8)

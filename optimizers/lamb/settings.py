@@ -7,8 +7,8 @@ class Settings(Declared):
     """betas, epsilon, weight_decay: NVIDIA's BERT (DeepLearningExamples). lr is relative to the weights' norm."""
 
     lr: float = setting(0.01, "learning rate η", at_least=0, scheduled=True, search=(0.001, 0.1, "log"))
-    beta1: float = setting(0.9, "decay of the gradient's average", at_least=0, at_most=1, scheduled=True)
-    beta2: float = setting(0.999, "decay of the squared gradient's average", at_least=0, at_most=1, scheduled=True)
+    beta1: float = setting(0.9, "decay of the gradient's average", at_least=0, below=1, scheduled=True)
+    beta2: float = setting(0.999, "decay of the squared gradient's average", at_least=0, below=1, scheduled=True)
     epsilon: float = setting(1e-6, "added to the root of the second moment", at_least=0, scheduled=True)
     weight_decay: float = setting(
         0.01,

@@ -36,9 +36,9 @@ class Settings(Declared):
         0.1, "AdamW's learning rate divided by lr", at_least=0, scheduled=True, search=(0.01, 1.0, "log")
     )
     fallback_beta1: float = setting(
-        0.9, "decay of AdamW's average of the gradient", at_least=0, at_most=1, scheduled=True
+        0.9, "decay of AdamW's average of the gradient", at_least=0, below=1, scheduled=True
     )
     fallback_beta2: float = setting(
-        0.95, "decay of AdamW's average of the squared gradient", at_least=0, at_most=1, scheduled=True
+        0.95, "decay of AdamW's average of the squared gradient", at_least=0, below=1, scheduled=True
     )
     fallback_epsilon: float = setting(1e-8, "added to the root of AdamW's second moment", at_least=0, scheduled=True)

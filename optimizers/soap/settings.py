@@ -11,12 +11,12 @@ class Settings(Declared):
     """
 
     lr: float = setting(0.01, "learning rate η", at_least=0, scheduled=True, search=(3e-4, 0.1, "log"))
-    beta1: float = setting(0.95, "decay of the gradient's average", at_least=0, at_most=1, scheduled=True)
+    beta1: float = setting(0.95, "decay of the gradient's average", at_least=0, below=1, scheduled=True)
     beta2: float = setting(
         0.95,
         "decay of the averages of the squared gradient and of the statistics",
         at_least=0,
-        at_most=1,
+        below=1,
         scheduled=True,
     )
     epsilon: float = setting(1e-8, "added to the root of the second moment", at_least=0, scheduled=True)

@@ -39,10 +39,8 @@ class Settings(Declared):
     fallback_ratio: float = setting(
         1.0, "Adam's learning rate divided by lr, for parameters that no layer describes", at_least=0, scheduled=True
     )
-    fallback_beta1: float = setting(
-        0.9, "decay of Adam's average of the gradient", at_least=0, at_most=1, scheduled=True
-    )
+    fallback_beta1: float = setting(0.9, "decay of Adam's average of the gradient", at_least=0, below=1, scheduled=True)
     fallback_beta2: float = setting(
-        0.999, "decay of Adam's average of the squared gradient", at_least=0, at_most=1, scheduled=True
+        0.999, "decay of Adam's average of the squared gradient", at_least=0, below=1, scheduled=True
     )
     fallback_epsilon: float = setting(1e-8, "added to the root of Adam's second moment", at_least=0, scheduled=True)

@@ -19,5 +19,5 @@ class ScheduleSettings(Declared):
     power: float | None = setting(None, "of polynomial")
     boundaries: tuple[float, ...] | None = setting(None, "of staircase: shares of the run at which it falls")
     factor: float | None = setting(None, "of staircase, at each boundary; of exponential, at the end")
-    floor: float = setting(0.0, "smallest factor", at_least=0)
+    floor: float = setting(0.0, "smallest factor", at_least=0, at_most=1)
     momentum_follows: bool = setting(False, "multiply the momentum by the same factor")

@@ -21,6 +21,7 @@ from suite.record import record
 from suite.settings import recipes
 from suite.settings.configure import resolve
 from suite.settings.effects import differing_keys, hash_run, select_settings
+from suite.settings.launch import LocalLaunch
 from suite.settings.run import AnyRun, BaselineRun, Run
 
 HELP = """Show what the command without `plan` would run: parameters, steps, samples and epochs, what each device
@@ -82,6 +83,8 @@ def describe_plan(run: AnyRun, row: Row | None = None, picture: Path | None = No
     if isinstance(run, BaselineRun):
         return plan_baseline.plan_baseline(run, task, absent)
     checks.check_run(run, task)
+    if isinstance(run.launch, LocalLaunch):
+        checks.check_processes(run)
     if run.partition:
         return plan_partition.plan_partition(run, task, absent, list_missing(run), picture)
     shapes, layers = task.shapes(), task.layers()

@@ -253,7 +253,7 @@ def test_evidence_that_is_looked_at_after_each_seed_rarely_errs(order):
 
 
 def test_a_leader_of_two_rows_needs_evidence_of_two_divided_by_alpha():
-    """Half of the error is for the leader. Equal differences give an evidence of 26.6 with five seeds, 52.5 with six."""
+    """Half of the error is for the leader. Five equal differences give an evidence of 26.6, six of 52.5."""
     clear = [-1.0] * 6
     assert rank_anytime(2, {(0, 1): clear[:5]}).leader is None and rank_anytime(2, {(0, 1): clear}).leader == 0
 

@@ -49,7 +49,7 @@ def test_the_elements_of_dropout_are_independent() -> None:
 def test_the_masks_of_dropout_are_known() -> None:
     """Written down once: a change of the stream would change every run with dropout."""
     kept = stream.keep(np, (3, 5), "d", np.arange(2), 16, 0.5)
-    assert ["".join("x." [1 - bit] for bit in row) for row in kept.astype(int)] == KNOWN
+    assert ["".join("x."[1 - bit] for bit in row) for row in kept.astype(int)] == KNOWN
 
 
 def test_dropout_is_the_same_in_both_backends_and_belongs_to_the_sample() -> None:
