@@ -57,13 +57,14 @@ def _cifar(folder: Path) -> None:
 
 
 def _strokes(folder: Path) -> None:
-    from suite.tasks.autoencoder import curves, files
+    from suite.tasks._data import idx
+    from suite.tasks.autoencoder import curves
 
     images = curves.make(train=2000, valid=250)
     for split, count in (("train", 2000), ("valid", 250)):
         pixels = np.rint(255 * images.read(split, np.arange(count))).astype(np.uint8)
         header = np.array([2051, count, 28, 28], ">u4").tobytes()
-        (folder / files.IMAGES[split]).write_bytes(header + pixels.tobytes())
+        (folder / idx.IMAGES[split]).write_bytes(header + pixels.tobytes())
 
 
 def _clicks(folder: Path) -> None:

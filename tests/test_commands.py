@@ -19,7 +19,7 @@ from tiny_runs import Call
 from suite import cli
 from suite.contract import UserError
 from suite.counters import golden
-from suite.launch import checks, external, premises, slurm
+from suite.launch import checks, download, external, premises, slurm
 from suite.regress.sides import OVERRIDE, REQUIREMENT
 from suite.settings import configure
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
@@ -177,10 +177,18 @@ def elsewhere(text: str, suite: Call) -> None:
     """Another test runs it."""
 
 
+def fetches(text: str, suite: Call) -> None:
+    """Run it without its downloads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download, "fetch_file", lambda file, base, folder: None)
+        runs(text, suite)
+
+
 WAYS = [
     Way(r"suite (task=)?<\w+>", elsewhere, "a pattern, no command"),
     Way(r"suite --config-dir conf ", elsewhere, "tests/test_contributing.py runs it"),
     Way("|".join(f"{re.escape(text)}$" for text in test_docs.SUITE), elsewhere, "tests/test_docs.py runs it"),
+    Way(r"suite data \w+ --fetch", fetches, "downloads: tests/verbs/test_data_fetch.py fetches from a server"),
     Way(
         r"suite (data \w+( --from|$)|list|plan \S|(submit|export|report) \S|board --out|reproduce .*--again)|"
         r"suite .* --cfg job",

@@ -22,6 +22,7 @@ from suite.contract.optimizers import (
     Rows,
     TorchOptimizer,
 )
+from suite.contract.public import OffersPublic, PublicData, PublicFile
 from suite.contract.reduce import Reduce
 from suite.contract.tasks import (
     DAMAGED,
@@ -72,8 +73,11 @@ __all__ = [
     "Layer",
     "Model",
     "Objective",
+    "OffersPublic",
     "Parcel",
     "Plan",
+    "PublicData",
+    "PublicFile",
     "Ranks",
     "Reduce",
     "Rows",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from suite import load
 from suite.contract import CountsRecurring, Data, UserError
+from suite.launch import public
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import quote_text
@@ -57,9 +58,14 @@ def main(arguments: Sequence[str]) -> int:
         0 if everything can be read, 1 if some files cannot be read or a split is empty.
 
     Raises:
-        UserError: if there is no such task, source or directory.
+        UserError: if there is no such task, source or directory, or a download fails.
     """
     chosen = _parse(arguments)
+    if chosen.fetch:
+        options = {"target": chosen.target, "mirror": chosen.mirror, "directory": chosen.config_dir}
+        for line in public.fetch_data(chosen.task, chosen.overrides, **options):
+            print(line, flush=True)
+        return 0
     if chosen.target:
         _prepare(chosen.task, chosen.folder, chosen.target, chosen.overrides, chosen.config_dir)
         chosen.folder = chosen.target
@@ -83,13 +89,20 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; ends the process with exit code 2 if the task's name is missing."""
-    usage = "suite data TASK [--from DIR] [--to DIR] [--check] [--json] [--config-dir DIR] [task.key=value ...]"
+    usage = "suite data TASK [--from DIR] [--to DIR] [--check] [--json] [--config-dir DIR] [task.key=value ...]\n"
+    usage += "       suite data TASK --fetch [--to DIR] [--mirror URL] [--config-dir DIR] [task.data=NAME]"
     parser = argparse.ArgumentParser(prog="suite data", usage=usage, description=HELP)
     parser.add_argument("task", metavar="TASK", nargs="?", help="a task's name, as in task=")
     parser.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="the directory of the real data")
     parser.add_argument(
-        "--to", dest="target", type=Path, metavar="DIR", help="prepare the raw data of --from and write it here"
+        "--to",
+        dest="target",
+        type=Path,
+        metavar="DIR",
+        help="prepare the raw data of --from and write it here; or where --fetch puts files",
     )
+    parser.add_argument("--fetch", action="store_true", help="download the task's public data")
+    parser.add_argument("--mirror", metavar="URL", help="another server's folder with the files that --fetch downloads")
     parser.add_argument("--check", action="store_true", help="read every file, to find the damaged ones")
     parser.add_argument("--json", action="store_true", help="print JSON: {source: {data: {…}, left_out, …}}")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
@@ -97,6 +110,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     chosen = parser.parse_intermixed_args(arguments)
     if chosen.task is None:  # argparse's own message would also ask for overrides, which are optional
         parser.error(f"TASK is missing; choose one of {', '.join(load.list_options('task', chosen.config_dir))}")
+    if chosen.fetch and (chosen.folder or chosen.check or chosen.json):
+        parser.error("--fetch cannot be combined with --from, --check and --json; check the files afterwards")
+    if chosen.mirror and not chosen.fetch:
+        parser.error("--mirror is an option of --fetch")
     return chosen
 
 
@@ -184,9 +201,9 @@ def _open(run: AnyRun) -> Data:
 
 
 def _source(run: AnyRun) -> Source:
-    if _reads_directory(run) and run.data_dir is None:
-        return Source(None, "real, in a directory   not here: use --from DIR")
     try:
+        if _reads_directory(run) and public.find_folder(run) is None:
+            return Source(None, "real, in a directory   not here: use --from DIR")
         return Source(_open(run))
     except UserError as error:
         return Source(None, f"not here: {error}")
@@ -198,7 +215,9 @@ def _state(run: AnyRun) -> str:
     if source.data is None:
         return source.missing
     data = source.data
-    place = f"in {run.data_dir}" if _reads_directory(run) else "embedded" if data.kind == "real" else "by seed"
+    place = (
+        f"in {public.find_folder(run)}" if _reads_directory(run) else "embedded" if data.kind == "real" else "by seed"
+    )
     losses = f"\n{'':8}  left out: {data.losses()}" if data.losses() else ""
     return f"{data.kind}, {place}   {data.name}: {_sizes(data.samples)}; {data}{losses}"
 
@@ -213,12 +232,12 @@ def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, c
     Raises:
         UserError: if no directory was given, or it does not contain the source's files.
     """
-    folder = run.data_dir
+    folder = public.find_folder(run)
     if folder is None:
         raise UserError(f"{task}: the directory of its {source} data is missing; use --from DIR")
     module = load.load_member(run.task.module)
     load.check_names(module, "PARTS", "census", "check")
-    options = {"data": source, **run.task.options()["source"]} | {"data_dir": folder}
+    options = {"data": source, **run.task.options()["source"]} | {"data_dir": str(folder)}
     faults = module.check(**options) if check else None
     try:
         data, parts = _open(run), module.census(**options)
@@ -228,7 +247,8 @@ def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, c
         return Source(None, faults=faults)
     compared = check and isinstance(module, CountsRecurring)
     recurring = module.count_recurring(**{**run.task.options(), **options}) if compared else None
-    command = [f"suite +task={task} task.data={source} data_dir={shlex.quote(str(folder))}", *overrides]
+    place = [f"data_dir={shlex.quote(str(folder))}"] if run.data_dir is not None else []
+    command = [f"suite +task={task} task.data={source}", *place, *overrides]
     command += ["task.on_error=skip"] if faults else []
     return Source(data, parts=parts, faults=faults, next_command=" ".join(command), recurring=recurring)
 

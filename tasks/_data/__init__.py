@@ -1,6 +1,7 @@
 """Sources of samples, in NumPy. There is one module per source; a task works with any of them.
 
-`digits` (real, bundled with scikit-learn), `shapes` (generated) and `folder` (real, ImageNet's layout) are `Images`.
+`digits` (real, bundled with scikit-learn), `shapes` (generated), `fashion` (real, `idx` files) and `folder` (real,
+ImageNet's layout) are `Images`. `public` lists the sets that can be downloaded.
 `order` says which sample stands where in a run, `augment` how one is distorted.
 """
 

@@ -9,9 +9,13 @@ from PIL import Image
 
 from suite.contract import Data, UserError
 from suite.tasks._data import augment
-from suite.tasks._data.layout import UNREADABLE, decode, find_damaged_files, read_layout
+from suite.tasks._data.layout import UNREADABLE, census, count_recurring, decode, find_damaged_files, read_layout
 
-__all__ = ["Folder", "find_damaged_files", "make"]
+__all__ = ["CLASSES", "PUBLISHED", "Folder", "census", "check", "count_recurring", "find_damaged_files", "make"]
+
+# ImageNet-1k: Russakovsky et al. 2015, table 2
+PUBLISHED = Data("real", "ImageNet-1k", "not here", {"train": 1_281_167, "valid": 50_000}, unit="images")
+CLASSES = 1000
 
 # Mean and standard deviation of ImageNet's red, green and blue, published for 0…1 with fb.resnet.torch (Gross and
 # Wilber 2016, datasets/imagenet.lua) and used by torchvision ever since.
@@ -187,4 +191,4 @@ class Folder:
         return ((np.asarray(image, np.float32) - self._mean) / self._std).transpose(2, 0, 1)  # (3, size, size)
 
 
-make = Folder
+make, check = Folder, find_damaged_files

@@ -1,17 +1,20 @@
 """Lists the image files of a directory laid out like ImageNet, and finds damaged ones."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFile
 
 from suite.contract import UserError
+from suite.tasks import _data
 
 SUFFIXES = (".jpg", ".jpeg", ".png")  # in any case: ImageNet's files end in .JPEG
 LAYOUT = (
@@ -140,7 +143,7 @@ def decode(path: Path) -> Image.Image:
         return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
 
 
-def find_damaged_files(data_dir: str | Path, *, workers: int = 4) -> list[str]:
+def find_damaged_files(data_dir: str | Path, *, workers: int = 4, **_: Any) -> list[str]:
     """Decode every image of both splits, to find files that would stop a run or be skipped.
 
     Changed bytes inside the compressed data may still decode; they are not found.
@@ -165,3 +168,20 @@ def find_damaged_files(data_dir: str | Path, *, workers: int = 4) -> list[str]:
         while chunk := list(islice(files, 1024)):  # all at once would queue a million tasks
             faults += filter(None, pool.map(fault, chunk))
     return faults
+
+
+def count_recurring(data_dir: str, **_: Any) -> int:
+    """Return how many validation files have the contents of a training file; only files of equal size are read."""
+    found = read_layout(data_dir)
+    sizes = set.intersection(*({file.bytes for file in files} for files in found.splits.values()))
+    train, valid = (
+        ((found.root / file.path).read_bytes() for file in found.splits[split] if file.bytes in sizes)
+        for split in ("train", "valid")
+    )
+    return _data.count_recurring(train, valid)
+
+
+def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+    """Return the number of images of each class in each split of a directory; no image is opened."""
+    splits = read_layout(data_dir).splits
+    return {split: dict(Counter(file.label for file in files)) for split, files in splits.items()}

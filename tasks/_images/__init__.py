@@ -3,8 +3,9 @@
 `Classification` is NumPy; torch.py and jax.py contain `Classifier`, the part of a model around its network.
 """
 
-from collections import Counter
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -151,36 +152,24 @@ class AbsentImages:
         raise UserError(f"{self.data.name}'s images are not here; set data_dir=DIRECTORY")
 
 
-# Russakovsky et al. 2015, table 2
-IMAGENET = Data("real", "ImageNet-1k", "not here", {"train": 1_281_167, "valid": 50_000}, unit="images")
+def check(data_dir: str, *, data: str = "folder", **options: Any) -> list[str]:
+    """Read all files of a directory, as source `data` does; return one line for each that cannot be read."""
+    return import_source(data).check(data_dir, **options)
 
 
-def check(data_dir: str, **_: Any) -> list[str]:
-    """Decode all image files of a directory; return one line for each that cannot be read."""
-    from suite.tasks._data import folder
-
-    return folder.find_damaged_files(data_dir)
+def count_recurring(data_dir: str, *, data: str = "folder", **options: Any) -> int:
+    """Return how many validation images of a directory are training images."""
+    return import_source(data).count_recurring(data_dir, **options)
 
 
-def count_recurring(data_dir: str, **_: Any) -> int:
-    """Return how many validation files have the contents of a training file; only files of equal size are read."""
-    from suite.tasks._data import count_recurring, layout
-
-    found = layout.read_layout(data_dir)
-    sizes = set.intersection(*({file.bytes for file in files} for files in found.splits.values()))
-    train, valid = (
-        ((found.root / file.path).read_bytes() for file in found.splits[split] if file.bytes in sizes)
-        for split in ("train", "valid")
-    )
-    return count_recurring(train, valid)
+def census(data_dir: str, *, data: str = "folder", **options: Any) -> dict[str, dict[str, int]]:
+    """Return the number of images of each class in each split of a directory."""
+    return import_source(data).census(data_dir, **options)
 
 
-def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """Return the number of images of each class in each split of a directory; no image is opened."""
-    from suite.tasks._data import layout
-
-    splits = layout.read_layout(data_dir).splits
-    return {split: dict(Counter(file.label for file in files)) for split, files in splits.items()}
+def import_source(data: str) -> ModuleType:
+    """Import the module of a source by its name, as in `task.data`."""
+    return importlib.import_module(f"suite.tasks._data.{data}")
 
 
 def check_choices(**options: tuple[Any, Sequence[Any]]) -> None:

@@ -15,15 +15,26 @@ from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks.autoencoder import curves, faces, files
 from suite.tasks.autoencoder.architecture import Architecture
-from suite.tasks.autoencoder.files import census, check, count_recurring
+from suite.tasks.autoencoder.files import PUBLIC, census, check, count_recurring
 
-__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "Autoencoder", "census", "check", "count_recurring", "make"]
+__all__ = [
+    "CITATION",
+    "PARTS",
+    "PUBLIC",
+    "SUMMARY",
+    "VERSION",
+    "Autoencoder",
+    "census",
+    "check",
+    "count_recurring",
+    "make",
+]
 
 CITATION = (
     "Hinton, Salakhutdinov: Reducing the Dimensionality of Data with Neural Networks, Science 2006; Goldfarb, Ren, "
     "Bahamou: Practical Quasi-Newton Methods for Training Deep Neural Networks, NeurIPS 2020, arXiv:2006.08877"
 )
-SUMMARY = "deep autoencoders of MNIST, CURVES and FACES"
+SUMMARY = "deep autoencoders of MNIST, Fashion-MNIST, CURVES and FACES"
 VERSION = "1"
 PARTS = "classes"  # what `census` counts samples of
 
@@ -156,9 +167,7 @@ class AbsentImages:
 SOURCES: dict[str, Callable[..., Images]] = {
     "curves": curves.make,
     "faces": faces.make,
-    "mnist": files.load_mnist,
-    "curves_mat": files.load_curves,
-    "faces_mat": files.load_faces,
+    **files.SOURCES,
 }
 
 

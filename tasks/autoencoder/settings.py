@@ -10,7 +10,12 @@ class Source(Options):
     """Options of the data; each source reads some of them."""
 
     train: int | None = setting(None, "generated training samples", at_least=1, affects=PROBLEM)
-    valid: int | None = setting(None, "generated validation samples", at_least=1, affects=PROBLEM)
+    valid: int | None = setting(
+        None,
+        "generated validation samples; of fashion, those to use, the first of a fixed permutation; null: all",
+        at_least=1,
+        affects=PROBLEM,
+    )
     data_dir: str | None = setting(None, "directory of the files", affects=PROBLEM, role="place")
 
 
@@ -18,7 +23,7 @@ class Settings(TaskSettings):
     """Settings of the deep autoencoders."""
 
     variant: Literal["mnist", "curves", "faces"] = setting(..., "which network", affects=PROBLEM)
-    data: Literal["curves", "faces", "mnist", "curves_mat", "faces_mat"] = setting(
+    data: Literal["curves", "faces", "mnist", "fashion", "curves_mat", "faces_mat"] = setting(
         ..., "where the data comes from", affects=PROBLEM
     )
     on_error: Literal["stop"] = setting(..., "damaged files cannot be skipped")

@@ -15,6 +15,7 @@ import numpy as np
 from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
+from suite.tasks._data.public import WIKITEXT_2
 from suite.tasks._sparse import KINDS, Sparsity
 from suite.tasks.bert.architecture import Architecture
 from suite.tasks.bert.sample import Hiding, expand_records
@@ -191,6 +192,7 @@ class Bert:
 
 SOURCES = ("hmm", "records")
 PARTS = "shards"  # what `census` counts samples of
+PUBLIC = {"wikitext": WIKITEXT_2}  # text, which `suite data bert --from TEXT --to DIR` prepares
 
 
 class AbsentText:

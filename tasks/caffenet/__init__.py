@@ -3,16 +3,35 @@
 Batches and metric are those of `tasks/_images`; see CARD.md for sources, licences and targets.
 """
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import UserError
 from suite.tasks import _nn
-from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, check_choices, count_recurring
+from suite.tasks._data.public import FASHION_MNIST
+from suite.tasks._images import (
+    AbsentImages,
+    Classification,
+    census,
+    check,
+    check_choices,
+    count_recurring,
+    import_source,
+)
 from suite.tasks.caffenet.architecture import Architecture
 
-__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "CaffeNet", "census", "check", "count_recurring", "make"]
+__all__ = [
+    "CITATION",
+    "PARTS",
+    "PUBLIC",
+    "SUMMARY",
+    "VERSION",
+    "CaffeNet",
+    "census",
+    "check",
+    "count_recurring",
+    "make",
+]
 
 CITATION = (
     "Jia et al.: Caffe: Convolutional Architecture for Fast Feature Embedding, 2014, arXiv:1408.5093; Krizhevsky, "
@@ -22,7 +41,8 @@ SUMMARY = "ImageNet classification, or 16 classes of it, with CaffeNet"
 VERSION = "2"  # since dropout draws two elements a word
 keeps_result = _nn.keeps_result
 PARTS = "classes"  # what `census` counts samples of
-SOURCES = ("shapes", "folder")
+SOURCES = ("shapes", "fashion", "folder")
+PUBLIC = {"fashion": FASHION_MNIST}
 
 
 class CaffeNet(Classification):
@@ -72,7 +92,7 @@ def make(
         head: outputs of the last layer; 0 uses the number of classes. Further outputs belong to no image.
         classes: names of the class directories to use, for example 16 of ImageNet's WNIDs; None uses all.
         on_error: what to do with an unreadable image, stop or skip.
-        absent: describe the task without its directory of images, as ImageNet's.
+        absent: describe the task without its directory of images, by the sizes of the published set.
         options: of `Classification`.
 
     Raises:
@@ -82,8 +102,11 @@ def make(
     check_choices(init=(init, ("gaussian", "fan_in")))
     if classes and data != "folder":
         raise UserError(f"task.classes: selects class directories, but task.data={data} has none; set task.data=folder")
-    absent_images = AbsentImages(IMAGENET, classes=len(classes or ()) or published_classes, size=image_size)
-    images = absent_images if absent else importlib.import_module(f"suite.tasks._data.{data}").make(**source)
+    module = import_source(data)
+    if absent:
+        images = AbsentImages(module.PUBLISHED, classes=len(classes or ()) or published_classes, size=image_size)
+    else:
+        images = module.make(**source)
     outputs = head or images.classes
     if outputs < images.classes:
         raise UserError(

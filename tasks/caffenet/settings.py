@@ -11,6 +11,9 @@ class Source(Options):
 
     size: int | None = setting(None, "height and width of an image", affects=PROBLEM)
     data_dir: str | None = setting(None, "directory of the files", affects=PROBLEM, role="place")
+    valid: int | None = setting(
+        None, "validation images to use, the first of a fixed permutation; null: all", at_least=1, affects=PROBLEM
+    )
     classes: tuple[str, ...] | None = setting(None, "class directories to use", affects=PROBLEM)
     warp: int | None = setting(None, "size to which an image is resized before it is cropped", affects=PROBLEM)
     mean: tuple[float, ...] | None = setting(None, "mean of red, green and blue", affects=PROBLEM)
@@ -22,7 +25,7 @@ class Settings(TaskSettings):
     """Settings of CaffeNet and its small forms."""
 
     variant: Literal["bvlc"] = setting(..., "which network", affects=PROBLEM)
-    data: Literal["shapes", "folder"] = setting(..., "where the data comes from", affects=PROBLEM)
+    data: Literal["shapes", "fashion", "folder"] = setting(..., "where the data comes from", affects=PROBLEM)
     on_error: Literal["stop", "skip"] = setting(..., "what to do with a damaged file or line")
     classes: tuple[str, ...] | None = setting(..., "class directories to use; null: all", affects=PROBLEM)
     width: int = setting(..., "channels of the first convolution", at_least=1, affects=PROBLEM)

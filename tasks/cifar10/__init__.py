@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import Data
+from suite.tasks._data.public import CIFAR_10
 from suite.tasks._images import AbsentImages, Classification, check_choices
 from suite.tasks._images.resnet import Architecture
 
@@ -17,6 +18,7 @@ SUMMARY = "CIFAR-10 classification with ResNet-18"
 VERSION = "1"
 PARTS = "classes"  # what `census` counts samples of
 SOURCES = {"shapes": "suite.tasks.cifar10.shapes", "cifar10": "suite.tasks.cifar10.binary"}
+PUBLIC = {"cifar10": CIFAR_10}
 PUBLISHED = Data("real", "CIFAR-10", "not here", {"train": 50_000, "valid": 10_000}, unit="images")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from suite.contract import Data, UserError
 from suite.tasks import _data
 from suite.tasks._data import augment
+from suite.tasks._data.public import CIFAR_10
 
 SIDE, CLASSES = 32, 10
 RECORD = 1 + 3 * SIDE * SIDE
@@ -101,11 +102,9 @@ def find_files(data_dir: str | Path | None) -> dict[str, list[Path]]:
     """Find the batch files of each split, in the directory itself or in the folder that the archive creates.
 
     Raises:
-        UserError: if a file is missing.
+        UserError: if a file is missing, or no directory is set and CIFAR-10 was not fetched.
     """
-    if data_dir is None:
-        raise UserError("CIFAR-10 may not be redistributed; download it from its authors and set data_dir=DIRECTORY")
-    root = Path(data_dir).expanduser()
+    root = CIFAR_10.find(data_dir)
     for suffix, folder in FOLDERS.items():
         for place in (root, root / folder):
             if (place / f"data_batch_1{suffix}").is_file():

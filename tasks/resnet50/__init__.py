@@ -4,21 +4,41 @@ One builder makes both; what differs is the configuration in conf/task/resnet50.
 of every task that classifies images; see CARD.md for sources, licences and targets.
 """
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import UserError
-from suite.tasks._images import IMAGENET, AbsentImages, Classification, census, check, check_choices, count_recurring
+from suite.tasks._data.public import FASHION_MNIST
+from suite.tasks._images import (
+    AbsentImages,
+    Classification,
+    census,
+    check,
+    check_choices,
+    count_recurring,
+    import_source,
+)
 from suite.tasks._images.resnet import Architecture
 
-__all__ = ["CITATION", "PARTS", "SUMMARY", "VERSION", "ResNet50", "census", "check", "count_recurring", "make"]
+__all__ = [
+    "CITATION",
+    "PARTS",
+    "PUBLIC",
+    "SUMMARY",
+    "VERSION",
+    "ResNet50",
+    "census",
+    "check",
+    "count_recurring",
+    "make",
+]
 
 CITATION = "He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385"
 SUMMARY = "ImageNet classification with ResNet-50 v1.5"
 VERSION = "1"
 PARTS = "classes"  # what `census` counts samples of
-SOURCES = ("digits", "shapes", "folder")
+SOURCES = ("digits", "shapes", "fashion", "folder")
+PUBLIC = {"fashion": FASHION_MNIST}
 
 
 class ResNet50(Classification):
@@ -57,7 +77,7 @@ def make(
         image_size: height and width.
         erase: probability of random erasing, for folders.
         on_error: what to do with an unreadable image, stop or skip.
-        absent: describe the task without its directory of images, as ImageNet's.
+        absent: describe the task without its directory of images, by the sizes of the published set.
         options: of `ResNet50`.
 
     Raises:
@@ -66,6 +86,8 @@ def make(
     check_choices(data=(data, SOURCES), variant=(variant, ("v1.5",)), on_error=(on_error, ("stop", "skip")))
     if erase and data != "folder":
         raise UserError(f"task.erase={erase}: only task.data=folder has augmentation; set task.erase=0")
-    module = importlib.import_module(f"suite.tasks._data.{data}")
-    images = AbsentImages(IMAGENET, classes=1000, size=image_size) if absent else module.make(**source)
+    module = import_source(data)
+    images = (
+        AbsentImages(module.PUBLISHED, classes=module.CLASSES, size=image_size) if absent else module.make(**source)
+    )
     return ResNet50(images, architecture=Architecture(tuple(blocks), width, images.classes, bn_group), **options)

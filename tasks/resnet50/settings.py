@@ -11,6 +11,9 @@ class Source(Options):
 
     size: int | None = setting(None, "height and width of an image", affects=PROBLEM)
     data_dir: str | None = setting(None, "directory of the files", affects=PROBLEM, role="place")
+    valid: int | None = setting(
+        None, "validation images to use, the first of a fixed permutation; null: all", at_least=1, affects=PROBLEM
+    )
     erase: float | None = setting(None, "probability of random erasing")
     on_error: Literal["stop", "skip"] | None = setting(None, "as in the task")
 
@@ -19,7 +22,7 @@ class Settings(TaskSettings):
     """Settings of ResNet-50 and its small forms."""
 
     variant: Literal["v1.5"] = setting(..., "which network", affects=PROBLEM)
-    data: Literal["digits", "shapes", "folder"] = setting(..., "where the data comes from", affects=PROBLEM)
+    data: Literal["digits", "shapes", "fashion", "folder"] = setting(..., "where the data comes from", affects=PROBLEM)
     on_error: Literal["stop", "skip"] = setting(..., "what to do with a damaged file or line")
     blocks: tuple[int, ...] = setting(..., "bottlenecks of each stage", affects=PROBLEM)
     width: int = setting(..., "channels of the stem", at_least=1, affects=PROBLEM)

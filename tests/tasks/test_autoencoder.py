@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import engine
+from idxes import write_set
 from small import small
 
 from suite.contract import UserError
@@ -79,17 +80,9 @@ def test_loss_and_penalty_by_hand(loss: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- files
-def write_idx(folder: Path, *, pack: bool = True, **counts: int) -> None:
-    for split, count in counts.items():
-        images = np.random.default_rng(count).integers(0, 256, (count, 28, 28), np.uint8)
-        content = np.array([2051, count, 28, 28], ">u4").tobytes() + images.tobytes()
-        name = files.IMAGES[split]
-        (folder / (f"{name}.gz" if pack else name)).write_bytes(gzip.compress(content) if pack else content)
-
-
 @pytest.mark.parametrize("pack", [False, True])
 def test_idx_files(pack: bool, tmp_path: Path) -> None:
-    write_idx(tmp_path, pack=pack, train=7, valid=3)
+    write_set(tmp_path, pack=pack, train=7, valid=3)
     images = files.load_mnist(data_dir=str(tmp_path))
     expected = np.random.default_rng(7).integers(0, 256, (7, 28, 28), np.uint8).reshape(7, -1)
     assert np.allclose(images.read("train", np.array([6, 0])), expected[[6, 0]] / 255, atol=1e-7)
@@ -102,7 +95,7 @@ def test_idx_files(pack: bool, tmp_path: Path) -> None:
 def test_idx_files_with_a_dot_in_their_names(pack: bool, tmp_path: Path) -> None:
     """As in some archives; the folder's name does not make them MNIST."""
     (tmp_path / "MNIST").mkdir()
-    write_idx(tmp_path / "MNIST", pack=pack, train=7, valid=3)
+    write_set(tmp_path / "MNIST", pack=pack, train=7, valid=3)
     expected = files.load_mnist(data_dir=str(tmp_path / "MNIST"))
     for path in list((tmp_path / "MNIST").iterdir()):
         path.rename(path.with_name(path.name.replace("-idx3", ".idx3")))
@@ -112,7 +105,7 @@ def test_idx_files_with_a_dot_in_their_names(pack: bool, tmp_path: Path) -> None
 
 
 def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
-    write_idx(tmp_path, train=7, valid=3)
+    write_set(tmp_path, train=7, valid=3)
     path = tmp_path / "train-images-idx3-ubyte.gz"
     whole = path.read_bytes()
     path.write_bytes(whole[:-50])
@@ -125,7 +118,7 @@ def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="begins with 2049"):
         files.load_mnist(data_dir=str(tmp_path))
     path.unlink()
-    with pytest.raises(UserError, match="missing; put MNIST"):
+    with pytest.raises(UserError, match="missing; put the set's four"):
         files.load_mnist(data_dir=str(tmp_path))
 
 
@@ -158,14 +151,14 @@ def test_real_mnist_has_the_known_floor(shared_data: Path) -> None:
 
 
 def test_images_must_fit_the_network(tmp_path: Path) -> None:
-    write_idx(tmp_path, train=7, valid=3)
+    write_set(tmp_path, train=7, valid=3)
     chosen = ["task=autoencoder", "task.variant=faces", "task.data=mnist", f"data_dir={tmp_path}"]
     with pytest.raises(UserError, match="images have 784 pixels"):
         execution.make_task(configure.resolve(chosen))
 
 
 def test_the_authors_logs_are_of_the_training_images_and_the_penalty(tmp_path: Path) -> None:
-    write_idx(tmp_path, train=7, valid=3)
+    write_set(tmp_path, train=7, valid=3)
     chosen = ["task=autoencoder", "scale=gpu", f"data_dir={tmp_path}", "task.eval_batch_size=5"]
     usual = execution.make_task(configure.resolve(chosen))
     theirs = execution.make_task(configure.resolve([*chosen, "task.evaluate_on=train", "task.metric=objective"]))

@@ -4,20 +4,24 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from idxes import write_set
 from pictures import read
 from PIL import Image
 
 from suite.tasks._data import augment, order
 from suite.tasks._data.digits import Digits
+from suite.tasks._data.fashion import Fashion
 from suite.tasks._data.folder import Folder
 from suite.tasks._data.shapes import Shapes, paint_images
 
 
-@pytest.fixture(params=["digits", "shapes", "folder"])
-def source(request, written):
+@pytest.fixture(params=["digits", "shapes", "fashion", "folder"])
+def source(request, written, tmp_path):
+    write_set(tmp_path, labelled=True, train=32, valid=16)
     sources = {
         "digits": Digits,
         "shapes": lambda: Shapes(train=32, valid=16),
+        "fashion": lambda: Fashion(40, data_dir=str(tmp_path)),
         "folder": lambda: Folder(written, size=40, erase=0.5),
     }
     return sources[request.param]()

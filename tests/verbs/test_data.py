@@ -1,5 +1,6 @@
 """`suite data`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,17 +10,22 @@ from suite import load
 from suite.contract import UserError
 from suite.settings import configure
 from suite.settings.overrides import quote_text
+from suite.tasks import resnet50
+from suite.tasks._data.public import FASHION_MNIST
 from suite.tasks._data.shapes import NAMES, write_jpeg
 
 
-def test_data_says_what_is_here(suite: Call) -> None:
+def test_data_says_what_is_here(suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(resnet50.PUBLIC, "fashion", replace(FASHION_MNIST, package_folder=str(tmp_path)))
     code, text = suite("data", "resnet50")
-    digits, shapes, folder, choose = text.splitlines()
+    digits, shapes, fashion, folder, choose = text.splitlines()
     assert code == 0
     assert digits.startswith("digits") and "real, embedded" in digits and "1,437 train, 360 valid" in digits
     assert shapes.startswith("shapes") and "generated" in shapes
+    assert fashion.startswith("fashion   not here: no files of Fashion-MNIST; use `suite data resnet50 --fetch`, `apt")
     assert folder.startswith("folder") and "--from DIR" in folder
-    assert choose == "to choose: suite +task=resnet50 task.data=digits|shapes|folder"
+    assert choose == "to choose: suite +task=resnet50 task.data=digits|shapes|fashion|folder"
 
 
 def test_data_without_a_task_says_which_there_are(suite: Call, capfd: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +70,7 @@ def test_data_adopts_a_directory_that_is_not_ascii(suite: Call, tmp_path: Path) 
 
 def test_data_says_what_to_type(suite: Call) -> None:
     assert suite("data", "resnet50", "--from", "/nowhere")[0] == 2
-    code, text = suite("data", "resnet50", "--check")
+    code, text = suite("data", "resnet50", "--check", "task.data=folder")
     assert code == 2 and "use --from DIR" in text
     code, text = suite("data", *CONF, "tiny", "--check")
     assert code == 2 and "none of its data is read from a directory" in text

@@ -1,11 +1,11 @@
 """`suite data`: what it advises works as printed, and what a task does not need is not asked for."""
 
-import gzip
 import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from idxes import write_set
 from tiny_runs import Call
 
 from suite import cli
@@ -28,13 +28,6 @@ def composes(advice: str) -> None:
     execution.make_task(config)
 
 
-def idx(folder: Path, **counts: int) -> None:
-    folder.mkdir(exist_ok=True)
-    for split, count in counts.items():
-        content = np.array([2051, count, 28, 28], ">u4").tobytes() + bytes(count * 784)
-        (folder / f"{files.IMAGES[split]}.gz").write_bytes(gzip.compress(content))
-
-
 def test_mnist_needs_no_files_of_curves_or_faces(suite: Call, shared_data: Path) -> None:
     code, text = suite("data", "autoencoder", "--from", str(shared_data / "mnist"), "--check")
     assert code == 0 and "70,000 images; 0 damaged files" in text and "mat" not in text, text
@@ -44,7 +37,7 @@ def test_mnist_needs_no_files_of_curves_or_faces(suite: Call, shared_data: Path)
 def test_each_source_is_checked_by_its_own_files(suite: Call, tmp_path: Path) -> None:
     from scipy.io import savemat
 
-    idx(tmp_path / "both", train=3, valid=2)
+    write_set(tmp_path / "both", train=3, valid=2)
     savemat(tmp_path / "both" / files.CURVES, {"bdata": np.zeros((5, 784)), "bdatatest": np.zeros((4, 784))})
     code, text = suite("data", "autoencoder", "--from", "both", "--check")
     assert code == 1 and "md5" in text and f"curves_mat: real, {files.CURVES}, 5 train, 4 valid" in text
