@@ -141,7 +141,10 @@ def test_caffenets_rate_is_the_posters() -> None:
         (("task=bert", "task.variant=tiy"), r"task\.variant=tiy: task=bert .*did you mean tiny"),
         (("task=dlrm", "task.variant=v3"), r"did you mean v2 or v1"),
         (("task=transformer", "task.data=corpas"), r"task\.data=corpas: .*did you mean corpus"),
-        (("task=caffenet", "task.data=image"), r"task=caffenet has none of that name; there are folder, shapes"),
+        (
+            ("task=caffenet", "task.data=image"),
+            r"task=caffenet has none of that name; there are fashion, folder, shapes",
+        ),
         (("task=bert", "scale=gpuu"), r"scale=gpuu: unknown; did you mean gpu"),
     ],
 )

@@ -17,7 +17,7 @@ from suite.contract import PublicFile, UserError
 
 BLOCK = 2**18  # bytes that are read at once
 SILENCE = 60.0  # seconds without data after which a download fails
-AGAIN = "use the same command again to continue, or another server with --mirror URL"
+AGAIN = "use the same command again, or another server with --mirror URL"
 
 
 def fetch_file(file: PublicFile, base: str, folder: Path) -> None:
@@ -41,9 +41,7 @@ def fetch_file(file: PublicFile, base: str, folder: Path) -> None:
         _download(url, part, file.bytes)
         if (got := disk.hash_file(part)) != file.sha256:
             part.unlink()
-            raise UserError(
-                f"{url}: its sha256 is {got} instead of {file.sha256}; use another server with --mirror URL"
-            )
+            raise UserError(f"{url}: its sha256 is {got} instead of {file.sha256}; it was deleted; {AGAIN}")
         with disk.report_errors(path):
             part.replace(path)
     elif disk.hash_file(path) != file.sha256:

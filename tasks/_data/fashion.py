@@ -44,7 +44,8 @@ class Fashion:
         counts = sum(np.bincount(image.reshape(-1), minlength=256) for image in np.array_split(train, 64))
         levels = np.arange(256)
         mean = np.average(levels, weights=counts)
-        self._mean, self._deviation = mean, np.sqrt(np.average((levels - mean) ** 2, weights=counts))
+        self._mean = np.float32(mean)
+        self._deviation = np.float32(np.sqrt(np.average((levels - mean) ** 2, weights=counts)))
         self._enlarge = make_interpolation_matrix(train.shape[1], size)
         self._images, self._labels, self.data, self.size = found.images, found.labels, found.data, size
 
@@ -52,7 +53,8 @@ class Fashion:
         """Images and labels of some rows; see `Images`. Nothing is random, so seed and numbers are not used."""
         # products of one image each, so that its bits do not depend on the batch
         images = self._enlarge @ self._images[split][rows].astype(np.float32) @ self._enlarge.T
-        images = ((images - self._mean) / self._deviation).astype(np.float32)
+        images -= self._mean
+        images /= self._deviation
         return np.repeat(images[:, None], 3, axis=1), self._labels[split][rows].astype(np.int32)
 
 

@@ -6,6 +6,7 @@ A set has the name of a published one only if the checksums of its files are the
 import gzip
 import hashlib
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,37 +105,37 @@ def read_set(folder: Path, published: str, *, labelled: bool, valid: int | None 
     read = {name: read_file(folder, name) for name in _list_names(labelled)}
     images = {split: read[name][0] for split, name in IMAGES.items()}
     labels = {split: read[name][0] for split, name in LABELS.items() if labelled}
-    for split, pixels in images.items():
-        if pixels.shape[1:] != images["train"].shape[1:] or not pixels.size:
-            raise UserError(
-                f"{folder / IMAGES[split]}: {len(pixels):,} images of {pixels.shape[1:]} pixels; replace it"
-            )
-        if labelled and len(labels[split]) != len(pixels):
-            raise UserError(f"{folder / LABELS[split]}: {len(labels[split]):,} labels of {len(pixels):,} images")
+    _reject_misfits(folder, images, labels)
     md5 = {name: digest for name, (_, digest) in read.items()}
     known = next((name for name, sums in MD5.items() if md5.items() <= sums.items()), "")
     if known not in ("", published):
-        raise UserError(
-            f"{folder}: contains {known} instead of {published}; set data_dir= to the directory of {published}"
-        )
-    notes = [] if known else [f"idx images that are not the canonical {published}"]
-    content = "".join(md5.values())
-    whole = len(images["valid"])
-    if valid is not None and valid > whole:
-        raise UserError(
-            f"{folder} has only {whole:,} validation images, fewer than {valid:,}; set "
-            f"task.sources.fashion.options.valid={whole}"
-        )
-    if valid is not None and valid < whole:
+        raise UserError(f"{folder}: contains {known} instead of {published}; set another data_dir=DIRECTORY")
+    content, notes = "".join(md5.values()), [] if known else [f"idx images that are not the canonical {published}"]
+    if valid is not None and valid != (whole := len(images["valid"])):
+        if valid > whole:
+            raise UserError(
+                f"{folder} has only {whole:,} validation images, fewer than {valid:,}; set "
+                f"task.sources.fashion.options.valid={whole}"
+            )
         rows = draw_permutation(whole, seed=SPLIT_SEED, epoch=0)[:valid]
-        images["valid"] = images["valid"][rows]
-        labels = labels and labels | {"valid": labels["valid"][rows]}
+        for arrays in (images, labels) if labelled else (images,):
+            arrays["valid"] = arrays["valid"][rows]
         notes.append(f"validation: {valid:,} of the {whole:,} images, the first of a fixed permutation")
         content += f"/{valid}"
     identity = hashlib.sha256(content.encode()).hexdigest()
     samples = {split: len(pixels) for split, pixels in images.items()}
     data = Data("real", known or "idx-images", identity, samples, unit="images", note="; ".join(notes))
     return IdxSet(images, labels, data)
+
+
+def _reject_misfits(folder: Path, images: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> None:
+    for split, pixels in images.items():
+        if pixels.shape[1:] != images["train"].shape[1:] or not pixels.size:
+            raise UserError(
+                f"{folder / IMAGES[split]}: {len(pixels):,} images of {pixels.shape[1:]} pixels; replace it"
+            )
+        if split in labels and len(labels[split]) != len(pixels):
+            raise UserError(f"{folder / LABELS[split]}: {len(labels[split]):,} labels of {len(pixels):,} images")
 
 
 def _list_names(labelled: bool) -> list[str]:

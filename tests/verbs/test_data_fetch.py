@@ -163,7 +163,7 @@ def test_other_contents_are_refused_and_not_kept(fashion: PublicData, server: Se
     server.files[path] = other = content[:-1] + bytes([content[-1] ^ 1])
     code, text = suite("data", "resnet50", "--fetch")
     got = hashlib.sha256(other).hexdigest()
-    assert code == 2 and f"{IMAGES}: its sha256 is {got} instead of {expected}; use another server" in text
+    assert code == 2 and f"{IMAGES}: its sha256 is {got} instead of {expected}; it was deleted; use the same" in text
     assert not list(fashion.folder.iterdir())
     server.files[path] = content + b"more"
     code, text = suite("data", "resnet50", "--fetch")
@@ -188,7 +188,7 @@ def test_a_server_that_is_not_there_or_silent_is_named(suite: Call, monkeypatch:
         code, text = suite("data", "resnet50", "--fetch", "--mirror", url)
     assert code == 2 and f"{url}/{IMAGES}: timed out; use the same command again" in text
     code, text = suite("data", "resnet50", "--fetch", "--mirror", url)
-    assert code == 2 and "Connection refused; use the same command again to continue, or another server" in text
+    assert code == 2 and "Connection refused; use the same command again, or another server" in text
     for word in ("ftp://127.0.0.1/x", "/some/folder"):
         code, text = suite("data", "resnet50", "--fetch", "--mirror", word)
         assert code == 2 and f"{word}: not a URL of a server" in text
