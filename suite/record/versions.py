@@ -22,8 +22,8 @@ def find_version(run: AnyRun, version: str) -> str:
     if not _is_known(task.module):
         return version
     module = load.load_member(task.module)
-    kept = isinstance(module, KeepsResults) and module.keeps_result(version, task.options())
-    return module.VERSION if kept else version
+    present: str = module.VERSION
+    return present if isinstance(module, KeepsResults) and module.keeps_result(version, task.options()) else version
 
 
 def is_superseded(run: AnyRun, version: str) -> bool:

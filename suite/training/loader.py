@@ -89,8 +89,9 @@ class Validation:
 
     def _keep(self, index: int, batch: Batch) -> None:
         """Keep a copy of the batch if those before it are kept, and there is room."""
-        arrays = {name: value for name, value in batch.items() if isinstance(value, np.ndarray)}
-        size = sum(array.nbytes for array in arrays.values())
-        if index == len(self._kept) and len(arrays) == len(batch) and size <= self._room:
-            self._kept.append({name: array.copy() for name, array in arrays.items()})
+        if index > len(self._kept) or not all(isinstance(value, np.ndarray) for value in batch.values()):
+            return
+        size = sum(array.nbytes for array in batch.values())
+        if size <= self._room:
+            self._kept.append({name: array.copy() for name, array in batch.items()})
             self._room -= size
