@@ -123,6 +123,16 @@ def test_messages_of_ranks_that_differ_are_all_said() -> None:
     os.close(tells)
 
 
+@pytest.mark.parametrize(("name", "code"), [("INT", 130), ("TERM", 143)])
+def test_ranks_that_a_signal_ends_while_they_load_are_interrupted(name: str, code: int) -> None:
+    import subprocess
+
+    children = [subprocess.Popen(["sh", "-c", f"kill -{name} $$"]) for _ in range(2)]
+    for child in children:
+        child.wait()
+    assert local._exit_code(children, quiet=False) == code
+
+
 def test_a_rank_that_dies_beside_one_that_rejects_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     import subprocess
 

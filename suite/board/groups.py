@@ -20,7 +20,7 @@ from suite.entries.condition import Result, add_baselines, format_condition, rea
 from suite.entries.doubts import Doubt
 from suite.record import record
 from suite.record.record import is_baseline
-from suite.record.versions import is_superseded
+from suite.record.versions import find_successor
 from suite.settings.effects import select_settings
 
 SCHEMA = 2  # of leaderboard.json; docs/leaderboard.md describes its fields
@@ -47,7 +47,7 @@ class Group:
     note: str  # a remark on the data
     initial_weights: str | None = None  # sha256 of the weights in init_from; None: drawn by the seed
     special: dict[str, Any] = field(default_factory=dict)  # differences from other groups of the task and scale
-    superseded: bool = False  # the task has a newer version, in which these settings give other numbers
+    superseded_by: str | None = None  # the task's newer version, in which these settings give other numbers
 
     @property
     def stand_in(self) -> bool:
@@ -202,13 +202,13 @@ def _group(condition: dict[str, Any], files: dict[str, Result]) -> Group:
         entries=_ranked(entries),
         published=tuple(sorted({id for result in files.values() for id in result["published"]})),
         note=min(result["data"]["note"] for result in files.values()),
-        superseded=any(_is_superseded(result) for result in files.values()),
+        superseded_by=next(filter(None, map(_find_successor, files.values())), None),
         **condition,
     )
 
 
-def _is_superseded(result: Result) -> bool:
-    return is_superseded(record.load_run(result), result["task_version"])
+def _find_successor(result: Result) -> str | None:
+    return find_successor(record.load_run(result), result["task_version"])
 
 
 def _differing(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

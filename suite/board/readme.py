@@ -50,7 +50,7 @@ def rank_committed() -> Leaderboard:
 def make_table(leaderboard: Leaderboard) -> str:
     """Return the table in Markdown: a line for each tuned ladder that is not superseded, with its largest contest."""
     sections = make_sections(leaderboard.groups)
-    shown = [section for section in sections if section.hardest.tuned and not section.hardest.superseded]
+    shown = [section for section in sections if section.hardest.tuned and not section.hardest.superseded_by]
     lines = [_line(section, section.main) for section in shown if section.main]
     if len(lines) > MOST_LINES:
         more = len(lines) - MOST_LINES + 1

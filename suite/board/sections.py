@@ -39,12 +39,13 @@ class Section:
     def tuned(self) -> str:
         """Whether the runs are tuned and up to date, in words."""
         tuned = "tuned" if self.hardest.tuned else "not tuned here"
-        return tuned + (", superseded by a newer version of the task" if self.hardest.superseded else "")
+        newer = self.hardest.superseded_by
+        return f"{tuned}, superseded by version {newer} of the task" if newer else tuned
 
     @property
     def order(self) -> tuple[bool, bool]:
         """Sort key of the ladders: present versions first, then tuned ones."""
-        return self.hardest.superseded, not self.hardest.tuned
+        return self.hardest.superseded_by is not None, not self.hardest.tuned
 
     @cached_property
     def contests(self) -> tuple[Contest, ...]:

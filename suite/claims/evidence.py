@@ -26,7 +26,7 @@ from suite.entries.condition import CADENCE, TUNING_SEEDS
 from suite.entries.intake import Accepted
 from suite.load import is_node, read_preset
 from suite.record import environment, record
-from suite.record.versions import is_superseded
+from suite.record.versions import find_successor
 from suite.settings.configure import resolve
 from suite.settings.effects import select_settings
 
@@ -91,7 +91,7 @@ class Results:
         if check.measure and not (check.measure.steps_to or check.measure.seconds_to) and CADENCE not in words:
             wanted = {key: value for key, value in wanted.items() if key != CADENCE}
         found = [(path, result) for path, result in plausible if is_of_run(wanted, result)]
-        return [item for item in found if not is_superseded(record.load_run(item[1]), item[1]["task_version"])]
+        return [item for item in found if not find_successor(record.load_run(item[1]), item[1]["task_version"])]
 
 
 def _counts(result: Result, check: Check) -> bool:

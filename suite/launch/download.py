@@ -62,6 +62,14 @@ def _download(url: str, part: Path, size: int) -> None:
     try:
         with urllib.request.urlopen(request, timeout=SILENCE) as response:
             resumed = response.headers.get("Content-Range", "").startswith(f"bytes {done}-")
+            length = response.headers.get("Content-Length", "")
+            offered = int(length) + (done if resumed else 0) if length.isdecimal() else size
+            if offered != size:
+                part.unlink(missing_ok=True)
+                raise UserError(
+                    f"{url}: the server's file has {offered:,} bytes, the published one {size:,}; use another server "
+                    "with --mirror URL. To use files that you have, set --from DIR or data_dir=DIR"
+                )
             done = _append(response, part, size, done if resumed else 0)
     except urllib.error.HTTPError as error:
         raise UserError(

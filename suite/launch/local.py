@@ -354,6 +354,10 @@ def _exit_code(children: list[subprocess.Popen[bytes]], *, quiet: bool) -> int:
         children: one process for each rank.
         quiet: whether ranks have reported their errors; then only a rank that failed without a report is named.
     """
+    endings = {child.poll() for child in children}
+    for name, code in execution.SIGNALS.items():
+        if endings == {-signal.Signals[name]}:  # before the ranks handled it, while they loaded
+            return code
     failures: list[int] = []
     for rank, child in enumerate(children):
         if child.poll() is None:

@@ -6,6 +6,7 @@ the descriptor of a second pipe, to which this rank writes its error; the launch
 
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -45,6 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the run handles it: no traceback of what is being loaded
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -26,10 +26,15 @@ def find_version(run: AnyRun, version: str) -> str:
     return present if isinstance(module, KeepsResults) and module.keeps_result(version, task.options()) else version
 
 
-def is_superseded(run: AnyRun, version: str) -> bool:
-    """Return whether the run would give other numbers today; False for tasks from outside the suite."""
-    module = run.task.module
-    return _is_known(module) and find_version(run, version) != load.load_member(module).VERSION
+def find_successor(run: AnyRun, version: str) -> str | None:
+    """Return the present version of the run's task if the run would give other numbers in it.
+
+    None for tasks from outside the suite.
+    """
+    if not _is_known(run.task.module):
+        return None
+    present: str = load.load_member(run.task.module).VERSION
+    return present if find_version(run, version) != present else None
 
 
 def _is_known(module: str) -> bool:

@@ -72,6 +72,8 @@ def find_ranges(optimizer: Mapping[str, Any], *, fixed: Collection[str]) -> dict
         UserError: if the optimizer has no ranges, or a range is malformed.
     """
     search = {name: limits for name, limits in optimizer.get("search", {}).items() if PREFIX + name not in fixed}
+    if not search and optimizer.get("search"):
+        raise UserError(f"{', '.join(PREFIX + name for name in optimizer['search'])}: set, so that nothing is searched")
     if not search:
         example = "'+optimizer.search={lr: [0.003, 0.3, log]}'"
         raise UserError(

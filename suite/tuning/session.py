@@ -104,12 +104,16 @@ class Session:
             Interrupted: if a trial was interrupted.
         """
         for values in points:
-            if self.trials and not self._affords(self.short):
+            if not self._affords(self.short + self._whole):
+                print(
+                    f"\nruns={self.runs:g} is too few for more than {len(self.trials)} of {len(points)} trials",
+                    flush=True,
+                )
                 break
             self._screen(values)
         best = [trial for trial in self.tried[: max(FINALISTS, len(points) // SHORT)] if not trial.results]
         for trial in best:
-            if trial is best[0] or self._affords(self._whole):
+            if self._affords(self._whole):
                 self._add_run(trial)
         finalists = [trial for trial in self.tried if trial.results][:FINALISTS]
         for trial in finalists:

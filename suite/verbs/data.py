@@ -102,7 +102,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="prepare the raw data of --from and write it here; or where --fetch puts files",
     )
     parser.add_argument("--fetch", action="store_true", help="download the task's public data")
-    parser.add_argument("--mirror", metavar="URL", help="another server's folder with the files that --fetch downloads")
+    parser.add_argument(
+        "--mirror",
+        metavar="URL",
+        help="another server's folder with the files; set task.data=, too, if the task has several public sets",
+    )
     parser.add_argument("--check", action="store_true", help="read every file, to find the damaged ones")
     parser.add_argument("--json", action="store_true", help="print JSON: {source: {data: {…}, left_out, …}}")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")

@@ -78,7 +78,10 @@ def main(arguments: Sequence[str]) -> int:
     print(f"\n{make_table(session.tried)}\n\n{_summarize(session)}\n")
     missed = not any(map(list_rungs, best))
     if missed and not (chosen.misses and any(math.isfinite(measure_shortfall(result)) for result in best)):
-        print("the best trial reached no target, so no recipe is written; set a larger max_steps=, or other ranges")
+        print(
+            "the best trial reached no target, so no recipe is written; set a larger max_steps= or other ranges, or "
+            "write the best values with --misses"
+        )
         return 1
     keys = dict.fromkeys([*fixed, *ranges, "max_steps"])
     source = run.task.options().get("data", recipe.ANY)
@@ -88,6 +91,9 @@ def main(arguments: Sequence[str]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     disk.replace_file(path, recipe.render_recipe(configure.resolve_training(defaults, directory), tuned))
     print(f"written: {path}" + (" (no target reached)" if missed else ""))
+    if chosen.out:
+        folder = f"DIR/recipe/{_recipe_path(run, directory).name}"
+        print(f"runs with --config-dir DIR use it as {folder}")
     return int(missed)
 
 
@@ -125,8 +131,9 @@ def _split(typed: list[str]) -> tuple[list[str], dict[str, int]]:
             )
         overrides.append(override)
     for key, value in counts.items():
-        if not value.isdecimal() or int(value) < 1:
-            raise UserError(f"{key}={value}: must be a whole number of at least 1")
+        least = 2 if key == "runs" else 1  # a short run and a whole one
+        if not value.isdecimal() or int(value) < least:
+            raise UserError(f"{key}={value}: must be a whole number of at least {least}")
     quiet = [] if "track" in _keys(overrides) else ["track=none"]
     return [*overrides, "~recipe", *quiet], {key: int(value) for key, value in counts.items()}
 

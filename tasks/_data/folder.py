@@ -158,7 +158,7 @@ class Folder:
                         "task.on_error=skip to leave such files out; the result will list them"
                     ) from error
                 unreadable.append(paths[candidate])
-        raise UserError(f"no image of the {split} split in {self._root} can be read. Type data_dir=DIRECTORY")
+        raise UserError(f"no image of the {split} split in {self._root} can be read. Set data_dir=DIRECTORY")
 
     def _distort(self, image: Image.Image, seed: int, number: int) -> np.ndarray:
         draws = augment.make_generator(seed, number)

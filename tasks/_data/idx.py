@@ -57,7 +57,7 @@ def _read_content(folder: Path, name: str) -> tuple[Path, bytes]:
     path = next((path for path in paths if path.exists()), paths[1])
     try:
         return path, gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{path}: missing; put the set's four idx files into {folder}, plain or .gz") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: damaged: {error}; download it again") from error

@@ -19,7 +19,7 @@ from suite.tasks import _data
 SUFFIXES = (".jpg", ".jpeg", ".png")  # in any case: ImageNet's files end in .JPEG
 LAYOUT = (
     "Expected train/<class>/*.JPEG and val/<class>/*.JPEG (also .jpg, .jpeg, .png; valid/ for val/), or a flat val/ "
-    "beside val.txt with a line '<file> <class>' for each image. Type data_dir=DIRECTORY"
+    "beside val.txt with a line '<file> <class>' for each image. Set data_dir=DIRECTORY"
 )
 # What Pillow raises for a damaged file; SyntaxError and ValueError come from its PNG reader.
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)

@@ -206,6 +206,7 @@ def make(
     images = AbsentImages(data, widths[0], samples) if absent else SOURCES[data](**source)
     if images.pixels != widths[0]:
         raise UserError(
-            f"task.data={data}: its images have {images.pixels} pixels, but task.variant={variant} needs {widths[0]}"
+            f"task.data={data}: its images have {images.pixels} pixels, but task.variant={variant} needs {widths[0]}; "
+            "set another task.variant"
         )
     return Autoencoder(images, architecture=Architecture(tuple(widths), loss, penalty), **options)

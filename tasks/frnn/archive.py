@@ -77,7 +77,7 @@ class Archive:
     ):
         if data_dir is None or not Path(data_dir).is_dir():
             reason = f"there are no shots in {data_dir}" if data_dir else "the machines' shots are not here"
-            raise UserError(f"{reason}. Type data_dir=DIRECTORY")
+            raise UserError(f"{reason}. Set data_dir=DIRECTORY")
         self._root, self.dt, self._shortest, self.train_share = Path(data_dir), dt, shortest, train_share
         self._cache = Path(cache_dir) if cache_dir else CACHE
         self.channels = Channels(tuple(signals), tuple(profiles) if variant == "1d" else (), radii)

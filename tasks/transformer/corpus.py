@@ -27,7 +27,7 @@ def manifest_of(data_dir: str | Path | None) -> Manifest:
         UserError: if the directory was not prepared, or its manifest is damaged.
     """
     if data_dir is None:
-        raise UserError("no directory of prepared text is given. Type data_dir=DIRECTORY")
+        raise UserError("no directory of prepared text is given. Set data_dir=DIRECTORY")
     root = Path(data_dir).expanduser()
     if not (root / MANIFEST).is_file():
         raise UserError(

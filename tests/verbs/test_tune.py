@@ -160,8 +160,9 @@ def test_the_budget_holds_for_every_optimizer(monkeypatch: pytest.MonkeyPatch) -
     """Also where nothing reaches a target; and short runs of one seed are all that a small budget buys."""
     lab = Laboratory(monkeypatch, lambda values, seed: 1000.0)
     assert lab.tune(PLANE).runs_spent == 12
-    small = lab.tune(PLANE, runs=1)
+    small = lab.tune(PLANE, runs=2)
     assert len(small.trials) == 4 and [len(trial.results) for trial in small.tried] == [1, 0, 0, 0]
+    assert small.runs_spent == 2
 
 
 def test_a_schedule_that_cannot_be_stretched_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +284,8 @@ def test_tune_writes_the_closest_trial_when_asked(suite: Call, tmp_path: Path) -
         (["+task=resnet50", "+optimizer.power=2"], "a recipe can only replace values"),
         (["+task=resnet50", "trials=none"], "trials=none"),
         (["+task=resnet50", "seeds=0"], "seeds=0"),
-        (["+task=resnet50", "optimizer.lr=0.1"], "no ranges to search"),
+        (["+task=resnet50", "runs=1"], "runs=1: must be a whole number of at least 2"),
+        (["+task=resnet50", "optimizer.lr=0.1"], "optimizer.lr: set, so that nothing is searched"),
         (["+task=resnet50", "--out", "hand.yaml"], "suite tune did not write this recipe"),
     ],
 )

@@ -25,8 +25,9 @@ class Overview:
 
 
 def make_overview(sections: Sequence[Section]) -> Overview | None:
-    """Profile all optimizers; return None if fewer than `LEAST_LADDERS` tuned ladders have several."""
-    contested = [section for section in sections if section.hardest.tuned and section.hardest.target]
+    """Profile all optimizers; return None if fewer than `LEAST_LADDERS` tuned, current ladders have several."""
+    current = [section for section in sections if not section.hardest.superseded_by]
+    contested = [section for section in current if section.hardest.tuned and section.hardest.target]
     backends = [str(row.backend) for section in contested if section.main for row in section.main.rows]
     if not backends:
         return None
