@@ -56,6 +56,11 @@ def keep(xp: Any, key: Any, name: str, index: Any, size: int, rate: float) -> An
     return kept.reshape(len(words), -1)[:, :size]
 
 
+def share_kept(rate: float) -> float:
+    """Return the probability that an element is kept."""
+    return 1.0 - count_dropped(rate) / 2**16
+
+
 def count_dropped(rate: float) -> int:
     """Return how many of the 65,536 values of half a word drop an element: the nearest number, and never all."""
     return min(round(rate * 2**16), 2**16 - 1)

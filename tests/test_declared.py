@@ -78,7 +78,7 @@ def test_signature_and_docstring_list_every_setting(name: str, backend: str) -> 
 
 WRONG: list[tuple[str, str]] = [
     ("lr=-1", "optimizer.lr=-1: must be at least 0"),
-    ("beta1=2", "optimizer.beta1=2: must be at most 1"),
+    ("beta1=2", "optimizer.beta1=2: must be below 1"),
     ("bias_correction=3", "optimizer.bias_correction=3: must be of type bool, like its default True"),
     ("lr=nan", "optimizer.lr=nan: must be"),
 ]

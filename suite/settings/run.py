@@ -17,7 +17,7 @@ from suite.nodes import BaselineSettings, OptimizerSettings, Options, Part, Task
 from suite.settings.launch import ExternalLaunch, LocalLaunch, SlurmLaunch
 from suite.settings.schedule import ScheduleSettings
 
-LARGEST_SEED = 2**64 - 1
+LARGEST_SEED = 2**32 - 1  # the counter-based stream has words of 32 bits
 # Modules that have moved since a committed result was made.
 MOVED = {"suite.launch": "suite.launch.local", "suite.launch_joined": "suite.launch.external"}
 

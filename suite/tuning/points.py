@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Lt
 
 from suite.contract import UserError
 from suite.load import load_settings
 
-DIGITS = 2  # significant digits of a value, so that the recipe has exactly the values that ran
+DIGITS = {"log": 2, "linear": 4}  # significant digits of a value, so that the recipe has exactly the values that ran
 PREFIX = "optimizer."
 STRIDE = 0.25  # of a range: how far a value beyond all tried ones lies from them
 Values = dict[str, float]  # by dotted key
@@ -28,6 +28,7 @@ class Range:
         scale: log or linear.
         whole: whether it takes whole numbers.
         least, most: its bounds; None where it has none.
+        below: the least value that is too large; None where there is none.
     """
 
     low: float
@@ -36,6 +37,7 @@ class Range:
     whole: bool = False
     least: float | None = None
     most: float | None = None
+    below: float | None = None
 
     def scaled(self, share: float) -> float:
         """Return the value at a share of the range, rounded."""
@@ -43,7 +45,7 @@ class Range:
             value = self.low * (self.high / self.low) ** share
         else:
             value = self.low + (self.high - self.low) * share
-        return round(value) if self.whole else float(f"{value:.{DIGITS}g}")
+        return self._round(value)
 
     def step_out(self, value: float, outward: int) -> float | None:
         """Return a value further out, 1 up or -1 down; None where a bound of the hyper-parameter ends the way."""
@@ -57,8 +59,15 @@ class Range:
             further = max(self.least, further)
         if self.most is not None:
             further = min(self.most, further)
-        further = round(further) if self.whole else float(f"{further:.{DIGITS}g}")
-        return further if (further - value) * outward > 0 else None
+        further = self._round(further)
+        if self.whole and further == value:
+            further += outward
+        inside = (self.least is None or further >= self.least) and (self.most is None or further <= self.most)
+        inside = inside and (self.below is None or further < self.below)
+        return further if inside and (further - value) * outward > 0 else None
+
+    def _round(self, value: float) -> float:
+        return round(value) if self.whole else float(f"{value:.{DIGITS[self.scale]}g}")
 
 
 def find_ranges(optimizer: Mapping[str, Any], *, fixed: Collection[str]) -> dict[str, Range]:
@@ -104,11 +113,13 @@ def _read_range(name: str, limits: Any, optimizer: Mapping[str, Any]) -> Range:
     bounds = settings.model_fields[name].metadata if settings else []
     least = next((float(str(bound.ge)) for bound in bounds if isinstance(bound, Ge)), None)
     most = next((float(str(bound.le)) for bound in bounds if isinstance(bound, Le)), None)
+    below = next((float(str(bound.lt)) for bound in bounds if isinstance(bound, Lt)), None)
+    further = isinstance(optimizer[name], int), least, most, below
     match limits:
         case [float() | int() as low, float() | int() as high, "log"] if 0 < low < high:
-            return Range(low, high, "log", isinstance(optimizer[name], int), least, most)
+            return Range(low, high, "log", *further)
         case [float() | int() as low, float() | int() as high, "linear"] if low < high:
-            return Range(low, high, "linear", isinstance(optimizer[name], int), least, most)
+            return Range(low, high, "linear", *further)
     raise UserError(
         f"optimizer.search.{name}={limits}: not a range; write [low, high, log] or [low, high, linear], low < high"
     )

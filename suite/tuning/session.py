@@ -81,8 +81,11 @@ class Session:
 
     @property
     def converged(self) -> bool:
-        """Whether the leader ran with all seeds, and no outermost value of it is left to go beyond."""
-        return len(self.tried[0].results) == self.seeds and not self.open_ends
+        """Whether the leader ran with all seeds, and nothing could replace it: no value beyond its own, no trial."""
+        leader = self.tried[0]
+        started = (trial for trial in self.trials.values() if 0 < len(trial.results) < self.seeds)
+        better = any(self._score(trial, 1) < self._score(leader, 1) for trial in started)
+        return len(leader.results) == self.seeds and not self.open_ends and not better
 
     @property
     def open_ends(self) -> list[tuple[str, float]]:
@@ -90,8 +93,10 @@ class Session:
         leader = self.tried[0]
         found: list[tuple[str, float]] = []
         for key, limits in self.ranges.items():
-            value, others = leader.values[key], [trial.values[key] for trial in self.trials.values()]
-            for outward, extreme in ((1, max(others)), (-1, min(others))):
+            value = leader.values[key]
+            # on a logarithmic scale, 0 switches something off, and is no lowest value
+            others = [trial.values[key] for trial in self.trials.values() if trial.values[key] or limits.scale != "log"]
+            for outward, extreme in ((1, max(others, default=value)), (-1, min(others, default=value))):
                 further = limits.step_out(value, outward) if value == extreme else None
                 found += [(key, further)] if further is not None else []
         return found
@@ -150,7 +155,7 @@ class Session:
         if steps < self._whole and schedule.end is None and schedule.shape != "constant":
             words.append(f"schedule.end={self._whole}")
         if steps < self._whole and 0 < schedule.warmup < 1:
-            words.append(f"schedule.warmup={schedule.warmup * self._whole:g}")
+            words.append(f"schedule.warmup={round(schedule.warmup * self._whole)}")
         result = self._run([*_typed(values), *words])
         short = steps < self._whole
         self.trials[number] = Trial(number, values, result) if short else Trial(number, values, None, (result,))

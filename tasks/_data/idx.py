@@ -5,6 +5,7 @@ A set has the name of a published one only if the checksums of its files are the
 
 import gzip
 import hashlib
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def read_file(folder: Path, name: str) -> tuple[np.ndarray, str]:
     if first != magic:
         kind = "images" if magic == IMAGE else "labels"
         raise UserError(f"{path}: not a file of idx {kind}: it begins with {first} instead of {magic}")
-    size = start + int(np.prod(shape))
+    size = start + math.prod(shape)
     if len(content) != size:
         raise UserError(f"{path}: {len(content):,} bytes instead of {size:,}; download it again")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape), hashlib.md5(content).hexdigest()
@@ -108,9 +109,14 @@ def read_set(folder: Path, published: str, *, labelled: bool, valid: int | None 
     _reject_misfits(folder, images, labels)
     md5 = {name: digest for name, (_, digest) in read.items()}
     known = next((name for name, sums in MD5.items() if md5.items() <= sums.items()), "")
-    if known not in ("", published):
-        raise UserError(f"{folder}: contains {known} instead of {published}; set another data_dir=DIRECTORY")
+    others = [name for name, sums in MD5.items() if name != published and md5.items() & sums.items()]
+    if others:
+        raise UserError(
+            f"{folder}: contains files of {others[0]} instead of {published}; set another data_dir=DIRECTORY"
+        )
     content, notes = "".join(md5.values()), [] if known else [f"idx images that are not the canonical {published}"]
+    if valid is not None and valid < 1:
+        raise UserError(f"task.sources.fashion.options.valid={valid}: must be at least 1")
     if valid is not None and valid != (whole := len(images["valid"])):
         if valid > whole:
             raise UserError(

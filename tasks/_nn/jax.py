@@ -83,12 +83,13 @@ def layer_norm(params: Tree, name: str, x: Array, *, eps: float) -> Array:
 def dropout(x: Array, rate: float, *, key: Array | None, name: str, index: Array) -> Array:
     """Set each element of (N, …) to 0 with probability `rate`, and divide the others by 1 - rate.
 
-    The draw is a function of (seed, step, name, sample, element): see `suite.stream`; `index` (N,) numbers the samples.
+    The draw is a function of (seed, step, name, sample, element), and the rate is rounded: see `suite.stream`.
+    `index` (N,) numbers the samples.
     """
     if not rate or key is None:
         return x
     keep = stream.keep(jnp, key, name, index, x[0].size, rate).reshape(x.shape)
-    return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
+    return jnp.where(keep, x / stream.share_kept(rate), 0.0).astype(x.dtype)
 
 
 def attention(

@@ -1,5 +1,6 @@
 """Layers that several torch models share."""
 
+import math
 import zlib
 from collections.abc import Callable
 
@@ -88,25 +89,55 @@ def _bits(key: Key, name: str, index: Tensor) -> Tensor:
 
 def uniform(key: Key, name: str, index: Tensor) -> Tensor:
     """`suite.stream.uniform` on the device."""
+    if _is_opaque(key):
+        return _call_uniform(index, name, *key)
     return ((_bits(key, name, index) >> 9).bitwise_and_(0x7FFFFF).float() + 0.5) * 2.0**-23
 
 
 def keep(key: Key, name: str, index: Tensor, size: int, rate: float) -> Tensor:
     """`suite.stream.keep` on the device."""
+    if _is_opaque(key):
+        return _call_keep(index, name, size, rate, *key)
     columns = _mix(torch.arange(1, size // 2 + size % 2 + 1, dtype=torch.int32, device=index.device))
     words = _mix(_bits(key, name, index)[:, None] ^ columns)
     return words.view(torch.int16)[:, :size] >= stream.count_dropped(rate) - 2**15
 
 
+def _is_opaque(key: Key) -> bool:
+    """Return whether to call one operator, which torch.compile leaves alone: its C++ for shifts fails (torch 2.13)."""
+    return torch.compiler.is_compiling() and not any(isinstance(part, Tensor) for part in key)
+
+
+@torch.library.custom_op("suite::uniform", mutates_args=())
+def _call_uniform(index: Tensor, name: str, seed: int, step: int) -> Tensor:
+    return uniform((seed, step), name, index)
+
+
+@torch.library.custom_op("suite::keep", mutates_args=())
+def _call_keep(index: Tensor, name: str, size: int, rate: float, seed: int, step: int) -> Tensor:
+    return keep((seed, step), name, index, size, rate)
+
+
+@_call_uniform.register_fake
+def _(index: Tensor, name: str, seed: int, step: int) -> Tensor:
+    return index.new_empty(index.shape, dtype=torch.float32)
+
+
+@_call_keep.register_fake
+def _(index: Tensor, name: str, size: int, rate: float, seed: int, step: int) -> Tensor:
+    return index.new_empty((len(index), size), dtype=torch.bool)
+
+
 def dropout(x: Tensor, rate: float, *, key: Key | None, name: str, index: Tensor) -> Tensor:
     """Set each element of (N, …) to 0 with probability `rate`, and divide the others by 1 - rate.
 
-    The draw is a function of (seed, step, name, sample, element): see `suite.stream`; `index` (N,) numbers the samples.
+    The draw is a function of (seed, step, name, sample, element), and the rate is rounded: see `suite.stream`.
+    `index` (N,) numbers the samples.
     """
     if not rate or key is None:
         return x
-    kept = keep(key, name, index, x[0].numel(), rate).view(x.shape)
-    return torch.where(kept, x / (1.0 - rate), 0.0)
+    kept = keep(key, name, index, math.prod(x.shape[1:]), rate).view(x.shape)
+    return torch.where(kept, x / stream.share_kept(rate), 0.0)
 
 
 def attention(

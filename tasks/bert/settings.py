@@ -48,7 +48,7 @@ class Settings(TaskSettings):
     deep_init: bool = setting(
         ..., "initialise matrices that write into the residual stream with 0.02 / sqrt(2 layers)", affects=PROBLEM
     )
-    dropout: float = setting(..., "dropout", at_least=0, at_most=1)
+    dropout: float = setting(..., "dropout", at_least=0, below=1)
     sequence: int = setting(..., "tokens of a record", at_least=1, affects=PROBLEM)
     predictions: int = setting(..., "most masked words of a record", at_least=1, affects=PROBLEM)
     probability: float = setting(..., "probability of masking a token", at_least=0, at_most=1, affects=PROBLEM)

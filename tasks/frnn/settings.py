@@ -45,7 +45,7 @@ class Settings(TaskSettings):
     activation: Literal["relu", "none"] = setting(
         ..., "after a convolution; none: as in the published code", affects=PROBLEM
     )
-    dropout: float = setting(..., "dropout", at_least=0, at_most=1)
+    dropout: float = setting(..., "dropout", at_least=0, below=1)
     l2: float = setting(..., "penalty of the weights", at_least=0)
     length: int = setting(..., "steps of a chunk", at_least=1, affects=PROBLEM)
     target: Literal["hinge", "ttd"] = setting(..., "what the network predicts", affects=PROBLEM)

@@ -34,7 +34,7 @@ class Settings(TaskSettings):
     norm: Literal["post", "pre"] = setting(
         ..., "LayerNorm after each residual sum, or before each sub-layer", affects=PROBLEM
     )
-    dropout: float = setting(..., "dropout", at_least=0, at_most=1)
+    dropout: float = setting(..., "dropout", at_least=0, below=1)
     smoothing: float = setting(..., "label smoothing", at_least=0, at_most=1)
     ambiguity: float = setting(
         ...,

@@ -77,7 +77,7 @@ def test_only_published_files_are_called_fashion_mnist(folder: Path, monkeypatch
     monkeypatch.setitem(idx.MD5, "Fashion-MNIST", sums)
     assert fashion.check(folder) == [] and Fashion(28, data_dir=str(folder)).data.name == "Fashion-MNIST"
     assert files.load_fashion(data_dir=str(folder)).data.name == "Fashion-MNIST"
-    with pytest.raises(UserError, match="contains Fashion-MNIST instead of MNIST"):
+    with pytest.raises(UserError, match="contains files of Fashion-MNIST instead of MNIST"):
         files.load_mnist(data_dir=str(folder))
     assert resnet50.count_recurring(str(folder), data="fashion") == 0
 

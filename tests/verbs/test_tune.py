@@ -19,12 +19,13 @@ from suite.settings import configure
 from suite.settings.overrides import flatten_values
 from suite.settings.run import Run
 from suite.tuning import recipe, session
-from suite.tuning.points import find_ranges, propose_points
+from suite.tuning.points import Range, find_ranges, propose_points
 from suite.tuning.session import Session
 from suite.tuning.trials import make_table, score_results
 from suite.verbs import tune
 
 SGD = {"name": "sgd", "module": "suite.optimizers.sgd", "lr": 0.05, "momentum": 0.9}
+ADAM = {"module": "suite.optimizers.adamw", "beta2": 0.99, "search": {"beta2": [0.9, 0.999, "linear"]}}
 WIDE = SGD | {"search": {"lr": [0.01, 1.0, "log"]}}
 PLANE = SGD | {"search": {"lr": [0.01, 1.0, "log"], "momentum": [0.5, 0.9, "linear"]}}
 STEPS = 100  # of a whole run of the fake trials
@@ -59,6 +60,9 @@ def test_a_value_further_out_ends_at_the_bounds_of_the_setting() -> None:
     assert (rate.step_out(0.56, 1), rate.step_out(0.01, -1)) == (1.8, 0.0032)
     assert (momentum.step_out(0.85, 1), momentum.step_out(0.95, 1)) == (0.95, 1.0)
     assert momentum.step_out(1.0, 1) is None and momentum.step_out(0.0, -1) is None
+    assert Range(1, 2, "linear", whole=True).step_out(1, 1) == 2
+    beta = find_ranges(SGD | ADAM, fixed=[])["optimizer.beta2"]
+    assert (beta.scaled(0.99), beta.step_out(0.998, 1), beta.step_out(0.9, -1)) == (0.998, None, 0.8753)
     assert rate.step_out(0.0, -1) is None, "a hyper-parameter that is switched off has no smaller value"
 
 
@@ -147,6 +151,33 @@ def test_a_search_that_is_still_at_an_end_has_not_converged(monkeypatch: pytest.
     assert not made.converged and made.runs_spent <= 12
     assert "not converged" in tune._summarize(made) and "optimizer.lr beyond" in tune._summarize(made)
     assert not lab.tune(WIDE, runs=5).converged, "no trial ran with all seeds"
+
+
+def test_a_better_trial_that_lacks_seeds_keeps_a_search_from_converging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader is no longer the outermost value then, but the budget is spent."""
+    lab = Laboratory(monkeypatch, lambda values, seed: 90 - 9 * math.log10(values["optimizer.lr"]))
+    for runs in range(6, 12):
+        made = lab.tune(WIDE, runs=runs)
+        beyond = [trial for trial in made.trials.values() if trial.results and trial not in made.tried[:1]]
+        best, *others = (trial.results[0]["targets"][0]["step"] or math.inf for trial in [made.tried[0], *beyond])
+        better = [steps for steps in others if steps < best]
+        assert not (made.converged and better) and made.runs_spent <= runs
+
+
+def test_a_setting_that_is_off_is_no_lowest_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = {
+        "name": "kfac",
+        "module": "suite.optimizers.kfac",
+        "kl_clip": 0.0,
+        "search": {"kl_clip": [1e-4, 1.0, "log"]},
+    }
+
+    def steps(values: dict[str, float], seed: int) -> float:
+        kappa = values["optimizer.kl_clip"]
+        return 90 if kappa == 0 else 50 + 10 * math.log10(kappa / 1e-5)
+
+    made = Laboratory(monkeypatch, steps).tune(clip)
+    assert made.tried[0].values["optimizer.kl_clip"] < 1e-4, "the search went below the lowest value of the list"
 
 
 def test_a_natural_bound_is_no_open_end(monkeypatch: pytest.MonkeyPatch) -> None:
