@@ -27,7 +27,7 @@ from suite.engine.torch_device import (
     require_compiler,
     set_switches,
 )
-from suite.engine.torch_step import Maths, Share, Watch
+from suite.engine.torch_step import Maths, Share, Watch, compile_model
 from suite.engine.torch_taps import Observer, whole_gradients, widen_floats
 from suite.settings.run import Run
 
@@ -79,7 +79,7 @@ class Engine:
         self.layers = task.layers()
         self.maths = Maths(
             model=self.model,
-            forward=torch.compile(self.model) if self.compiles else self.model,
+            forward=compile_model(self.model) if self.compiles else self.model,
             named=self.named,
             buffers=self.buffers,
             tables=self.tables,

@@ -34,6 +34,16 @@ class Share:
         return dict(zip(self.sums, torch._foreach_div(list(self.sums.values()), self.weight), strict=True))
 
 
+def compile_model(model: torch.nn.Module) -> Callable[..., Any]:
+    """Return a compiled model that receives its key (seed, step) as tensors; numbers would be compiled again."""
+    compiled = torch.compile(model)
+
+    def forward(batch: Any, carry: Any, key: tuple[int, int]) -> Any:
+        return compiled(batch, carry, tuple(map(torch.tensor, key)))
+
+    return forward
+
+
 @dataclass(frozen=True)
 class Maths:
     """Loss, gradients and statistics.

@@ -89,42 +89,42 @@ def _bits(key: Key, name: str, index: Tensor) -> Tensor:
 
 def uniform(key: Key, name: str, index: Tensor) -> Tensor:
     """`suite.stream.uniform` on the device."""
-    if _is_opaque(key):
-        return _call_uniform(index, name, *key)
+    if _is_opaque():
+        return _call_uniform(index, name, *map(torch.as_tensor, key))
     return ((_bits(key, name, index) >> 9).bitwise_and_(0x7FFFFF).float() + 0.5) * 2.0**-23
 
 
 def keep(key: Key, name: str, index: Tensor, size: int, rate: float) -> Tensor:
     """`suite.stream.keep` on the device."""
-    if _is_opaque(key):
-        return _call_keep(index, name, size, rate, *key)
+    if _is_opaque():
+        return _call_keep(index, name, size, rate, *map(torch.as_tensor, key))
     columns = _mix(torch.arange(1, size // 2 + size % 2 + 1, dtype=torch.int32, device=index.device))
     words = _mix(_bits(key, name, index)[:, None] ^ columns)
     return words.view(torch.int16)[:, :size] >= stream.count_dropped(rate) - 2**15
 
 
-def _is_opaque(key: Key) -> bool:
+def _is_opaque() -> bool:
     """Return whether to call one operator, which torch.compile leaves alone: its C++ for shifts fails (torch 2.13)."""
-    return torch.compiler.is_compiling() and not any(isinstance(part, Tensor) for part in key)
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
 @torch.library.custom_op("suite::uniform", mutates_args=())
-def _call_uniform(index: Tensor, name: str, seed: int, step: int) -> Tensor:
+def _call_uniform(index: Tensor, name: str, seed: Tensor, step: Tensor) -> Tensor:
     return uniform((seed, step), name, index)
 
 
 @torch.library.custom_op("suite::keep", mutates_args=())
-def _call_keep(index: Tensor, name: str, size: int, rate: float, seed: int, step: int) -> Tensor:
+def _call_keep(index: Tensor, name: str, size: int, rate: float, seed: Tensor, step: Tensor) -> Tensor:
     return keep((seed, step), name, index, size, rate)
 
 
 @_call_uniform.register_fake
-def _(index: Tensor, name: str, seed: int, step: int) -> Tensor:
+def _(index: Tensor, name: str, seed: Tensor, step: Tensor) -> Tensor:
     return index.new_empty(index.shape, dtype=torch.float32)
 
 
 @_call_keep.register_fake
-def _(index: Tensor, name: str, size: int, rate: float, seed: int, step: int) -> Tensor:
+def _(index: Tensor, name: str, size: int, rate: float, seed: Tensor, step: Tensor) -> Tensor:
     return index.new_empty((len(index), size), dtype=torch.bool)
 
 
