@@ -123,11 +123,13 @@ def test_messages_of_ranks_that_differ_are_all_said() -> None:
     os.close(tells)
 
 
-@pytest.mark.parametrize(("name", "code"), [("INT", 130), ("TERM", 143)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_ranks_that_a_signal_ends_while_they_load_are_interrupted(name: str, code: int) -> None:
     import subprocess
+    import sys
 
-    children = [subprocess.Popen(["sh", "-c", f"kill -{name} $$"]) for _ in range(2)]
+    die = f"import os, signal; signal.signal(signal.{name}, signal.SIG_DFL); os.kill(os.getpid(), signal.{name})"
+    children = [subprocess.Popen([sys.executable, "-c", die]) for _ in range(2)]
     for child in children:
         child.wait()
     assert local._exit_code(children, quiet=False) == code

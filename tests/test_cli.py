@@ -40,7 +40,7 @@ TASK = "+task=resnet50"
         ([TASK, "require=yes"], "require=yes: must be target or null"),
         ([TASK, "device=tpu"], "device=tpu: must be one of auto, cpu, cuda"),
         ([TASK, "optimizer.damping=1"], "optimizer.damping: unknown"),
-        ([TASK, "optimizer=adamw", "optimizer.beta1=1.5"], "optimizer.beta1=1.5: must be at most 1"),
+        ([TASK, "optimizer=adamw", "optimizer.beta1=1.5"], "optimizer.beta1=1.5: must be below 1"),
         ([TASK, "optimizer=soap", "optimizer.beta2=-1.0"], "optimizer.beta2=-1.0: must be at least 0"),
         ([TASK, "optimizer.lr=nan"], "optimizer.lr=nan: must be finite"),
         ([TASK, "optimizer=shampoo", "optimizer.block_size=0"], "optimizer.block_size=0: must be at least 1"),

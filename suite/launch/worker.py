@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the run handles it: no traceback of what is being loaded
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the run handles it: no traceback of what is being loaded
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
