@@ -135,15 +135,15 @@ def test_a_loss_that_explodes_does_not_flatten_the_others():
     assert "0.5" in labels or "0.4" in labels
 
 
-def ladder(version, **steps):
-    return [result(optimizer=name, step=step, version=version) for name, step in steps.items()]
+def ladder(width, **steps):
+    return [result(optimizer=name, step=step, task={"width": width}) for name, step in steps.items()]
 
 
 def test_the_profile_compares_optimizers_over_ladders():
     results = [
-        *ladder("1", kfac=100, sgd=200),
-        *ladder("2", kfac=300, sgd=100),
-        *ladder("3", kfac=100, sgd=100, lamb=50),
+        *ladder(1, kfac=100, sgd=200),
+        *ladder(2, kfac=300, sgd=100),
+        *ladder(3, kfac=100, sgd=100, lamb=50),
     ]
     overview = profile.make_overview(make_sections(rank_results(results).groups))
     assert overview is not None and overview.backend == "torch" and len(overview.ladders) == 3
@@ -154,8 +154,8 @@ def test_the_profile_compares_optimizers_over_ladders():
 
 
 def test_few_ladders_make_no_profile():
-    assert profile.make_overview(make_sections(rank_results([*ladder("1", kfac=100, sgd=200)]).groups)) is None
-    alone = [some for version in "123" for some in ladder(version, kfac=100)]
+    assert profile.make_overview(make_sections(rank_results([*ladder(1, kfac=100, sgd=200)]).groups)) is None
+    alone = [some for width in (1, 2, 3) for some in ladder(width, kfac=100)]
     assert profile.make_overview(make_sections(rank_results(alone).groups)) is None
     assert profile.make_overview([]) is None
 

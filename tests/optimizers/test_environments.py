@@ -140,7 +140,9 @@ def remake(name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimize
 def test_a_state_of_other_shapes_is_refused_when_it_is_loaded(name: str) -> None:
     one, other = (remake(name, nn.Linear(width, 3)) for width in (8, 5))
     state = copy.deepcopy(other.state_dict())
-    with pytest.raises(UserError, match=r"belongs to other parameters or settings: (shape|only one of them has|.* instead of)"):
+    with pytest.raises(
+        UserError, match=r"belongs to other parameters or settings: (shape|only one of them has|.* instead of)"
+    ):
         other.load_state_dict(one.state_dict())
     assert str(other.state_dict()) == str(state)
 
