@@ -35,7 +35,7 @@ def bits(xp: Any, key: Any, name: str, index: Any) -> Any:
 
 
 def keep(xp: Any, key: Any, name: str, index: Any, size: int, rate: float) -> Any:
-    """Which elements dropout keeps: each sample has one word of `bits`, and each word of a sample decides two elements.
+    """Return which elements dropout keeps. Each word of 32 bits decides two elements of a sample.
 
     Args:
         xp: `numpy` or `jax.numpy`.

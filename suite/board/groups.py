@@ -202,7 +202,7 @@ def _group(condition: dict[str, Any], files: dict[str, Result]) -> Group:
         entries=_ranked(entries),
         published=tuple(sorted({id for result in files.values() for id in result["published"]})),
         note=min(result["data"]["note"] for result in files.values()),
-        superseded_by=next(filter(None, map(_find_successor, files.values())), None),
+        superseded_by=_find_successor(next(iter(files.values()))),  # the others have the same version and settings
         **condition,
     )
 

@@ -1,4 +1,4 @@
-"""The tiny task, of which no layer describes the table and the normalisation."""
+"""The tiny task without layers for its table and its normalisation."""
 
 from mylab.tinytask import Tiny
 
