@@ -89,7 +89,7 @@ class Session:
 
     @property
     def open_ends(self) -> list[tuple[str, float]]:
-        """The hyper-parameters whose lowest or highest tried value the leader has, and the next value to try for each."""
+        """The hyper-parameters whose lowest or highest tried value the leader has, and the next value for each."""
         leader = self.tried[0]
         found: list[tuple[str, float]] = []
         for key, limits in self.ranges.items():
