@@ -92,10 +92,10 @@ def test_validation_batches_are_made_once_and_a_model_cannot_change_them() -> No
         return {"x": np.full(4, float(index)), **({"name": "last"} if index == 2 else {})}
 
     validation = Validation(make, 3, most_bytes=2 * 32)
-    for _ in range(2):
+    for _ in range(3):
         for index, batch in enumerate(validation):
             assert (batch["x"] == index).all()
             batch["x"] += 1.0
-    assert made == [("valid", index) for index in (0, 1, 2, 2)]
+    assert made == [("valid", index) for index in (0, 1, 2, 2, 2)]
     roomy = Validation(make, 4)
-    assert [len(list(roomy)) for _ in range(2)] == [4, 4] and len(made) == 4 + 4 + 2
+    assert [len(list(roomy)) for _ in range(2)] == [4, 4] and len(made) == 5 + 4 + 2
