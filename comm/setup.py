@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from suite import load
 from suite.comm.channel import REST, Channel, Channels
@@ -13,21 +13,33 @@ from suite.comm.codecs._codec import Codec
 from suite.comm.contract import IN_FRAMEWORK_FILES, Algorithm, Member, Policy, Schedule, Topology, check
 from suite.comm.policies._policy import Situation
 from suite.comm.settings import ChannelSettings, CommSettings
-from suite.contract import Task, UserError
+from suite.contract import Layer, Spec, UserError
 from suite.nodes import Part
 
 KIBI, MEBI = 2**10, 2**20
 IN_SCHEDULES = {"torch": "make", "jax": "mean"}  # what a schedule's file for each backend offers
 
 
+class Described(Protocol):
+    """What a task says of its model, and what the exchange of gradients depends on."""
+
+    def shapes(self) -> Mapping[str, Spec]:
+        """Return every parameter and buffer."""
+        ...
+
+    def layers(self) -> Mapping[str, Layer]:
+        """Return the layers whose weights have a kind."""
+        ...
+
+
 def make_channels(
-    comm: CommSettings, task: Task, world: int, backend: str | None = None, compiles: bool = False
+    comm: CommSettings, task: Described, world: int, backend: str | None = None, compiles: bool = False
 ) -> Channels:
     """All channels of a run.
 
     Args:
         comm: the communication mode.
-        task: whose gradients are sent.
+        task: whose gradients are sent, or another model's description.
         world: number of ranks.
         backend: "torch" or "jax"; None: without a framework, for a plan.
         compiles: whether torch compiles the codecs' kernels.
@@ -65,7 +77,7 @@ def make_channels(
 
 
 def make_modes(
-    comm: CommSettings, task: Task, world: int, backend: str | None, compiles: bool = False
+    comm: CommSettings, task: Described, world: int, backend: str | None, compiles: bool = False
 ) -> dict[str, Channels]:
     """Return the channels of each mode: of each candidate of a policy, or without a policy of the preset alone.
 
@@ -171,7 +183,7 @@ def count_ranks_per_host(asked: int | str, world: int) -> int:
     return ranks
 
 
-def find_kinds(task: Task) -> dict[str, str]:
+def find_kinds(task: Described) -> dict[str, str]:
     """Each parameter's kind, in the model's order: the kind of the layer for a weight, else `other`."""
     weights = {layer.parameters[0]: layer.kind for layer in task.layers().values()}
     return {name: weights.get(name, REST) for name, spec in task.shapes().items() if spec.kind == "parameter"}

@@ -1,0 +1,142 @@
+"""The communication modes of the suite in your own training loop, as communication hooks of DistributedDataParallel.
+
+model = DistributedDataParallel(model)
+sender = send_gradients(model, "comm=fp8")
+for x, y in batches:
+    ...
+print(sender.ledger.total)
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from suite.comm import setup
+from suite.comm.channel import Channel
+from suite.comm.reduce.torch import Reduce
+from suite.comm.settings import CommSettings
+from suite.comm.transport import Ledger
+from suite.comm.transport.torch import Transport
+from suite.contract import Layer, Spec, UserError
+from suite.settings import configure
+
+__all__ = ["GradientSender", "send_gradients"]
+
+KINDS = {
+    nn.Linear: "linear",
+    nn.Conv2d: "conv2d",
+    nn.Embedding: "embedding",
+    nn.modules.batchnorm._NormBase: "batchnorm",
+}
+READ = ("codec", "algorithm", "topology", "inner", "ranks_per_host", "feedback", "piece_kib", "kinds")
+
+
+def send_gradients(model: DistributedDataParallel, *overrides: str, seed: int = 0) -> "GradientSender":
+    """Send the gradients of a model as a communication mode does, and register this as the model's hook.
+
+    Call it on every rank, after the model is wrapped and before the first step.
+
+    Args:
+        model: the wrapped model, over the default process group.
+        overrides: as in a command: `comm=NAME`, and its parts, such as `comm.feedback=true`.
+        seed: of codecs that round at random; the same on every rank.
+
+    Raises:
+        UserError: an override is no setting of the exchange of gradients, parts do not fit together, or the model
+            uses another process group.
+    """
+    for key in (override.lstrip("+").partition("=")[0] for override in overrides):
+        group, _, part = key.partition(".")
+        if group != "comm" or (part and part.partition(".")[0] not in READ):
+            raise UserError(f"{key}: is not read here; set comm=NAME, or comm.PART= with one of {', '.join(READ)}")
+    if model.process_group not in (None, dist.group.WORLD):
+        raise UserError("send_gradients: the model must use the default process group; leave process_group out")
+    # a mode is composed as part of a run; which task that run has makes no difference
+    comm = configure.resolve_training(["task=autoencoder", *overrides]).comm
+    sender = GradientSender(model, comm, seed)
+    model.register_comm_hook(None, sender.send)
+    return sender
+
+
+class Description:
+    """A model's parameters, and the layers whose weights have a kind."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+
+    def shapes(self) -> Mapping[str, Spec]:
+        """Return each trained parameter."""
+        trained = ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
+        return {name: Spec(tuple(parameter.shape), "") for name, parameter in trained}
+
+    def layers(self) -> Mapping[str, Layer]:
+        """Return the modules whose weights have a kind."""
+        return {
+            name: Layer(kind, (f"{name}.weight" if name else "weight",))
+            for name, module in self.model.named_modules()
+            for base, kind in KINDS.items()
+            if isinstance(module, base)
+        }
+
+
+class GradientSender:
+    """Takes the means of buckets of gradients over ranks.
+
+    DistributedDataParallel decides which gradients are in a bucket and when it is complete. Buckets are sent one after
+    another, in its order. After the first step it forms new buckets; error feedback then starts again from zero.
+    Gradients in half precision are encoded, sent and averaged as float32.
+
+    Args:
+        model: the wrapped model.
+        comm: the communication mode.
+        seed: of codecs that round at random.
+
+    Attributes:
+        ledger: counts the bytes that this rank sends.
+
+    Raises:
+        UserError: the mode has a policy or a schedule, which need a run of the suite.
+    """
+
+    def __init__(self, model: DistributedDataParallel, comm: CommSettings, seed: int):
+        if comm.policy or comm.schedule.module != "suite.comm.schedules.sync":
+            reason = "it chooses a mode during a run" if comm.policy else "DistributedDataParallel has its own schedule"
+            raise UserError(f"comm={comm.name}: cannot be used here, because {reason}; set another mode")
+        self.ledger = Ledger()
+        described = Description(model.module)
+        self.channels = setup.make_channels(comm, described, dist.get_world_size(), "torch")
+        self.reduce = Reduce(Transport(self.ledger, self.channels.locals), self.channels)
+        self.names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+        self.members: dict[int, list[str]] = {}
+        self.seed, self.step = seed, 0
+
+    def send(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Return a bucket's mean over ranks, as a communication hook does."""
+        gradients = bucket.buffer()
+        number, members = bucket.index(), [self.names[id(parameter)] for parameter in bucket.parameters()]
+        if self.members.setdefault(number, members) != members:
+            self.members = {number: members}
+            self.reduce.state.clear()
+        self.reduce.key = (self.seed, self.step)
+        wide = gradients.float() if gradients.element_size() < 4 else gradients
+        sizes = [parameter.numel() for parameter in bucket.parameters()]
+        for place, (channel, part) in enumerate(self._cut(wide, members, sizes)):
+            name = f"gradients/{number}.{place}"
+            part.copy_(self.reduce.bucket(name, channel, {name: part.clone()})[name])
+        self.step += bucket.is_last()
+        done = torch.futures.Future[Tensor](devices=[gradients.device] if gradients.is_cuda else [])
+        done.set_result(wide.to(gradients.dtype))
+        return done
+
+    def _cut(self, values: Tensor, members: list[str], sizes: list[int]) -> Iterator[tuple[Channel, Tensor]]:
+        """Yield the parts of a bucket to send: those of consecutive parameters with one channel."""
+        begin = 0
+        pairs = zip(map(self.channels.of, members), sizes, strict=True) if self.reduce.world > 1 else ()
+        for channel, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
+            end = begin + sum(size for _, size in group)
+            yield channel, values[begin:end]
+            begin = end
