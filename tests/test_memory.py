@@ -100,6 +100,19 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
     assert "warning: memory" not in suite("plan", "task=dlrm", "scale=paper", "world=4")[1], "tables are split by rows"
 
 
+def test_a_run_that_cannot_fit_does_not_start(suite: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """It is refused before anything is written where the estimate is too large by more than its own error."""
+    words = ["task=autoencoder", "optimizer=sgd", "max_steps=1", "threads=1"]
+    config = configure.resolve_training(words)
+    needed = sum(memory.estimate_memory(config, execution.make_task(config)).values())
+    monkeypatch.setattr(memory, "describe_device", lambda config: (int(0.7 * needed), "a device"))
+    code, text = suite(*words, f"run_dir={tmp_path / 'refused'}")
+    assert code == 2 and "memory: the run needs about" in text and "set accumulate=" in text
+    assert not (tmp_path / "refused").exists()
+    monkeypatch.setattr(memory, "describe_device", lambda config: (int(0.9 * needed), "a device"))
+    assert suite(*words, f"run_dir={tmp_path / 'runs'}")[0] != 2
+
+
 def test_a_task_that_estimates_nothing_is_not_counted(suite: Call) -> None:
     assert "activations not counted: the task does not estimate them" in suite("plan", *TINY)[1]
 

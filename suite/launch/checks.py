@@ -14,6 +14,7 @@ from suite import engine, load
 from suite.comm import setup
 from suite.comm.settings import CommSettings
 from suite.contract import Sparse, Task, UserError
+from suite.projection import memory
 from suite.settings import rates
 from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.training import adaptation, weights
@@ -38,6 +39,16 @@ def check_run(run: AnyRun, task: Task) -> None:
     _plan(run, task)
     weights.Keeper(run.save, task.targets[-1] if task.targets else None)
     _decisions(run)
+
+
+def check_memory(run: AnyRun, task: Task) -> None:
+    """Check that a run without stages fits into the memory of this machine's devices.
+
+    Raises:
+        UserError: if even an estimate that is too high by a quarter exceeds it.
+    """
+    if isinstance(run, Run) and not run.partition and (excess := memory.describe_excess(run, task, memory.SURE)):
+        raise UserError(excess)
 
 
 def check_processes(run: Run) -> None:

@@ -54,6 +54,7 @@ def launch(
     os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", str(rank)))
     task = execution.make_task(run)
     checks.check_run(run, task)
+    checks.check_memory(run, task)
     if not agent:
         try:
             rendezvous.meet_ranks(rank, ranks, node.address, node.deadline)

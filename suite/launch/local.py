@@ -58,6 +58,7 @@ def launch(
         # before anything is written; the fingerprint, which decides on reuse, covers the data
         task = execution.make_task(run)
         checks.check_run(run, task)
+        checks.check_memory(run, task)
         header, directory = find_directory(run, command, task, report_directory)
     if directory.state == "finished":
         return show_result(run, directory.path)

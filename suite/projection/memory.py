@@ -26,6 +26,7 @@ AVERAGES = (
 )  # settings that each imply one array of the parameters' size
 FACTORED = ("linear", "conv2d")  # kinds of layers with one matrix for the inputs and one for the outputs
 MATRICES = 2  # for each of the two: statistics, and their inverse, root or basis
+SURE = 1.25  # a run whose estimate exceeds a device's memory by this factor does not fit: estimates are within 20 %
 USUAL = 80 * 2**30  # bytes of the accelerator that is assumed if there is none: A100 and H100 (NVIDIA's data sheets)
 
 
@@ -46,6 +47,42 @@ def estimate_memory(run: Run, task: Task) -> dict[str, int]:
         "optimizer": stored * _optimizer_elements(run.optimizer.options(), task, counts),
         "activations": int(micro * value * task.kept()) if isinstance(task, Keeps) else 0,
     }
+
+
+def describe_excess(run: Run, task: Task, factor: float = 1.0) -> str | None:
+    """Say what a run needs beyond a device's memory, and what to set; None if it fits.
+
+    Args:
+        run: the run, without stages.
+        task: made from it.
+        factor: by which the estimate may exceed the memory.
+    """
+    needed, (capacity, known) = estimate_memory(run, task), describe_device(run)
+    total = sum(needed.values())
+    if total <= factor * capacity:
+        return None
+    return (
+        f"memory: the run needs about {format_gib(total)} GiB on each device, but {known} has {format_gib(capacity)}; "
+        + _advise_size(run, task, needed, capacity)
+    )
+
+
+def format_gib(count: int) -> str:
+    """Return bytes in GiB, with three digits."""
+    return f"{count / 2**30:,.0f}" if count >= 1000 * 2**30 else f"{count / 2**30:.3g}"
+
+
+def _advise_size(run: Run, task: Task, needed: Mapping[str, int], capacity: int) -> str:
+    """Advise how a run fits into a device's memory: the smallest `accumulate=` for which the estimate fits."""
+    fixed, share = needed["parameters"] + needed["optimizer"], task.batch_size // run.world // task.group
+    for accumulate in range(run.accumulate + 1, share + 1):
+        activations = needed["activations"] * run.accumulate // accumulate
+        if not share % accumulate and fixed + activations <= capacity:
+            return f"set accumulate={accumulate} for smaller micro-batches"
+    return (
+        f"parameters and optimizer alone need {format_gib(fixed)} GiB: choose a smaller model or, if tables are split "
+        "by rows, a larger world="
+    )
 
 
 def _optimizer_elements(optimizer: Mapping[str, Any], task: Task, counts: Mapping[str, int]) -> int:

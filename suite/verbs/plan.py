@@ -138,12 +138,8 @@ def list_warnings(run: Run, task: Task) -> list[str]:
             f"{steps:,} steps are {steps / epoch:.3g} epochs of this data, but the recipe trains {recipe_epochs:g} "
             f"epochs; set max_steps={math.ceil(recipe_epochs * epoch)}"
         )
-    needed, (capacity, known) = memory.estimate_memory(run, task), memory.describe_device(run)
-    if sum(needed.values()) > capacity:
-        messages.append(
-            f"memory: the run needs about {_gib(sum(needed.values()))} GiB on each device, but {known} has "
-            f"{_gib(capacity)}; " + _smaller(run, task, needed, capacity)
-        )
+    if excess := memory.describe_excess(run, task):
+        messages.append(excess)
     return messages
 
 
@@ -152,23 +148,6 @@ def epoch_steps(task: Task) -> float | None:
     if isinstance(task, CountsEpochs):
         return task.epoch_steps
     return task.data.samples["train"] / task.batch_size
-
-
-def _smaller(run: Run, task: Task, needed: Mapping[str, int], capacity: int) -> str:
-    """Advise how a run fits into a device's memory: the smallest `accumulate=` for which the estimate fits."""
-    fixed, share = needed["parameters"] + needed["optimizer"], task.batch_size // run.world // task.group
-    for accumulate in range(run.accumulate + 1, share + 1):
-        activations = needed["activations"] * run.accumulate // accumulate
-        if not share % accumulate and fixed + activations <= capacity:
-            return f"set accumulate={accumulate} for smaller micro-batches"
-    return (
-        f"parameters and optimizer alone need {_gib(fixed)} GiB: choose a smaller model or, if tables are split by "
-        "rows, a larger world="
-    )
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:,.3g}"
 
 
 def gradient_bytes(run: Run, task: Task) -> dict[str, int]:
@@ -277,11 +256,12 @@ def _epochs(count: float | None) -> str:
 
 def _memory(needed: Mapping[str, int]) -> str:
     """Return the line with the estimated memory of one device and its parts."""
-    activations = f"activations of a micro-batch {_gib(needed['activations'])}"
+    parts = {name: memory.format_gib(count) for name, count in needed.items()}
+    activations = f"activations of a micro-batch {parts['activations']}"
     if not needed["activations"]:
         activations = "activations not counted: the task does not estimate them"
     return (
-        f"memory      about {_gib(sum(needed.values()))} GiB on each device: parameters and gradients "
-        f"{_gib(needed['parameters'])}, optimizer {_gib(needed['optimizer'])}, {activations}; not counted: "
-        "kernels' work space and the framework"
+        f"memory      about {memory.format_gib(sum(needed.values()))} GiB on each device: parameters and gradients "
+        f"{parts['parameters']}, optimizer {parts['optimizer']}, {activations}; not counted: kernels' work space and "
+        "the framework"
     )
