@@ -165,12 +165,18 @@ def target(text: str, suite: Call) -> None:
 
 
 def packages(text: str, suite: Call) -> None:
-    """Its extras are declared; other packages stand in NOT_OURS."""
+    """Its extras are declared, its constraints are files, and other packages are dependencies or stand in NOT_OURS."""
     project = tomllib.loads((commands.ROOT / "pyproject.toml").read_text())["project"]
     words = [word for word in shlex.split(text)[2:] if word != "-e"]
-    extras = [extra for word in words for extra in re.findall(r"^\.\[(.+)\]$", word)]
+    while "-c" in words:
+        at = words.index("-c")
+        assert (commands.ROOT / words[at + 1]).is_file()
+        del words[at : at + 2]
+    extras = [extra for word in words for extra in ",".join(re.findall(r"^\.\[(.+)\]$", word)).split(",") if extra]
     assert set(extras) <= set(project["optional-dependencies"])
-    assert extras or set(words) <= set(NOT_OURS)
+    others = {re.split(r"[<>=\[]", word)[0] for word in words if not word.startswith(".[")}
+    ours = {re.split(r"[<>=]", name)[0] for name in sum(project["optional-dependencies"].values(), [])}
+    assert others <= ours | set(NOT_OURS)
 
 
 def elsewhere(text: str, suite: Call) -> None:

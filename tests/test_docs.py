@@ -118,6 +118,16 @@ def test_constraints_pin_every_dependency() -> None:
     assert {re.split(r"[<>=]", name)[0].lower() for name in wanted} <= pinned
 
 
+def test_constraints_for_cuda_fit_the_others() -> None:
+    """They add packages, and name the same jax."""
+    pins = [
+        dict(line.split("==") for line in (ROOT / name).read_text().splitlines() if not line.startswith("#"))
+        for name in ("constraints.txt", "constraints-cuda.txt")
+    ]
+    assert not pins[0].keys() & pins[1].keys()
+    assert {pins[1]["jax-cuda13-plugin"], pins[1]["jax-cuda13-pjrt"]} == {pins[0]["jax"]}
+
+
 def test_citation_file_is_valid() -> None:
     import yaml
 
