@@ -175,7 +175,7 @@ def packages(text: str, suite: Call) -> None:
     extras = [extra for word in words for extra in ",".join(re.findall(r"^\.\[(.+)\]$", word)).split(",") if extra]
     assert set(extras) <= set(project["optional-dependencies"])
     others = {re.split(r"[<>=\[]", word)[0] for word in words if not word.startswith(".[")}
-    ours = {re.split(r"[<>=]", name)[0] for name in sum(project["optional-dependencies"].values(), [])}
+    ours = {re.split(r"[<>=]", name)[0] for extra in project["optional-dependencies"].values() for name in extra}
     assert others <= ours | set(NOT_OURS)
 
 
