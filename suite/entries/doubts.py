@@ -6,7 +6,7 @@ text from outside. Programs that show it must escape it, and must not open its a
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -86,25 +86,6 @@ def list_doubts() -> list[Doubt]:
     """
     folder = Path(str(resources.files("suite.results"))) / "doubts"
     return [read_doubts(path)[1] for path in sorted(folder.glob("*.yaml"))]
-
-
-def select_doubts(
-    doubts: Iterable[Doubt], files: Iterable[str], results: Iterable[Mapping[str, Any]] = ()
-) -> list[Doubt]:
-    """Return the doubts about some results, in their order.
-
-    Args:
-        doubts: to choose from.
-        files: names of result files, with or without folders; a doubt may name them.
-        results: the contents of result files; needed for doubts about a row, and enough where file names are unknown.
-    """
-    names = {Path(file).name for file in files}
-    contents = list(results)
-    return [
-        doubt
-        for doubt in doubts
-        if names.intersection(doubt.results) or any(doubt.concerns(content) for content in contents)
-    ]
 
 
 def read_doubts(path: Path) -> tuple[bytes, Doubt]:
