@@ -14,8 +14,8 @@ MODES = [  # changes of comm=float32
     {"kinds": {"linear": {"codec": TABLE, "algorithm": {"module": "suite.comm.algorithms.all_to_all"}}}},
 ]
 REFUSED = {
-    "comm=adaprec": "comm=adaprec: cannot be used here, because it chooses a mode during a run",
-    "comm=overlap": "comm=overlap: cannot be used here, because DistributedDataParallel has its own schedule",
+    "comm=adaprec": "comm=adaprec: chooses a mode during a run",
+    "comm=overlap": "comm=overlap: decides when gradients are sent",
     "comm.bucket_mib=1": "comm.bucket_mib: is not read here",
     "comm.factors.codec=fp8": "comm.factors.codec: is not read here",
     "optimizer=sgd": "optimizer: is not read here",

@@ -8,7 +8,7 @@ print(sender.ledger.total)
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -21,8 +21,8 @@ from suite.comm.reduce.torch import Reduce
 from suite.comm.settings import CommSettings
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import Layer, Spec, UserError
-from suite.settings import configure
+from suite.contract import UserError
+from suite.engine.modes import Description, compose_mode
 
 __all__ = ["GradientSender", "send_gradients"]
 
@@ -32,7 +32,6 @@ KINDS = {
     nn.Embedding: "embedding",
     nn.modules.batchnorm._NormBase: "batchnorm",
 }
-READ = ("codec", "algorithm", "topology", "inner", "ranks_per_host", "feedback", "piece_kib", "kinds")
 
 
 def send_gradients(model: DistributedDataParallel, *overrides: str, seed: int = 0) -> "GradientSender":
@@ -49,38 +48,23 @@ def send_gradients(model: DistributedDataParallel, *overrides: str, seed: int = 
         UserError: an override is no setting of the exchange of gradients, parts do not fit together, or the model
             uses another process group.
     """
-    for key in (override.lstrip("+").partition("=")[0] for override in overrides):
-        group, _, part = key.partition(".")
-        if group != "comm" or (part and part.partition(".")[0] not in READ):
-            raise UserError(f"{key}: is not read here; set comm=NAME, or comm.PART= with one of {', '.join(READ)}")
+    comm = compose_mode(*overrides)
     if model.process_group not in (None, dist.group.WORLD):
         raise UserError("send_gradients: the model must use the default process group; leave process_group out")
-    # a mode is composed as part of a run; which task that run has makes no difference
-    comm = configure.resolve_training(["task=autoencoder", *overrides]).comm
     sender = GradientSender(model, comm, seed)
     model.register_comm_hook(None, sender.send)
     return sender
 
 
-class Description:
-    """A model's parameters, and the layers whose weights have a kind."""
-
-    def __init__(self, model: nn.Module):
-        self.model = model
-
-    def shapes(self) -> Mapping[str, Spec]:
-        """Return each trained parameter."""
-        trained = ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
-        return {name: Spec(tuple(parameter.shape), "") for name, parameter in trained}
-
-    def layers(self) -> Mapping[str, Layer]:
-        """Return the modules whose weights have a kind."""
-        return {
-            name: Layer(kind, (f"{name}.weight" if name else "weight",))
-            for name, module in self.model.named_modules()
-            for base, kind in KINDS.items()
-            if isinstance(module, base)
-        }
+def describe_parameters(model: nn.Module) -> Description:
+    """Describe a model's trained parameters, and the kinds of its weights."""
+    kinds = {
+        f"{name}.weight" if name else "weight": kind
+        for name, module in model.named_modules()
+        for base, kind in KINDS.items()
+        if isinstance(module, base)
+    }
+    return Description({name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}, kinds)
 
 
 class GradientSender:
@@ -97,18 +81,11 @@ class GradientSender:
 
     Attributes:
         ledger: counts the bytes that this rank sends.
-
-    Raises:
-        UserError: the mode has a policy or a schedule, which need a run of the suite.
     """
 
     def __init__(self, model: DistributedDataParallel, comm: CommSettings, seed: int):
-        if comm.policy or comm.schedule.module != "suite.comm.schedules.sync":
-            reason = "it chooses a mode during a run" if comm.policy else "DistributedDataParallel has its own schedule"
-            raise UserError(f"comm={comm.name}: cannot be used here, because {reason}; set another mode")
         self.ledger = Ledger()
-        described = Description(model.module)
-        self.channels = setup.make_channels(comm, described, dist.get_world_size(), "torch")
+        self.channels = setup.make_channels(comm, describe_parameters(model.module), dist.get_world_size(), "torch")
         self.reduce = Reduce(Transport(self.ledger, self.channels.locals), self.channels)
         self.names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         self.members: dict[int, list[str]] = {}

@@ -1,0 +1,136 @@
+"""The communication modes of the suite in your own jax training loop, inside `jax.shard_map`.
+
+exchange = exchange_gradients(params, "comm=onebit", world=8, axis="batch")
+residuals = exchange.init()  # split over the axis: P("batch")
+
+def step(params, residuals, count, x, y):  # the body of a shard_map
+    grads = jax.grad(loss)(params, x, y)
+    grads, residuals = exchange(grads, residuals, count)
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from suite.comm import setup
+from suite.comm.channel import Channels
+from suite.comm.reduce.jax import Reduce, Tree
+from suite.comm.transport.jax import AXIS, Transport
+from suite.contract import UserError
+from suite.engine.modes import Description, compose_mode
+from suite.optimizers._base.jax import name_leaves
+
+__all__ = ["GradientExchange", "exchange_gradients"]
+
+
+def exchange_gradients(
+    params: Any,
+    *overrides: str,
+    world: int,
+    axis: str | tuple[str, ...] = "batch",
+    kinds: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> "GradientExchange":
+    """Return a function that takes the mean of gradients over devices, as a communication mode does.
+
+    Args:
+        params: the parameters, or their shapes.
+        overrides: as in a command: `comm=NAME`, and its parts, such as `comm.feedback=true`.
+        world: number of devices along the axis.
+        axis: of the mesh. A topology with hosts needs the two axes ("hosts", "locals").
+        kinds: `linear`, `conv2d`, `embedding` or `batchnorm` by the path of a weight, such as `layer.weight`; only
+            modes with `comm.kinds` read it.
+        seed: of codecs that round at random.
+
+    Raises:
+        UserError: an override is no setting of the exchange of gradients, parts do not fit together, or the axes or
+            kinds are missing.
+    """
+    comm = compose_mode(*overrides, more=("bucket_mib",))
+    sizes = {name: tuple(value.shape) for name, value in name_leaves(params).items()}
+    if comm.kinds and kinds is None:
+        raise UserError(f"comm={comm.name}: differs by kind of layer; set kinds={{path: kind}}, or kinds={{}} for none")
+    if unknown := set(kinds or ()) - sizes.keys():
+        raise UserError(f"kinds: no parameter {min(unknown)}; the paths are {', '.join(sizes)}")
+    channels = setup.make_channels(comm, Description(sizes, kinds or {}), world, "jax")
+    axes = (axis,) if isinstance(axis, str) else axis
+    if channels.locals and axes != AXIS:
+        raise UserError(f"comm={comm.name}: distinguishes hosts; make a mesh with the axes {AXIS}, and set axis={AXIS}")
+    return GradientExchange(params, channels, world, axes, seed)
+
+
+class GradientExchange:
+    """Takes the mean of gradients over the devices of a mesh.
+
+    Gradients in half precision are encoded, sent and averaged as float32.
+
+    Args:
+        params: the parameters, or their shapes.
+        channels: of the mode.
+        world: number of devices.
+        axes: of the mesh.
+        seed: of codecs that round at random.
+    """
+
+    def __init__(self, params: Any, channels: Channels, world: int, axes: tuple[str, ...], seed: int):
+        self.channels, self.world, self.axes, self.seed = channels, world, axes, seed
+        self.structure = jax.tree.structure(params)
+        self.shapes = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in name_leaves(params).items()}
+
+    def init(self) -> Tree:
+        """Return the residuals of error feedback, zero: (world, …) each; {} without error feedback."""
+        slots, _ = self._trace()
+        return {name: jnp.zeros((self.world, *slot.shape[len(self._sizes) + 1 :]), slot.dtype) for name, slot in slots}
+
+    def __call__(self, grads: Any, residuals: Tree, step: Array | int) -> tuple[Any, Tree]:
+        """Return the means over devices, and the new residuals.
+
+        Args:
+            grads: this device's gradients, a tree like the parameters.
+            residuals: this device's, (1, …) each.
+            step: number of the step, for codecs that round at random.
+
+        Raises:
+            UserError: the axes have another number of devices.
+        """
+        if (devices := math.prod(map(lax.axis_size, self.axes))) != self.world:
+            raise UserError(
+                f"world={self.world}: the mesh has {devices} devices along {self.axes}; set world={devices}"
+            )
+        key = jnp.stack([jnp.uint32(self.seed), jnp.asarray(step, jnp.uint32)])
+        reduce = Reduce(self._transport(), self.channels, state=residuals, key=key)
+        means = reduce.mean("gradients", name_leaves(grads), gradients=True)
+        pairs = zip(jax.tree.leaves(grads), means.values(), strict=True)
+        return jax.tree.unflatten(self.structure, [mean.astype(g.dtype) for g, mean in pairs]), reduce.state
+
+    def count_bytes(self) -> int:
+        """Return the bytes that the first device sends in a step, by the formulas of the ledger."""
+        _, transport = self._trace()
+        return sum(entry.sent for entry in transport.entries)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """The number of devices along each axis."""
+        inner = self.channels.locals
+        return (self.world // inner, inner) if inner else (self.world,) + (1,) * (len(self.axes) - 1)
+
+    def _trace(self) -> tuple[list[tuple[str, jax.ShapeDtypeStruct]], Transport]:
+        """Trace an exchange without a mesh: residuals (*sizes, 1, …) by name, and the transport with its entries."""
+        transport = self._transport()
+
+        def body(grads: Tree) -> Tree:
+            reduce = Reduce(transport, self.channels, state={}, key=jnp.zeros(2, jnp.uint32))
+            reduce.mean("gradients", grads, gradients=True)
+            return reduce.state
+
+        over_ranks = functools.reduce(lambda inner, name: jax.vmap(inner, axis_name=name), reversed(self.axes), body)
+        grads = {n: jax.ShapeDtypeStruct((*self._sizes, *v.shape), v.dtype) for n, v in self.shapes.items()}
+        return list(jax.eval_shape(over_ranks, grads).items()), transport
+
+    def _transport(self) -> Transport:
+        return Transport(self.world, self.channels.locals, self.axes)

@@ -1,0 +1,93 @@
+"""Communication modes in a user's own `shard_map`: the bits of the simulated torch ranks."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reducing
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from suite.comm.transport.jax import AXIS
+from suite.contract import UserError
+from suite.engine.jax_gradients import GradientExchange, exchange_gradients
+
+ROUNDS = [reducing.gradients(step) for step in range(3)]
+PARAMS = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in reducing.SHAPES.items()}
+MODES: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "onebit": {"codec": "onebit", "algorithm": "all_to_all", "feedback": True},
+    "int8": {"codec": {"module": "suite.comm.codecs.int8", "rounding": "stochastic"}, "algorithm": "ring"},
+    "two levels": {"codec": "float21", "algorithm": "gather", "topology": "two_level", "feedback": True},
+}
+
+
+def train(exchange: GradientExchange, rounds: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """The means after several rounds on four devices, each equal on all of them."""
+    if len(jax.devices()) < reducing.WORLD:
+        pytest.skip("fewer than four jax devices: jax was imported before the tests could ask for them")
+    axes = exchange.axes
+    sizes = (-1, reducing.LOCALS) if len(axes) > 1 else (-1,)
+    mesh = Mesh(np.array(jax.devices()[: reducing.WORLD]).reshape(sizes), axes)
+
+    def body(grads: Any, residuals: Any, step: Any) -> Any:
+        means, residuals = exchange(jax.tree.map(lambda grad: grad[0], grads), residuals, step)
+        return jax.tree.map(lambda mean: mean[None], means), residuals
+
+    run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(P(axes), P(axes), P()), out_specs=P(axes), check_vma=False))
+    residuals, found = exchange.init(), []
+    for step, grads in enumerate(rounds):
+        means, residuals = run(grads, residuals, step)
+        ranks = {name: np.asarray(value) for name, value in means.items()}
+        assert all((value == value[:1]).all() for value in ranks.values())
+        found.append({name: value[0] for name, value in ranks.items()})
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_exchange_is_torch(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every mode gives the bits of torch, also with residuals, and counts its bytes."""
+    channels = {name: reducing.channels(name, **MODES[mode]) for name in ("torch", "jax")}
+    axes = AXIS if channels["jax"].locals else ("batch",)
+    found = train(GradientExchange(PARAMS, channels["jax"], reducing.WORLD, axes, 3), ROUNDS)
+    for step, means in enumerate(found):
+        monkeypatch.setattr(reducing, "KEY", (3, step))
+        expected, _, ledgers = reducing.by_torch(channels["torch"], ROUNDS if mode != "int8" else [ROUNDS[step]])
+        for name, value in (expected[step] if mode != "int8" else expected[0]).items():
+            assert np.array_equal(means[name], value), name
+    sent = GradientExchange(PARAMS, channels["jax"], reducing.WORLD, axes, 3).count_bytes()
+    assert sent * (1 if mode == "int8" else len(ROUNDS)) == ledgers[0].total
+
+
+def test_nested_and_narrow_trees() -> None:
+    """A tree keeps its structure and types; bfloat16 is averaged in float32."""
+    params = {"layer": {"weight": jnp.zeros((3, 2), jnp.bfloat16)}, "scale": jnp.zeros(())}
+    exchange = exchange_gradients(params, "comm=float32", world=reducing.WORLD)
+    assert exchange.init() == {}
+    ranks = jnp.arange(1.0, 1 + reducing.WORLD)
+    grads = {"layer": {"weight": jnp.ones((4, 3, 2), jnp.bfloat16) * ranks[:, None, None].astype(jnp.bfloat16)}}
+    found = jax.vmap(lambda grad: exchange(grad, {}, 0)[0], axis_name="batch")({**grads, "scale": ranks})
+    assert found["layer"]["weight"].dtype == jnp.bfloat16 and found["scale"].tolist() == [2.5] * 4
+    assert found["layer"]["weight"].astype(jnp.float32).ravel().tolist() == [2.5] * 24
+
+
+def test_another_number_of_devices_is_refused() -> None:
+    exchange = exchange_gradients({"a": jnp.zeros(3)}, world=4)
+    with pytest.raises(UserError, match="set world=2"):
+        jax.vmap(lambda grad: exchange({"a": grad}, {}, 0)[0], axis_name="batch")(jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "words, options, says",
+    [
+        (["comm=layerwise"], {}, "comm=layerwise: differs by kind of layer; set kinds="),
+        (["comm=hierarchical", "comm.ranks_per_host=2"], {}, "comm=hierarchical: distinguishes hosts"),
+        (["comm=fp8"], {"kinds": {"e": "linear"}}, "kinds: no parameter e; the paths are a, b, c, d"),
+        (["comm=fp8", "max_steps=3"], {}, "max_steps: is not read here"),
+    ],
+)
+def test_refused(words: list[str], options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match="^" + says.split(";")[0]):
+        exchange_gradients(PARAMS, *words, world=4, **options)
