@@ -63,6 +63,15 @@ def test_the_page_of_a_registered_ladder_says_after_how_many_seeds_it_is_compare
     assert section.leader == "kfac"
 
 
+@pytest.mark.parametrize("name", ["digits", "disruptions"])  # that results give to the data of task.data=digits
+def test_a_design_names_data_as_a_command_does(name, monkeypatch):
+    monkeypatch.setattr("suite.board.design.list_designs", lambda: (DESIGN,))
+    named = [{**one, "data": {**one["data"], "name": name}} for one in CLEAR]
+    other = [result(task={"data": "shapes"}, seed=seed) for seed in range(2)]
+    designs = {group.settings["data"]: group.design for group in rank_results([*named, *other]).groups}
+    assert designs == {"digits": DESIGN, "shapes": None}
+
+
 def test_a_registered_design_counts_its_own_seeds_only():
     chosen = [*seeds("kfac", *[300] * 7), *seeds("sgd", *range(100, 107))]
     moved = Design("resnet50", "digits", ("kfac", "sgd"), ("torch",), (23, 24, 25, 26, 27, 28, 29), (4, 7), 10)

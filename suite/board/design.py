@@ -25,7 +25,7 @@ class Design:
 
     Attributes:
         task: of the ladder.
-        data: name of its data.
+        data: its `task.data`.
         optimizers: its rows.
         backends: in which every row runs with every seed.
         seeds: in the order in which they are run and counted.
@@ -89,7 +89,7 @@ def find_design(task: str, data: str, *, tuned: bool, scale: str) -> Design | No
 
     Args:
         task: of the ladder.
-        data: name of its data.
+        data: its `task.data`.
         tuned: whether its rows are tuned; those of the grid are.
         scale: of the runs; the grid's is laptop.
     """

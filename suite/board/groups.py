@@ -88,7 +88,8 @@ class Group:
     @property
     def design(self) -> Design | None:
         """The registered design of the ladder."""
-        return find_design(self.task, self.data["name"], tuned=self.tuned, scale=self.scale)
+        data = self.settings.get("data", self.data["name"])  # a grid names data as a command does: frnn's simulated
+        return find_design(self.task, data, tuned=self.tuned, scale=self.scale)
 
     @property
     def conditions(self) -> dict[str, Any]:
