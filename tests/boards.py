@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from suite.board.groups import rank_results
+from suite.board.history import Addition
 from suite.board.site import pages
 from suite.claims.claim import Check, Claim, Measure, Region
 from suite.claims.standing import Measured, Standing
@@ -95,9 +96,9 @@ def result(
     }
 
 
-def site(results, folder, standings=(), **more):
+def site(results, folder, standings=(), news=(), **more):
     """The text of each page of the site, by its path below the folder."""
-    written = pages.render_pages(rank_results(results, **more), standings, folder)
+    written = pages.render_pages(rank_results(results, **more), standings, folder, news)
     return {path.relative_to(folder).as_posix(): path.read_text() for path in written}
 
 
@@ -154,7 +155,8 @@ def golden(folder: Path) -> dict[str, bytes]:
     ]
     jax = [{**some, "spec": {**some["spec"], "backend": "jax"}} for some in results[:8]]
     small = [{**some, "spec": {**some["spec"], "task": "small"}} for some in [*results, *jax]]
-    site(small, folder, standings=[standing(), standing(id="other", verdict="reproduced", pattern=None)])
+    claims = [standing(), standing(id="other", verdict="reproduced", pattern=None)]
+    site(small, folder, claims, [Addition("2026-11-25", "Somebody", "0123456789abcdef", {"small": 21})])
     copies = {name: content for name, content in files(folder).items() if name.parts[0] != "raw"}
     return {name.as_posix(): content for name, content in copies.items()}
 

@@ -59,7 +59,7 @@ def test_the_page_of_a_registered_ladder_says_after_how_many_seeds_it_is_compare
     monkeypatch.setattr("suite.board.groups.find_design", lambda *_, **__: DESIGN)
     leaderboard = rank_results(CLEAR)
     (section,) = make_sections(leaderboard.groups)
-    assert SectionView(section, leaderboard).caption.endswith("compared after 4 and 7 registered seeds")
+    assert SectionView(section, leaderboard).caption.endswith("; registered, compared after 4 and 7 seeds")
     assert section.leader == "kfac"
 
 

@@ -43,7 +43,7 @@ def test_a_page_asks_for_its_own_files_only_and_complains_of_nothing(shown, fold
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("width", [320, 400, 1200])
+@pytest.mark.parametrize("width", [320, 360, 768, 1280])
 def test_a_page_is_never_wider_than_the_window(shown, folder, name, width):
     shown.open(folder / name, width=width)
     shown.run("document.querySelectorAll('details').forEach(element => element.open = true)")

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite import svg
+from suite.board.contest import Competitor, Contest, Setting
 from suite.board.groups import rank_results
 from suite.board.sections import make_sections
-from suite.board.site import curves, profile, text
-from suite.board.site.dots import Dots, draw_dots, draw_strip
+from suite.board.site import curves, profile, strip, text
+from suite.board.site.dots import Dots, draw_dots
+from suite.board.site.strip import draw_strip
 from suite.statistics.flips import Ratio
 from suite.statistics.summary import Observation, summarize_seeds
 
@@ -84,17 +86,58 @@ def test_labels_from_outside_are_escaped_and_shortened():
     assert parsed(picture).get("aria-label") == '"><script>'
 
 
-def test_a_strip_shows_the_lowest_median_over_equal_ones():
-    circles = [
-        part for part in parsed(draw_strip({"sgd": 300, "kfac": 300}, "label")).iter() if part.tag.endswith("circle")
+def contest(*ratios, tiers=None):
+    rows = rank_results([result(optimizer=name, seed=0) for name in "abcdefghijkl"]).groups[0].entries
+    placed = [
+        Competitor((row,), "may lead", 1, len(ratios), tier, ratio=ratio)
+        for row, ratio, tier in zip(rows, ratios, tiers or [1] * len(ratios), strict=False)
     ]
-    assert [circle.get("class") for circle in circles] == ["easier", "mark"]
+    return Contest(Setting("float32", 1, 10), tuple(placed), ())
 
 
-def test_a_strip_fills_the_lowest_median_only():
-    picture = draw_strip({"sgd": 520, "kfac": 300}, "label")
-    assert len(marks(picture, "mark", "cx")) == 1 and marks(picture, "mark", "cx") < marks(picture, "easier", "cx")
-    assert parsed(draw_strip({}, "label")) is not None
+def spans(picture, name):
+    return [
+        tuple(float(element.get(key)) for key in ("x1", "x2"))
+        for element in parsed(picture).iter()
+        if element.get("class") == name
+    ]
+
+
+def test_a_strip_places_ratios_on_a_logarithmic_axis():
+    picture = draw_strip(contest(None, Ratio(2.0, 1.0, 4.0, 0.95, 8), Ratio(4.0, 2.0, 8.0, 0.95, 8)))
+    one, two = [float(element.get("cx")) for element in parsed(picture).iter() if element.tag.endswith("circle")]
+    (low, high), (lower, higher) = spans(picture, "bar")
+    steps = [one - low, high - one, two - lower, higher - two, two - one]
+    assert steps == pytest.approx([two - one] * 5, abs=0.2) and two > one
+    assert spans(picture, "one")[0][0] == pytest.approx(low, abs=0.1)
+    assert 'class="arrow"' not in picture
+    assert [element.text for element in parsed(picture).iter() if element.get("class") == "value"] == ["1 to 3"] * 3
+
+
+@pytest.mark.parametrize(
+    ("ratio", "arrows"),
+    [
+        (Ratio(None, 3.0, math.inf, 0.95, 8), 1),
+        (Ratio(None, 0.0, 1.3, 0.75, 3), 1),
+        (Ratio(None, 0.0, math.inf, 0.0, 0), 2),
+        (Ratio(None, math.inf, math.inf, 0.95, 8), 1),  # it never reached the target
+        (Ratio(None, 0.0, 0.0, 0.95, 8), 1),
+        (Ratio(1000.0, 900.0, 1100.0, 0.95, 8), 1),  # beyond the axis
+    ],
+)
+def test_an_arrow_says_that_a_ratio_goes_on(ratio, arrows):
+    picture = draw_strip(contest(None, ratio))
+    assert picture.count('class="arrow"') == arrows
+    ((start, end),) = spans(picture, "bar")
+    assert strip.LEFT <= start < end <= strip.WIDTH - strip.RIGHT
+
+
+def test_tiers_are_apart_and_a_strip_is_short():
+    ratio = Ratio(2.0, 1.5, 4.0, 0.95, 8)
+    assert draw_strip(contest(None, ratio)).count('class="tier"') == 0
+    assert draw_strip(contest(None, ratio, ratio, ratio, tiers=[1, 1, 2, 3])).count('class="tier"') == 2
+    assert draw_strip(contest(None, *[ratio] * 11)).count('class="bar"') == strip.MOST_LINES - 1
+    assert draw_strip(contest(None)) == draw_strip(contest()) == ""
 
 
 TARGET = {"metric": "top1", "value": 85.0, "higher_is_better": True}

@@ -96,6 +96,12 @@ class Contest:
         return len({one.optimizer for one in self.competitors})
 
     @property
+    def seeds(self) -> list[int]:
+        """The number of seeds of each competitor with finished runs, the most first."""
+        counts = (len({seed for row in one.rows for seed in row.seeds}) for one in self.competitors)
+        return sorted((count for count in counts if count), reverse=True)
+
+    @property
     def rows(self) -> list[Entry]:
         """The rows of all competitors."""
         return [row for one in self.competitors for row in one.rows]

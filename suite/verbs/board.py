@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from suite.board.groups import rank_results
+from suite.board.history import list_additions
 from suite.board.site.pages import render_pages
 from suite.claims.standings import list_standings
 from suite.contract import UserError
@@ -18,9 +19,9 @@ from suite.training import checkpoint
 
 STUDIES = "studies"  # the folder of values that `suite reproduce` measured
 HEADER = "header.json"  # the run's metadata; lies beside the result and is no result
-HELP = """Rebuild the leaderboard from result files, as a static site: index.html has the leaders and the claims, task/
-has the pages of the tasks, leaderboard.json has all of it. Exit codes: 0 written (files that could not be read are left
-out and named), 2 bad usage."""
+HELP = """Rebuild the leaderboard from result files, as a static site: index.html has the leaders, what is new and in
+doubt, and the verdicts on claims, task/ has the pages of the tasks, leaderboard.json has all of it. Exit codes: 0
+written (files that could not be read are left out and named), 2 bad usage."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,7 +68,8 @@ def main(arguments: Sequence[str]) -> int:
     for line in left_out:
         print(f"left out {line}", file=sys.stderr)
     leaderboard = rank_results(results, unreadable=left_out, doubts=list_doubts())
-    pages = render_pages(leaderboard, [] if chosen.without_claims else list_standings(), chosen.out)
+    standings = [] if chosen.without_claims else list_standings()
+    pages = render_pages(leaderboard, standings, chosen.out, list_additions(folders))
     named = f", {len(left_out)} files left out" if left_out else ""
     print(
         f"{chosen.out / 'index.html'}: {len(pages)} pages, {len(leaderboard.groups)} groups "

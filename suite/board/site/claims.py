@@ -1,6 +1,5 @@
-"""What the pages show of claims: the standings by paper."""
+"""What the pages show of claims: the standings by paper and by outcome."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,16 @@ TONES = {
     "bad": ("contradicted", "pattern not seen", "fails", "missed"),
     "open": ("undecided", "first", "tied"),
 }
+# verdicts and patterns with a sign for each, beside its colour; the first that a claim has is its outcome
+SIGNS = {
+    "reproduced": "✓",
+    "contradicted": "✗",
+    "pattern seen": "(✓)",
+    "pattern not seen": "(✗)",
+    "undecided": "?",
+    "not run": "·",
+    "out of reach here": "–",
+}
 
 
 @dataclass(frozen=True)
@@ -22,16 +31,6 @@ class PaperView:
     anchor: str
     citation: str
     standings: tuple[Standing, ...]
-
-    @property
-    def verdicts(self) -> dict[str, int]:
-        """The number of claims by verdict at the published size."""
-        return dict(Counter(standing.verdict for standing in self.standings if standing.verdict))
-
-    @property
-    def patterns(self) -> dict[str, int]:
-        """The number of claims by pattern of their stand-ins."""
-        return dict(Counter(standing.pattern for standing in self.standings if standing.pattern))
 
 
 def list_papers(standings: Sequence[Standing]) -> list[PaperView]:
@@ -43,6 +42,15 @@ def list_papers(standings: Sequence[Standing]) -> list[PaperView]:
         PaperView(f"paper-{make_slug(paper)}", members[0].citation, tuple(members))
         for paper, members in by_paper.items()
     ]
+
+
+def group_by_outcome(standings: Sequence[Standing]) -> dict[str, list[Standing]]:
+    """Return the standings by outcome: the verdict where it decides, else the pattern of the stand-ins."""
+    outcomes: dict[str, list[Standing]] = {word: [] for word in SIGNS}
+    for standing in standings:
+        known = (standing.verdict, standing.pattern)
+        outcomes[next((word for word in SIGNS if word in known), "not run")].append(standing)
+    return {word: members for word, members in outcomes.items() if members}
 
 
 def choose_tone(word: str) -> str:

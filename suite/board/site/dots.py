@@ -1,7 +1,7 @@
 """The picture of steps or seconds to the targets: one line for each row, with seeds, median and interval."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from suite import svg
@@ -76,15 +76,3 @@ def _line(line: Dots, scale: svg.Scale, y: float) -> list[str]:
         parts.append(mark(scale(summary.median), y, 4.5, "mark"))
     parts.append(svg.draw_text(scale.end + 7, y + 4, svg.shorten_text(format_median(summary), 9), "value"))
     return parts
-
-
-def draw_strip(medians: Mapping[str, float], label: str) -> str:
-    """A small picture for a table: the median of each optimizer on one axis that begins at 0."""
-    high = max(medians.values(), default=1.0) or 1.0
-    scale = svg.Scale(0, high, 5, 175)
-    parts = [svg.draw_line(5, 14, 175, 14, "grid"), svg.draw_line(5, 10, 5, 18, "grid")]
-    values = sorted(medians.values())
-    # the lowest is drawn last: equal medians would hide it
-    parts += [svg.draw_circle(scale(value), 14, 4.5, "easier") for value in values[1:]]
-    parts += [svg.draw_circle(scale(value), 14, 4.5, "mark") for value in values[:1]]
-    return svg.draw_picture(180, 28, label, parts)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from suite.board.site import text
-from suite.board.site.claims import choose_tone
+from suite.board.site.claims import SIGNS, choose_tone
 
 Draw = Callable[..., str]  # fills the template of this name with values
 
@@ -29,5 +29,6 @@ def load_templates() -> Draw:
         "value": text.format_value,
         "sort_value": text.sort_value,
         "tone": choose_tone,
+        "sign": SIGNS.__getitem__,
     }
     return lambda name, **values: environment.get_template(name).render(**values)

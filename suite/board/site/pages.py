@@ -10,17 +10,18 @@ from typing import Any
 from suite import published
 from suite.board.contest import compare_rows
 from suite.board.groups import SCHEMA, Group, Leaderboard
+from suite.board.history import Addition
 from suite.board.sections import make_sections
-from suite.board.site import profile, text
-from suite.board.site.claims import PaperView, list_papers
+from suite.board.site import text
+from suite.board.site.claims import list_papers
 from suite.board.site.drawing import Draw, load_templates
+from suite.board.site.front import render_front
 from suite.board.site.views import RowView, SectionView
 from suite.claims.standing import Standing
 from suite.record.record import drop_infinities
 
 PART_BYTES = 380_000  # of the content of one page; with its frame a page stays below 500 kB
 MOST_ROWS = 120  # of one table; about 2 kB each
-MOST_LADDERS = 100  # on the front page
 MOST_TASKS = 300  # in the navigation
 FILTERS = ("optimizer", "backend", "comm", "scale", "tuned")
 PLACE = ("rank_low", "rank_high", "tier", "ratio", "ratio_low", "ratio_high")  # of an entry of leaderboard.json
@@ -36,15 +37,18 @@ class Chunk:
     values: Mapping[str, frozenset[str]]
 
 
-def render_pages(leaderboard: Leaderboard, standings: Sequence[Standing], out: Path) -> list[Path]:
+def render_pages(
+    leaderboard: Leaderboard, standings: Sequence[Standing], out: Path, news: Sequence[Addition] = ()
+) -> list[Path]:
     """Write the site into a folder: pages, style, script, `leaderboard.json`, and copies of the results (`raw/`).
 
-    The same leaderboard and standings give the same bytes. Files of the folder that are not written stay.
+    Equal arguments give equal bytes. Files of the folder that are not written stay.
 
     Args:
         leaderboard: groups and results.
         standings: what is known about the claims; the site says so if there are none.
         out: the folder; it is made if it is absent.
+        news: the commits that added results, the newest first; the site says so if there are none.
 
     Returns:
         The pages.
@@ -63,47 +67,14 @@ def render_pages(leaderboard: Leaderboard, standings: Sequence[Standing], out: P
             pages[file] = page
             links |= {ladder: f"{file}#{ladder}" for ladder in ladders}
     all_views = [view for members in views.values() for view in members]
-    claimed = list_papers(standings)
-    pages["index.html"] = _index(draw, leaderboard, all_views, links, claimed, tasks)
-    pages["claims.html"] = draw("claims.html.j2", root="", tasks=tasks, current=None, papers=claimed)
+    pages["index.html"] = render_front(draw, leaderboard, all_views, links, standings, news, tasks)
+    pages["claims.html"] = draw("claims.html.j2", root="", tasks=tasks, current=None, papers=list_papers(standings))
     _write_results(leaderboard, out)
     for name in ASSETS:
         _write(out / name, (resources.files("suite.board") / "templates" / name).read_text(encoding="utf-8"))
     for file, page in pages.items():
         _write(out / file, page)
     return [out / file for file in pages]
-
-
-def _index(
-    draw: Draw,
-    leaderboard: Leaderboard,
-    views: Sequence[SectionView],
-    links: Mapping[str, str],
-    claimed: Sequence[PaperView],
-    tasks: Mapping[str, str],
-) -> str:
-    overview = profile.make_overview([view.section for view in views])
-    results = {view.id: sum(len(row.results) for row in view.section.hardest.entries) for view in views}
-    counts = {
-        "results": len(leaderboard.results),
-        "unreported": leaderboard.unreported,
-        "tasks": len({view.section.hardest.task for view in views}),
-    }
-    ordered = sorted(views, key=lambda view: view.section.order)  # stable: by task among equals
-    return draw(
-        "index.html.j2",
-        root="",
-        tasks=tasks,
-        current=None,
-        unreadable=leaderboard.unreadable,
-        counts={**counts, "by_ladder": results},
-        ladders=ordered[:MOST_LADDERS],
-        more_ladders=max(0, len(ordered) - MOST_LADDERS),
-        links=links,
-        overview=overview,
-        profile=profile.draw_profiles(overview) if overview else "",
-        papers=claimed,
-    )
 
 
 def _task_pages(

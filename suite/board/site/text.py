@@ -7,6 +7,7 @@ from typing import Any
 
 from suite.board.contest import Competitor, Contest
 from suite.board.rows import Entry, rank_median
+from suite.statistics.anytime import LEAST_SEEDS
 from suite.statistics.flips import Ratio
 from suite.statistics.summary import Summary
 
@@ -107,8 +108,25 @@ def describe_place(competitor: Competitor, first: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
+def has_few_seeds(contest: Contest) -> bool:
+    """Return whether a contest cannot rank anybody, because fewer than two of its competitors have enough seeds."""
+    return not contest.looks and len(contest.seeds) > 1 and contest.seeds[1] < LEAST_SEEDS
+
+
+def describe_design(contest: Contest) -> str:
+    """Whether a contest was registered before its runs, and its seeds, in words."""
+    if contest.looks:
+        return f"registered, compared after {' and '.join(map(str, contest.looks))} seeds"
+    most, fewest = max(contest.seeds, default=0), min(contest.seeds, default=0)
+    seeds = f"{most} seed{'s' if most != 1 else ''}" if most == fewest else f"{fewest} to {most} seeds"
+    return f"exploratory, {seeds}{': too few to rank' if has_few_seeds(contest) else ''}"
+
+
 def tell_story(contest: Contest) -> str:
-    """Who leads a contest or may lead it, and how many times the first one's steps the next two need."""
+    """Who leads a contest or may lead it, and how many times the first one's steps two others need.
+
+    The others are the next two that are shown to be behind; if none is, the next two.
+    """
     first, *others = [one for one in contest.competitors if one.kind != "no runs"] or contest.competitors
     if first.kind in ("alone", "no runs"):
         return f"Only {first.optimizer} was run."
@@ -119,7 +137,7 @@ def tell_story(contest: Contest) -> str:
     if len(leaders) <= MOST_NAMED:
         story = f"{' or '.join(leaders)} {'may lead' if len(leaders) > 1 else 'leads'}"
     ratios: dict[str, Ratio] = {}
-    for one in others:
+    for one in [one for one in others if one.kind == "behind"] or others:
         if one.ratio and _is_bounded(one.ratio) and one.optimizer != first.optimizer:
             ratios.setdefault(one.optimizer, one.ratio)
     needs = ", ".join(f"{name} needs {format_ratio(ratio)}" for name, ratio in list(ratios.items())[:2])

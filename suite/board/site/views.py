@@ -8,10 +8,11 @@ from typing import Any
 from suite import published
 from suite.board.contest import FrameworkEffect, find_framework_effects
 from suite.board.groups import Leaderboard
-from suite.board.rows import Entry, Timing, rank_median
+from suite.board.rows import Entry, Timing
 from suite.board.sections import Section
 from suite.board.site import curves, text
-from suite.board.site.dots import Dots, draw_dots, draw_strip
+from suite.board.site.dots import Dots, draw_dots
+from suite.board.site.strip import draw_strip
 from suite.entries.doubts import Doubt
 
 MOST_OPTIMIZERS = 14  # in a picture; the table has all
@@ -85,8 +86,7 @@ class SectionView:
         goal, main = self.section.hardest.goal, self.section.main
         if main is None:
             return f"Rows for {goal}"
-        looks = f", compared after {' and '.join(map(str, main.looks))} registered seeds" if main.looks else ""
-        return f"Rows for {goal}: {main.setting}{looks}"
+        return f"Rows for {goal}: {main.setting}; {self.design}"
 
     @property
     def verdict(self) -> str:
@@ -94,15 +94,31 @@ class SectionView:
         return text.tell_story(self.section.main) if self.section.main else "Only baselines were run."
 
     @property
+    def name(self) -> str:
+        """The ladder in a few words, for a link."""
+        group = self.section.hardest
+        return f"{group.task} on {group.data['name']}{'' if group.tuned else ', not tuned here'}"
+
+    @property
+    def is_contested(self) -> bool:
+        """Whether several optimizers were run, with a version of the task that is not superseded."""
+        main = self.section.main
+        return main is not None and main.optimizers > 1 and self.section.hardest.superseded_by is None
+
+    @property
+    def design(self) -> str:
+        """Whether the main contest is registered, in words."""
+        return text.describe_design(self.section.main) if self.section.main else ""
+
+    @property
     def strip(self) -> str:
-        """The medians of the optimizers in the largest contest, as a small picture."""
-        medians: dict[str, float] = {}
-        for row in sorted(self.section.main.rows if self.section.main else (), key=lambda row: rank_median(row.steps)):
-            if row.steps and row.steps.median is not None:
-                medians.setdefault(row.optimizer, row.steps.median)
-        if not medians:
-            return ""
-        return draw_strip(medians, ", ".join(f"{name} {text.format_number(value)}" for name, value in medians.items()))
+        """The places of the optimizers in the main contest, as a small picture."""
+        return draw_strip(self.section.main) if self.section.main else ""
+
+    @property
+    def results(self) -> int:
+        """The number of results for the hardest target."""
+        return sum(len(row.results) for row in self.section.hardest.entries)
 
     @cached_property
     def featured(self) -> tuple[Entry, ...]:
