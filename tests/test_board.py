@@ -4,7 +4,11 @@ from pathlib import Path
 import pytest
 from boards import MIXED, TARGET, page, result
 
+from suite.board import groups
 from suite.board.groups import rank_results
+from suite.entries.condition import read_condition
+from suite.settings import overrides
+from suite.settings.overrides import parse_values
 from suite.statistics.summary import Summary
 
 pytestmark = pytest.mark.quick
@@ -154,6 +158,21 @@ def test_each_rung_of_the_ladder_is_a_group():
         ({**TARGET, "value": 80.0}, 50),
         (TARGET, 100),
     ]
+
+
+def test_a_result_is_read_once_however_many_rungs_its_ladder_has(monkeypatch):
+    read = []
+    monkeypatch.setattr(groups, "read_condition", lambda result: read.append(result) or read_condition(result))
+    ladder = [{**TARGET, "value": value, "reached": True, "step": 50, "train_seconds": 100.0} for value in (70.0, 80.0)]
+    assert len(rank_results([result(targets=ladder), result(targets=ladder, seed=1)]).groups) == 2
+    assert len(read) == 2
+
+
+def test_words_of_commands_are_parsed_once_and_their_values_are_not_shared():
+    first, second = (parse_values(["task.shown=[1,2]", "seed=3"]) for _ in range(2))
+    first["task.shown"].append(3)
+    assert second == parse_values(["task.shown=[1,2]", "seed=3"]) == {"task.shown": [1, 2], "seed": 3}
+    assert overrides._parse("seed=3") is overrides._parse("seed=3")
 
 
 def test_diverged_and_failed_runs_are_shown_and_count(tmp_path):

@@ -133,13 +133,15 @@ def rank_results(
     """
     known = {_digest(result): result for result in results}
     files = select_reported(known)
+    conditions = {file: read_condition(result) for file, result in files.items()}
+    rows = {file: _read_row(result) for file, result in files.items()}
     ladders: dict[str, dict[str, dict]] = defaultdict(dict)
-    for result in files.values():
+    for file, result in files.items():
         for target in result["targets"]:
-            ladders[format_condition(read_condition(result))][format_condition(read_rung(target))] = read_rung(target)
+            ladders[format_condition(conditions[file])][format_condition(read_rung(target))] = read_rung(target)
     members: dict[str, list[str]] = defaultdict(list)
     for file, result in files.items():
-        condition = read_condition(result)
+        condition = conditions[file]
         # a run that failed before its targets were known counts for every target of its ladder
         rungs = [read_rung(target) for target in result["targets"]] or list(
             ladders[format_condition(condition)].values()
@@ -147,7 +149,7 @@ def rank_results(
         for rung in rungs or [None]:
             members[format_condition({**condition, "target": rung})].append(file)
     add_baselines(members)
-    groups = [_group(json.loads(key), {file: files[file] for file in names}) for key, names in members.items()]
+    groups = [_group(json.loads(key), {file: files[file] for file in names}, rows) for key, names in members.items()]
     groups = sorted(_with_differences(groups), key=_group_order)
     return Leaderboard(tuple(groups), files, tuple(sorted(unreadable)), tuple(doubts), len(known) - len(files))
 
@@ -185,17 +187,22 @@ def _group_order(group: Group) -> tuple:
     return group.task, group.task_version, group.variant, group.scale, group.batch_size or 0, *target, group.name
 
 
-def _group(condition: dict[str, Any], files: dict[str, Result]) -> Group:
-    """Make a group from the results with the same condition."""
+def _read_row(result: Result) -> tuple[str, dict[str, Any]]:
+    """Return what the results of one row share, as text, and the settings that the row may show."""
+    run = record.load_run(result)
+    config = select_settings(run, ("weights", "measurement"))
+    row = format_condition([*(result["spec"][key] for key in COLUMNS), run.tuning.plain(), config])
+    return row, {key: value for key, value in config.items() if _is_shown(key)}
+
+
+def _group(condition: dict[str, Any], files: dict[str, Result], rows: dict[str, tuple[str, dict[str, Any]]]) -> Group:
+    """Make a group from the results with the same condition, and the row of every file."""
     members: dict[str, dict[str, Result]] = defaultdict(dict)
     configs: dict[bool, dict[str, dict[str, Any]]] = {True: {}, False: {}}  # by row, baselines separately
     for file, result in files.items():
-        spec = result["spec"]
-        config = select_settings(record.load_run(result), ("weights", "measurement"))
-        tuning = record.load_run(result).tuning.plain()
-        row = format_condition([*(spec[key] for key in COLUMNS), tuning, config])
+        row, config = rows[file]
         members[row][file] = result
-        configs[is_baseline(spec)][row] = {key: value for key, value in config.items() if _is_shown(key)}
+        configs[is_baseline(result["spec"])][row] = config
     settings = _differing(configs[True]) | _differing(configs[False])
     entries = [make_entry(results, condition["target"], settings[row]) for row, results in members.items()]
     return Group(

@@ -3,11 +3,15 @@
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from suite.contract import UserError
 from suite.load import is_node
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 # Configuration groups that the user chooses from; `network` belongs to `suite plan` and comm=projected only.
 CHOICES = (
@@ -82,11 +86,10 @@ def check_syntax(override: str) -> None:
     Raises:
         UserError: it cannot, or there are several values.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
-        [parsed] = OverridesParser.create().parse_overrides([override])
+        parsed = _parse(override)
     except HydraException as error:
         raise UserError(
             f"{override}: not understood; write key=value, with quotes around special characters"
@@ -103,14 +106,22 @@ def parse_values(overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: if an argument is not an override of one value.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
-        parsed = OverridesParser.create().parse_overrides(clean_overrides(overrides))
+        parsed = [_parse(override) for override in clean_overrides(overrides)]
         return {override.key_or_group: override.value() for override in parsed}
     except HydraException as error:
         raise UserError(f"{' '.join(overrides)}: not understood; write key=value") from error
+
+
+@lru_cache(maxsize=4096)
+def _parse(override: str) -> "Override":
+    """Parse one override; commands of results share most words."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    [parsed] = OverridesParser.create().parse_overrides([override])
+    return parsed
 
 
 def flatten_values(value: Any, prefix: str = "") -> dict[str, Any]:
