@@ -76,6 +76,12 @@ class Run:
         """Whether the process has neither ended nor used up its time."""
         return self._output is None and self._ran < LIMIT
 
+    @property
+    def trains(self) -> bool:
+        """Whether the run has logged a step."""
+        log = self._path / "run" / "events.jsonl"
+        return log.exists() and b'"event": "step"' in log.read_bytes()
+
     def go(self, seconds: float) -> None:
         """Let the process run for some seconds, or until it ends; then stop it."""
         began = time.perf_counter()
@@ -170,7 +176,7 @@ def count_ranks(sides: Sequence[Side], benchmark: Benchmark) -> int:
 
 
 def in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn: float) -> list[float]:
-    """Run a benchmark once on each side. Only one process runs at a time.
+    """Run a benchmark once on each side. Only one process runs at a time; one that trains waits until all do.
 
     Args:
         sides: whose code runs, in order.
@@ -192,7 +198,7 @@ def in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn
             runs.append(stack.enter_context(Run(side, benchmark, core)))
         values: dict[Run, float] = {}
         while waiting := [run for run in runs if run not in values]:
-            for run in waiting:
+            for run in [run for run in waiting if not run.trains] or waiting:
                 run.go(turn)
                 if not run.running:
                     values[run] = run.value()

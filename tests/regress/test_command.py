@@ -135,6 +135,34 @@ def test_the_sides_of_a_round_run_in_turns(history: list[str]) -> None:
     assert abs(first - second) < 1.0 and min(pause, other) > 0.15
 
 
+SLOW = """
+import sys, time
+from pathlib import Path
+words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+folder = Path(words["run_dir"])
+folder.mkdir(parents=True)
+while time.process_time() < float(words["start"]):
+    pass
+first = time.monotonic()
+(folder / "events.jsonl").write_text('{"event": "started", "step": 0}\\n{"event": "step", "step": 1}\\n')
+while time.process_time() < float(words["start"]) + 0.6:
+    pass
+Path(words["note"]).write_text(repr((first, time.monotonic())))
+(folder / "result.json").write_text('{"outcome": {"kind": "exhausted"}, "step_seconds": {"p50": 1.0}}')
+"""
+
+
+@pytest.mark.parametrize("starts", [(0.1, 1.2), (1.2, 0.1)])
+def test_a_side_that_starts_sooner_waits_until_both_train(starts: tuple[float, float], history: list[str]) -> None:
+    Path("suite/__main__.py").write_text(SLOW)
+    notes = [Path(name).absolute() for name in "ab"]
+    a, b = (f". start={start} note={note}" for start, note in zip(starts, notes, strict=True))
+    with build_side(a, print) as one, build_side(b, print) as other:
+        assert in_turns([one, other], Benchmark("mine", ("+task=any",)), 0, 0.1) == [1.0, 1.0]
+    (first, end), (second, last) = (ast.literal_eval(note.read_text()) for note in notes)
+    assert max(first, second) < min(end, last)
+
+
 def test_a_turn_has_several_steps(history: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A rehearsal tells how long a step takes; the other metrics and several ranks take no turns."""
     calls: list[tuple[int, float]] = []
