@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from suite.board.groups import rank_results
-from suite.board.history import Addition
+from suite.board.news import Addition
 from suite.board.site import pages
 from suite.claims.claim import Check, Claim, Measure, Region
 from suite.claims.standing import Measured, Standing

@@ -13,7 +13,7 @@ from boards import GOLDEN, MIXED, files, golden, page, result, site, standing
 from suite import published
 from suite.board.design import Design
 from suite.board.groups import rank_results
-from suite.board.history import Addition
+from suite.board.news import Addition
 from suite.board.site import text
 from suite.contract import UserError
 from suite.entries import intake

@@ -1,5 +1,6 @@
 """The leaderboard in a real browser: light and dark, narrow, by keyboard, on paper, and without a network."""
 
+import itertools
 import re
 
 import browser
@@ -151,6 +152,27 @@ def test_the_first_tab_stop_skips_the_navigation(shown, folder):
     assert shown.run("document.activeElement.textContent") == "Skip to the content"
     shown.press("Enter", code=13, text="\r")
     assert shown.run("location.hash") == "#main"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_headings_are_in_order(shown, folder, name):
+    shown.open(folder / name)
+    levels = shown.run("[...document.querySelectorAll('h1, h2, h3, h4')].map(heading => +heading.tagName[1])")
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_the_front_page_is_read_by_keyboard(shown, folder):
+    """Each ladder and each claim is a link whose focus is visible."""
+    shown.open(folder / "index.html")
+    reached = []
+    for _ in range(60):
+        shown.press("Tab", code=9)
+        reached.append(shown.run("document.activeElement.closest('.card, .short, .cell')?.className ?? ''"))
+        assert shown.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
+        if reached.count("cell bad") == 1:
+            break
+    links = "document.querySelectorAll('.card a').length"
+    assert reached.count("card") == shown.run(links) == 1 and "cell bad" in reached
 
 
 def test_paper_shows_tables_and_no_controls(shown, folder):

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from suite.board.groups import rank_results
-from suite.board.history import list_additions
+from suite.board.news import list_additions
 from suite.board.site.pages import render_pages
 from suite.claims.standings import list_standings
 from suite.contract import UserError

@@ -9,8 +9,8 @@ from suite.claims.standing import Standing
 # how a verdict, pattern, state or place is coloured; the words are always printed too
 TONES = {
     "good": ("reproduced", "pattern seen", "holds", "leads"),
-    "bad": ("contradicted", "pattern not seen", "fails", "missed"),
-    "open": ("undecided", "first", "tied"),
+    "bad": ("contradicted", "pattern not seen", "fails"),
+    "open": ("undecided",),
 }
 # verdicts and patterns with a sign for each, beside its colour; the first that a claim has is its outcome
 SIGNS = {

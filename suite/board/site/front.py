@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from suite.board.groups import Leaderboard
-from suite.board.history import Addition
+from suite.board.news import Addition
 from suite.board.site import profile, text
 from suite.board.site.claims import group_by_outcome
 from suite.board.site.drawing import Draw

@@ -10,7 +10,7 @@ from typing import Any
 from suite import published
 from suite.board.contest import compare_rows
 from suite.board.groups import SCHEMA, Group, Leaderboard
-from suite.board.history import Addition
+from suite.board.news import Addition
 from suite.board.sections import make_sections
 from suite.board.site import text
 from suite.board.site.claims import list_papers

@@ -1,24 +1,17 @@
 """Who added results, and when, as the repository says."""
 
-import subprocess
-
 import pytest
+from repositories import git
 
-from suite.board.history import list_additions
+from suite.board.news import list_additions
 
 pytestmark = pytest.mark.quick
 
 
 @pytest.fixture
-def repository(tmp_path, monkeypatch):
-    for name, value in {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}.items():
-        monkeypatch.setenv(name, value)
+def repository(tmp_path):
     git(tmp_path, "init", "--quiet")
     return tmp_path
-
-
-def git(folder, *arguments):
-    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
 
 
 def commit(folder, who, date, *names):
@@ -26,8 +19,8 @@ def commit(folder, who, date, *names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
     git(folder, "add", "--all")
-    identity = ["-c", f"user.name={who}", "-c", "user.email=a@b"]
-    git(folder, *identity, "commit", "--quiet", "--allow-empty", "--message", "x", "--date", f"{date}T12:00:00")
+    day = f"--date={date}T12:00:00"
+    git(folder, "commit", "--quiet", "--allow-empty", "--message=x", f"--author={who} <a@example.org>", day)
 
 
 def test_each_commit_names_its_contributor_and_the_results_that_are_still_there(repository):
