@@ -88,6 +88,16 @@ def test_an_optimizer_without_runs_counts_as_registered():
     assert only(two, alone).leader == "kfac" and only(two, among).leader is None
 
 
+def test_a_registered_contest_comes_before_one_with_more_results_but_not_more_optimizers():
+    registered = [*seeds("kfac", 100, 101, 102, 103), *seeds("sgd", 200, 201, 202, 203)]
+    finer = [*seeds("kfac", *range(100, 108), cadence=5), *seeds("sgd", *range(100, 108), cadence=5)]
+    entries = rank_results([*registered, *finer]).groups[0].entries
+    assert [contest.setting.eval_every for contest in compare_rows(entries, DESIGN)] == [10, 5]
+    assert [contest.setting.eval_every for contest in compare_rows(entries)] == [5, 10]
+    entries = rank_results([*registered, *finer, *seeds("lamb", 100, cadence=5)]).groups[0].entries
+    assert [contest.setting.eval_every for contest in compare_rows(entries, DESIGN)] == [5, 10]
+
+
 def test_rows_outside_of_a_design_have_no_place_and_change_none():
     others = [*seeds("lamb", *range(50, 58)), *seeds("kfac", 20, lr=0.9)]
     ranks = {(one.optimizer, len(one.rows[0].seeds)): (one.rank_low, one.rank_high)

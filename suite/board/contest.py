@@ -108,7 +108,9 @@ class Contest:
 
 
 def compare_rows(entries: Iterable[Entry], design: Design | None = None) -> list[Contest]:
-    """Find the contests of a group, the one with the most optimizers and results first. Baselines are in none.
+    """Find the contests of a group. Baselines are in none.
+
+    The one with the most optimizers is first; of several, a registered one, then the one with the most results.
 
     Args:
         entries: of the group.
@@ -126,7 +128,14 @@ def compare_rows(entries: Iterable[Entry], design: Design | None = None) -> list
 
     def size(contest: Contest) -> tuple:
         results = sum(len(row.results) for row in contest.rows)
-        return -contest.optimizers, -results, contest.setting.world, contest.setting.comm, contest.setting.eval_every
+        return (
+            -contest.optimizers,
+            not contest.looks,
+            -results,
+            contest.setting.world,
+            contest.setting.comm,
+            contest.setting.eval_every,
+        )
 
     return sorted(contests, key=size)
 
