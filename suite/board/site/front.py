@@ -10,7 +10,7 @@ from suite.board.site.drawing import Draw
 from suite.board.site.views import SectionView
 from suite.claims.standing import Standing
 
-MOST_LADDERS = 100
+MOST_LADDERS = 80  # about 5 kB each
 MOST_NEWS = 6  # commits
 
 
