@@ -25,14 +25,14 @@ def commit(folder, who, date, *names):
 
 def test_each_commit_names_its_contributor_and_the_results_that_are_still_there(repository):
     commit(repository, "Ann", "2026-01-02", "runs/bert/a.json", "runs/bert/gone.json", "runs/dlrm/é.json", "code.py")
-    commit(repository, "Bob", "2026-01-03", "runs/dlrm/b.json", "runs/notes.json", "runs/dlrm/deep/c.json")
+    commit(repository, "Bob \x1f B", "2026-01-03", "runs/dlrm/b.json", "runs/notes.json", "runs/dlrm/deep/c.json")
     (repository / "runs/bert/gone.json").unlink()
     (repository / "runs/bert/a.json").write_text("changed")
     commit(repository, "Cid", "2026-01-04")
     (repository / "runs/bert/mine.json").write_text("not committed")
     additions = list_additions([repository / "runs"])
     assert [(one.date, one.contributor, one.tasks) for one in additions] == [
-        ("2026-01-03", "Bob", {"dlrm": 1}),
+        ("2026-01-03", "Bob \x1f B", {"dlrm": 1}),
         ("2026-01-02", "Ann", {"bert": 1, "dlrm": 1}),
     ]
     assert len(additions[0].commit) == 40

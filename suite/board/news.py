@@ -38,11 +38,11 @@ def _read(folder: Path) -> list[Addition]:
     if _git(folder, "rev-parse", "--is-shallow-repository").strip() != "false":
         return []
     names = ("--name-only", "--relative", "--no-renames", "--diff-filter=A")
-    log = _git(folder, "-c", "core.quotePath=false", "log", *names, "--format=%x00%as%x1f%aN%x1f%H", "--", ".")
+    log = _git(folder, "-c", "core.quotePath=false", "log", *names, "--format=%x00%as %H %aN", "--", ".")
     known, additions = set[str](), []
     for entry in log.split("\0")[1:]:
         head, *files = entry.split("\n")
-        date, contributor, commit = head.split("\x1f")
+        date, commit, contributor = head.split(" ", 2)
         new = [name for name in files if name.count("/") == 1 and name not in known and (folder / name).is_file()]
         known.update(new)
         tasks = Counter(name.split("/")[0] for name in new if name.endswith(".json"))

@@ -61,7 +61,7 @@ def list_reasons(views: Sequence[SectionView]) -> dict[str, list[SectionView]]:
     contested = [(view, view.section.main) for view in current if view.section.main and view.is_contested]
     ran = {view.section.hardest.design for view in views for contest in view.section.contests if contest.looks}
     reasons = {
-        "Superseded by a newer version of the task": [view for view in views if view not in current],
+        "Superseded by a newer version of the task": [view for view in views if view.section.hardest.superseded_by],
         "Registered, but not run as registered": [
             view for view in views if view.section.hardest.design not in (None, *ran)
         ],
