@@ -141,4 +141,4 @@ def test_a_check_says_which_runs_do_not_count_and_which_data_further_seeds_need(
     assert reproduce.main(["goldfarb2020-kfac-epoch10"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "runs that diverged do not count" in words
-    assert "seeds more would decide, which need MNIST (data_dir=DIR)" in words
+    assert "seeds more would decide (--seeds " in words and "), which need MNIST (data_dir=DIR)" in words
