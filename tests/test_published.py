@@ -96,8 +96,9 @@ def test_seconds_are_those_of_the_printed_time():
     for row in published.load_rows():
         printed = row.time_as_printed or ""
         match = re.match(r"(?:[\d+]+=)?([\d.]+)(?:-([\d.]+))? ?([smhd])[a-z]*(/epoch)?", printed)
-        if row.time_seconds is None or match is None:
+        if row.time_seconds is None:
             continue
+        assert match, f"{row.id}: {printed}"
         first, last, unit, each = match.groups()
         value = (float(first) + float(last or first)) / 2 * (float(row.epochs or 0) if each else 1)
         digits = len(first.partition(".")[2])

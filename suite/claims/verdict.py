@@ -13,7 +13,7 @@ from typing import Literal
 from suite.claims.claim import Check, Claim, Paper, Region
 from suite.claims.evidence import Evidence, Results, collect_evidence, list_missing_seeds, name_differences
 from suite.claims.standing import Measured, Pattern, Standing, State, Verdict
-from suite.statistics.sequential import Decision, decide, decide_interval
+from suite.statistics.sequential import MOST_NEEDED, Decision, decide, decide_interval
 from suite.statistics.share import share_interval
 
 REASONS: dict[State, str] = {
@@ -21,6 +21,7 @@ REASONS: dict[State, str] = {
     "fails": "no value of the interval lies in the claimed region",
     "undecided": "part of the interval lies in the claimed region",
 }
+FAR = f"; {MOST_NEEDED} seeds more would not decide, were the trend to last"
 
 
 def judge_check(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> Measured:
@@ -47,10 +48,11 @@ def judge_check(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> 
         return Measured(check, "holds" if inside else "fails", values, value, value, value, reason=reason, files=files)
     if check.statistic == "share":
         return _share(check, values, files, alpha)
-    if check.compare == "ratio" and (unusable := [seed for seed, value in values.items() if value <= 0]):
+    censored = any(not item.bounds.known or math.isinf(item.bounds.low) for item in evidence)
+    unusable = [seed for seed, value in values.items() if value <= 0]
+    if check.compare == "ratio" and unusable and not censored:
         reason = f"a ratio of 0 or less has no logarithm: seed {', '.join(map(str, unusable))}"
         return Measured(check, "undecided", values, reason=reason, files=files)
-    censored = any(not item.bounds.known or math.isinf(item.bounds.low) for item in evidence)
     rule = _Rule(
         check.holds,
         "median" if censored or check.statistic == "median" else "mean",
@@ -68,6 +70,8 @@ def judge_check(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> 
     reason = REASONS[state] + ("; of the median, because a target was missed" if censored else "")
     if state == "undecided" and len(values) > 1 and len(set(values.values())) == 1:
         reason += "; all values are equal, which shows no spread: write statistic: exact if no seed matters"
+    elif state == "undecided" and len(values) > 1 and seeds_needed is None:
+        reason += FAR
     return Measured(check, state, values, worst.estimate, worst.low, worst.high, seeds_needed, reason, files)
 
 
@@ -99,10 +103,21 @@ def _share(check: Check, values: Mapping[int, float], files: tuple[str, ...], al
         return Measured(check, "undecided", dict(values), reason="a share needs values of 0 and 1", files=files)
     ones, n = sum(value == 1 for value in values.values()), len(values)
     interval = share_interval(ones, n, 2 * alpha)
-    outer = share_interval(ones, n, alpha) if check.holds.two_sided else interval
+    state = _decide_share(check.holds, ones, n, alpha)
+    reason, needed = REASONS[state], None
+    if state == "undecided":
+        later = range(n + 1, n + MOST_NEEDED + 1)
+        at = next((m for m in later if _decide_share(check.holds, round(ones * m / n), m, alpha) != state), None)
+        reason, needed = (reason, at - n) if at else (reason + FAR, None)
+    return Measured(check, state, dict(values), ones / n, interval.low, interval.high, needed, reason, files)
+
+
+def _decide_share(holds: Region, ones: int, n: int, alpha: float) -> State:
+    """Return the state of a check with so many ones among its `n` values."""
+    interval = share_interval(ones, n, 2 * alpha)
+    outer = share_interval(ones, n, alpha) if holds.two_sided else interval
     words: dict[str, State] = {"inside": "holds", "outside": "fails", "undecided": "undecided"}
-    state = words[decide_interval(interval, outer, *check.holds.ends)]
-    return Measured(check, state, dict(values), ones / n, interval.low, interval.high, None, REASONS[state], files)
+    return words[decide_interval(interval, outer, *holds.ends)]
 
 
 def judge_claim(claim: Claim, name: str, paper: Paper, results: Results) -> Standing:

@@ -11,8 +11,10 @@ from suite import published
 from suite.claims import study
 from suite.claims.claim import Claim, load_claims, parse_claims, select_claims
 from suite.claims.evidence import identify_study, resolve_decisive
+from suite.claims.standings import list_standings
 from suite.contract import UserError
 from suite.settings import configure
+from suite.settings.run import Run
 
 CLAIMS = [claim for paper in load_claims().values() for claim in paper.claims]
 CHECKS = [(claim, check) for claim in CLAIMS for check in claim.checks]
@@ -48,8 +50,22 @@ def test_the_commands_of_a_check_are_complete():
         for overrides in check.runs.values():
             config = configure.resolve(shlex.split(overrides))
             assert check.scale == "stand-in" or config.scale == "paper", (claim.id, check.name)
+            steps = config.max_steps if isinstance(config, Run) else None
+            assert not steps or f"{steps:,}" in check.quantity, (
+                f"{claim.id}.{check.name}: say that it has {steps:,} steps"
+            )
         assert check.needs or check.minutes, f"{claim.id}.{check.name}: state minutes, or what the check needs"
         assert check.scale == "published" or not check.needs, (claim.id, check.name)
+
+
+@pytest.mark.slow
+def test_an_undecided_claim_says_what_would_decide_it():
+    for one in list_standings():
+        for item in one.checks:
+            told = item.seeds_needed or "decide" in (one.claim.note or "")
+            assert item.state != "undecided" or told, (
+                f"{one.claim.id}.{item.check.name}: say in note what would decide it"
+            )
 
 
 PUBLISHED = [(claim, check) for claim, check in RUNS if check.scale == "published" and claim.rows]

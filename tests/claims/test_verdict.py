@@ -40,6 +40,29 @@ def test_an_undecided_check_says_how_many_seeds_would_decide():
     assert item.state == "undecided" and item.seeds_needed and 1 <= item.seeds_needed <= 20
 
 
+def test_an_undecided_share_says_how_many_seeds_would_decide_if_any_number_does():
+    rare = check({"below": 0.05}, statistic="share")
+    half = judge_check(rare, evidence(1.0, 0.0, 1.0, 0.0), alpha=0.025)
+    assert half.state == "undecided" and half.seeds_needed == 2
+    assert state(rare, evidence(*[1.0, 0.0, 0.0, 1.0, 0.0]), 0.025) == "undecided"
+    assert state(rare, evidence(*[1.0, 0.0] * 3), 0.025) == "fails"
+    on_the_bound = judge_check(rare, evidence(1.0, *[0.0] * 19), alpha=0.025)
+    assert on_the_bound.seeds_needed is None and "200 seeds more would not decide" in on_the_bound.reason
+
+
+def test_a_mean_on_its_bound_says_that_seeds_would_not_decide():
+    item = judge_check(check(), evidence(0.9, 1.1, 1.0), alpha=0.05)
+    assert item.seeds_needed is None and "200 seeds more would not decide" in item.reason
+
+
+def test_a_ratio_whose_second_run_missed_the_target_is_judged_by_the_median():
+    runs = {"small": "+task=resnet50", "large": "+task=resnet50"}
+    item = check({"above": 0.67, "below": 1.5}, study=None, runs=runs, measure={"steps_to": "last"}, compare="ratio")
+    assert state(item, evidence(*[1.0] * 12, Bounds(0.0, 1.2))) == "holds"  # at worst one ratio is 0
+    assert state(item, evidence(*[Bounds(0.0, 0.5)] * 12)) == "fails"
+    assert "no logarithm" in judge_check(item, evidence(1.0, 0.0, 1.0), alpha=0.05).reason
+
+
 def test_nothing_measured_is_not_run_or_out_of_reach():
     assert state(check(), []) == "not run"
     assert state(check(needs="ImageNet"), []) == "out of reach"

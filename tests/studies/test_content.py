@@ -60,8 +60,8 @@ def test_claims_are_short_unique_and_measured() -> None:
         assert check.minutes is not None, (claim, check.name)
 
 
-def test_every_study_of_a_claim_takes_less_than_ten_minutes_in_all() -> None:
-    assert sum((check.minutes or 0) * check.seeds for _, check in checks()) < 10
+def test_the_studies_of_all_claims_take_less_than_twelve_minutes() -> None:
+    assert sum((check.minutes or 0) * check.seeds for _, check in checks()) < 12
 
 
 def test_the_example_on_the_page_is_a_claim_that_holds() -> None:

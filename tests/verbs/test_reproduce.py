@@ -138,7 +138,7 @@ def test_a_baseline_has_no_weights_to_leave_out(words: str, saved: list[str], cl
 
 def test_a_check_says_which_runs_do_not_count_and_which_data_further_seeds_need(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # committed results only
-    assert reproduce.main(["goldfarb2020-kbfgs-epoch10"]) == 0
+    assert reproduce.main(["goldfarb2020-kfac-epoch10"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "runs that diverged do not count" in words
-    assert "seeds more would decide, which need MNIST (data_dir=DIR)" in words
+    assert "seeds more would decide (--seeds " in words and "), which need MNIST (data_dir=DIR)" in words
