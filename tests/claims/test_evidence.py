@@ -69,7 +69,7 @@ def test_no_result_is_left_out_that_the_composed_configuration_matches() -> None
 @pytest.mark.quick
 def test_a_network_does_not_count_as_a_baseline_on_its_data() -> None:
     trees = resolve_decisive("+task=frnn task.data=simulated baseline=trees")
-    network = resolve_decisive("+task=frnn task.data=simulated optimizer=adamw eval_every=25")
+    network = resolve_decisive("+task=frnn task.data=simulated optimizer=adamw eval_every=20")
     results = [result for result in RESULTS if result["spec"]["task"] == "frnn" and not result["spec"].get("baseline")]
     assert results and not any(is_of_run(trees, result) for result in results)
     assert any(is_of_run(network, result) for result in results)
