@@ -1,0 +1,161 @@
+"""A pretend GPU: tensors that say `cuda:0` and hold CPU values, so that results can be compared with the CPU's.
+
+`Tensors` runs each operation on the CPU values. It raises where CUDA would refuse operands on two devices, or an
+operation in deterministic mode, and counts the operations at which the host waits for the device. `install` needs the
+library made from device.cpp, which must be preloaded.
+"""
+
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map
+
+HERE, ROOT = str(Path(__file__).parent), Path(__file__).parents[2]
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+COPIES = {"_to_copy", "copy_"}
+INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+# operations that read a result on the host
+WAITS = {
+    *("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount", "repeat_interleave"),
+    *("_unique2", "unique_dim", "unique_consecutive", "_linalg_check_errors", "_linalg_eigh", "_linalg_svd"),
+}
+# operations that CUDA refuses in deterministic mode, by the docs of torch.use_deterministic_algorithms
+REFUSED = {
+    *(
+        "nll_loss_forward",
+        "nll_loss2d_forward",
+        "nll_loss2d_backward",
+        "_ctc_loss_backward",
+        "grid_sampler_2d_backward",
+    ),
+    *("avg_pool3d_backward", "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d_backward", "put", "put_", "histc"),
+    *("upsample_bilinear2d_backward", "reflection_pad1d_backward", "reflection_pad2d_backward", "median", "kthvalue"),
+}
+REFUSED_OF_FLOATS = {"cumsum", "cumsum_"}
+waits: Counter[str] = Counter()  # by line of the suite
+
+
+class DevicesDiffer(RuntimeError):
+    """CUDA would refuse operands on these devices."""
+
+
+class OnDevice(Tensor):
+    """A tensor on the pretend device.
+
+    Attributes:
+        held: the CPU tensor with its values.
+    """
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> "OnDevice":
+        """Wrap a CPU tensor."""
+        layout = held.shape, held.stride(), held.storage_offset()
+        made = Tensor._make_wrapper_subclass(cls, *layout, dtype=held.dtype, device=CUDA)
+        made.held = held
+        return made
+
+    def __repr__(self, **options: Any) -> str:
+        return f"OnDevice({self.held})"
+
+    def tolist(self) -> Any:
+        """Return the values as lists; torch refuses this to subclasses."""
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        return run_operation(func, args, kwargs or {})
+
+
+class Tensors(TorchDispatchMode):
+    """A context in which tensors can be made on the device."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        return run_operation(func, args, kwargs or {})
+
+
+def install() -> None:
+    """Make torch find the device."""
+    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") is then seen as a copy
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    cuda: Any = torch.cuda
+    cuda._lazy_init = cuda.synchronize = lambda *device: None
+    cuda.is_available = cuda.is_initialized = cuda.is_bf16_supported = lambda *options: True
+    cuda.device_count, cuda.get_device_name = lambda: 1, lambda *device: "a pretend GPU"
+    cuda.max_memory_allocated = cuda.current_device = lambda *device: 0
+    cuda.amp.common.amp_definitely_not_available = lambda: False
+
+
+def copy_to_host(value: Any) -> Any:
+    """Return the CPU tensor of a tensor on the device, and any other value unchanged; no wait is counted."""
+    return value.held if isinstance(value, OnDevice) else value
+
+
+def run_operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation on the CPU; its results are on the device where CUDA's would be.
+
+    Raises:
+        DevicesDiffer: CUDA would refuse the operands.
+        RuntimeError: CUDA would refuse the operation in deterministic mode.
+    """
+    name, operands = func._schema.name.partition("::")[2], tree_leaves((args, kwargs))
+    on_device, target = any(isinstance(value, OnDevice) for value in operands), kwargs.get("device")
+    to_device = on_device if target is None else torch.device(target).type == CUDA.type
+    if on_device and name not in COPIES:
+        _check_devices(func, name, args, kwargs)
+        _check_deterministic(name, operands)
+    if _makes_host_wait(name, args, kwargs, on_device, to_device):
+        waits[_find_place()] += 1
+    inner = {key: copy_to_host(value) for key, value in kwargs.items() if key not in ("non_blocking", "pin_memory")}
+    inner |= {"device": CPU} if target is not None else {}
+    result = func(*tree_map(copy_to_host, args), **inner)
+    if not to_device:
+        return result
+    wrapped = tree_map(lambda value: OnDevice(value) if isinstance(value, Tensor) else value, result)
+    return wrapped if name == "_to_copy" else return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def _makes_host_wait(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], on_device: bool, to_device: bool
+) -> bool:
+    """Return whether the host waits: at every copy from the device, and at each to it unless `non_blocking`."""
+    if name in COPIES:
+        if name == "copy_":
+            to_device, on_device = (isinstance(value, OnDevice) for value in args[:2])
+        blocking = not (args[2] if name == "copy_" and len(args) > 2 else kwargs.get("non_blocking", False))
+        return on_device != to_device and (on_device or blocking)
+    if name in INDEXED:  # indices on the CPU are copied, and masks are counted
+        indices = [index for index in args[1] if index is not None]
+        return on_device and any(not isinstance(i, OnDevice) or i.dtype in (torch.bool, torch.uint8) for i in indices)
+    return on_device and name in WAITS
+
+
+def _find_place() -> str:
+    """Return the innermost line of the suite that is running, as file:line."""
+    own = [f for f in traceback.extract_stack() if Path(f.filename).is_relative_to(ROOT)]
+    own = [f for f in own if "site-packages" not in f.filename and not f.filename.startswith(HERE)]
+    return f"{Path(own[-1].filename).relative_to(ROOT)}:{own[-1].lineno}" if own else "torch"
+
+
+def _check_devices(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse operands on the CPU, except indices, and scalars of elementwise operations that write to the device."""
+    operands = tree_leaves((args[:1], args[2:]) if name in INDEXED else (args, kwargs))
+    on_cpu = [value for value in operands if isinstance(value, Tensor) and not isinstance(value, OnDevice)]
+    changes_cpu = name.endswith("_") and not isinstance(args[0], OnDevice)
+    elementwise = torch.Tag.pointwise in func.tags and not name.startswith("lerp")
+    scalars = (elementwise or name in INDEXED or name == "fill_") and not changes_cpu
+    if any(value.ndim or not scalars for value in on_cpu):
+        raise DevicesDiffer(f"{name}: operands on cuda:0 and on cpu, {[tuple(v.shape) for v in on_cpu]}")
+
+
+def _check_deterministic(name: str, operands: list[Any]) -> None:
+    """Refuse what CUDA refuses in deterministic mode."""
+    refused = name in REFUSED or (name in REFUSED_OF_FLOATS and operands[0].is_floating_point())
+    if refused and torch.are_deterministic_algorithms_enabled():
+        raise RuntimeError(f"{name} does not have a deterministic implementation on CUDA")

@@ -1,0 +1,76 @@
+"""Steps on the pretend device and on the CPU, in the process of `conftest.py`."""
+
+import traceback
+from typing import Any
+
+import engines
+import small
+import torch
+from torch.utils._pytree import tree_leaves
+
+from accelerator import device
+from suite.launch import execution
+from suite.settings.run import Run
+
+Case = tuple[str, str | None, str]  # optimizer, task or None for the tiny one, precision
+STEPS = 6
+
+
+def measure(cases: dict[str, Case], steps: int) -> dict[str, dict[str, Any]]:
+    """Return what `compare` finds of each case, or {"error": the traceback}."""
+    found = {}
+    for name, case in cases.items():
+        try:
+            found[name] = compare(case, steps)
+        except Exception:  # of one case
+            found[name] = {"error": traceback.format_exc()}
+    return found
+
+
+def compare(case: Case, steps: int) -> dict[str, Any]:
+    """Make the same steps on the device and on the CPU.
+
+    Returns:
+        waits: of the host in each step on the device, by line of the suite.
+        gap: largest difference of weights on the device and on the CPU.
+        elsewhere: names of the optimizer's entries of state that are arrays, but not on the device.
+        kinds: the types of its floating-point state.
+    """
+    with device.Tensors():
+        engine, waits = train(describe(case, "cuda"), steps)
+        state = engine.optimizer.state
+        kept = {f"{key}.{name}": value for key, held in state.items() for name, value in held.items()}
+        arrays = {name: [v for v in tree_leaves(kept[name]) if isinstance(v, torch.Tensor)] for name in kept}
+        reached = engines.weights(engine)
+    expected = engines.weights(train(describe(case, "cpu"), steps)[0])
+    return {
+        "waits": waits,
+        "gap": engines.gap(reached, expected),
+        "elsewhere": [name for name, held in arrays.items() if any(not isinstance(v, device.OnDevice) for v in held)],
+        "kinds": sorted({str(v.dtype) for held in arrays.values() for v in held if v.is_floating_point()}),
+    }
+
+
+def describe(case: Case, place: str) -> Run:
+    """A deterministic run of a case."""
+    optimizer, task, precision = case
+    changes = {"device": place, "precision": precision, "deterministic": True}
+    if task is None:
+        return engines.config(optimizer, "torch", clip_norm=1.0, **changes)
+    return small.small(task, None, f"optimizer={optimizer}", **changes)
+
+
+def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:
+    """Make some steps and evaluate a batch; returns the engine and the waits of each step."""
+    task = execution.make_task(run)
+    engine, waits = engines.engine(run, task), []
+    batches = [task.batch("train", 0, step, 0, 1) for step in range(steps)]
+    engine.warm(batches[0], range(steps), {})
+    if engine.plan.warm_start:
+        engine.prepare(batches[: engine.plan.warm_start])
+    for step, batch in enumerate(batches):
+        device.waits.clear()
+        engine.step(step, batch, {})
+        waits.append(dict(device.waits))
+    list(engine.evaluate([task.batch("valid", 0, 0, 0, 1)]))
+    return engine, waits
