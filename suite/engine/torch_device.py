@@ -120,6 +120,8 @@ def set_switches(precision: str, deterministic: bool, compiles: bool = False) ->
     before = torch.get_deterministic_debug_mode()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
+    if deterministic:  # with less workspace, several versions of torch refuse products of matrices on GPUs
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         with _allow_compiling(deterministic) if compiles else contextlib.nullcontext():
             yield

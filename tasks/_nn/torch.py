@@ -66,6 +66,15 @@ def widen_floats(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each label (N, T), from logits (N, T, C), in at least float32.
+
+    `functional.cross_entropy` computes the same, but on a GPU it has no deterministic kernel for several positions.
+    """
+    each = widen_floats(logits).transpose(1, 2).log_softmax(1)
+    return -each.gather(1, labels.long()[:, None])[:, 0]
+
+
 def _mix(word: Tensor) -> Tensor:
     """Mix int32 words in place; torch cannot shift unsigned integers, so the masks clear copies of the sign."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):

@@ -6,7 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite.tasks._nn.torch import Key, attention, dropout, merge_heads, split_heads, uniform, widen_floats
+from suite.tasks._nn.torch import (
+    Key,
+    attention,
+    cross_entropies,
+    dropout,
+    merge_heads,
+    split_heads,
+    uniform,
+    widen_floats,
+)
 from suite.tasks._sparse import Shape
 from suite.tasks._sparse.torch import BlockLinear
 from suite.tasks.bert import EPSILON, Bert
@@ -121,8 +130,7 @@ class Network(nn.Module):
 
     def _losses(self, outputs: Tree) -> Tree:
         """Cross-entropies: `mlm` (N, P), and `nsp` (N,) for pairs."""
-        logits, label = widen_floats(outputs["logits"]), outputs["label"]
-        losses = {"mlm": functional.cross_entropy(logits.transpose(1, 2), label, reduction="none")}
+        losses = {"mlm": cross_entropies(outputs["logits"], outputs["label"])}
         if "next_logits" in outputs:
             losses["nsp"] = functional.cross_entropy(
                 widen_floats(outputs["next_logits"]), outputs["next_label"], reduction="none"

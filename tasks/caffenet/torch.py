@@ -45,12 +45,22 @@ class Model(Classifier):
             if conv.pool:
                 x = functional.max_pool2d(x, POOL, POOL_STRIDE, ceil_mode=True)
             if conv.norm:
-                x = functional.local_response_norm(x, NORM_SIZE, NORM_ALPHA, NORM_BETA)
+                x = normalize_responses(x)
         x = x.flatten(1)
         drop = functools.partial(dropout, rate=self.dropout, key=key if self.training else None, index=index)
         for name in ("fc6", "fc7"):
             x = drop(torch.relu(self.get_submodule(name)(x)), name=name)
         return self.get_submodule("fc8")(x)
+
+
+def normalize_responses(x: Tensor) -> Tensor:
+    """Return (N, C, H, W) divided by a power of the mean square over neighbouring channels.
+
+    `functional.local_response_norm` computes the same, but on a GPU its gradient has no deterministic kernel.
+    """
+    squares = functional.pad((x * x).flatten(2), (0, 0, NORM_SIZE // 2, (NORM_SIZE - 1) // 2))
+    means = functional.avg_pool2d(squares, (NORM_SIZE, 1), stride=1).view_as(x)
+    return x / means.mul(NORM_ALPHA).add(1.0).pow(NORM_BETA)
 
 
 def make(task: CaffeNet) -> Model:

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite.tasks._nn.torch import Key, attention, dropout, merge_heads, split_heads, uniform, widen_floats
+from suite.tasks._nn.torch import (
+    Key,
+    attention,
+    cross_entropies,
+    dropout,
+    merge_heads,
+    split_heads,
+    uniform,
+)
 from suite.tasks.transformer import Translation
 from suite.tasks.transformer.architecture import BOS, EPSILON, PAD, Architecture, encode_positions
 
@@ -124,7 +132,7 @@ class Transformer(nn.Module):
             smoothing = torch.full_like(batch["weight"], self.smoothing)
             return {"logits": logits, "target": target, "smoothing": smoothing}, {}
         words = target != PAD
-        losses = functional.cross_entropy(widen_floats(logits).mT, target.long(), reduction="none") * words
+        losses = cross_entropies(logits, target) * words
         return {"loss": losses.sum(1), "words": words.sum(1), "weight": batch["weight"], "index": batch["index"]}, {}
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Tensor, Tensor]:
@@ -177,7 +185,7 @@ class Transformer(nn.Module):
         x = self.get_submodule(self.architecture.tables[table])(words) * self.architecture.width**0.5
         if places.stop > len(self.positions):
             self.positions = torch.from_numpy(encode_positions(places.stop, self.architecture.width))
-        return x + self.positions[places].to(x)
+        return x + self.positions[places].to(x, non_blocking=True)
 
     def _encode(self, source: Tensor, drop: Drop) -> Tensor:
         x, seen = drop("source", self._embed(0, source, slice(0, source.shape[1]))), _seen(source)

@@ -67,26 +67,45 @@ def test_local_response_normalisation_divides_alpha_by_the_window() -> None:
     import torch
 
     from suite.tasks.caffenet.jax import _local_response_norm
+    from suite.tasks.caffenet.torch import normalize_responses
 
     x = 100 * np.random.default_rng(0).normal(size=(1, 1, 1, 7))
     expected = x[0, 0, 0, 1] / (1 + 1e-4 / 5 * (x[0, 0, 0, 0:4] ** 2).sum()) ** 0.75
     assert np.asarray(_local_response_norm(jnp.asarray(x, jnp.float32)))[0, 0, 0, 1] == pytest.approx(
         expected, rel=1e-5
     )
-    in_torch = torch.nn.functional.local_response_norm(torch.from_numpy(x.transpose(0, 3, 1, 2)), 5, 1e-4, 0.75)
+    in_torch = normalize_responses(torch.from_numpy(x.transpose(0, 3, 1, 2)))
     assert in_torch[0, 1, 0, 0].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_local_response_normalisation_is_torchs_bit_for_bit() -> None:
+    import torch
+
+    from suite.tasks.caffenet.torch import normalize_responses
+
+    def normalize(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.local_response_norm(x, 5, 1e-4, 0.75)
+
+    values = 100 * torch.randn(2, 7, 5, 3, generator=torch.Generator().manual_seed(0))
+    found = []
+    for function in (normalize_responses, normalize):
+        x = values.clone().requires_grad_()
+        output = function(x)
+        (output * values.flip(0)).sum().backward()
+        found.append((output, x.grad))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
 
 
 def test_pooling_comes_before_normalisation() -> None:
     import torch
 
-    from suite.tasks.caffenet.torch import Model
+    from suite.tasks.caffenet import torch as caffenet
 
-    model, seen = Model(Architecture(6, 8, 3, 64)), []
-    pool, norm = torch.nn.functional.max_pool2d, torch.nn.functional.local_response_norm
+    model, seen = caffenet.Model(Architecture(6, 8, 3, 64)), []
+    pool, norm = torch.nn.functional.max_pool2d, caffenet.normalize_responses
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "max_pool2d", lambda *a, **k: (seen.append("pool"), pool(*a, **k))[1])
-        patch.setattr(torch.nn.functional, "local_response_norm", lambda *a: (seen.append("norm"), norm(*a))[1])
+        patch.setattr(caffenet, "normalize_responses", lambda *a: (seen.append("norm"), norm(*a))[1])
         model.eval()
         model.logits(torch.zeros(1, 3, 64, 64), key=None, index=torch.zeros(1, dtype=torch.long))
     assert seen == ["pool", "norm", "pool", "norm", "pool"]

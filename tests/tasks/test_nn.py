@@ -9,7 +9,7 @@ import torch
 from suite import stream
 from suite.contract import Spec
 from suite.tasks import _nn
-from suite.tasks._nn.torch import BatchNorm2d
+from suite.tasks._nn.torch import BatchNorm2d, cross_entropies
 
 pytestmark = pytest.mark.quick
 
@@ -122,3 +122,20 @@ def test_each_group_of_a_batch_has_an_equal_share_in_the_running_statistics() ->
     norm.train()(x)
     means = x.reshape(3, 2, 3, 4, 4).mean((1, 3, 4))
     assert torch.allclose(norm.running_mean, norm.momentum * means.mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_cross_entropies_are_torchs_bit_for_bit(kind: torch.dtype) -> None:
+    generator, found = torch.Generator().manual_seed(0), []
+    values = torch.randn(4, 6, 9, generator=generator, dtype=kind)
+    labels = torch.randint(9, (4, 6), generator=generator)
+
+    def by_torch(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+
+    for function in (cross_entropies, by_torch):
+        logits = values.clone().requires_grad_()
+        losses = function(logits, labels)
+        (losses * labels).sum().backward()
+        found.append((losses, logits.grad))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
