@@ -38,7 +38,7 @@ class Checksums:
         with self.lock:
             if self.totals.device != sums.device:
                 self.totals = self.totals.to(sums.device)
-            self.totals[direction].index_add_(0, torch.tensor(ranks, device=sums.device), sums)
+            self.totals[direction].index_add_(0, torch.tensor(ranks).to(sums.device, non_blocking=True), sums)
 
     def numbers(self) -> list[list[int]]:
         """Sums of what was sent to each rank, and of what was received from each; waits for the device."""

@@ -5,7 +5,7 @@ import copy
 import math
 import sys
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -296,6 +296,17 @@ def by_updates(optimizer: Optimizer, parameters: list[Tensor], steps: Count) -> 
 
 
 # ----------------------------------------------------------------------------------------------- further helpers
+def place_numbers(numbers: Sequence[float] | float, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return numbers as a tensor on the device of `like`; the host does not wait for a GPU, as for other copies to it.
+
+    Args:
+        numbers: the values; a single number makes a scalar.
+        like: a tensor on that device.
+        dtype: the result's type; None: that of `like`.
+    """
+    return torch.tensor(numbers, dtype=dtype or like.dtype).to(like.device, non_blocking=True)
+
+
 @torch.no_grad()
 def reset_blocks(optimizer: torch.optim.Optimizer, moved: Mapping[Tensor, Tensor]) -> None:
     """Set state to zero for blocks of parameters that have moved: {parameter (n, …): (n,) booleans}."""

@@ -17,6 +17,7 @@ from suite.optimizers._base.torch import (
     edit_weights,
     make_zero_state,
     one_rank,
+    place_numbers,
     select_with_gradient,
     turn_weights,
     widen_type,
@@ -183,9 +184,10 @@ class KFAC(Observing[Settings]):
         batches = [[row] for row in rows] if factor.device.type == "cpu" else [rows] if rows else []
         inverses: list[Tensor] = []
         for batch in batches:
-            numbers = [self.plan.index[members[row]] for row in batch]
+            numbers = place_numbers([self.plan.index[members[row]] for row in batch], added, torch.int64)
+            places = place_numbers([row % share for row in batch], added, torch.int64)
             mass = state["mass"][numbers].clamp_min(torch.finfo(factor.dtype).tiny)
-            scaled = factor[[row % share for row in batch]] / mass[:, None, None]
+            scaled = factor[places] / mass[:, None, None]
             inverses += damped_inverse(scaled, added[numbers]).unbind()
         return inverses
 
@@ -245,7 +247,7 @@ class KFAC(Observing[Settings]):
     def _adamw(self) -> None:
         """Update the parameters that `plan.rest` names."""
         state = self.state["kfac"]
-        steps = state["mass"].new_tensor(state["steps"] + 1.0, dtype=torch.float64)
+        steps = place_numbers(state["steps"] + 1.0, state["mass"], torch.float64)
         for group in self.param_groups:
             rest = [parameter for parameter in group["params"] if parameter in self.rest]
             for params, updates in by_updates(self, rest, steps):

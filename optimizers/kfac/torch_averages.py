@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Reduce
+from suite.optimizers._base.torch import place_numbers
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
 from suite.optimizers.kfac.torch_factors import is_known_true
@@ -77,7 +78,7 @@ class Refresh:
         self.number = {name: number for number, name in enumerate(names)}
         self.decay, self.alpha, self.similar = decay, alpha, dict[str, Tensor]()
         self.tiny = torch.finfo(trace.dtype).tiny
-        rows = torch.tensor([plan.index[name] for name in names], device=trace.device)
+        rows = place_numbers([plan.index[name] for name in names], trace, torch.int64)
         weight = self.finite.to(trace.dtype) * (1.0 - decay)
         self.old_mass = state["mass"][rows]
         self.mass = self.old_mass.lerp(torch.ones_like(trace), weight)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suite.optimizers._base.torch import place_numbers
 from suite.optimizers.kfac.plan import SMALLEST, KFACPlan
 
 
@@ -20,7 +21,7 @@ def is_usable(inverse: Tensor) -> Tensor:
 
 def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Tensor:
     """Return the mean eigenvalue of each of `plan.factors` (F,); 0 before its first statistics."""
-    sizes = state["trace"].new_tensor([plan.sizes.get(name, 1) for name in plan.factors])
+    sizes = place_numbers([plan.sizes.get(name, 1) for name in plan.factors], state["trace"])
     return state["trace"] / state["mass"].clamp_min(torch.finfo(sizes.dtype).tiny) / sizes
 
 
@@ -28,7 +29,8 @@ def compute_ridges(plan: KFACPlan, state: dict[str, Any], damping: float) -> Ten
     """Compute each diagonal's ridge (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means = mean_eigenvalues(plan, state)
     added, mean = torch.full_like(means, damping), means[: plan.paired].clamp_min(SMALLEST)
-    ratio = mean / mean[plan.partner] if plan.settings.damping_split == "pi" else torch.ones_like(mean)
+    partner = place_numbers(plan.partner, means, torch.int64)
+    ratio = mean / mean[partner] if plan.settings.damping_split == "pi" else torch.ones_like(mean)
     added[: plan.paired] = (damping * ratio).sqrt()
     return added
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suite.optimizers._base.torch import place_numbers
 from suite.optimizers.kfac.plan import KFACPlan
 
 Tree = dict[str, Tensor]
@@ -64,7 +65,7 @@ def clip_direction(plan: KFACPlan, grads: Tree, direction: Tree, *, rates: Mappi
     lr = max((rates[name] for name in covered), default=0.0)
     parts = torch.stack([torch.vdot(grads[name].flatten(), direction[name].flatten()) for name in covered])
     if any(rates[name] != lr for name in covered):
-        parts = parts * parts.new_tensor([(rates[name] / lr) ** 2 for name in covered])
+        parts = parts * place_numbers([(rates[name] / lr) ** 2 for name in covered], parts)
     length = parts.sum().clamp_min(torch.finfo(parts.dtype).tiny)
     factor = ((bound / length).sqrt() / max(lr, 1e-30)).clamp(max=1.0)
     return {name: direction[name] * factor for name in covered}

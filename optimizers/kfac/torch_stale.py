@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.contract import Reduce
+from suite.optimizers._base.torch import place_numbers
 from suite.optimizers.kfac.plan import KFACPlan
 
 State = dict[str, Any]
@@ -56,7 +57,7 @@ def update_intervals(
         sent = torch.stack(owned + padding * (max(Counter(owner.values()).values()) - len(owned)))
         gathered = reduce.gather("stale", sent, tuple(owner.values()), exact=True)
         similar = similar | dict(zip(owner, gathered, strict=True))
-    numbers = torch.tensor([plan.index[name] for name in names], device=state["wait"].device)
+    numbers = place_numbers([plan.index[name] for name in names], state["wait"], torch.int64)
     last, older = state["interval"][:, numbers]
     to_last, to_before = torch.stack([similar[name] for name in names]).unbind(1)
     longer = torch.where(to_before, last + older, last)

@@ -73,7 +73,8 @@ class LAMB(Optimizer[Settings]):
         # in float64, because 1 - β₂ᵗ cancels; two corrections in one product: m is divided by c₁ (√v c₂ + ε)
         correction1, correction2 = 1.0 - group["beta1"] ** steps, (1.0 - group["beta2"] ** steps).sqrt()
         torch._foreach_mul_(scale, (correction1 / correction2).to(first[0].dtype))
-        torch._foreach_add_(scale, (correction1 * group["epsilon"]).to(first[0].dtype))
+        epsilon = (correction1 * group["epsilon"]).to(first[0].dtype)
+        torch._foreach_add_(scale, epsilon, alpha=1.0)  # without alpha, torch reads the tensor as a number
         return list(torch._foreach_div(first, scale))
 
 

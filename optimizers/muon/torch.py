@@ -17,6 +17,7 @@ from suite.optimizers._base.torch import (
     edit_weights,
     ensure_step_counter,
     make_zero_state,
+    place_numbers,
     record_missed_updates,
     turn_weights,
 )
@@ -102,7 +103,7 @@ class Muon(Optimizer[Settings]):
                 continue
             stack = torch.stack([flat[name].mT if plan.tall(name) else flat[name] for name in names])
             steps = newton_schulz(stack, group["iterations"], bfloat16=group["bfloat16"])
-            scales = steps.new_tensor([-group["lr"] * plan.factor[name] for name in names])
+            scales = place_numbers([-group["lr"] * plan.factor[name] for name in names], steps)
             steps.mul_(scales[:, None, None])
             done = {name: step.mT if plan.tall(name) else step for name, step in zip(names, steps, strict=True)}
             for name, step in turn_weights(self.layers, done).items():

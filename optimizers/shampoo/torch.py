@@ -17,6 +17,7 @@ from suite.optimizers._base.torch import (
     make_zero_state,
     name_parameters,
     one_rank,
+    place_numbers,
     select_with_gradient,
     widen_type,
 )
@@ -140,7 +141,7 @@ class Shampoo(Optimizer[Settings]):
             few = find_touched_rows(stack) if plan.factored[key] == [1] else None
             stack = stack if few is None else stack[:, few]
             for side in plan.factored[key]:
-                (name, rows), x = _rows(plan, key, side, members), unfold_side(stack, side)
+                (name, rows), x = _rows(plan, key, side, members, stack), unfold_side(stack, side)
                 if isinstance(rows, slice):
                     factor[name][rows].baddbmm_(x, x.mT, beta=past, alpha=gain)
                 else:
@@ -163,7 +164,7 @@ class Shampoo(Optimizer[Settings]):
         """Refresh those roots of a stack whose turn it is."""
         state, turns = self.state[_place(group)], self.plans[group].rows(stack)
         turn, roots = state["turn"][stack], state["root"][stack]
-        rows = torch.tensor(turns[turn % len(turns)], device=roots.device)
+        rows = place_numbers(turns[turn % len(turns)], roots, torch.int64)
         state["turn"][stack] = (turn + 1) % len(turns)
         state["root"][stack] = roots.index_put((rows,), self._fresh(stack, rows, reduce, group))
 
@@ -243,7 +244,7 @@ class Shampoo(Optimizer[Settings]):
             few = find_touched_rows(stack) if plan.factored[key] == [1] else None
             whole, stack = stack, stack if few is None else stack[:, few]
             for side in plan.factored[key]:
-                name, rows = _rows(plan, key, side, members)
+                name, rows = _rows(plan, key, side, members, stack)
                 stack = multiply_side(stack, state["root"][name][rows], side)
             if few is not None:
                 stack = torch.zeros_like(whole).index_copy_(1, few, stack)
@@ -276,13 +277,13 @@ def _blocks(plan: ShampooPlan, members: list[str], grads: Tree) -> tuple[Tensor,
     return stack, counts
 
 
-def _rows(plan: ShampooPlan, key: str, side: int, members: list[str]) -> tuple[str, Index]:
+def _rows(plan: ShampooPlan, key: str, side: int, members: list[str], like: Tensor) -> tuple[str, Index]:
     """Return the stack of statistics of one side of some parameters of a bucket, and their rows there."""
     stack, rows = plan.place[key, side]
     if members == plan.stacked[key]:
         return stack, rows
     chosen = [rows.start + row for row, (name, _) in enumerate(plan.buckets.members[key]) if name in members]
-    return stack, torch.tensor(chosen)
+    return stack, place_numbers(chosen, like, torch.int64)
 
 
 make = Shampoo

@@ -16,6 +16,7 @@ from suite.optimizers._base.torch import (
     make_zero_state,
     name_parameters,
     one_rank,
+    place_numbers,
     select_with_gradient,
     widen_type,
 )
@@ -58,6 +59,7 @@ class SOAP(Optimizer[Settings]):
     ):
         self.world = world
         self.plans: list[SOAPPlan] = []  # one for each group
+        self.started = set[int]()  # groups known to be past their first refresh
         super().__init__(parameters, take_settings(Settings, lr, settings))
 
     def _begin(self, group: dict[str, Any]) -> None:
@@ -93,7 +95,7 @@ class SOAP(Optimizer[Settings]):
         """Refresh the bases of one size, each rank those of its slice; a basis that fails stays as it was."""
         state, plan = self.state[_place(group)], self.plans[group]
         stacks, owners = plan.equal[name], plan.owners(name)
-        start = bool(state["steps"] == plan.start)
+        start = self._is_first(group)
         factors, bases = (torch.cat([state[kind][stack] for stack in stacks]) for kind in ("factor", "basis"))
         share = (reduce.mine(factors, owners), reduce.mine(bases, owners))
         fresh = reduce.gather(f"basis/{name}", refresh_basis(*share, start=start), owners)
@@ -105,6 +107,17 @@ class SOAP(Optimizer[Settings]):
             state["first"][key] = rotation @ first if side == "left" else first @ rotation.mT
             state["basis"][stack].copy_(new)
         state["kept"] += (~usable).sum()
+
+    def _is_first(self, group: int) -> bool:
+        """Return whether a refresh is a group's first. After a later one, the host need not ask the device again."""
+        if group not in self.started and bool(self.state[_place(group)]["steps"] != self.plans[group].start):
+            self.started.add(group)
+        return group not in self.started
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a `state_dict`, as in the base class."""
+        super().load_state_dict(state_dict)
+        self.started.clear()
 
     def facts(self) -> dict[str, float]:
         """How often a basis could not be refreshed, for the result."""
@@ -138,7 +151,7 @@ class SOAP(Optimizer[Settings]):
         plan, grads = self.plans[number], dict(zip(named, densify_gradients(list(named.values())), strict=True))
         members = {key: [name for name in every if name in grads] for key, every in plan.members.items()}
         members = {key: chosen for key, chosen in members.items() if chosen}
-        rows = {key: _rows(plan.members[key], chosen) for key, chosen in members.items()}
+        rows = {key: _rows(plan.members[key], chosen, grads[chosen[0]]) for key, chosen in members.items()}
         rest = {name: named[name] for name in plan.rest if name in grads}
         turned = [self._absorb(number, key, [grads[n] for n in chosen], rows[key]) for key, chosen in members.items()]
         turned += [grads[name] for name in rest]
@@ -192,7 +205,7 @@ class SOAP(Optimizer[Settings]):
                 self.state[parameter]["missed"] = missed[self.names[parameter]] + 1
         if not any(missed.values()):
             return [steps]
-        counts = [(steps - steps.new_tensor([missed[name] for name in stack])).view(-1, 1, 1) for stack in stacks]
+        counts = [(steps - place_numbers([missed[name] for name in stack], steps)).view(-1, 1, 1) for stack in stacks]
         return counts + [steps - missed[name] for name in rest]
 
     def _absorb(self, number: int, key: str, grads: list[Tensor], rows: Index) -> Tensor:
@@ -226,9 +239,9 @@ def _place(group: int) -> str:
     return f"soap/{group}" if group else "soap"
 
 
-def _rows(every: list[str], chosen: list[str]) -> Index:
+def _rows(every: list[str], chosen: list[str], like: Tensor) -> Index:
     """Return the rows of a stack that belong to some of its members."""
-    return slice(None) if chosen == every else torch.tensor([every.index(name) for name in chosen])
+    return slice(None) if chosen == every else place_numbers([every.index(name) for name in chosen], like, torch.int64)
 
 
 def _multiply(values: list[Tensor], factors: list[Tensor]) -> None:

@@ -77,7 +77,7 @@ class Model(nn.Module):
             for layer in self.cross:
                 joined = layer(first, joined)
         else:
-            pairs = torch.from_numpy(self.at.pairs).to(dense.device)
+            pairs = torch.from_numpy(self.at.pairs).to(dense.device, non_blocking=True)
             products = (vectors @ vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
             joined = torch.cat([dense, products], 1)
         outputs = {"logit": self.top(joined)[:, 0], "label": batch["label"]}

@@ -9,11 +9,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from accelerator import device
+from suite.contract import Generates
 from suite.launch import execution
 from suite.settings.run import Run
 
-Case = tuple[str, str | None, str]  # optimizer, task or None for the tiny one, precision
-STEPS = 6
+Case = tuple[str, str | None, int, str]  # optimizer, task or None for the tiny one, its form in small.py, precision
 
 
 def measure(cases: dict[str, Case], steps: int) -> dict[str, dict[str, Any]]:
@@ -53,11 +53,11 @@ def compare(case: Case, steps: int) -> dict[str, Any]:
 
 def describe(case: Case, place: str) -> Run:
     """A deterministic run of a case."""
-    optimizer, task, precision = case
+    optimizer, task, form, precision = case
     changes = {"device": place, "precision": precision, "deterministic": True}
     if task is None:
         return engines.config(optimizer, "torch", clip_norm=1.0, **changes)
-    return small.small(task, None, f"optimizer={optimizer}", **changes)
+    return small.small(task, small.TASKS[task][form], f"optimizer={optimizer}", **changes)
 
 
 def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:
@@ -72,5 +72,6 @@ def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:
         device.waits.clear()
         engine.step(step, batch, {})
         waits.append(dict(device.waits))
-    list(engine.evaluate([task.batch("valid", 0, 0, 0, 1)]))
+    generate = task.generate if isinstance(task, Generates) else None
+    list(engine.evaluate([task.batch("valid", 0, 0, 0, 1)], generate))
     return engine, waits

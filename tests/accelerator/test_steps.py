@@ -1,23 +1,82 @@
-"""Steps on a pretend GPU: nothing mixes devices, all state is there, and the host waits no more often than listed."""
+"""Steps on a pretend GPU: they equal those on the CPU, and the host waits for the device no more often than listed.
 
+Every optimizer trains the tiny task in both precisions; every task is trained with SGD, and in `make test-all` with
+K-FAC.
+"""
+
+import os
 from collections.abc import Callable
 from typing import Any
 
+import engines
 import pytest
+import small
+
+from suite.engine.torch_device import set_switches
 
 pytestmark = pytest.mark.xdist_group("accelerator steps")
-CASES = {"resnet50 sgd": ("sgd", "resnet50", "float32")}
+OPTIMIZERS = {f"{name} {kind}": (name, None, 0, kind) for name in engines.INSIDE for kind in ("float32", "bfloat16")}
+TASKS = {f"{name} sgd": ("sgd", name, 0, "float32") for name in small.TASKS}
+TASKS |= {
+    "bert of sparse matrices adamw": ("adamw", "bert", 4, "float32"),
+    "transformer with a search sgd": ("sgd", "transformer", 1, "float32"),
+}
+SECOND_ORDER = {f"{name} kfac": ("kfac", name, 0, "float32") for name in small.TASKS}
+# the most waits in a step, and in the median step; no other optimizer waits
+WAITS = {"soap": (6, 0), "shampoo": (7, 0)}
+MOVES = 180  # waits of a step in which blocks of sparse matrices move, which the host decides
+ROUNDING = 1e-5  # some functions have other methods off the CPU
+
+Found = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def found(on_device: Callable[..., Any]) -> dict[str, dict[str, Any]]:
-    return on_device("accelerator.steps.measure", CASES, 2)
+def optimizers(on_device: Callable[..., Any]) -> Found:
+    return on_device("accelerator.steps.measure", OPTIMIZERS, 6)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_steps_equal_those_on_the_cpu(found: dict[str, dict[str, Any]], name: str) -> None:
-    case = found[name]
+@pytest.fixture(scope="module")
+def tasks(on_device: Callable[..., Any]) -> Found:
+    return on_device("accelerator.steps.measure", TASKS, 2)
+
+
+@pytest.fixture(scope="module")
+def second_order(on_device: Callable[..., Any]) -> Found:
+    return on_device("accelerator.steps.measure", SECOND_ORDER, 2)
+
+
+def check(case: dict[str, Any], most: int = 0, usual: int = 0) -> None:
+    """Check one case."""
     assert "error" not in case, case["error"]
-    assert case["gap"] == 0
-    assert not case["elsewhere"] and case["kinds"] == ["torch.float32"]
-    assert case["waits"] == [{}, {}]
+    assert case["gap"] <= ROUNDING
+    assert not case["elsewhere"], "state that is not on the device"
+    assert set(case["kinds"]) <= {"torch.float32", "torch.float64"}  # counters are float64
+    counts = sorted(sum(step.values()) for step in case["waits"])
+    assert counts[-1] <= most and counts[len(counts) // 2] <= usual, case["waits"]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer(optimizers: Found, name: str) -> None:
+    check(optimizers[name], *WAITS.get(OPTIMIZERS[name][0], ()))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task(tasks: Found, name: str) -> None:
+    check(tasks[name], *[MOVES] * 2 if "sparse" in name else ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SECOND_ORDER)
+def test_every_task_with_statistics(second_order: Found, name: str) -> None:
+    check(second_order[name])
+
+
+def test_deterministic_products_have_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    with set_switches("float32", deterministic=False):
+        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    with set_switches("float32", deterministic=True):
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    with set_switches("float32", deterministic=True):
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
