@@ -87,7 +87,7 @@ class Encoder:
         def draw(count: int) -> Tensor:
             first = self.rank * rows.numel() + begin
             index = np.arange(first, first + count, dtype=np.uint64)
-            return torch.from_numpy(stream.uniform(np, self.key, name, index)).to(rows.device)
+            return torch.from_numpy(stream.uniform(np, self.key, name, index)).to(rows.device, non_blocking=True)
 
         return draw if self.codec.draws else None
 

@@ -46,6 +46,11 @@ def is_on_cpu(values: Tensor) -> bool:
     return values.device.type == "cpu"
 
 
+def may_look(values: Tensor) -> bool:
+    """Return whether a kernel may look at values to choose a faster way: not in compiled code, nor if a host waits."""
+    return not torch.compiler.is_compiling() and is_on_cpu(values)
+
+
 @functools.cache
 def _compiled(kernel: Callable[..., None]) -> Any:
     return torch.compile(kernel, dynamic=True, fullgraph=True)

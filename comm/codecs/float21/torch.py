@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from suite.comm.codecs import float21
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._parts.torch import by_parts
+from suite.comm.codecs._parts.torch import by_parts, may_look
 
 WORD, UPPER = 0x1FFFFF, ~0x7FF  # the bits of a word, low and where float32 has them
 
@@ -34,7 +34,7 @@ class Float21(float21.Float21):
 def round_bits(bits: Tensor) -> Tensor:
     """float32 bits to 21-bit words."""
     rounded = (bits >> 11).bitwise_and_(1).add_(bits).add_(0x3FF).bitwise_right_shift_(11)
-    if torch.compiler.is_compiling() or bits.view(torch.float32).amax().isnan():
+    if not may_look(bits) or bits.view(torch.float32).amax().isnan():
         nan = (bits & 0x7FFFFFFF) > 0x7F800000
         rounded = torch.where(nan, (bits >> 11) | 0x800, rounded)
     return rounded.bitwise_and_(WORD)

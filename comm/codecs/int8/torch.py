@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from suite.comm.codecs import int8
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._parts.torch import by_parts
+from suite.comm.codecs._parts.torch import by_parts, may_look
 
 
 class Int8(int8.Int8):
@@ -37,8 +37,8 @@ class Int8(int8.Int8):
         numbers.copy_(self.numbers(torch, rows, scales, draws))
 
     def numbers(self, xp: Any, rows: Tensor, scales: Tensor, draws: Tensor | None) -> Tensor:
-        """Return the same in fewer passes, where all scales are usable."""
-        if torch.compiler.is_compiling() or not bool((scales > 0).all()):
+        """Return the same in fewer passes, where all scales are known to be usable."""
+        if not may_look(scales) or not bool((scales > 0).all()):
             return super().numbers(torch, rows, scales, draws)
         return self.rounded(torch, rows * (1.0 / scales)[:, None], draws).clip_(-127, 127)
 

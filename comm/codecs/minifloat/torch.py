@@ -6,7 +6,7 @@ from torch import Tensor
 from suite.comm.codecs import minifloat
 from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._parts.torch import by_parts, find_largest
+from suite.comm.codecs._parts.torch import by_parts, find_largest, may_look
 
 MANY = 2**15  # values from which on a table of the words of all prefixes (see `look_up`) is worth while
 
@@ -22,8 +22,8 @@ class MiniFloat(minifloat.MiniFloat):
         fits = False
         if self.header:
             most = find_largest(narrow)
-            fits = bool(most == self.finite(torch, most))
-            if not fits:
+            fits = may_look(narrow) and bool(most == self.finite(torch, most))
+            if not fits and len(bits):
                 most = self.finite(torch, bits).amax()
             power = self.power(torch, most)
             payload[:4] = ((power + 127) << 23).reshape(1).view(torch.uint8)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from suite.comm.codecs import _bits, _fold, onebit
 from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._parts.torch import by_parts
+from suite.comm.codecs._parts.torch import by_parts, may_look
 
 DENORMAL, LARGEST = 2.0**-126 - 2.0**-149, 2.0**96  # the largest denormal number, and what no magnitude exceeds
 
@@ -27,9 +27,7 @@ class OneBit(onebit.OneBit):
         by_parts(pack_signs, packed[:whole], bits[: 8 * whole].view(-1, 8), compiles=self.compiles)
         if rest := len(narrow) % 8:
             pack_signs(packed[whole:], functional.pad(bits[8 * whole :], (0, 8 - rest))[None])
-        ones = in_bytes.expand_table(torch.arange(2, device=narrow.device), 1).sum(1)
-        negatives = (packed.bincount(minlength=256) * ones).sum()
-        means = self.means(torch, *self.sums(torch, narrow), len(values), negatives)
+        means = self.means(torch, *self.sums(torch, narrow), len(values), count_negatives(bits, packed))
         payload[:8] = means.view(torch.uint8)
         return payload[: self.nbytes(len(values))]
 
@@ -64,13 +62,21 @@ def add_up(above: Tensor, below: Tensor, *parts: Tensor) -> None:
     above.zero_()
     below.zero_()
     for part in parts:
-        if torch.compiler.is_compiling() or not _finite(part):
+        if not may_look(part) or not _finite(part):
             positive, negative = (SPECIFICATION.magnitude(torch, part, side) for side in (False, True))
         else:  # the same in fewer passes
             positive = functional.threshold(part, DENORMAL, 0.0).clamp_max_(LARGEST)
             negative = functional.threshold(part.neg(), DENORMAL, 0.0).clamp_max_(LARGEST)
         above.add_(positive)
         below.add_(negative)
+
+
+def count_negatives(bits: Tensor, packed: Tensor) -> Tensor:
+    """Return how many of some values are negative, from their float32 bits or the bytes of their packed signs."""
+    if not may_look(bits):
+        return (bits < 0).sum()
+    ones = in_bytes.expand_table(torch.arange(2), 1).sum(1)
+    return (packed.bincount(minlength=256) * ones).sum()
 
 
 def _finite(values: Tensor) -> bool:

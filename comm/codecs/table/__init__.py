@@ -101,17 +101,18 @@ class Table(Codec):
 
     def find(self, magnitudes: np.ndarray) -> np.ndarray:
         """Find the table of an array, from the bits of its magnitudes."""
-        return self.table(np, magnitudes.max(), np.sort(magnitudes[:: self.stride(len(magnitudes))]))
+        ordered = np.sort(magnitudes[:: self.stride(len(magnitudes))])
+        return self.table(np, magnitudes.max(), ordered[self.ranks(len(ordered))])
 
-    def table(self, xp: Any, largest: Any, ordered: Any) -> Any:
+    def table(self, xp: Any, largest: Any, chosen: Any) -> Any:
         """Return the bits of the table's magnitudes, (size,) int32.
 
         Args:
             xp: `numpy`, `torch` or `jax.numpy`.
             largest: bits of the largest magnitude in the array.
-            ordered: bits of the sampled magnitudes in rising order; at least one.
+            chosen: bits of the sampled magnitudes in rising order that `ranks` chooses.
         """
-        chosen = xp.clip(ordered[xp.asarray(self.ranks(len(ordered)))], 0, INFINITY - 1)
+        chosen = xp.clip(chosen, 0, INFINITY - 1)
         return xp.where(largest < INFINITY, xp.where(chosen < TINY, 0, chosen), NAN)
 
     def middles(self, xp: Any, table: Any) -> Any:

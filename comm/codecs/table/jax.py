@@ -20,7 +20,7 @@ class Table(table.Table):
         bits = narrow.view(jnp.int32)
         largest = fold_values(jnp, narrow, jnp.maximum, lambda part: part.view(jnp.int32) & table.MAGNITUDE)
         sample = narrow[:: self.stride(narrow.size)].view(jnp.int32) & table.MAGNITUDE
-        entries = self.table(jnp, largest, jnp.sort(sample))
+        entries = self.table(jnp, largest, jnp.sort(sample)[jnp.asarray(self.ranks(sample.size))])
         middles, magnitudes = self.middles(jnp, entries), bits & table.MAGNITUDE
         numbers = jnp.zeros(bits.shape, jnp.int32)  # counts the middles below; a search would gather
         for middle in range(middles.size):

@@ -6,7 +6,7 @@ from torch import Tensor
 from suite.comm.codecs import table
 from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._parts.torch import by_parts, find_largest
+from suite.comm.codecs._parts.torch import by_parts, find_largest, may_look
 
 PREFIX = 15  # last bits of a float32 that are not part of its prefix
 
@@ -18,8 +18,9 @@ class Table(table.Table):
         """(n,) values to their payload."""
         narrow = values.float() if len(values) else values.new_zeros(1).float()
         bits, head = narrow.view(torch.int32), 4 * self.size
-        sample = (bits[:: self.stride(len(bits))] & table.MAGNITUDE).sort().values
-        entries = self.table(torch, find_largest(narrow), sample)
+        ordered = (bits[:: self.stride(len(bits))] & table.MAGNITUDE).sort().values
+        places = torch.tensor(self.ranks(len(ordered))).to(bits.device, non_blocking=True)
+        entries = self.table(torch, find_largest(narrow), ordered[places])
         middles, words = self.middles(torch, entries), in_bytes.allocate_words(narrow, self.bits)
         flat = words.view(-1)[: len(bits)]
         if self.bits <= (5 if self.compiles else 3):
@@ -59,8 +60,11 @@ def index_middles(middles: Tensor) -> tuple[Tensor, ...]:
     """Return the constants of `Table.search`.
 
     The first is the middles, then a number above all of them. The second is the number of middles below each prefix, so
-    that one more comparison finds the word. If two middles have the same prefix, only the middles are returned.
+    that one more comparison finds the word. If two middles have the same prefix, or may have it on a device for which
+    the host would wait, only the middles are returned.
     """
+    if not may_look(middles):
+        return (middles,)
     counts = torch.bincount(middles >> PREFIX, minlength=2 ** (31 - PREFIX))
     if counts.amax() > 1:
         return (middles,)
