@@ -1,0 +1,77 @@
+"""Every optimizer's jax programs, lowered for GPUs and TPUs on a machine that has neither.
+
+No program calls the host, moves arrays to it, or leaves the precision of a product to the device. Outside the listed
+optimizers, none computes in float64, which is slow there.
+"""
+
+import re
+from typing import Any
+
+import engines
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from suite.engine.jax_programs import Programs
+
+PLATFORMS = ("cuda", "tpu")
+FLOAT64 = ("shampoo",)  # decides in float64 whether a matrix is regular
+CALLS = {  # factorisations of the device's own library
+    *("cusolver_potrf_ffi", "cusolver_geqrf_ffi", "cusolver_orgqr_ffi", "cusolver_syevd_ffi"),
+    *("Qr", "ProductOfElementaryHouseholderReflectors", "Eigh", "Cholesky"),
+}
+HOST = re.compile(r"callback|infeed|outfeed|stablehlo\.send|stablehlo\.recv|annotate_device_placement")
+PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")
+
+
+def find_faults(text: str, *, float64: bool = False) -> list[str]:
+    """What a lowered float32 program must not contain; `float64` may be allowed."""
+    faults = [f"calls {name}" for name in re.findall(r"custom_call @([\w.$]+)", text) if name not in CALLS]
+    faults += [f"uses the host: {word}" for word in HOST.findall(text)]
+    faults += ["computes in float64"] * ("f64>" in text and not float64)
+    return faults + [f"states no precision: {line}" for line in PRODUCT.findall(text) if line.count("HIGHEST") != 2]
+
+
+def lower_programs(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """The programs of six steps as text, by platform."""
+    texts: dict[str, list[str]] = {platform: [] for platform in PLATFORMS}
+    usual = jax.stages.Traced.lower
+
+    def lower_for_all(traced: Any, **options: Any) -> Any:
+        for platform in PLATFORMS:
+            texts[platform].append(usual(traced, lowering_platforms=(platform,)).as_text())
+        return usual(traced, **options)
+
+    monkeypatch.setattr(jax.stages.Traced, "lower", lower_for_all)
+    monkeypatch.setattr(Programs, "compile", lambda self, lowered: None)
+    engine = engines.engine(engines.config(optimizer, "jax", precision="float32", clip_norm=1.0), engines.tiny())
+    engine.warm(engine.task.batch("train", 0, 0), range(6), {})
+    return texts
+
+
+@pytest.mark.parametrize("optimizer", engines.INSIDE)
+def test_every_optimizer(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for platform, texts in lower_programs(optimizer, monkeypatch).items():
+        assert texts
+        for text in texts:
+            assert not find_faults(text, float64=optimizer in FLOAT64), platform
+
+
+def test_faults_are_found() -> None:
+    def call_host(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(np.sin, x, x)
+
+    def widen(x: jax.Array) -> jax.Array:
+        return (x.astype(jnp.float64) * 2.0).astype(jnp.float32)
+
+    expected = {
+        call_host: "uses the host",
+        widen: "float64",
+        jnp.linalg.cholesky: "calls",
+        lambda x: x @ x: "no precision",
+    }
+    with jax.enable_x64(True):
+        for function, fault in expected.items():
+            lowered = jax.jit(function).lower(jnp.ones((2, 2), jnp.float32))
+            assert any(fault in found for found in find_faults(lowered.as_text())), fault
