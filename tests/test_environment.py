@@ -39,3 +39,20 @@ def test_whatever_a_run_reads_does(checkout: Path, name: str) -> None:
 def test_outside_a_checkout_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "__file__", str(tmp_path / "suite/__init__.py"))
     assert environment.read_revision() == (None, None)
+
+
+def test_versions_of_the_gpus_driver_and_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "DRIVER", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert environment.read_gpu_software() == {}
+    (tmp_path / "gpus/0000:01").mkdir(parents=True)
+    (tmp_path / "gpus/0000:01/information").write_text("Model: \t\t NVIDIA H100\nIRQ: 4\n")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue\nGCC: 12.2\n")
+    monkeypatch.setattr(environment, "LIBRARIES", ("torch", "no-such"))
+    found = environment.read_gpu_software()
+    assert found.pop("driver") == "570.86.15" and "torch" in found and "numpy" not in found
+    assert environment.capture_environment()["gpu_software"]["driver"] == "570.86.15"
+    (tmp_path / "version").unlink()
+    assert "driver" not in environment.read_gpu_software()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert environment.read_gpu_software() == {}

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,8 @@ import suite
 
 RESULTS = (":!results/runs", ":!results/adaprec", ":!results/*.csv")  # results in the checkout do not make it dirty
 COVERED = ("source", "packages", "python", "cpu")  # facts that the fingerprint covers, besides device and threads
+DRIVER = Path("/proc/driver/nvidia")
+LIBRARIES = ("nvidia-", "jax-cuda")  # names of the packages with CUDA, cuDNN and NCCL begin so
 OPTIONAL = ("gpus", "data", "members", "initial_weights", "decisions")
 FRAMEWORKS = ("torch", "jax", "jaxlib", "optax", "numpy", "hydra-core", "mlflow")
 
@@ -33,6 +36,7 @@ def capture_environment() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "gpus": _gpus(),
+        "gpu_software": read_gpu_software(),
         "memory_bytes": psutil.virtual_memory().total,
         "frameworks": read_versions(),
         "packages": hash_packages(),
@@ -154,11 +158,22 @@ def read_versions(names: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
     return found
 
 
+def read_gpu_software() -> dict[str, str]:
+    """Read the versions of the GPU's driver and of the packages with CUDA, cuDNN and NCCL; {} without a GPU."""
+    if not _gpus():
+        return {}
+    text = (DRIVER / "version").read_text() if (DRIVER / "version").exists() else ""
+    driver = re.search(r"\d+\.\d+(\.\d+)*", text)
+    names = sorted(d.metadata["Name"].lower() for d in importlib.metadata.distributions())
+    libraries = read_versions(name for name in names if name.startswith(LIBRARIES))
+    return ({"driver": driver[0]} if driver else {}) | libraries
+
+
 def _gpus() -> list[str]:
     """Return the models of the GPUs that the driver lists; none if CUDA_VISIBLE_DEVICES is empty."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return []
-    texts = [path.read_text() for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]
+    texts = [path.read_text() for path in sorted((DRIVER / "gpus").glob("*/information"))]
     return [line.partition(":")[2].strip() for text in texts for line in text.splitlines() if line.startswith("Model:")]
 
 

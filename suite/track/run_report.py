@@ -89,7 +89,8 @@ def list_environment(result: Result) -> list[list[str]]:
     """Machine, versions, source and command of a run, as rows of a table."""
     made = result["environment"]
     gpus = ", ".join(map(str, made.get("gpus", ())))  # results of older versions do not name any
-    packages = ", ".join(f"{name} {version}" for name, version in made["frameworks"].items())
+    versions = made["frameworks"] | made.get("gpu_software", {})
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
     source = f"{made['commit'] or 'unknown'}{' with uncommitted changes' if made['dirty'] else ''}"
     tuning = result["tuning"]
     return [
