@@ -22,8 +22,8 @@ TASKS |= {
     "transformer with a search sgd": ("sgd", "transformer", 1, "float32"),
 }
 SECOND_ORDER = {f"{name} kfac": ("kfac", name, 0, "float32") for name in small.TASKS}
-# the most waits in a step, and in the median step; no other optimizer waits
-WAITS = {"soap": (6, 0), "shampoo": (7, 0)}
+# the most waits in a step, in the median step, and in the last step, a refresh; no other optimizer waits
+WAITS = {"soap": (6, 0, 0), "shampoo": (7, 0, 7)}
 MOVES = 180  # waits of a step in which blocks of sparse matrices move, which the host decides
 ROUNDING = 1e-5  # some functions have other methods off the CPU
 
@@ -32,7 +32,7 @@ Found = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def optimizers(on_device: Callable[..., Any]) -> Found:
-    return on_device("accelerator.steps.measure", OPTIMIZERS, 6)
+    return on_device("accelerator.steps.measure", OPTIMIZERS, 9)
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +45,14 @@ def second_order(on_device: Callable[..., Any]) -> Found:
     return on_device("accelerator.steps.measure", SECOND_ORDER, 2)
 
 
-def check(case: dict[str, Any], most: int = 0, usual: int = 0) -> None:
+def check(case: dict[str, Any], most: int = 0, usual: int = 0, last: int = 0) -> None:
     """Check one case."""
     assert "error" not in case, case["error"]
     assert case["gap"] <= ROUNDING
     assert not case["elsewhere"], "state that is not on the device"
     assert set(case["kinds"]) <= {"torch.float32", "torch.float64"}  # counters are float64
-    counts = sorted(sum(step.values()) for step in case["waits"])
-    assert counts[-1] <= most and counts[len(counts) // 2] <= usual, case["waits"]
+    counts = [sum(step.values()) for step in case["waits"]]
+    assert max(counts) <= most and sorted(counts)[len(counts) // 2] <= usual and counts[-1] <= last, case["waits"]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -62,7 +62,7 @@ def test_every_optimizer(optimizers: Found, name: str) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task(tasks: Found, name: str) -> None:
-    check(tasks[name], *[MOVES] * 2 if "sparse" in name else ())
+    check(tasks[name], *[MOVES] * 3 if "sparse" in name else ())
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import functools
 import io
 from typing import Any
 
+import engines
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -372,3 +373,16 @@ def test_each_rank_takes_the_bases_of_its_slice(start: bool) -> None:
     assert [len(part) for part in slices] == [2, 2]
     assert np.array_equal(torch.cat(slices)[:3].numpy(), basis(alone, "5x4/left"))
     assert not slices[1][1].isfinite().any() and int(pair[0].state["kept"]) == 0
+
+
+def test_a_state_before_the_first_refresh_is_loaded_after_it() -> None:
+    """The first refresh decomposes the statistics; later ones only rotate the bases."""
+    engine = engines.engine(engines.config("soap", "torch"), engines.tiny())
+    engines.advance(engine, range(4))
+    arrays, skeleton = engine.snapshot()
+    arrays = {name: value.copy() for name, value in arrays.items()}
+    engines.advance(engine, range(4, 9))
+    once = {name: value.copy() for name, value in engines.weights(engine).items()}
+    engine.restore(arrays, skeleton)
+    engines.advance(engine, range(4, 9))
+    assert engines.same(once, engines.weights(engine))
