@@ -56,7 +56,9 @@ class Classifier(nn.Module, ABC):
 
     def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
         """Return the outputs with targets drawn from the model's own distribution."""
-        draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].cpu().numpy())).to(outputs["logits"])
+        draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].cpu().numpy())).to(
+            outputs["logits"], non_blocking=True
+        )
         cumulative = outputs["logits"].softmax(1).cumsum(1)
         label = (cumulative < draws[:, None]).sum(1).clamp(max=self.classes - 1)
         return outputs | {"target": functional.one_hot(label, self.classes).to(outputs["target"].dtype)}

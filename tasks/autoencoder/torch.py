@@ -54,10 +54,12 @@ class Model(nn.Module):
         size = output.shape[1]
         place = batch["index"].cpu().numpy()[:, None] * size + np.arange(size)
         if self.at.loss == "bernoulli":
-            draws = torch.from_numpy(stream.uniform(np, key, "image", place)).to(output)
+            draws = torch.from_numpy(stream.uniform(np, key, "image", place)).to(output, non_blocking=True)
             image = (draws < output.sigmoid()).to(output)
         else:
-            image = output.detach() + torch.from_numpy(stream.normal(np, key, "image", place)).to(output)
+            image = output.detach() + torch.from_numpy(stream.normal(np, key, "image", place)).to(
+                output, non_blocking=True
+            )
         return outputs | {"image": image}
 
 

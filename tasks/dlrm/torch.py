@@ -90,7 +90,9 @@ class Model(nn.Module):
 
     def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
         """Return the outputs with clicks drawn from the model's own probabilities."""
-        draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].cpu().numpy())).to(outputs["logit"])
+        draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].cpu().numpy())).to(
+            outputs["logit"], non_blocking=True
+        )
         return outputs | {"label": (draws < outputs["logit"].sigmoid()).to(outputs["label"])}
 
 

@@ -165,10 +165,12 @@ class Network(nn.Module):
         output = outputs["output"]
         index = batch["index"].cpu().numpy()[:, None] * output.shape[1] + np.arange(output.shape[1])
         if self.target == "hinge":
-            draws = torch.from_numpy(stream.uniform(np, key, "target", index)).to(output)
+            draws = torch.from_numpy(stream.uniform(np, key, "target", index)).to(output, non_blocking=True)
             target = torch.where(draws < torch.sigmoid(2.0 * output), 1.0, -1.0).to(output)
         else:
-            target = output.detach() + 0.5**0.5 * torch.from_numpy(stream.normal(np, key, "target", index)).to(output)
+            target = output.detach() + 0.5**0.5 * torch.from_numpy(stream.normal(np, key, "target", index)).to(
+                output, non_blocking=True
+            )
         return outputs | {"target": target}
 
 
