@@ -75,7 +75,8 @@ def test_a_design_names_data_as_a_command_does(name, monkeypatch):
 def test_a_registered_design_counts_its_own_seeds_only():
     chosen = [*seeds("kfac", *[300] * 7), *seeds("sgd", *range(100, 107))]
     moved = Design("resnet50", "digits", ("kfac", "sgd"), ("torch",), (23, 24, 25, 26, 27, 28, 29), (4, 7), 10)
-    assert only(chosen, DESIGN).leader == "sgd" and only(chosen, moved).leader is None
+    assert only(chosen, DESIGN).looks == (4, 7) and only(chosen, DESIGN).leader == "sgd"
+    assert only(chosen, moved).looks == (), "without a registered seed, a row is exploratory"
 
 
 def test_an_optimizer_without_runs_counts_as_registered():
@@ -88,22 +89,24 @@ def test_an_optimizer_without_runs_counts_as_registered():
     assert only(two, alone).leader == "kfac" and only(two, among).leader is None
 
 
-def test_a_registered_contest_comes_before_one_with_more_results_but_not_more_optimizers():
+def test_a_registered_contest_comes_first():
     registered = [*seeds("kfac", 100, 101, 102, 103), *seeds("sgd", 200, 201, 202, 203)]
     finer = [*seeds("kfac", *range(100, 108), cadence=5), *seeds("sgd", *range(100, 108), cadence=5)]
     entries = rank_results([*registered, *finer]).groups[0].entries
     assert [contest.setting.eval_every for contest in compare_rows(entries, DESIGN)] == [10, 5]
     assert [contest.setting.eval_every for contest in compare_rows(entries)] == [5, 10]
     entries = rank_results([*registered, *finer, *seeds("lamb", 100, cadence=5)]).groups[0].entries
-    assert [contest.setting.eval_every for contest in compare_rows(entries, DESIGN)] == [5, 10]
+    assert [contest.setting.eval_every for contest in compare_rows(entries, DESIGN)] == [10, 5]
 
 
-def test_rows_outside_of_a_design_have_no_place_and_change_none():
+def test_rows_outside_of_a_design_are_a_contest_by_themselves_and_change_none():
     others = [*seeds("lamb", *range(50, 58)), *seeds("kfac", 20, lr=0.9)]
-    ranks = {(one.optimizer, len(one.rows[0].seeds)): (one.rank_low, one.rank_high)
-             for one in only([*CLEAR, *others], DESIGN).competitors}  # fmt: skip
-    assert ranks == {("kfac", 8): (1, 3), ("sgd", 8): (2, 4), ("lamb", 8): (1, 4), ("kfac", 1): (1, 4)}
-    assert only([*CLEAR, *others], DESIGN).leader is None
+    registered, rest = compare_rows(rank_results([*CLEAR, *others]).groups[0].entries, DESIGN)
+    places = [[(one.optimizer, one.rank_low, one.rank_high, one.ratio) for one in contest.competitors]
+              for contest in (registered, only(CLEAR, DESIGN))]  # fmt: skip
+    assert places[0] == places[1] and registered.leader == "kfac"
+    assert [(one.optimizer, len(one.rows[0].seeds)) for one in rest.competitors] == [("kfac", 1), ("lamb", 8)]
+    assert rest.looks == () and rest.leader is None
 
 
 def test_a_newcomer_with_few_seeds_hides_no_other_pair():
@@ -114,8 +117,9 @@ def test_a_newcomer_with_few_seeds_hides_no_other_pair():
 def test_a_short_run_of_another_method_hides_no_other_pair():
     clear = [*seeds("kfac", *range(100, 112)), *seeds("sgd", *range(200, 212))]
     short = [*clear, *seeds("lamb", *[1] * 12, kind="exhausted", budget=50)]
+    entries = rank_results(short).groups[0].entries
     for design in (None, DESIGN):
-        ranks = {one.optimizer: (one.rank_low, one.rank_high) for one in only(short, design).competitors}
+        ranks = {one.optimizer: (one.rank_low, one.rank_high) for one in compare_rows(entries, design)[0].competitors}
         assert ranks["kfac"][1] < 3 and ranks["sgd"][0] == 2
 
 

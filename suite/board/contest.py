@@ -6,7 +6,7 @@ which optimizer leads.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, median
@@ -110,7 +110,8 @@ class Contest:
 def compare_rows(entries: Iterable[Entry], design: Design | None = None) -> list[Contest]:
     """Find the contests of a group. Baselines are in none.
 
-    The one with the most optimizers is first; of several, a registered one, then the one with the most results.
+    The rows of a registered design, one for each of its optimizers, are the first contest; the other rows are in others.
+    Of these, the one with the most optimizers comes first, then the one with the most results.
 
     Args:
         entries: of the group.
@@ -123,14 +124,18 @@ def compare_rows(entries: Iterable[Entry], design: Design | None = None) -> list
             members[Setting(entry.comm, entry.world, entry.eval_every)][key].append(entry)
     contests: list[Contest] = []
     for setting, methods in members.items():
-        registered = design is not None and design.covers(setting.comm, setting.world, setting.eval_every)
-        contests.append(_compare(setting, list(methods.values()), design if registered else None))
+        rest = methods
+        if design and design.covers(setting.comm, setting.world, setting.eval_every):
+            registered = _choose_registered(methods, design)
+            rest = {key: rows for key, rows in methods.items() if key not in registered}
+            contests += [_compare(setting, [methods[key] for key in registered], design)] if registered else []
+        contests += [_compare(setting, list(rest.values()))] if rest else []
 
     def size(contest: Contest) -> tuple:
         results = sum(len(row.results) for row in contest.rows)
         return (
-            -contest.optimizers,
             not contest.looks,
+            -contest.optimizers,
             -results,
             contest.setting.world,
             contest.setting.comm,
@@ -140,7 +145,21 @@ def compare_rows(entries: Iterable[Entry], design: Design | None = None) -> list
     return sorted(contests, key=size)
 
 
-def _compare(setting: Setting, methods: list[list[Entry]], design: Design | None) -> Contest:
+def _choose_registered(methods: Mapping[str, list[Entry]], design: Design) -> list[str]:
+    """Return the keys of the methods that a design registered: of each optimizer the one with the most of its seeds."""
+
+    def count_seeds(key: str) -> int:
+        return sum(len(row.seeds.keys() & set(design.seeds)) for row in methods[key])
+
+    chosen: dict[str, str] = {}
+    for key in sorted(methods, key=count_seeds, reverse=True):  # stable: by median among equals
+        optimizer = methods[key][0].optimizer
+        if optimizer in design.optimizers and count_seeds(key):
+            chosen.setdefault(optimizer, key)
+    return list(chosen.values())
+
+
+def _compare(setting: Setting, methods: list[list[Entry]], design: Design | None = None) -> Contest:
     """Rank the methods of a contest."""
     ran = [_order(rows) for rows in methods if any(row.seeds for row in rows)]
     idle = [_order(rows) for rows in methods if not any(row.seeds for row in rows)]
@@ -174,16 +193,9 @@ def _compare(setting: Setting, methods: list[list[Entry]], design: Design | None
 
 
 def _rank_registered(ran: list[list[Entry]], design: Design, setting: Setting) -> Ranking:
-    """Rank the methods of a design, one for each of its optimizers; others have no place among them."""
-
-    def count_seeds(index: int) -> int:
-        return sum(len(row.seeds.keys() & set(design.seeds)) for row in ran[index])
-
-    chosen: dict[str, int] = {}
-    for index in sorted(range(len(ran)), key=lambda index: -count_seeds(index)):  # stable: by median among equals
-        if ran[index][0].optimizer in design.optimizers:
-            chosen.setdefault(ran[index][0].optimizer, index)
-    grid = Grid(_budget([ran[index] for index in chosen.values()]), setting.eval_every)
+    """Rank the methods of a design."""
+    chosen = {rows[0].optimizer: index for index, rows in enumerate(ran)}
+    grid = Grid(_budget(ran), setting.eval_every)
     # an optimizer without runs has no seeds, and counts as registered
     seeds = [_by_backend(ran[chosen[name]]) if name in chosen else {} for name in design.optimizers]
     values = tabulate_values(seeds, design.backends, design.seeds, grid)

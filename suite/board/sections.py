@@ -43,9 +43,10 @@ class Section:
         return f"{tuned}, superseded by version {newer} of the task" if newer else tuned
 
     @property
-    def order(self) -> tuple[bool, bool]:
-        """Sort key of the ladders: present versions first, then tuned ones."""
-        return self.hardest.superseded_by is not None, not self.hardest.tuned
+    def order(self) -> tuple[bool, bool, bool]:
+        """Sort key of the ladders: present versions first, then tuned ones, then registered ones."""
+        registered = self.main is not None and bool(self.main.looks)
+        return self.hardest.superseded_by is not None, not self.hardest.tuned, not registered
 
     @cached_property
     def contests(self) -> tuple[Contest, ...]:
