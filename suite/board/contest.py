@@ -110,8 +110,8 @@ class Contest:
 def compare_rows(entries: Iterable[Entry], design: Design | None = None) -> list[Contest]:
     """Find the contests of a group. Baselines are in none.
 
-    The rows of a registered design, one for each of its optimizers, are the first contest; the other rows are in others.
-    Of these, the one with the most optimizers comes first, then the one with the most results.
+    The rows of a registered design, one for each of its optimizers, are the first contest, and the other rows are in
+    others: the one with the most optimizers, then the one with the most results.
 
     Args:
         entries: of the group.
