@@ -102,7 +102,7 @@ def halve(backend: str, rank: int, world: int) -> list[str]:
 
 
 def refuse(backend: str, rank: int, world: int, cases: Sequence[Sequence[str]]) -> list[str]:
-    """The messages of modes that a hook cannot follow, and of another process group."""
+    """The messages of modes that a hook cannot follow, and of models that cannot have one."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -110,11 +110,16 @@ def refuse(backend: str, rank: int, world: int, cases: Sequence[Sequence[str]]) 
     from suite.contract import UserError
     from suite.engine.torch_ddp import send_gradients
 
+    def make(**options: Any) -> DistributedDataParallel:
+        return DistributedDataParallel(torch.nn.Linear(2, 2), **options)
+
+    given = [(make(), words) for words in cases]
+    given += [(make(process_group=dist.new_group([0, 1])), []), (torch.nn.Linear(2, 2), [])]
+    given += [(DistributedDataParallel(torch.nn.Embedding(3, 2, sparse=True)), []), (make(), [["comm=fp8", ""][rank]])]
     found = []
-    groups = [None] * len(cases) + [dist.new_group([0, 1])]
-    for words, group in zip([*cases, []], groups, strict=True):
+    for model, words in given:
         try:
-            send_gradients(DistributedDataParallel(torch.nn.Linear(2, 2), process_group=group), *words)
+            send_gradients(model, *[word for word in words if word])
             found.append("accepted")
         except UserError as error:
             found.append(str(error))

@@ -151,6 +151,15 @@ def test_two_settings_of_one_optimizer_do_not_keep_it_from_leading():
     assert only(similar).leader == "kfac"
 
 
+def test_the_ratio_of_a_row_shown_to_be_later_is_no_less_than_one():
+    """Two late seeds move the leader's mean, and not the shown order."""
+    late = [*seeds("kfac", *[100] * 18, 2000, 2000, budget=4000), *seeds("sgd", *[110] * 20, budget=4000)]
+    contest = only(late)
+    assert contest.leader == "kfac"
+    ratio = contest.competitors[1].ratio
+    assert 1 <= ratio.low <= ratio.estimate <= ratio.high
+
+
 def test_misses_count_as_the_evaluation_after_the_budget():
     missed = [*CLEAR, *seeds("lamb", *[1] * 8, kind="exhausted")]
     assert kinds(missed)["lamb", None] == "behind" and only(missed).leader == "kfac"

@@ -48,8 +48,16 @@ def test_half_precision() -> None:
     assert ask("halve") == [["torch.bfloat16", "6.0"]] * 2
 
 
+OF_MODELS = [
+    "send_gradients: the model must use",
+    "send_gradients: takes a DistributedDataParallel, and not a Linear",
+    "send_gradients: the gradient of the model is sparse",
+    "send_gradients: rank 1 has ((), 0), rank 0 (('comm=fp8',), 0)",
+]
+
+
 def test_refused() -> None:
-    """A setting that the hook cannot follow is an error that names it."""
+    """A setting that the hook cannot follow, and a model that cannot have one, are errors that name them."""
     for answers in ask("refuse", [[word] for word in REFUSED]):
-        for message, start in zip(answers, [*REFUSED.values(), "send_gradients: the model must use"], strict=True):
-            assert message.startswith(start)
+        for message, start in zip(answers, [*REFUSED.values(), *OF_MODELS], strict=True):
+            assert message.startswith(start), message

@@ -20,6 +20,7 @@ MODES: dict[str, dict[str, Any]] = {
     "float32": {},
     "onebit": {"codec": "onebit", "algorithm": "all_to_all", "feedback": True},
     "int8": {"codec": {"module": "suite.comm.codecs.int8", "rounding": "stochastic"}, "algorithm": "ring"},
+    "leader": {"topology": "leader", "algorithm": "all_to_all"},
     "two levels": {"codec": "float21", "algorithm": "gather", "topology": "two_level", "feedback": True},
 }
 
@@ -73,6 +74,12 @@ def test_nested_and_narrow_trees() -> None:
     assert found["layer"]["weight"].astype(jnp.float32).ravel().tolist() == [2.5] * 24
 
 
+def test_two_axes_of_one_level_keep_residuals() -> None:
+    """A mesh of two axes that the mode does not distinguish."""
+    exchange = exchange_gradients({"a": jnp.zeros(9)}, "comm=onebit", world=4, axis=("a", "b"))
+    assert {value.shape[0] for value in exchange.init().values()} == {4} and exchange.count_bytes() > 0
+
+
 def test_another_number_of_devices_is_refused() -> None:
     exchange = exchange_gradients({"a": jnp.zeros(3)}, world=4)
     with pytest.raises(UserError, match="set world=2"):
@@ -84,6 +91,8 @@ def test_another_number_of_devices_is_refused() -> None:
     [
         (["comm=layerwise"], {}, "comm=layerwise: differs by kind of layer; set kinds="),
         (["comm=hierarchical", "comm.ranks_per_host=2"], {}, "comm=hierarchical: distinguishes hosts"),
+        (["comm=layerwise"], {"kinds": {"a": "dense"}}, "kinds: dense is no kind"),
+        (["comm=fp8 comm.feedback=true"], {}, "comm=fp8 comm.feedback=true: pass each setting as an argument"),
         (["comm=fp8"], {"kinds": {"e": "linear"}}, "kinds: no parameter e; the paths are a, b, c, d"),
         (["comm=fp8", "max_steps=3"], {}, "max_steps: is not read here"),
     ],

@@ -101,16 +101,27 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
 
 
 def test_a_run_that_cannot_fit_does_not_start(suite: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """It is refused before anything is written where the estimate is too large by more than its own error."""
-    words = ["task=autoencoder", "optimizer=sgd", "max_steps=1", "threads=1"]
+    """It is refused before anything is written; a finished one is shown. The optimizer's estimate refuses nothing."""
+    words = ["task=autoencoder", "optimizer=shampoo", "max_steps=1", "threads=1"]
     config = configure.resolve_training(words)
-    needed = sum(memory.estimate_memory(config, execution.make_task(config)).values())
-    monkeypatch.setattr(memory, "describe_device", lambda config: (int(0.7 * needed), "a device"))
+    needed = memory.estimate_memory(config, execution.make_task(config))
+    fixed = needed["parameters"] + needed["activations"]
+    monkeypatch.setattr(memory, "describe_device", lambda config: (int(0.9 * fixed), "a device"))
     code, text = suite(*words, f"run_dir={tmp_path / 'refused'}")
-    assert code == 2 and "memory: the run needs about" in text and "set accumulate=" in text
+    assert code == 2 and "memory: the run needs about" in text
     assert not (tmp_path / "refused").exists()
-    monkeypatch.setattr(memory, "describe_device", lambda config: (int(0.9 * needed), "a device"))
-    assert suite(*words, f"run_dir={tmp_path / 'runs'}")[0] != 2
+    monkeypatch.setattr(memory, "describe_device", lambda config: (fixed, "a device"))
+    assert suite(*words, f"run_dir={tmp_path / 'runs'}")[0] == 0
+    monkeypatch.setattr(memory, "describe_device", lambda config: (1, "a device"))
+    code, text = suite(*words, f"run_dir={tmp_path / 'runs'}")
+    assert code == 0 and "has a result already" in text
+
+
+def test_ranks_of_other_hosts_take_no_memory_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    alone = memory.describe_device(on("cpu", 64))[0]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert memory.describe_device(on("cpu", 64))[0] == pytest.approx(64 * alone, rel=1e-6)
 
 
 def test_a_task_that_estimates_nothing_is_not_counted(suite: Call) -> None:

@@ -39,7 +39,7 @@ def test_a_changed_number_is_noticed_and_written_again(tmp_path):
 def test_rows_stand_with_their_ratio_to_the_first():
     cells = line([*seeds("sgd", 120, 110, 190), *seeds("kfac", 100, 150, 90, 95)])
     assert cells[:2] == ["`resnet50`, digits", "top1>=85"]
-    assert cells[2] == "kfac 97.5 (4 seeds), sgd 1.23 × (0.733 to 2.11)" and cells[3] == "kfac or sgd"
+    assert cells[2] == "kfac 97.5 (4 seeds), sgd 1.23 × (0.733 to 2.11; covers 75 %)" and cells[3] == "too few seeds"
 
 
 def test_a_leader_is_named_only_if_the_seeds_say_so():
@@ -47,8 +47,8 @@ def test_a_leader_is_named_only_if_the_seeds_say_so():
     assert line(seeds("kfac", 100, 102))[3] == "one optimizer"
     missed = [*seeds("kfac", 1, 2, kind="exhausted"), *seeds("sgd", 1, 2, kind="diverged")]
     assert line(missed)[2:] == ["kfac > 400 (2 seeds), sgd no ratio: a target was missed", "not reached"]
-    many = [some for name in ("a", "b", "c", "d") for some in seeds(name, 100)]
-    assert line(many)[3] == "any of 4"
+    equal = [some for name in ("a", "b", "c", "d") for some in seeds(name, *[100, 120] * 4)]
+    assert line(equal)[3] == "any of 4" and line(equal[:16])[3] == "a or b"
 
 
 def test_untuned_results_are_not_in_the_table():

@@ -151,7 +151,8 @@ def test_the_front_page_names_a_leader_only_if_intervals_say_so(tmp_path):
     assert re.search(r'<p class="good">kfac leads; sgd needs 1\.9\d × \(1\.9\d to [\d.]+\) the steps of kfac\.<', index)
     near = [*seeds("kfac", 100, 150, 90), *seeds("sgd", 120, 110, 190)]
     index = site(near, tmp_path / "near")["index.html"]
-    assert "<p>kfac or sgd may lead; sgd needs 1.23 × (0.733 to 2.11) the steps of kfac.</p>" in index
+    said = "Too few seeds to rank; kfac was first; sgd needs 1.23 × (0.733 to 2.11; covers 75 %) the steps of kfac."
+    assert f"<p>{said}</p>" in index
     assert "exploratory, 3 seeds: too few to rank" in index
 
 
@@ -203,7 +204,7 @@ def test_what_is_new_names_contributor_and_commit(tmp_path):
 def test_a_row_has_its_possible_ranks_and_its_ratio_to_the_first(tmp_path):
     content = page([*seeds("kfac", 100, 150, 90), *seeds("sgd", 170, 160, 190)], tmp_path)
     assert "may lead; rank 1 to 2<" in content
-    assert re.search(r"may lead; rank 1 to 2; 1\.\d+ × \(1\.\d+ to 2\.\d+\) the steps of kfac", content)
+    assert re.search(r"may lead; rank 1 to 2; 1\.\d+ × \(1\.\d+ to 2\.\d+; covers 75 %\) the steps of kfac", content)
 
 
 def test_leaderboard_json_has_ranks_and_ratios(tmp_path):

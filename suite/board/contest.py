@@ -230,7 +230,10 @@ def _budget(methods: Iterable[Iterable[Entry]]) -> int:
 def _ratio(ranking: Ranking, seeds: list[dict[str, Row]], first: int, index: int) -> Ratio:
     """Return the ratio to the first competitor; where that one is shown to be earlier, it is 1 or more."""
     ratio = compare_methods(seeds[index], seeds[first])
-    return replace(ratio, low=max(1.0, ratio.low)) if ranking.wins[first, index] and ratio.high >= 1 else ratio
+    if not ranking.wins[first, index] or ratio.high < 1:
+        return ratio
+    estimate = None if ratio.estimate is None else max(1.0, ratio.estimate)
+    return replace(ratio, low=max(1.0, ratio.low), estimate=estimate)
 
 
 def _order(rows: Iterable[Entry]) -> list[Entry]:

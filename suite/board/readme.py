@@ -9,7 +9,7 @@ from pathlib import Path
 from suite.board.contest import Contest
 from suite.board.groups import Leaderboard, rank_results
 from suite.board.sections import Section, make_sections
-from suite.board.site.text import MOST_NAMED, format_ratio, format_steps
+from suite.board.site.text import MOST_NAMED, format_ratio, format_steps, has_few_seeds
 from suite.contract import UserError
 from suite.entries import intake
 
@@ -89,6 +89,8 @@ def _leader(contest: Contest) -> str:
         return "one optimizer"
     if all(one.missed for one in contest.competitors):
         return "not reached"
+    if has_few_seeds(contest):
+        return "too few seeds"
     names = contest.possible_leaders
     if len(names) > MOST_NAMED:
         return f"any of {len(names)}"

@@ -8,7 +8,6 @@ def step(params, residuals, count, x, y):  # the body of a shard_map
     grads, residuals = exchange(grads, residuals, count)
 """
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +15,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
 
 from suite.comm import setup
 from suite.comm.channel import Channels
 from suite.comm.reduce.jax import Reduce, Tree
 from suite.comm.transport.jax import AXIS, Transport
 from suite.contract import UserError
-from suite.engine.modes import Description, compose_mode
+from suite.engine.modes import KINDS, Description, compose_mode
 from suite.optimizers._base.jax import name_leaves
 
 __all__ = ["GradientExchange", "exchange_gradients"]
@@ -55,6 +56,8 @@ def exchange_gradients(
     sizes = {name: tuple(value.shape) for name, value in name_leaves(params).items()}
     if comm.kinds and kinds is None:
         raise UserError(f"comm={comm.name}: differs by kind of layer; set kinds={{path: kind}}, or kinds={{}} for none")
+    if odd := sorted({kind for kind in (kinds or {}).values() if kind not in KINDS}):
+        raise UserError(f"kinds: {odd[0]} is no kind; choose one of {', '.join(KINDS)}")
     if unknown := set(kinds or ()) - sizes.keys():
         raise UserError(f"kinds: no parameter {min(unknown)}; the paths are {', '.join(sizes)}")
     channels = setup.make_channels(comm, Description(sizes, kinds or {}), world, "jax")
@@ -85,7 +88,7 @@ class GradientExchange:
     def init(self) -> Tree:
         """Return the residuals of error feedback, zero: (world, …) each; {} without error feedback."""
         slots, _ = self._trace()
-        return {name: jnp.zeros((self.world, *slot.shape[len(self._sizes) + 1 :]), slot.dtype) for name, slot in slots}
+        return {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in slots.items()}
 
     def __call__(self, grads: Any, residuals: Tree, step: Array | int) -> tuple[Any, Tree]:
         """Return the means over devices, and the new residuals.
@@ -96,12 +99,15 @@ class GradientExchange:
             step: number of the step, for codecs that round at random.
 
         Raises:
-            UserError: the axes have another number of devices.
+            UserError: the axes have another number of devices, or hosts another number of ranks.
         """
-        if (devices := math.prod(map(lax.axis_size, self.axes))) != self.world:
+        sizes = tuple(map(lax.axis_size, self.axes))
+        if (devices := math.prod(sizes)) != self.world:
             raise UserError(
                 f"world={self.world}: the mesh has {devices} devices along {self.axes}; set world={devices}"
             )
+        if self.channels.locals and sizes != self._sizes:
+            raise UserError(f"comm.ranks_per_host: the mesh is {sizes}, and must be {self._sizes} along {self.axes}")
         key = jnp.stack([jnp.uint32(self.seed), jnp.asarray(step, jnp.uint32)])
         reduce = Reduce(self._transport(), self.channels, state=residuals, key=key)
         means = reduce.mean("gradients", name_leaves(grads), gradients=True)
@@ -119,8 +125,8 @@ class GradientExchange:
         inner = self.channels.locals
         return (self.world // inner, inner) if inner else (self.world,) + (1,) * (len(self.axes) - 1)
 
-    def _trace(self) -> tuple[list[tuple[str, jax.ShapeDtypeStruct]], Transport]:
-        """Trace an exchange without a mesh: residuals (*sizes, 1, …) by name, and the transport with its entries."""
+    def _trace(self) -> tuple[dict[str, jax.ShapeDtypeStruct], Transport]:
+        """Trace an exchange without devices: residuals (world, …) by name, and the transport with its entries."""
         transport = self._transport()
 
         def body(grads: Tree) -> Tree:
@@ -128,9 +134,9 @@ class GradientExchange:
             reduce.mean("gradients", grads, gradients=True)
             return reduce.state
 
-        over_ranks = functools.reduce(lambda inner, name: jax.vmap(inner, axis_name=name), reversed(self.axes), body)
-        grads = {n: jax.ShapeDtypeStruct((*self._sizes, *v.shape), v.dtype) for n, v in self.shapes.items()}
-        return list(jax.eval_shape(over_ranks, grads).items()), transport
+        mesh = AbstractMesh(self._sizes, self.axes)
+        mapped = jax.shard_map(body, mesh=mesh, in_specs=P(), out_specs=P(self.axes), check_vma=False)
+        return jax.eval_shape(mapped, self.shapes), transport
 
     def _transport(self) -> Transport:
         return Transport(self.world, self.channels.locals, self.axes)

@@ -7,6 +7,7 @@ from suite.comm.settings import CommSettings
 from suite.contract import Layer, Spec, UserError
 from suite.settings import configure
 
+KINDS = ("linear", "conv2d", "embedding", "batchnorm")  # of weights
 READ = ("codec", "algorithm", "topology", "inner", "ranks_per_host", "feedback", "piece_kib", "kinds")
 
 
@@ -21,6 +22,8 @@ def compose_mode(*overrides: str, more: tuple[str, ...] = ()) -> CommSettings:
         UserError: an override is no setting of the exchange of gradients, or the mode needs a run of the suite.
     """
     read = (*READ, *more)
+    if joined := next((one for one in overrides if not isinstance(one, str) or " comm" in one), None):
+        raise UserError(f"{joined}: pass each setting as an argument, as in 'comm=fp8', 'comm.feedback=true'")
     for key in (override.lstrip("+").partition("=")[0] for override in overrides):
         group, _, part = key.partition(".")
         if group != "comm" or (part and part.partition(".")[0] not in read):

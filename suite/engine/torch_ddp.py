@@ -45,12 +45,24 @@ def send_gradients(model: DistributedDataParallel, *overrides: str, seed: int = 
         seed: of codecs that round at random; the same on every rank.
 
     Raises:
-        UserError: an override is no setting of the exchange of gradients, parts do not fit together, or the model
-            uses another process group.
+        UserError: an override is no setting of the exchange of gradients, parts do not fit together, ranks have
+            different ones, or the model is not wrapped, uses another process group or has sparse gradients.
     """
+    if not isinstance(model, DistributedDataParallel):
+        raise UserError(f"send_gradients: takes a DistributedDataParallel, and not a {type(model).__name__}; wrap it")
     comm = compose_mode(*overrides)
     if model.process_group not in (None, dist.group.WORLD):
         raise UserError("send_gradients: the model must use the default process group; leave process_group out")
+    tables = ((n, m) for n, m in model.module.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag))
+    if sparse := [path for path, module in tables if module.sparse]:
+        name = sparse[0] or "the model"
+        raise UserError(f"send_gradients: the gradient of {name} is sparse, which no codec encodes; set sparse=False")
+    chosen: list[tuple[tuple[str, ...], int]] = [((), 0)] * dist.get_world_size()
+    dist.all_gather_object(chosen, (overrides, seed))
+    if different := [rank for rank, one in enumerate(chosen) if one != chosen[0]]:
+        raise UserError(
+            f"send_gradients: rank {different[0]} has {chosen[different[0]]}, rank 0 {chosen[0]}; set the same"
+        )
     sender = GradientSender(model, comm, seed)
     model.register_comm_hook(None, sender.send)
     return sender

@@ -45,9 +45,9 @@ def check_memory(run: AnyRun, task: Task) -> None:
     """Check that a run without stages fits into the memory of this machine's devices.
 
     Raises:
-        UserError: if even an estimate that is too high by a quarter exceeds it.
+        UserError: if its parameters and activations alone do not.
     """
-    if isinstance(run, Run) and not run.partition and (excess := memory.describe_excess(run, task, memory.SURE)):
+    if isinstance(run, Run) and not run.partition and (excess := memory.describe_excess(run, task, sure=True)):
         raise UserError(excess)
 
 

@@ -58,10 +58,10 @@ def launch(
         # before anything is written; the fingerprint, which decides on reuse, covers the data
         task = execution.make_task(run)
         checks.check_run(run, task)
-        checks.check_memory(run, task)
         header, directory = find_directory(run, command, task, report_directory)
     if directory.state == "finished":
         return show_result(run, directory.path)
+    checks.check_memory(run, task)
     ranks = execution.count_processes(run)
     print_passed(directory, header)
     lock, header = claim_directory(run, header, directory)

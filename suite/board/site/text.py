@@ -11,6 +11,7 @@ from suite.statistics.anytime import LEAST_SEEDS
 from suite.statistics.flips import Ratio
 from suite.statistics.summary import Summary
 
+USUAL_COVERAGE = 0.9  # of an interval; the pages say that five seeds give 94 %
 MOST_NAMED = 3  # optimizers that may lead
 LONGEST_VALUE = 200  # characters of a setting's value on a page; results may contain anything
 
@@ -63,7 +64,7 @@ def format_size(count: float | None) -> str:
 
 
 def format_ratio(ratio: Ratio) -> str:
-    """A ratio with its interval; a lower bound if a target was missed."""
+    """A ratio with its interval, and its coverage if that is low; a bound if a target was missed."""
     if not ratio.pairs:
         return "no common seed"
     if math.isinf(ratio.low) or ratio.high == 0:
@@ -73,7 +74,8 @@ def format_ratio(ratio: Ratio) -> str:
     if ratio.low == 0:
         return f"at most {ratio.high:.3g} ×"
     middle = math.sqrt(ratio.low * ratio.high) if ratio.estimate is None else ratio.estimate
-    return f"{middle:.3g} × ({ratio.low:.3g} to {ratio.high:.3g})"
+    covers = "" if ratio.coverage >= USUAL_COVERAGE else f"; covers {100 * ratio.coverage:.0f} %"
+    return f"{middle:.3g} × ({ratio.low:.3g} to {ratio.high:.3g}{covers})"
 
 
 def _is_bounded(ratio: Ratio) -> bool:
@@ -123,7 +125,7 @@ def describe_design(contest: Contest) -> str:
 
 
 def tell_story(contest: Contest) -> str:
-    """Who leads a contest or may lead it, and how many times the first one's steps two others need.
+    """Who leads a contest, may lead it, or was first of too few seeds, and how many times its steps two others need.
 
     The others are the next two that are shown to be behind; if none is, the next two.
     """
@@ -134,7 +136,9 @@ def tell_story(contest: Contest) -> str:
         return "No median seed reached the target."
     leaders = contest.possible_leaders
     story = f"Any of {len(leaders)} optimizers may lead"
-    if len(leaders) <= MOST_NAMED:
+    if has_few_seeds(contest):
+        story = f"Too few seeds to rank; {first.optimizer} was first"
+    elif len(leaders) <= MOST_NAMED:
         story = f"{' or '.join(leaders)} {'may lead' if len(leaders) > 1 else 'leads'}"
     ratios: dict[str, Ratio] = {}
     for one in [one for one in others if one.kind == "behind"] or others:
