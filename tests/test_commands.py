@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shlex
 import subprocess
+import sys
 import textwrap
 import tomllib
 from collections.abc import Callable
@@ -164,6 +165,11 @@ def target(text: str, suite: Call) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def evaluates(text: str, suite: Call) -> None:
+    """Run this line of Python."""
+    subprocess.run([sys.executable, *shlex.split(text)[1:]], check=True, timeout=120)
+
+
 def packages(text: str, suite: Call) -> None:
     """Its extras are declared, its constraints are files, and other packages are dependencies or stand in NOT_OURS."""
     project = tomllib.loads((commands.ROOT / "pyproject.toml").read_text())["project"]
@@ -191,6 +197,7 @@ def fetches(text: str, suite: Call) -> None:
 
 
 WAYS = [
+    Way("python -c ", evaluates, "it prints what is there"),
     Way(r"suite (task=)?<\w+>", elsewhere, "a pattern, no command"),
     Way(r"suite --config-dir conf ", elsewhere, "tests/test_contributing.py runs it"),
     Way("|".join(f"{re.escape(text)}$" for text in test_docs.SUITE), elsewhere, "tests/test_docs.py runs it"),

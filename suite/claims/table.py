@@ -69,6 +69,8 @@ def _show_claim(console: Any, one: Standing) -> None:
         console.print(Padding(Text(format_line(item)), (0, 0, 0, 4)))
     for stand_in in dict.fromkeys(item.check.stands_for for item in one.checks if item.check.stands_for):
         console.print(Padding(Text(f"Stand-in: {stand_in}"), (0, 0, 0, 2)))
+    if one.claim.note:
+        console.print(Padding(Text(f"Note: {one.claim.note}"), (0, 0, 0, 2)))
     console.print()
 
 
