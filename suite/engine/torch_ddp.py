@@ -8,6 +8,7 @@ print(sender.ledger.total)
 """
 
 import itertools
+import zlib
 from collections.abc import Iterator
 
 import torch
@@ -57,15 +58,25 @@ def send_gradients(model: DistributedDataParallel, *overrides: str, seed: int = 
     if sparse := [path for path, module in tables if module.sparse]:
         name = sparse[0] or "the model"
         raise UserError(f"send_gradients: the gradient of {name} is sparse, which no codec encodes; set sparse=False")
-    chosen: list[tuple[tuple[str, ...], int]] = [((), 0)] * dist.get_world_size()
-    dist.all_gather_object(chosen, (overrides, seed))
-    if different := [rank for rank, one in enumerate(chosen) if one != chosen[0]]:
-        raise UserError(
-            f"send_gradients: rank {different[0]} has {chosen[different[0]]}, rank 0 {chosen[0]}; set the same"
-        )
+    _compare_ranks(repr((overrides, seed)), next(model.parameters()).device)
     sender = GradientSender(model, comm, seed)
     model.register_comm_hook(None, sender.send)
     return sender
+
+
+def _compare_ranks(settings: str, device: torch.device) -> None:
+    """Compare the settings of all ranks by their checksums.
+
+    Raises:
+        UserError: if a rank has other settings than rank 0.
+    """
+    mine = torch.tensor([zlib.crc32(settings.encode())], device=device)
+    sums = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(sums, mine)
+    if different := [rank for rank, one in enumerate(sums) if not torch.equal(one, sums[0])]:
+        raise UserError(
+            f"send_gradients: rank {different[0]} has other settings or another seed than rank 0; set the same"
+        )
 
 
 def describe_parameters(model: nn.Module) -> Description:
