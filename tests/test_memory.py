@@ -101,7 +101,7 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
 
 
 def test_a_run_that_cannot_fit_does_not_start(suite: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """It is refused before anything is written; a finished one is shown. The optimizer's estimate refuses nothing."""
+    """The suite refuses it before it writes a file, shows a finished run, and ignores the optimizer's estimate."""
     words = ["task=autoencoder", "optimizer=shampoo", "max_steps=1", "threads=1"]
     config = configure.resolve_training(words)
     needed = memory.estimate_memory(config, execution.make_task(config))
