@@ -29,6 +29,7 @@ TASK = "+task=resnet50"
         ([TASK, "recipe=spngd-32"], "recipe=spngd-32: unknown; did you mean spngd-32k"),
         (["experiment=A1-15"], "experiment=A1-15: unknown; did you mean A1-1"),
         ([TASK, "optimizer.lrr=1"], "optimizer.lrr: unknown; did you mean lr?"),
+        ([TASK, "batch_size=7"], "batch_size: unknown; did you mean task.batch_size?"),
         ([TASK, "max_step=1"], "max_step: unknown; did you mean max_steps"),
         ([TASK, "optimizer.lr=fast"], "optimizer.lr=fast: must be of type float"),
         ([TASK, "max_steps=1.5"], "max_steps=1.5: must be of type int"),

@@ -44,6 +44,7 @@ def resolve(overrides: Sequence[str], directory: Path | None = None) -> AnyRun:
     for group, names in ALTERNATIVES.items():
         config[group] = {name: value for name, value in config[group].items() if name not in names}
     config.pop("tuned", None)
+    _reject_keys_without_group(config, cleaned)
     _reject_unlisted(config, cleaned, directory)
     if config.get("baseline"):
         return read_run(_of_baseline(config, cleaned))
@@ -237,6 +238,18 @@ def _check_choices(overrides: Iterable[str], directory: Path | None) -> None:
         if names and key in typed and typed[key] not in names:
             hint = suggest_names(typed[key], names)
             raise UserError(f"{key}={typed[key]}: task={typed['task']} has none of that name; {hint}")
+
+
+def _reject_keys_without_group(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Reject a setting of a group whose name is set alone, as in `batch_size=7`.
+
+    Raises:
+        UserError: naming the whole keys.
+    """
+    for key in map(key_of, overrides):
+        places = [f"{group}.{key}" for group, node in config.items() if is_node(node) and key in node]
+        if places and key not in Run.model_fields and key not in CHOICES:
+            raise UserError(f"{key}: unknown; did you mean {' or '.join(places)}?")
 
 
 def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], directory: Path | None) -> None:

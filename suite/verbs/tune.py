@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import math
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,6 +71,9 @@ def main(arguments: Sequence[str]) -> int:
     ranges = find_ranges(optimizer, fixed=fixed)
     common = [override for override in overrides if not override.lstrip("+").startswith(SEARCH)]
     session = Session(run, common, ranges, counts["seeds"], counts["runs"], directory)
+    with disk.report_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()  # a folder that cannot be written is reported before the search
     try:
         session.search(propose_points(optimizer, ranges, counts["trials"]))
     except Interrupted as interrupted:
@@ -88,7 +92,6 @@ def main(arguments: Sequence[str]) -> int:
     typed = [*chosen.overrides, *(["--misses"] if missed else [])]
     tuned |= {source: recipe.collect_evidence(session, keys=list(keys), command=typed, name=path.stem)}
     defaults = [override for override in common if not override.startswith(TUNED)]
-    path.parent.mkdir(parents=True, exist_ok=True)
     disk.replace_file(path, recipe.render_recipe(configure.resolve_training(defaults, directory), tuned))
     print(f"written: {path}" + (" (no target reached)" if missed else ""))
     if chosen.out:

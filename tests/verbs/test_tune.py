@@ -263,10 +263,16 @@ def test_a_recipe_that_cannot_be_written_leaves_the_earlier_one(suite: Call, tmp
     path.parent.mkdir()
     path.write_text("tuned: {}\n")
     with pytest.MonkeyPatch.context() as patch:
-        disk = Faulty(patch, path.parent, at=3)  # after mkdir and open
+        disk = Faulty(patch, path.parent, at=4)  # after mkdir, the check of the folder, and open
         code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "seeds=1", "--misses", "--out", str(path))
     assert disk.failed.startswith("write ") and code == 2 and f"{path}: " in text, text
     assert list(path.parent.iterdir()) == [path] and path.read_text() == "tuned: {}\n"
+
+
+def test_a_folder_that_cannot_be_written_is_reported_before_the_search(suite: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "--out", "file/mine.yaml")
+    assert code == 2 and "file/mine.yaml: " in text and "trial 1" not in text, text
 
 
 def test_a_killed_trial_says_nothing_about_its_values(suite: Call, tmp_path: Path) -> None:
