@@ -1,6 +1,5 @@
 """What every test shares: two host devices for jax, one thread a framework, the members outside the tree."""
 
-import functools
 import gc
 import os
 import subprocess
@@ -8,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import hydra
 import hypothesis
 import pytest
 
@@ -34,24 +32,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import sampling
 
     sampling.mark_rest(items)
-
-
-def compose_once(compose: Callable[..., object]) -> Callable[..., object]:
-    """Cache the configurations that Hydra composes, by their overrides.
-
-    Composing one takes a quarter of a second, and the suite does not change it. Overrides with a search path are
-    composed each time, because a test writes these files itself.
-    """
-    remembered = functools.lru_cache(maxsize=512)(lambda name, words: compose(name, list(words)))
-
-    def call(config_name: str, overrides: list[str]) -> object:
-        own = any("searchpath" in word for word in overrides)
-        return compose(config_name, overrides) if own else remembered(config_name, tuple(overrides))
-
-    return call
-
-
-hydra.compose = compose_once(hydra.compose)
 
 
 def pytest_collection_finish() -> None:

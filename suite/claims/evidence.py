@@ -124,9 +124,11 @@ def parse_overrides(overrides: str) -> dict[str, str]:
 
 def may_be_of_run(words: Mapping[str, str], result: Result) -> bool:
     """Return whether a result has the choices and values that overrides name; composing the rest takes longer."""
+    spec = result["spec"]
+    if words.get("task", spec["task"]) != spec["task"]:
+        return False  # most results, at once
     usual = _chosen_by(words["experiment"]) if "experiment" in words else USUAL
     chosen = {"backend": "torch", **usual, **words}
-    spec = result["spec"]
     if any(str(spec.get(key)) != chosen[key] for key in CHOICES if key in chosen and spec.get(key) is not None):
         return False
     settings = select_decisive(result)

@@ -4,6 +4,8 @@ A task's version rises when equal settings give other numbers. A result of an ea
 does not concern its settings, as the task's module says (`suite.contract.KeepsResults`).
 """
 
+from functools import cache
+
 from suite import load
 from suite.contract import KeepsResults
 from suite.settings.run import AnyRun
@@ -37,5 +39,7 @@ def find_successor(run: AnyRun, version: str) -> str | None:
     return present if find_version(run, version) != present else None
 
 
+@cache
 def _is_known(module: str) -> bool:
+    """Return whether a module is a task of the suite; the board asks for every result."""
     return module.startswith(SUITE) and module.removeprefix(SUITE) in load.find_members("tasks")

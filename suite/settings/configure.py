@@ -11,6 +11,7 @@ from typing import Any
 from suite.contract import UserError
 from suite.load import find_members, is_node, list_options, load_member, load_settings, read_preset, suggest_names
 from suite.settings import recipes
+from suite.settings.composition import compose_overrides
 from suite.settings.overrides import CHOICES, OPTIONAL, TUNED, check_syntax, clean_overrides, key_of
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
@@ -72,9 +73,7 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
     Raises:
         UserError: a choice is unknown, or an override cannot be applied.
     """
-    from hydra import compose, initialize_config_module
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     if directory and not directory.is_dir():
@@ -83,17 +82,13 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
     for override in completed:
         check_syntax(override)
     _check_choices(completed, directory)
-    path = [f"hydra.searchpath=[file://{directory.resolve()}]"] if directory else []
     words = [word for override in completed for word in _added(override)]
-    with initialize_config_module("suite.conf", version_base="1.3"):
-        try:
-            config = OmegaConf.to_container(compose("config", path + words), resolve=True)
-        except (HydraException, OmegaConfBaseException) as error:
-            place = "".join(f"{override}: " for override in completed if "${" in override)
-            line = re.sub(r"^Error merging override \++(.*)", r"\1: not of the setting's type", _first_line(error))
-            raise UserError(place + line) from error
-    assert is_node(config)
-    nodes = dict(config)
+    try:
+        nodes = compose_overrides(words, directory)
+    except (HydraException, OmegaConfBaseException) as error:
+        place = "".join(f"{override}: " for override in completed if "${" in override)
+        line = re.sub(r"^Error merging override \++(.*)", r"\1: not of the setting's type", _first_line(error))
+        raise UserError(place + line) from error
     if not isinstance(nodes.get("task"), dict):
         raise UserError(f"no task; set task=NAME: {', '.join(list_options('task', directory))}")
     for group in ("optimizer", "comm"):
