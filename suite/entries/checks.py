@@ -46,7 +46,7 @@ def check_paths(paths: Sequence[Path]) -> tuple[int, list[Finding]]:
             raise UserError(f"{path}: {error}") from error
         for file in files:
             count += 1
-            checked = submission.check(file)
+            checked = submission.check_form(file)  # check_entries compares the numbers
             if checked.entry is not None:
                 entries.append(checked.entry)
             else:

@@ -104,7 +104,7 @@ def _wrong(planned: Sequence[Copy], passed: Sequence[Entry], existing: Sequence[
     entries = [entry for entry in passed if entry.path in new]
     tasks = {entry.result["spec"]["task"] for entry in entries}
     alike = (entry.path for entry in existing if entry.path.parent.name in tasks)
-    others = [entry for entry in (submission.check(path).entry for path in alike) if entry is not None]
+    others = [entry for entry in (submission.check_form(path).entry for path in alike) if entry is not None]
     wrong = []
     for finding in checks.check_entries([*entries, *others]):
         about = [path for path in new if path.as_posix() in finding.files]
