@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # the files in which tests are marked; the others are not even read
 QUICK = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.quick' tests)
 
-.PHONY: setup run quick test test-all mutants testbed bench bench-gpu steps lint docs matrix ladders grid
+.PHONY: setup run quick test test-all mutants testbed bench bench-gpu steps lint docs matrix grid
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -67,9 +67,6 @@ bench-gpu: setup
 
 matrix: setup
 	$(BIN)/python tests/pairs.py results/matrix.csv
-
-ladders: setup
-	$(BIN)/python tests/ladders.py results
 
 # every task with at least five tuned optimizers, in both frameworks: hours; interrupt and repeat it as you like
 grid: setup

@@ -12,7 +12,7 @@ from suite.record import environment
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A committed one, in the place of this."""
-    for name in ("pyproject.toml", "suite/__init__.py", "results/ladders.csv", "results/published/rows.yaml"):
+    for name in ("pyproject.toml", "suite/__init__.py", "results/steps.csv", "results/published/rows.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -22,7 +22,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["results/ladders.csv", "results/runs/frnn/new.json"])
+@pytest.mark.parametrize("name", ["results/steps.csv", "results/runs/frnn/new.json"])
 def test_a_result_makes_no_checkout_dirty(checkout: Path, name: str) -> None:
     (checkout / name).parent.mkdir(exist_ok=True, parents=True)
     (checkout / name).write_text("1")
