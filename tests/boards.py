@@ -96,6 +96,10 @@ def result(
     }
 
 
+def seeds(optimizer, *spent, **more):
+    return [result(seed=seed, step=step, optimizer=optimizer, **more) for seed, step in enumerate(spent)]
+
+
 def site(results, folder, standings=(), news=(), **more):
     """The text of each page of the site, by its path below the folder."""
     written = pages.render_pages(rank_results(results, **more), standings, folder, news)

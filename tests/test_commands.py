@@ -208,7 +208,7 @@ WAYS = [
         runs,
         "cheap: runs as printed",
     ),
-    Way(r"suite board .*--serve", elsewhere, "serves until it is stopped: tests/test_site.py serves a site"),
+    Way(r"suite board .*--serve", elsewhere, "serves until it is stopped: tests/test_site_command.py serves a site"),
     Way(
         r"suite reproduce \S",
         lists,

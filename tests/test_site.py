@@ -2,23 +2,16 @@
 
 import json
 import re
-import threading
-import urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from boards import GOLDEN, MIXED, files, golden, page, result, site, standing
+from boards import GOLDEN, MIXED, files, golden, page, result, seeds, site, standing
 
 from suite import published
-from suite.board.design import Design
 from suite.board.groups import rank_results
-from suite.board.news import Addition
-from suite.board.site import text
-from suite.contract import UserError
 from suite.entries import intake
 from suite.entries.doubts import Doubt
-from suite.verbs import board as verb
 
 ROOT = Path(__file__).parents[1]
 
@@ -128,79 +121,6 @@ def test_published_rows_stand_beside_but_are_never_ranked(tmp_path):
     assert "stand-in:" not in content
 
 
-def test_the_front_page_leads_to_every_ladder_tuned_ones_first(tmp_path):
-    other = {**result(optimizer="sgd"), "spec": {**result()["spec"], "task": "bert"}}
-    untuned = result(kind="exhausted", trials=0)
-    index = site([untuned, result(), result(optimizer="sgd", step=200), other], tmp_path)["index.html"]
-    links = re.findall(r'href="(task/\w+\.html#[^"]+)"', index.split('<div class="columns">')[0])
-    assert len(links) == len(set(links)) == 3
-    assert index.count('class="card"') == 1  # the only ladder with two optimizers; the others follow
-    assert index.index("laptop stand-in on digits (real), tuned") < index.index(
-        "laptop stand-in on digits (real), not tuned"
-    )
-    assert "3 results of" not in index and "4 results of 2 tasks" in index
-
-
-def seeds(optimizer, *spent, **more):
-    return [result(seed=seed, step=step, optimizer=optimizer, **more) for seed, step in enumerate(spent)]
-
-
-def test_the_front_page_names_a_leader_only_if_intervals_say_so(tmp_path):
-    clear = [*seeds("kfac", *range(100, 108)), *seeds("sgd", *range(200, 208))]
-    index = site(clear, tmp_path / "clear")["index.html"]
-    assert re.search(r'<p class="good">kfac leads; sgd needs 1\.9\d × \(1\.9\d to [\d.]+\) the steps of kfac\.<', index)
-    near = [*seeds("kfac", 100, 150, 90), *seeds("sgd", 120, 110, 190)]
-    index = site(near, tmp_path / "near")["index.html"]
-    said = "Too few seeds to rank; kfac was first; sgd needs 1.23 × (0.733 to 2.11; covers 75 %) the steps of kfac."
-    assert f"<p>{said}</p>" in index
-    assert "exploratory, 3 seeds: too few to rank" in index
-
-
-def test_the_story_is_about_those_that_are_behind(tmp_path):
-    near = [*seeds("kfac", *[100, 150, 90, 120] * 2), *seeds("lamb", *[120, 110, 130, 100] * 2)]
-    index = site([*near, *seeds("sgd", *range(500, 508), budget=900)], tmp_path)["index.html"]
-    assert re.search(r"kfac or lamb may lead; sgd needs 4\.\d+ × \([\d. to]+\) the steps of kfac\.<", index)
-    assert "exploratory, 8 seeds, 24 results" in index
-
-
-def test_a_registered_ladder_says_so(tmp_path, monkeypatch):
-    design = Design("resnet50", "digits", ("kfac", "sgd"), ("torch",), (3, 4, 5, 6, 7, 8, 9), (4, 7), 10)
-    monkeypatch.setattr("suite.board.groups.find_design", lambda task, *_, **__: design if task == "resnet50" else None)
-    some = [*seeds("kfac", 100, 101, 102, 103), *seeds("sgd", 200, 201, 202, 203)]
-    as_registered = [{**one, "spec": {**one["spec"], "comm": "float32"}} for one in some]
-    index = site(as_registered, tmp_path / "as")["index.html"]
-    assert "registered, compared after 4 and 7 seeds" in index and "not run as registered" not in index
-    index = site(some, tmp_path / "other")["index.html"]  # with another communication mode
-    assert "exploratory, 4 seeds: too few to rank" in index
-    assert re.search(
-        r'Registered, but not run as registered: <a href="task/resnet50[^>]*>resnet50 on digits</a>', index
-    )
-
-
-def test_what_is_in_doubt_is_named_with_its_ladders(tmp_path):
-    late = [*seeds("kfac", *range(100, 108)), *seeds("sgd", *[*range(200, 207), 600], budget=900)]
-    other = [{**one, "spec": {**one["spec"], "task": "bert"}} for one in [*late, result(optimizer="lamb", dirty=True)]]
-    index = site([*late, *other], tmp_path, unreadable=["a.json: <b>"])["index.html"]
-    doubts = index.split('<h2 id="doubts">')[1].split("</section>")[0]
-    assert [re.sub(r"<[^>]*>", "", line).strip() for line in doubts.split("<li>")[1:4]] == [
-        "Late seeds or misses: the ranks are less certain than 95 %: bert on digits, resnet50 on digits",
-        "Rows made with uncommitted changes: bert on digits",
-        "1 file left out",
-    ]
-    assert "<b>" not in doubts
-    certain = site([*seeds("kfac", *range(100, 108)), *seeds("sgd", *range(200, 208))], tmp_path / "certain")
-    (only,) = certain["index.html"].split('<h2 id="doubts">')[1].split("</section>")[0].split("<li>")[1:]
-    assert only.startswith("No ladder<")
-
-
-def test_what_is_new_names_contributor_and_commit(tmp_path):
-    news = [Addition("2026-11-25", "<b>Ann", "0123456789abcdef", {"resnet50": 2, "gone": 1})]
-    new = site([result()], tmp_path, news=news)["index.html"].split('<h2 id="news">')[1].split("</section>")[0]
-    assert '<a href="task/resnet50.html">resnet50</a> (2), gone (1)' in new
-    assert "&lt;b&gt;Ann, commit <code>0123456789ab</code>" in new
-    assert "nobody can tell" in site([result()], tmp_path / "none")["index.html"]
-
-
 def test_a_row_has_its_possible_ranks_and_its_ratio_to_the_first(tmp_path):
     content = page([*seeds("kfac", 100, 150, 90), *seeds("sgd", 170, 160, 190)], tmp_path)
     assert "may lead; rank 1 to 2<" in content
@@ -301,30 +221,6 @@ def test_frameworks_are_averaged(tmp_path):
     assert "<p>kfac or sgd may lead" in index
 
 
-def test_each_claim_is_one_cell_of_the_front_page_with_its_outcome_in_words_and_signs(tmp_path):
-    known = [
-        standing(),
-        standing(id="seen", verdict="out of reach here", pattern="pattern seen"),
-        standing(id="third", paper="b", verdict="contradicted", pattern="pattern seen"),
-    ]
-    written = site([result()], tmp_path, standings=known)
-    wall = written["index.html"].split('<h2 id="claims">')[1].split("</section>")[0]
-    assert [re.sub(r"<[^>]*>", "", line) for line in wall.splitlines() if line.startswith("<h3>")] == [
-        "✗ contradicted 1",
-        "(✓) stand-in: pattern seen 1",
-        "? undecided 1",
-    ]
-    assert re.findall(r'class="cell (\w+)" href="claims.html#([\w-]+)" title="[^"<]+">(.+)</a>', wall) == [
-        ("bad", "third", "✗ third"),
-        ("good", "seen", "(✓) seen"),
-        ("open", "kfac-fewer-steps", "? kfac-fewer-steps"),
-    ]
-    claims = written["claims.html"]
-    assert claims.count("<article") == 3 and "K-FAC needs &lt;fewer&gt; steps." in claims
-    assert "0.58" in claims and "0.4 to 0.7" in claims and "about 2 more would decide" in claims
-    assert "<td>0.3 to 0.9</td>" in claims
-
-
 def test_leaderboard_json_is_versioned_and_has_the_seeds_of_each_row(tmp_path):
     site([*MIXED, result(optimizer="lamb", kind="diverged")], tmp_path)
     document = json.loads((tmp_path / "leaderboard.json").read_text(), parse_constant=pytest.fail)
@@ -357,102 +253,7 @@ def test_many_rows_are_split_into_parts_below_half_a_megabyte(tmp_path):
     check_links(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "..", "CON", "", "ä" * 300, "a.b", "A", "x\0y", "index"])
-def test_a_name_from_outside_never_leaves_the_folder(name, tmp_path):
-    other = {**result(), "spec": {**result()["spec"], "task": name}}
-    site([other, result()], tmp_path / "site")
-    assert {path.parent.name for path in (tmp_path / "site").rglob("*.html")} == {"site", "task"}
-    assert list(tmp_path.iterdir()) == [tmp_path / "site"]
-    check_links(tmp_path / "site")
-
-
-def test_two_names_never_share_a_file():
-    names = ["a", "A", "a/", "a-", "/a", "a.", "", "task", "a" * 60, "a" * 61, "a" * 62]
-    assert len({text.make_slug(name) for name in names}) == len(names)
-
-
 # ---------------------------------------------------------------------------------------------- the command
-def test_the_command_names_what_it_left_out(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "one").mkdir(parents=True)
-    (tmp_path / "runs" / "one" / "result.json").write_text(json.dumps(result()))
-    (tmp_path / "runs" / "one" / "header.json").write_text("{}")
-    (tmp_path / "runs" / "one" / "checkpoint").mkdir()
-    (tmp_path / "runs" / "one" / "checkpoint" / "index.json").write_text('{"schema": 2}')
-    (tmp_path / "runs" / "broken.json").write_text("{")
-    (tmp_path / "runs" / "other.json").write_text('{"schema": 7}')
-    (tmp_path / "runs" / "short.json").write_text('{"schema": 1, "spec": {}}')
-    monkeypatch.setattr(verb, "_shipped", lambda: tmp_path / "absent")
-    assert verb.main(["--out", "page", "--without-claims"]) == 0
-    printed = capsys.readouterr()
-    assert "page/index.html: 3 pages, 1 groups from 1 results, 3 files left out" in printed.out
-    assert [line.split(":")[0] for line in printed.err.splitlines()] == [
-        f"left out runs/{name}.json" for name in ("broken", "other", "short")
-    ]
-    assert "short.json: not a result: spec.task is missing" in printed.err and "its schema is 7" in printed.err
-    assert "runs/broken.json" in (tmp_path / "page" / "index.html").read_text()
-
-
-def test_no_results_make_an_empty_page(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verb, "_shipped", lambda: tmp_path / "absent")
-    assert verb.main(["--without-claims"]) == 0
-    assert "No results yet" in (tmp_path / "site" / "index.html").read_text()
-    with pytest.raises(UserError, match="no such folder: elsewhere"):
-        verb.main(["--results", "elsewhere"])
-
-
-def test_outside_a_checkout_the_suites_own_results_are_used_and_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shipped = tmp_path / "package"
-    for place, some in ((shipped, result(seed=4)), (tmp_path / "runs", result(seed=5))):
-        place.mkdir()
-        (place / "one.json").write_text(json.dumps(some))
-    monkeypatch.setattr(verb, "_shipped", lambda: shipped)
-    assert verb.main(["--without-claims"]) == 0
-    printed = capsys.readouterr().out
-    assert f"using the suite's own results: {shipped}\n" in printed and "from 2 results" in printed
-    assert verb.main(["--without-claims", "--results", "runs"]) == 0
-    printed = capsys.readouterr().out
-    assert "suite's own" not in printed and "from 1 results" in printed
-
-
-def test_in_a_checkout_its_own_results_are_used(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    committed, shipped = tmp_path / "results" / "runs", tmp_path / "package"
-    for place, seeds in ((committed, (4,)), (shipped, (5, 6))):
-        place.mkdir(parents=True)
-        for seed in seeds:
-            (place / f"{seed}.json").write_text(json.dumps(result(seed=seed)))
-    monkeypatch.setattr(verb, "_shipped", lambda: shipped)
-    assert verb.main(["--without-claims"]) == 0
-    printed = capsys.readouterr().out
-    assert "suite's own" not in printed and "from 1 results" in printed
-
-
-def test_the_suites_own_results_are_those_of_the_repository():
-    assert verb._shipped().resolve() == ROOT / "results" / "runs"
-
-
-def test_the_command_shows_the_claims(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verb, "_shipped", lambda: tmp_path / "absent")
-    monkeypatch.setattr(verb, "list_standings", lambda: [standing()])
-    assert verb.main([]) == 0
-    assert "K-FAC needs &lt;fewer&gt; steps." in (tmp_path / "site" / "claims.html").read_text()
-
-
-def test_the_server_shows_the_page(tmp_path):
-    site([result()], tmp_path)
-    with verb._server(tmp_path, 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/", timeout=5) as answer:
-                assert b"Who leads" in answer.read()
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def test_a_doubt_stands_beside_the_results_that_it_is_about(tmp_path):
