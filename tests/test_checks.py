@@ -16,7 +16,7 @@ from tiny_runs import CONF, Call
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import checks, execution, local
+from suite.launch import checks, execution, local, local_ranks
 from suite.launch.premises import describe_task
 from suite.settings import configure, recipes
 from suite.settings.run import AnyRun
@@ -75,7 +75,7 @@ def test_no_rank_starts_where_that_can_be_known(
     def started(*_: Any, **__: Any) -> int:
         raise AssertionError("a rank was started")
 
-    monkeypatch.setattr(local, "_children", started)
+    monkeypatch.setattr(local, "run_ranks", started)
     monkeypatch.setattr(execution, "execute_run", started)
     code, said = suite(*RUN, *(["world=2"] if "world=" not in typed else []), *typed.split())
     assert code == 2 and words in said and said.count("suite: ") == 1, said
@@ -108,17 +108,17 @@ def test_a_rank_that_jax_aborts_is_named_only_if_no_rank_has_said_why(
     reported: bool, names: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     children = [SimpleNamespace(returncode=code, poll=lambda code=code: code) for code in (2, -signal.SIGABRT)]
-    assert local._exit_code(children, quiet=reported) == 2  # type: ignore[arg-type]
+    assert local_ranks._exit_code(children, quiet=reported) == 2  # type: ignore[arg-type]
     assert capsys.readouterr().err.count("suite: rank 1 was killed by SIGABRT") == names
 
 
 def test_messages_of_ranks_that_differ_are_all_said() -> None:
     hears, tells = os.pipe()
     os.set_blocking(hears, False)
-    assert local._reported(hears) == ""
+    assert local_ranks._reported(hears) == ""
     for rank, error in ((1, "no disk"), (0, "no GPU"), (2, "no GPU")):
         os.write(tells, json.dumps({"rank": rank, "error": error}).encode() + b"\n")
-    assert local._reported(hears) == "rank 1: no disk\nsuite: rank 0, 2: no GPU"
+    assert local_ranks._reported(hears) == "rank 1: no disk\nsuite: rank 0, 2: no GPU"
     os.close(hears)
     os.close(tells)
 
@@ -132,7 +132,7 @@ def test_ranks_that_a_signal_ends_while_they_load_are_interrupted(name: str, cod
     children = [subprocess.Popen([sys.executable, "-c", die]) for _ in range(2)]
     for child in children:
         child.wait()
-    assert local._exit_code(children, quiet=False) == code
+    assert local_ranks._exit_code(children, quiet=False) == code
 
 
 def test_a_rank_that_dies_beside_one_that_rejects_is_named(capfd: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_a_rank_that_dies_beside_one_that_rejects_is_named(capfd: pytest.Capture
     children = [subprocess.Popen(["sh", "-c", f"exit {code}"]) for code in codes]
     for child in children:
         child.wait()
-    assert local._exit_code(children, quiet=True) == 2
+    assert local_ranks._exit_code(children, quiet=True) == 2
     assert capfd.readouterr().err == "suite: rank 2 was killed by SIGKILL\n"
 
 

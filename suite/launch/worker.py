@@ -1,4 +1,4 @@
-"""One rank: `python -m suite.launch.worker DIRECTORY RANKS ADDRESS RANK PIPE`, started by `suite.launch.local`.
+"""One rank: `python -m suite.launch.worker DIRECTORY RANKS ADDRESS RANK PIPE`, started by `suite.launch.local_ranks`.
 
 The configuration is the first line of standard input, as JSON. The launcher keeps that pipe open until it ends. PIPE is
 the descriptor of a second pipe, to which this rank writes its error; the launcher prints each error once for all ranks.
