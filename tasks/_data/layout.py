@@ -15,6 +15,7 @@ from PIL import Image, ImageFile
 
 from suite.contract import UserError
 from suite.tasks import _data
+from suite.tasks._data.recipe import THREADS
 
 SUFFIXES = (".jpg", ".jpeg", ".png")  # in any case: ImageNet's files end in .JPEG
 LAYOUT = (
@@ -143,7 +144,7 @@ def decode(path: Path) -> Image.Image:
         return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
 
 
-def find_damaged_files(data_dir: str | Path, *, workers: int = 4, **_: Any) -> list[str]:
+def find_damaged_files(data_dir: str | Path, **_: Any) -> list[str]:
     """Decode every image of both splits, to find files that would stop a run or be skipped.
 
     Changed bytes inside the compressed data may still decode; they are not found.
@@ -164,7 +165,7 @@ def find_damaged_files(data_dir: str | Path, *, workers: int = 4, **_: Any) -> l
         return ""
 
     faults, files = [], (file for split in layout.splits.values() for file in split)
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         while chunk := list(islice(files, 1024)):  # all at once would queue a million tasks
             faults += filter(None, pool.map(fault, chunk))
     return faults
