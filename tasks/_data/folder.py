@@ -9,10 +9,10 @@ import numpy as np
 from PIL import Image
 
 from suite.contract import Data, UserError
-from suite.tasks._data.layout import UNREADABLE, census, count_recurring, decode, find_damaged_files, read_layout
+from suite.tasks._data import layout, shards
+from suite.tasks._data.layout import UNREADABLE, decode, read_layout
 from suite.tasks._data.recipe import Recipe, fill_batch
-
-__all__ = ["CLASSES", "PUBLISHED", "Folder", "census", "check", "count_recurring", "find_damaged_files", "make"]
+from suite.tasks._data.shards import NOTE, Shards, holds_shards
 
 # ImageNet-1k: Russakovsky et al. 2015, table 2
 PUBLISHED = Data("real", "ImageNet-1k", "not here", {"train": 1_281_167, "valid": 50_000}, unit="images")
@@ -50,19 +50,19 @@ class Folder:
         self.recipe = Recipe(**options)
         if on_error not in ("stop", "skip"):
             raise UserError(f"on_error={on_error}: unknown; set task.on_error=stop or task.on_error=skip")
-        layout = read_layout(data_dir, classes=classes)
-        self.names, self._root = layout.classes, layout.root
+        found = read_layout(data_dir, classes=classes)
+        self.names, self._root = found.classes, found.root
         self.classes, self.size = len(self.names), self.recipe.size
         self.skipped: list[str] = []
         self._on_error = on_error
 
         labels = {name: label for label, name in enumerate(self.names)}
-        self.paths = {split: [file.path for file in files] for split, files in layout.splits.items()}
+        self.paths = {split: [file.path for file in files] for split, files in found.splits.items()}
         self.labels = {
-            split: np.array([labels[file.label] for file in files], np.int32) for split, files in layout.splits.items()
+            split: np.array([labels[file.label] for file in files], np.int32) for split, files in found.splits.items()
         }
         digest, stamped = hashlib.sha256(), hashlib.sha256()
-        for file in (file for files in layout.splits.values() for file in files):
+        for file in (file for files in found.splits.values() for file in files):
             digest.update(f"{file.path}\t{file.bytes}\t{file.label}\n".encode())
             stamped.update(f"{file.modified}\n".encode())
         self._identity, self._stamp = digest.hexdigest(), stamped.hexdigest()[:16]
@@ -71,7 +71,7 @@ class Folder:
     def data(self) -> Data:
         """Describes the files. The identity is a sha256 over path, size and class of every file, in order of rows.
 
-        It does not cover the contents, because reading them takes hours. `find_damaged_files` reads them.
+        It does not cover the contents, because reading them takes hours. `check` reads them.
         """
         return Data(
             kind="real",
@@ -79,7 +79,7 @@ class Folder:
             identity=self._identity,
             samples={split: len(paths) for split, paths in self.paths.items()},
             unit="images",
-            note="the identity covers names, sizes and classes of the files, not their contents",
+            note=NOTE,
             skipped=tuple(self.skipped),
             stamp=self._stamp,
         )
@@ -120,4 +120,28 @@ class Folder:
         raise UserError(f"no image of the {split} split in {self._root} can be read. Set data_dir=DIRECTORY")
 
 
-make, check = Folder, find_damaged_files
+def make(*, data_dir: str | None, **options: Any) -> Folder | Shards:
+    """Open a directory of images: the files, or the shards that were made from them.
+
+    Raises:
+        UserError: if the directory or an option is not as described.
+    """
+    return Shards(data_dir, **options) if data_dir and holds_shards(data_dir) else Folder(data_dir, **options)
+
+
+def check(data_dir: str, **_: Any) -> list[str]:
+    """Read all files of a directory; return one line for each that cannot be read, or has changed."""
+    return shards.find_changed_files(data_dir) if holds_shards(data_dir) else layout.find_damaged_files(data_dir)
+
+
+def count_recurring(data_dir: str, **_: Any) -> int:
+    """Return how many validation images equal a training image: as files, or in shards as pixels."""
+    return (shards if holds_shards(data_dir) else layout).count_recurring(data_dir)
+
+
+def census(data_dir: str, **options: Any) -> dict[str, dict[str, int]]:
+    """Return the number of images of each class in each split of a directory; no image is opened."""
+    if not holds_shards(data_dir):
+        return layout.census(data_dir)
+    found = Shards(data_dir, **options)
+    return {split: dict(found.count_images(split)) for split in found.data.samples}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFile
@@ -144,7 +143,7 @@ def decode(path: Path) -> Image.Image:
         return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
 
 
-def find_damaged_files(data_dir: str | Path, **_: Any) -> list[str]:
+def find_damaged_files(data_dir: str | Path) -> list[str]:
     """Decode every image of both splits, to find files that would stop a run or be skipped.
 
     Changed bytes inside the compressed data may still decode; they are not found.
@@ -171,7 +170,7 @@ def find_damaged_files(data_dir: str | Path, **_: Any) -> list[str]:
     return faults
 
 
-def count_recurring(data_dir: str, **_: Any) -> int:
+def count_recurring(data_dir: str | Path) -> int:
     """Return how many validation files have the contents of a training file; only files of equal size are read."""
     found = read_layout(data_dir)
     sizes = set.intersection(*({file.bytes for file in files} for files in found.splits.values()))
@@ -182,7 +181,7 @@ def count_recurring(data_dir: str, **_: Any) -> int:
     return _data.count_recurring(train, valid)
 
 
-def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+def census(data_dir: str | Path) -> dict[str, dict[str, int]]:
     """Return the number of images of each class in each split of a directory; no image is opened."""
     splits = read_layout(data_dir).splits
     return {split: dict(Counter(file.label for file in files)) for split, files in splits.items()}

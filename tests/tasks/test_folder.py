@@ -11,8 +11,8 @@ from PIL import Image, ImageFile
 
 from suite.contract import UserError
 from suite.tasks._data import augment, shapes
-from suite.tasks._data.folder import Folder, find_damaged_files
-from suite.tasks._data.layout import decode
+from suite.tasks._data.folder import Folder
+from suite.tasks._data.layout import decode, find_damaged_files
 from suite.tasks._data.recipe import MEAN, STD
 from suite.tasks._data.shapes import Shapes
 
