@@ -44,7 +44,7 @@ class Way(NamedTuple):
 
 
 def runs(text: str, suite: Call) -> None:
-    """Run it here, in a folder where TEXT, LOGS, IMAGES and RUN lie. A plan may find that data or devices are missing."""
+    """Run it in a folder where TEXT, LOGS, IMAGES and RUN lie. A plan may find that data or devices are missing."""
     code, said = suite(*shlex.split(text)[1:])
     assert code == 0 or (code == 1 and text.startswith("suite plan")), said
     assert said.strip()
@@ -234,8 +234,8 @@ def way(text: str) -> Way:
 
 @pytest.fixture
 def material(tmp_path: Path) -> None:
-    """What stands for TEXT, LOGS, IMAGES, RUN and doubt.yaml: documents, parallel text, click logs, images, a run, a doubt
-    among the results of a checkout."""
+    """What stands for TEXT, LOGS, IMAGES, RUN and doubt.yaml: documents, parallel text, click logs, images, a run, and a
+    doubt among the results of a checkout."""
     results = tmp_path / "results" / "runs" / "resnet50"
     results.mkdir(parents=True)
     (tmp_path / "RUN").mkdir()

@@ -111,7 +111,7 @@ def test_an_unreadable_file_stops_or_is_replaced_as_in_a_folder(images: Path, tm
     victims = [path for row in (4, 5, 31) for path in [Folder(images).paths["train"][row]]]
     for path in victims:
         (tmp_path / "photographs" / path).write_bytes(b"not an image")
-    with pytest.raises(UserError, match="cannot read .*on_error=skip"):
+    with pytest.raises(UserError, match=r"cannot read .*on_error=skip"):
         prepare(tmp_path / "photographs", tmp_path / "stopped")
     prepare(tmp_path / "photographs", tmp_path / "made", on_error="skip")
     made, files = Shards(tmp_path / "made", size=40), Folder(tmp_path / "photographs", size=40, on_error="skip")
@@ -125,7 +125,7 @@ def test_options_that_the_images_were_not_made_for_are_refused(images: Path, tmp
     compare(Shards(tmp_path / "made", **options), Folder(images, classes=list(NAMES[:3]), **options))
     with pytest.raises(UserError, match=r"resized to 48 × 48; set \+task.sources.folder.options.warp=48"):
         Shards(tmp_path / "made", size=40)
-    with pytest.raises(UserError, match="has 3 other classes; set task.classes=null"):
+    with pytest.raises(UserError, match=r"has 3 other classes; set task\.classes=null"):
         Shards(tmp_path / "made", classes=list(NAMES[:2]), **options)
 
 
