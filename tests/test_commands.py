@@ -234,8 +234,8 @@ def way(text: str) -> Way:
 
 @pytest.fixture
 def material(tmp_path: Path) -> None:
-    """What stands for TEXT, LOGS, IMAGES, RUN and doubt.yaml: documents, parallel text, click logs, images, a run, and a
-    doubt among the results of a checkout."""
+    """What stands for TEXT, LOGS, IMAGES, RUN and doubt.yaml: documents, parallel text, click logs, images, a run,
+    and a doubt among the results of a checkout."""
     results = tmp_path / "results" / "runs" / "resnet50"
     results.mkdir(parents=True)
     (tmp_path / "RUN").mkdir()
