@@ -140,6 +140,8 @@ def decode(path: Path) -> Image.Image:
         image.load()
         if image.mode.startswith("I;16"):
             return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+        if image.mode == "RGB":
+            return image  # `convert` would copy it
         return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
 
 
