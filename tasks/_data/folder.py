@@ -3,6 +3,7 @@
 import hashlib
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class Folder:
         self.names, self._root = found.classes, found.root
         self.classes, self.size = len(self.names), self.recipe.size
         self.skipped: list[str] = []
-        self._on_error = on_error
+        self._on_error, self._lock = on_error, Lock()
 
         labels = {name: label for label, name in enumerate(self.names)}
         self.paths = {split: [file.path for file in files] for split, files in found.splits.items()}
@@ -101,7 +102,8 @@ class Folder:
             skipped.extend(unreadable)
 
         fill_batch(fill, len(rows))
-        self.skipped = sorted({*self.skipped, *skipped})
+        with self._lock:
+            self.skipped = sorted({*self.skipped, *skipped})
         return images, labels
 
     def open_image(self, split: str, row: int) -> tuple[Image.Image, int, list[str]]:
