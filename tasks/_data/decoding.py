@@ -4,7 +4,7 @@ Each file gets its name when it is whole, so that an interrupted preparation con
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -51,8 +51,9 @@ def prepare(
         image, readable_row, _ = source.open_image(split, row)
         if warp:
             return squeeze(image, warp), readable_row
-        smaller = side is not None and min(image.size) > side
-        return np.asarray(reduce(image, side) if smaller else image), readable_row
+        if side and min(image.size) > side:
+            image = reduce(image, side)
+        return np.asarray(image), readable_row
 
     skipped: list[str] = []
     names: list[str] = []
@@ -71,7 +72,7 @@ def prepare(
     (target / PLAN).unlink()
 
 
-def _begin(target: Path, plan: dict[str, object]) -> None:
+def _begin(target: Path, plan: Mapping[str, object]) -> None:
     """Create the directory, or check that it contains the unfinished preparation of the same images.
 
     Raises:

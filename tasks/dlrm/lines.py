@@ -103,6 +103,6 @@ def _read_counts(words: np.ndarray, lengths: np.ndarray, starts: np.ndarray, tex
     return counts
 
 
-def _require(right: bool) -> None:
+def _require(right: bool | np.bool) -> None:
     if not right:
         raise MalformedError
