@@ -26,6 +26,7 @@ from suite.settings import configure
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.overrides import CHOICES
 from suite.settings.run import BaselineRun
+from suite.tasks._data.shapes import write_jpeg
 from suite.verbs import counters, regress, tune
 
 EVERY = commands.every()
@@ -43,7 +44,7 @@ class Way(NamedTuple):
 
 
 def runs(text: str, suite: Call) -> None:
-    """Run it here, in a folder where TEXT, LOGS and RUN lie. A plan may find that data or devices are missing."""
+    """Run it in a folder where TEXT, LOGS, IMAGES and RUN lie. A plan may find that data or devices are missing."""
     code, said = suite(*shlex.split(text)[1:])
     assert code == 0 or (code == 1 and text.startswith("suite plan")), said
     assert said.strip()
@@ -233,8 +234,8 @@ def way(text: str) -> Way:
 
 @pytest.fixture
 def material(tmp_path: Path) -> None:
-    """What stands for TEXT, LOGS, RUN and doubt.yaml: text of documents, parallel text, click logs, a run and a doubt
-    among the results of a checkout."""
+    """What stands for TEXT, LOGS, IMAGES, RUN and doubt.yaml: documents, parallel text, click logs, images, a run,
+    and a doubt among the results of a checkout."""
     results = tmp_path / "results" / "runs" / "resnet50"
     results.mkdir(parents=True)
     (tmp_path / "RUN").mkdir()
@@ -246,6 +247,7 @@ def material(tmp_path: Path) -> None:
     (tmp_path / "doubt.yaml").write_text(textwrap.dedent(f"    who: {doubt}\n"))
     sentences = [f"The cat number {number} sat on the mat. Nobody saw the dog.\n\n" for number in range(400)]
     text, logs = tmp_path / "TEXT", tmp_path / "LOGS"
+    write_jpeg(tmp_path / "IMAGES", train=16, valid=16)
     text.mkdir()
     logs.mkdir()
     (text / "documents.txt").write_text("".join(sentences))

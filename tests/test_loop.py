@@ -1,5 +1,7 @@
 """When the loop evaluates and stops, and which batches it asks for; with an engine that does nothing."""
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ from engines import brief
 from test_clock import Engine, Task
 
 from suite.contract import Evaluated, Event, Finished, Target
-from suite.training.loader import Validation
+from suite.training.loader import Loader, Validation
 from suite.training.loop import train
 
 CLOCK = {
@@ -81,6 +83,43 @@ def test_a_resumed_run_asks_for_the_batches_that_follow(prefetch: int) -> None:
     events(task, 6, engine, restored, seed=7, prefetch=prefetch, eval_every=6)
     assert engine.trained == [2, 3, 4, 5]
     assert set(task.seen) == {(7, index) for index in engine.trained}
+
+
+@pytest.mark.quick
+def test_threads_make_batches_at_the_same_time_and_in_order() -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    def make(split: str, index: int) -> dict[str, Any]:
+        together.wait()
+        return {"index": (split, index)}
+
+    for split in ("train", "valid"):
+        with Loader(make, range(2, 8), 4, split=split, threads=3) as batches:
+            assert [batch["index"] for batch in batches] == [(split, index) for index in range(2, 8)]
+    validation = Validation(make, 6, most_bytes=0, ahead=3, threads=3)
+    assert [batch["index"] for batch in validation] == [("valid", index) for index in range(6)]
+
+
+@pytest.mark.quick
+def test_threads_that_work_at_the_same_time_are_billed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+
+    def make(split: str, index: int) -> dict[str, Any]:
+        nonlocal now
+        now += 1
+        if index:
+            loader._make(index - 1)  # a second batch while this one is made
+            assert loader.seconds() == now - before
+        now += 1
+        return {}
+
+    loader, before = Loader(make, range(2), 2, threads=2), 0.0
+    loader._make(1)
+    assert loader.seconds() == 4.0
+    now, before = 10.0, 6.0  # 4 to 10: no thread works
+    loader._make(1)
+    assert loader.seconds() == 8.0
 
 
 def test_validation_batches_are_made_once_and_a_model_cannot_change_them() -> None:

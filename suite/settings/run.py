@@ -139,7 +139,9 @@ class Run(_Common):
     checkpoint_every: int = setting(
         0, "updates between checkpoints; 0: only when interrupted", at_least=0, affects=TIME
     )
-    prefetch: int = setting(0, "batches that a thread prepares in advance", at_least=0, affects=TIME)
+    prefetch: int = setting(
+        0, "batches that threads prepare in advance, for training and evaluation", at_least=0, affects=TIME
+    )
     clip_norm: float = setting(0.0, "largest norm of the whole gradient; 0: no clipping", at_least=0)
     stop_at_target: bool = setting(True, "end the run at the last target of the ladder", affects=MEASUREMENT)
     target_evaluations: int = setting(

@@ -1,5 +1,6 @@
-"""Makes training batches in order, in advance if a thread may, and keeps validation batches if they are small."""
+"""Makes batches in order, in advance if threads may, and keeps validation batches if they are small."""
 
+import os
 import threading
 import time
 from collections import deque
@@ -13,36 +14,48 @@ Batch = dict[str, Any]
 KEPT_BYTES = 2**27  # of validation batches, in each process
 
 
+def count_spare_cores() -> int:
+    """Return how many threads may make batches while this process trains on one core."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)
+
+
 class Loader:
-    """Training batches in order; the clock's `Background`.
+    """Batches of a split in order; the clock's `Background`.
 
     A context manager; entering it returns an iterator over the batches.
 
     Args:
-        batch: makes a batch from a split and its number.
+        batch: makes a batch from a split and its number; threads may call it at the same time.
         steps: the numbers of the batches.
-        ahead: batches that one thread makes in advance; 0: make each when it is requested.
+        ahead: batches that threads make in advance; 0: make each when it is requested.
+        split: of the batches.
+        threads: the most that work at the same time.
     """
 
-    def __init__(self, batch: Callable[[str, int], Batch], steps: range, ahead: int):
-        self._batch, self._steps, self._ahead = batch, steps, ahead
-        self._pool = ThreadPoolExecutor(1) if ahead else None
+    def __init__(
+        self, batch: Callable[[str, int], Batch], steps: range, ahead: int, *, split: str = "train", threads: int = 1
+    ):
+        self._batch, self._steps, self._ahead, self._split = batch, steps, ahead, split
+        self._pool = ThreadPoolExecutor(min(ahead, threads)) if ahead else None
         self._queue: deque[Future[Batch]] = deque()
-        self._lock = threading.Lock()  # guards the next two
-        self._worked = 0.0  # seconds for finished batches
-        self._began: float | None = None  # when the thread began its current batch
+        self._lock = threading.Lock()  # guards the next three
+        self._worked = 0.0  # seconds in which some thread has worked, until all rested
+        self._working = 0  # threads that make a batch
+        self._began = 0.0  # when the first of them began
 
     def __enter__(self) -> Iterator[Batch]:
-        return self._from_thread(self._pool) if self._pool else (self._batch("train", step) for step in self._steps)
+        if self._pool:
+            return self._from_threads(self._pool)
+        return (self._batch(self._split, step) for step in self._steps)
 
     def __exit__(self, *error: Any) -> None:
         if self._pool:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def seconds(self) -> float:
-        """Return the seconds that the thread has worked."""
+        """Return the seconds in which at least one thread has worked."""
         with self._lock:
-            return self._worked + (time.perf_counter() - self._began if self._began is not None else 0.0)
+            return self._worked + (time.perf_counter() - self._began if self._working else 0.0)
 
     def wait(self) -> None:
         """Wait until the requested batches are made."""
@@ -50,14 +63,18 @@ class Loader:
 
     def _make(self, step: int) -> Batch:
         with self._lock:
-            self._began = began = time.perf_counter()
+            if not self._working:
+                self._began = time.perf_counter()
+            self._working += 1
         try:
-            return self._batch("train", step)
+            return self._batch(self._split, step)
         finally:
             with self._lock:
-                self._began, self._worked = None, self._worked + time.perf_counter() - began
+                self._working -= 1
+                if not self._working:
+                    self._worked += time.perf_counter() - self._began
 
-    def _from_thread(self, pool: ThreadPoolExecutor) -> Iterator[Batch]:
+    def _from_threads(self, pool: ThreadPoolExecutor) -> Iterator[Batch]:
         self._queue.extend(pool.submit(self._make, step) for step in self._steps[: self._ahead])
         for step in self._steps:
             following = step + self._ahead
@@ -73,19 +90,31 @@ class Validation:
         batch: makes a batch from a split and its number.
         count: number of batches.
         most_bytes: kept in memory.
+        ahead: batches that threads make in advance, as in `Loader`.
+        threads: as in `Loader`.
     """
 
-    def __init__(self, batch: Callable[[str, int], Batch], count: int, most_bytes: int = KEPT_BYTES):
+    def __init__(
+        self,
+        batch: Callable[[str, int], Batch],
+        count: int,
+        most_bytes: int = KEPT_BYTES,
+        *,
+        ahead: int = 0,
+        threads: int = 1,
+    ):
         self._batch, self._count, self._room = batch, count, most_bytes
+        self._ahead, self._threads = ahead, threads
         self._kept: list[dict[str, np.ndarray]] = []
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self._kept:
             yield {name: array.copy() for name, array in batch.items()}  # a model may change its input in place
-        for index in range(len(self._kept), self._count):
-            batch = self._batch("valid", index)
-            self._keep(index, batch)
-            yield batch
+        rest = range(len(self._kept), self._count)
+        with Loader(self._batch, rest, self._ahead, split="valid", threads=self._threads) as batches:
+            for index, batch in zip(rest, batches, strict=True):
+                self._keep(index, batch)
+                yield batch
 
     def _keep(self, index: int, batch: Batch) -> None:
         """Keep a copy of the batch if those before it are kept, and there is room."""

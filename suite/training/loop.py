@@ -26,7 +26,7 @@ from suite.training.absence import Absences
 from suite.training.adaptation import Adaptation
 from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
-from suite.training.loader import Batch, Loader, Validation
+from suite.training.loader import Batch, Loader, Validation, count_spare_cores
 from suite.training.weights import Keeper
 
 Save = Callable[[int, dict[str, Any], Any], str]
@@ -96,8 +96,9 @@ class _Loop:
         self.task, self.engine, self.run, self.state, self.resumed = task, engine, run, state, restored is not None
         self.save, self.keep, self.kernel_bytes = save, keep, kernel_bytes
         self.steps = range(state["step"], run.max_steps)
-        self.loader = Loader(self.batch, self.steps, run.prefetch)
-        self.validation = Validation(self.batch, task.batches("valid"))
+        threads = count_spare_cores()
+        self.loader = Loader(self.batch, self.steps, run.prefetch, threads=threads)
+        self.validation = Validation(self.batch, task.batches("valid"), ahead=run.prefetch, threads=threads)
         self.clock = Clock(
             engine.synchronize, background=self.loader, wait_until_idle=wait_until_idle, absences=absences
         )

@@ -71,8 +71,8 @@ def erase_rectangle(
     probability: float,
     area: tuple[float, float],
     aspect: tuple[float, float],
-) -> np.ndarray:
-    """Random erasing (Zhong et al. 2017) with zeros, the mean of a normalised image, as SP-NGD does it.
+) -> None:
+    """Random erasing (Zhong et al. 2017) with zeros, the mean of a normalised image, as SP-NGD does it, in place.
 
     Args:
         draws: the sample's generator.
@@ -80,12 +80,9 @@ def erase_rectangle(
         probability: of erasing anything at all.
         area: smallest and largest share of the image's area.
         aspect: smallest and largest height / width of the rectangle, which then is turned with even odds.
-
-    Returns:
-        The image, or a copy with one rectangle of zeros.
     """
     if draws.random() >= probability:
-        return image
+        return
     height, width = image.shape[1:]
     pixels = height * width * (area[0] + (area[1] - area[0]) * draws.random())
     ratio = aspect[0] + (aspect[1] - aspect[0]) * draws.random()
@@ -93,6 +90,4 @@ def erase_rectangle(
     tall, wide = sides if draws.random() < 0.5 else sides[::-1]
     tall, wide = min(tall, height), min(wide, width)
     top, left = int(draws.random() * (height - tall + 1)), int(draws.random() * (width - wide + 1))
-    erased = image.copy()
-    erased[:, top : top + tall, left : left + wide] = 0
-    return erased
+    image[:, top : top + tall, left : left + wide] = 0

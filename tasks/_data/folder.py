@@ -1,33 +1,27 @@
-"""Reads and augments photographs in ImageNet's directory layout."""
+"""Reads photographs in ImageNet's directory layout."""
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from suite.contract import Data, UserError
-from suite.tasks._data import augment
-from suite.tasks._data.layout import UNREADABLE, census, count_recurring, decode, find_damaged_files, read_layout
-
-__all__ = ["CLASSES", "PUBLISHED", "Folder", "census", "check", "count_recurring", "find_damaged_files", "make"]
+from suite.tasks._data import layout, shards
+from suite.tasks._data.layout import UNREADABLE, decode, read_layout
+from suite.tasks._data.recipe import Recipe, fill_batch
+from suite.tasks._data.shards import NOTE, Shards, holds_shards
 
 # ImageNet-1k: Russakovsky et al. 2015, table 2
 PUBLISHED = Data("real", "ImageNet-1k", "not here", {"train": 1_281_167, "valid": 50_000}, unit="images")
 CLASSES = 1000
 
-# Mean and standard deviation of ImageNet's red, green and blue, published for 0…1 with fb.resnet.torch (Gross and
-# Wilber 2016, datasets/imagenet.lua) and used by torchvision ever since.
-MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
-STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)
-
 
 class Folder:
-    """Training images as random resized crops, mirrored with probability ½; validation images as central crops.
-
-    Images are resized with Pillow's bilinear filter and its antialiasing (the filter widens with the reduction). OpenCV
-    and TensorFlow do not antialias by default, which changes accuracies by tenths of a point.
+    """The images of a directory, as a recipe shows them.
 
     Attributes:
         names: class names; a label is an index into them.
@@ -38,75 +32,38 @@ class Folder:
         self,
         data_dir: str | Path | None,
         *,
-        size: int = 224,
-        resize: int | None = None,
-        warp: int | None = None,
-        crop_area: tuple[float, float] = (0.08, 1.0),
-        aspect: tuple[float, float] = (3 / 4, 4 / 3),
-        flip: bool = True,
-        mean: tuple[float, float, float] = MEAN,
-        std: tuple[float, float, float] = STD,
-        erase: float = 0.0,
-        erase_area: tuple[float, float] = (0.02, 0.25),
-        erase_aspect: tuple[float, float] = (0.3, 1.0),
         on_error: str = "stop",
         classes: list[str] | None = None,
-        workers: int = 4,
+        **options: Any,
     ):
         """List the files; no image is opened, and none is cached.
 
         Args:
             data_dir: the directory with `train/` and `val/`; see `layout.read_layout`.
-            size: height and width of the network's input.
-            resize: shorter side of a validation image before its central crop; by default size × 256 / 224, rounded.
-            warp: resize every image to warp × warp first, whatever its shape, and crop a square of `size`: at random in
-                training, centrally in validation. Caffe does this; crop_area, aspect and resize are then unused.
-            crop_area: share of the image that a training crop covers (MLPerf: from 0.05).
-            aspect: width / height of a training crop.
-            flip: whether to mirror training images with probability ½.
-            mean: subtracted from red, green, blue, in units of 0…255.
-            std: the divisor after that, in the same units. MLPerf does not divide: mean (123.68, 116.78, 103.94), std
-                (1, 1, 1).
-            erase: probability of random erasing; SP-NGD: 0.5, with the area and aspect below.
-            erase_area: share of the image that is erased.
-            erase_aspect: height / width of the erased rectangle, or width / height, with probability ½ each.
             on_error: `stop` at an unreadable file, or `skip` it: the next readable file of its split, in the order
                 of rows, replaces it and its label, and its name is added to `skipped`.
             classes: class directories to use; all by default.
-            workers: threads that decode.
+            options: of `Recipe`.
 
         Raises:
             UserError: if the directory or an option is not as described.
         """
-        resize = round(size * 256 / 224) if resize is None else resize
-        if warp and warp < size:
-            raise UserError(
-                f"warp={warp}: too small for a crop of size={size}; "
-                f"set +task.sources.folder.options.warp={size} or more"
-            )
-        if resize < size:
-            raise UserError(
-                f"resize={resize}: too small for a crop of size={size}; "
-                f"set +task.sources.folder.options.resize={size} or more"
-            )
+        self.recipe = Recipe(**options)
         if on_error not in ("stop", "skip"):
             raise UserError(f"on_error={on_error}: unknown; set task.on_error=stop or task.on_error=skip")
-        layout = read_layout(data_dir, classes=classes)
-        self.names, self._root = layout.classes, layout.root
-        self.classes, self.size = len(self.names), size
+        found = read_layout(data_dir, classes=classes)
+        self.names, self._root = found.classes, found.root
+        self.classes, self.size = len(self.names), self.recipe.size
         self.skipped: list[str] = []
-        self._warp, self._resize, self._crop_area, self._aspect, self._flip = warp, resize, crop_area, aspect, flip
-        self._mean, self._std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
-        self._erase = {"probability": erase, "area": erase_area, "aspect": erase_aspect}
-        self._on_error, self._workers = on_error, workers
+        self._on_error, self._lock = on_error, Lock()
 
         labels = {name: label for label, name in enumerate(self.names)}
-        self._paths = {split: [file.path for file in files] for split, files in layout.splits.items()}
-        self._labels = {
-            split: np.array([labels[file.label] for file in files], np.int32) for split, files in layout.splits.items()
+        self.paths = {split: [file.path for file in files] for split, files in found.splits.items()}
+        self.labels = {
+            split: np.array([labels[file.label] for file in files], np.int32) for split, files in found.splits.items()
         }
         digest, stamped = hashlib.sha256(), hashlib.sha256()
-        for file in (file for files in layout.splits.values() for file in files):
+        for file in (file for files in found.splits.values() for file in files):
             digest.update(f"{file.path}\t{file.bytes}\t{file.label}\n".encode())
             stamped.update(f"{file.modified}\n".encode())
         self._identity, self._stamp = digest.hexdigest(), stamped.hexdigest()[:16]
@@ -115,15 +72,15 @@ class Folder:
     def data(self) -> Data:
         """Describes the files. The identity is a sha256 over path, size and class of every file, in order of rows.
 
-        It does not cover the contents, because reading them takes hours. `find_damaged_files` reads them.
+        It does not cover the contents, because reading them takes hours. `check` reads them.
         """
         return Data(
             kind="real",
             name=self._root.resolve().name,
             identity=self._identity,
-            samples={split: len(paths) for split, paths in self._paths.items()},
+            samples={split: len(paths) for split, paths in self.paths.items()},
             unit="images",
-            note="the identity covers names, sizes and classes of the files, not their contents",
+            note=NOTE,
             skipped=tuple(self.skipped),
             stamp=self._stamp,
         )
@@ -134,21 +91,25 @@ class Folder:
         Raises:
             UserError: if a file cannot be read and on_error is `stop`, or no file of the split can be read.
         """
+        images = np.empty((len(rows), 3, self.size, self.size), np.float32)
+        labels = np.empty(len(rows), np.int32)
+        skipped: list[str] = []
 
-        def read_one(row: int, number: int) -> tuple[np.ndarray, int, list[str]]:
-            image, readable_row, unreadable = self._open(split, int(row))
-            pixels = self._distort(image, seed, int(number)) if split == "train" else self._cut(image)
-            return pixels, self._labels[split][readable_row], unreadable
+        def fill(place: int) -> None:
+            image, readable_row, unreadable = self.open_image(split, int(rows[place]))
+            self.recipe.fill(images[place], image, split, seed=seed, number=int(numbers[place]))
+            labels[place] = self.labels[split][readable_row]
+            skipped.extend(unreadable)
 
-        with ThreadPoolExecutor(self._workers) as pool:  # Pillow releases Python's lock while it decodes and resizes
-            images, labels, unreadable = zip(*pool.map(read_one, rows, numbers), strict=True)
-        self.skipped = sorted({*self.skipped, *(path for paths in unreadable for path in paths)})
-        return np.stack(images), np.array(labels, np.int32)
+        fill_batch(fill, len(rows))
+        with self._lock:
+            self.skipped = sorted({*self.skipped, *skipped})
+        return images, labels
 
-    def _open(self, split: str, row: int) -> tuple[Image.Image, int, list[str]]:
+    def open_image(self, split: str, row: int) -> tuple[Image.Image, int, list[str]]:
         """Return the first readable image from `row` on, its row, and the paths of unreadable files before it."""
-        paths, unreadable = self._paths[split], []
-        for candidate in (*range(row, len(paths)), *range(row)):
+        paths, unreadable = self.paths[split], []
+        for candidate in chain(range(row, len(paths)), range(row)):
             try:
                 return decode(self._root / paths[candidate]), candidate, unreadable
             except UNREADABLE as error:
@@ -160,35 +121,29 @@ class Folder:
                 unreadable.append(paths[candidate])
         raise UserError(f"no image of the {split} split in {self._root} can be read. Set data_dir=DIRECTORY")
 
-    def _distort(self, image: Image.Image, seed: int, number: int) -> np.ndarray:
-        draws = augment.make_generator(seed, number)
-        if self._warp:
-            box = augment.draw_square_box(draws, side=self._warp, size=self.size)
-            shown = self._normalise(self._squeezed(image).crop(box))
-        else:
-            box = augment.draw_crop_box(
-                draws, width=image.width, height=image.height, area=self._crop_area, aspect=self._aspect
-            )
-            shown = self._normalise(image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box))
-        if self._flip and augment.draw_flip(draws):
-            shown = shown[:, :, ::-1]
-        return augment.erase_rectangle(draws, shown, **self._erase)
 
-    def _squeezed(self, image: Image.Image) -> Image.Image:
-        return image.resize((self._warp, self._warp), Image.Resampling.BILINEAR) if self._warp else image
+def make(*, data_dir: str | None, **options: Any) -> Folder | Shards:
+    """Open a directory of images: the files, or the shards that were made from them.
 
-    def _cut(self, image: Image.Image) -> np.ndarray:
-        if self._warp:
-            return self._normalise(
-                self._squeezed(image).crop(augment.centre_box(*2 * (self._warp,), *2 * (self.size,)))
-            )
-        scale = self._resize / min(image.size)
-        wide, tall = round(image.width * scale), round(image.height * scale)
-        image = image.resize((wide, tall), Image.Resampling.BILINEAR)
-        return self._normalise(image.crop(augment.centre_box(wide, tall, self.size, self.size)))
-
-    def _normalise(self, image: Image.Image) -> np.ndarray:
-        return ((np.asarray(image, np.float32) - self._mean) / self._std).transpose(2, 0, 1)  # (3, size, size)
+    Raises:
+        UserError: if the directory or an option is not as described.
+    """
+    return Shards(data_dir, **options) if data_dir and holds_shards(data_dir) else Folder(data_dir, **options)
 
 
-make, check = Folder, find_damaged_files
+def check(data_dir: str, **_: Any) -> list[str]:
+    """Read all files of a directory; return one line for each that cannot be read, or has changed."""
+    return shards.find_changed_files(data_dir) if holds_shards(data_dir) else layout.find_damaged_files(data_dir)
+
+
+def count_recurring(data_dir: str, **_: Any) -> int:
+    """Return how many validation images equal a training image: as files, or in shards as pixels."""
+    return (shards if holds_shards(data_dir) else layout).count_recurring(data_dir)
+
+
+def census(data_dir: str, **options: Any) -> dict[str, dict[str, int]]:
+    """Return the number of images of each class in each split of a directory; no image is opened."""
+    if not holds_shards(data_dir):
+        return layout.census(data_dir)
+    found = Shards(data_dir, **options)
+    return {split: dict(found.count_images(split)) for split in found.data.samples}

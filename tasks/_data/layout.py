@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFile
 
 from suite.contract import UserError
 from suite.tasks import _data
+from suite.tasks._data.recipe import THREADS
 
 SUFFIXES = (".jpg", ".jpeg", ".png")  # in any case: ImageNet's files end in .JPEG
 LAYOUT = (
@@ -140,10 +140,12 @@ def decode(path: Path) -> Image.Image:
         image.load()
         if image.mode.startswith("I;16"):
             return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+        if image.mode == "RGB":
+            return image  # `convert` would copy it
         return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
 
 
-def find_damaged_files(data_dir: str | Path, *, workers: int = 4, **_: Any) -> list[str]:
+def find_damaged_files(data_dir: str | Path) -> list[str]:
     """Decode every image of both splits, to find files that would stop a run or be skipped.
 
     Changed bytes inside the compressed data may still decode; they are not found.
@@ -164,13 +166,13 @@ def find_damaged_files(data_dir: str | Path, *, workers: int = 4, **_: Any) -> l
         return ""
 
     faults, files = [], (file for split in layout.splits.values() for file in split)
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         while chunk := list(islice(files, 1024)):  # all at once would queue a million tasks
             faults += filter(None, pool.map(fault, chunk))
     return faults
 
 
-def count_recurring(data_dir: str, **_: Any) -> int:
+def count_recurring(data_dir: str | Path) -> int:
     """Return how many validation files have the contents of a training file; only files of equal size are read."""
     found = read_layout(data_dir)
     sizes = set.intersection(*({file.bytes for file in files} for files in found.splits.values()))
@@ -181,7 +183,7 @@ def count_recurring(data_dir: str, **_: Any) -> int:
     return _data.count_recurring(train, valid)
 
 
-def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+def census(data_dir: str | Path) -> dict[str, dict[str, int]]:
     """Return the number of images of each class in each split of a directory; no image is opened."""
     splits = read_layout(data_dir).splits
     return {split: dict(Counter(file.label for file in files)) for split, files in splits.items()}

@@ -5,6 +5,7 @@
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -155,6 +156,11 @@ class AbsentImages:
 def check(data_dir: str, *, data: str = "folder", **options: Any) -> list[str]:
     """Read all files of a directory, as source `data` does; return one line for each that cannot be read."""
     return import_source(data).check(data_dir, **options)
+
+
+def prepare(folder: Path, target: Path, **options: Any) -> None:
+    """Decode a directory of photographs into shards; see `suite.tasks._data.decoding`."""
+    importlib.import_module("suite.tasks._data.decoding").prepare(folder, target, **options)
 
 
 def count_recurring(data_dir: str, *, data: str = "folder", **options: Any) -> int:

@@ -17,6 +17,7 @@ from suite.tasks._images import (
     check_choices,
     count_recurring,
     import_source,
+    prepare,
 )
 from suite.tasks.caffenet.architecture import Architecture
 
@@ -31,6 +32,7 @@ __all__ = [
     "check",
     "count_recurring",
     "make",
+    "prepare",
 ]
 
 CITATION = (

@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from suite.tasks import _data
 from suite.tasks._data import stamp_files
 from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage, write_manifest
 from suite.tasks.dlrm.architecture import DENSE, FEATURES
+from suite.tasks.dlrm.lines import MalformedError, Rows
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -100,14 +102,14 @@ def prepare(folder: str | Path, target: str | Path, *, hash_rows: int = 0, on_er
     """
     target = Path(target)
     _emptied(target)
-    words: list[dict[str, int]] = [{} for _ in range(FEATURES)]
+    words: list[dict[int, int]] = [{} for _ in range(FEATURES)]
     skipped: list[str] = []
     samples: dict[str, int] = dict.fromkeys(SPLITS, 0)
     parts = sorted(find_parts(Path(folder)), key=lambda part: part.split)
     for part in parts:  # training rows first, because they define the words
         for rows in _chunks(part, skipped if on_error == "skip" else None):
-            arrays = _encoded(rows, words, hash_rows, learn=part.split == "train")
-            samples[part.split] += len(rows)
+            arrays = _encode(rows, words, hash_rows, learn=part.split == "train")
+            samples[part.split] += len(rows.label)
             for name, array in arrays.items():
                 with (target / f"{part.split}.{name}.bin").open("ab") as file:
                     array.tofile(file)
@@ -150,35 +152,46 @@ def _labelled(path: Path) -> bool:
     return next(_lines(path), b"").count(b"\t") == DENSE + FEATURES
 
 
-def _chunks(part: Part, skipped: list[str] | None) -> Iterator[list[list[str]]]:
-    """Rows of fields, CHUNK at a time; an unreadable line is added to `skipped`, or raises if that is None."""
-    rows: list[list[str]] = []
-    for number, line in enumerate(_lines(part.path)):
-        if number < part.start or (part.stop is not None and number >= part.stop):
-            continue
+def _chunks(part: Part, skipped: list[str] | None) -> Iterator[Rows]:
+    """Rows, CHUNK lines at a time; an unreadable line is added to `skipped`, or raises if that is None."""
+    selected = islice(_lines(part.path), part.start, part.stop)
+    for start in count(part.start, CHUNK):
+        lines = [line.rstrip(b"\r\n") for line in islice(selected, CHUNK)]
+        if not lines:
+            return
         try:
-            rows.append(_fields(line))
+            yield Rows(lines)
+        except MalformedError:
+            if good := list(_select_readable(part.path, start, lines, skipped)):
+                yield Rows(good)
+
+
+def _select_readable(path: Path, start: int, lines: list[bytes], skipped: list[str] | None) -> Iterator[bytes]:
+    """Yield the lines without malformed fields; `start` lines precede them in the file.
+
+    Raises:
+        UserError: for the first malformed line, if `skipped` is None.
+    """
+    for number, line in enumerate(lines, start=start + 1):
+        try:
+            _check_fields(line)
         except ValueError as error:
-            fault = f"{part.path}, line {number + 1}: {error}"
+            fault = f"{path}, line {number}: {error}"
             if skipped is None:
                 raise UserError(f"{fault}; repair it, or skip such lines with task.on_error=skip") from error
             skipped.append(fault)
-        if len(rows) == CHUNK:
-            yield rows
-            rows = []
-    if rows:
-        yield rows
+        else:
+            yield line
 
 
-def _fields(line: bytes) -> list[str]:
-    """Return the 40 fields of a line, after checking them.
+def _check_fields(line: bytes) -> None:
+    """Check the 40 fields of a line.
 
     Raises:
         ValueError: if a field is malformed.
     """
-    line = line.rstrip(b"\r\n")
     if LINE.fullmatch(line):
-        return line.decode("ascii").split("\t")
+        return
     fields = line.split(b"\t")
     if len(fields) != 1 + DENSE + FEATURES:
         raise ValueError(f"{len(fields)} columns instead of {1 + DENSE + FEATURES}")
@@ -191,25 +204,29 @@ def _fields(line: bytes) -> list[str]:
     raise AssertionError("a malformed line has a malformed field")
 
 
-def _encoded(
-    rows: list[list[str]], words: list[dict[str, int]], hash_rows: int, *, learn: bool
-) -> dict[str, np.ndarray]:
+def _encode(rows: Rows, words: list[dict[int, int]], hash_rows: int, *, learn: bool) -> dict[str, np.ndarray]:
     """Return the arrays of some rows; with `learn`, new words are added to the dictionaries."""
-    label, *columns = zip(*rows, strict=True)
-    counts = np.array([[int(field or 0) for field in column] for column in columns[:DENSE]], np.float64).T
-    ids = np.empty((len(rows), FEATURES), np.int32)
-    for place, (column, known) in enumerate(zip(columns[DENSE:], words, strict=True)):
-        if hash_rows:
-            ids[:, place] = [1 + int(word or "0", 16) % hash_rows for word in column]
-        elif learn:
-            ids[:, place] = [known.setdefault(word, len(known) + 1) for word in column]
-        else:
-            ids[:, place] = [known.get(word, 0) for word in column]
-    return {
-        "dense": np.log1p(counts.clip(0)).astype(np.float32),
-        "ids": ids,
-        "label": np.array(label).astype(np.uint8),
-    }
+    if hash_rows:
+        ids = 1 + rows.read_numbers() % hash_rows
+    else:
+        ids = np.stack(
+            [_look_up(column, known, learn=learn) for column, known in zip(rows.words.T, words, strict=True)], 1
+        )
+    return {"dense": np.log1p(rows.counts).astype(np.float32), "ids": ids.astype(np.int32), "label": rows.label}
+
+
+def _look_up(column: np.ndarray, known: dict[int, int], *, learn: bool) -> np.ndarray:
+    """Return the ids of words; with `learn`, new words are numbered in the order of their appearance."""
+    distinct, places = np.unique(column, return_inverse=True)
+    ids = np.array([known.get(word, 0) for word in distinct.tolist()])
+    new = np.flatnonzero(ids == 0)
+    if learn and len(new):
+        first = np.empty(len(distinct), np.int64)
+        first[places[::-1]] = np.arange(len(column))[::-1]  # of equal words, the first is written last
+        new = new[np.argsort(first[new])]
+        ids[new] = len(known) + 1 + np.arange(len(new))
+        known.update(zip(distinct[new].tolist(), ids[new].tolist(), strict=True))
+    return ids[places]
 
 
 def manifest_of(folder: str | Path) -> Manifest:

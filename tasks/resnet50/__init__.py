@@ -17,6 +17,7 @@ from suite.tasks._images import (
     check_choices,
     count_recurring,
     import_source,
+    prepare,
 )
 from suite.tasks._images.resnet import Architecture
 
@@ -31,6 +32,7 @@ __all__ = [
     "check",
     "count_recurring",
     "make",
+    "prepare",
 ]
 
 CITATION = "He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385"

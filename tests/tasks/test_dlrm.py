@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click_lines import draw_lines, read_plainly
 
 from suite.contract import UserError
 from suite.launch import execution
@@ -144,6 +145,25 @@ def test_hashed_words_need_no_dictionary(tmp_path: Path) -> None:
     assert records.read("valid", np.arange(1))["ids"][0, 0] == 1 + 0xDEAD % 100 and set(records.rows) == {101}
 
 
+@pytest.mark.parametrize("hash_rows", [0, 1000])
+def test_lines_are_read_as_a_plain_reader_reads_them(
+    hash_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(criteo, "CHUNK", 300)
+    lines = draw_lines(1000, 50)
+    (tmp_path / "raw").mkdir()
+    for name in ("train", "valid"):
+        (tmp_path / "raw" / f"{name}.txt").write_bytes("\r\n".join(lines).encode())
+    criteo.prepare(tmp_path / "raw", tmp_path / "made", hash_rows=hash_rows)
+    words: list[dict[str, int]] = [{} for _ in range(26)]
+    expected = read_plainly(lines, words, hash_rows)
+    records = criteo.Records(tmp_path / "made")
+    for split in ("train", "valid"):
+        for name, array in records.arrays[split].items():
+            assert array.tobytes() == expected[name].tobytes(), (split, name)
+    assert records.rows == tuple(hash_rows + 1 if hash_rows else len(known) + 1 for known in words)
+
+
 def test_one_file_is_cut_as_seven_days_and_days_keep_their_last(tmp_path: Path) -> None:
     criteo.prepare(raw(tmp_path / "one", [row(integer=str(n)) for n in range(140)]), tmp_path / "made")
     records = criteo.Records(tmp_path / "made")
@@ -175,6 +195,14 @@ def test_one_file_is_cut_as_seven_days_and_days_keep_their_last(tmp_path: Path) 
         (row(integer="1.5"), "column 2 is '1.5', not an integer"),
         (row(word="xyz"), "column 15 is 'xyz', not a hexadecimal word"),
         (row(word="é"), "column 15 is"),
+        (row(word="12\0"), "column 15 is"),
+        (row(word="123456789"), "column 15 is"),
+        (row(integer="-"), "column 2 is '-'"),
+        (row(integer="--1"), "column 2 is '--1'"),
+        (row(integer="12:"), "column 2 is '12:'"),
+        (row(integer="1234567890x"), "column 2 is"),
+        (row(label=""), "column 1 is ''"),
+        (row() + "\t", "41 columns"),
     ],
 )
 def test_a_damaged_line_is_named_or_counted(line: str, said: str, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pictures import read
 from PIL import Image, ImageFile
 
 from suite.contract import UserError
-from suite.tasks._data import shapes
-from suite.tasks._data.folder import Folder, find_damaged_files
-from suite.tasks._data.layout import decode
+from suite.tasks._data import augment, shapes
+from suite.tasks._data.folder import Folder
+from suite.tasks._data.layout import decode, find_damaged_files
+from suite.tasks._data.recipe import MEAN, STD
 from suite.tasks._data.shapes import Shapes
 
 CLOTHING = Path(__file__).parents[3] / "shared" / "data" / "clothing16"
@@ -88,6 +89,27 @@ def test_default_normalisation_is_imagenets(written):
     assert raw.min() >= 0 and 100 < raw.max() <= 255  # units of 0…255
     for channel, (mean, std) in enumerate([(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)]):
         np.testing.assert_allclose(images[0, channel], (raw[0, channel] / 255 - mean) / std, atol=1e-5)
+
+
+@pytest.mark.parametrize("warp", [None, 56])
+def test_inputs_equal_the_formula_bit_for_bit(written, warp):
+    folder = Folder(written, size=40, warp=warp)
+    images, _ = read(folder, "train", np.arange(12))
+    mean, std = (np.asarray(values, np.float32) for values in (MEAN, STD))
+    mirrored = 0
+    for row in range(12):
+        image, draws = folder.open_image("train", row)[0], augment.make_generator(3, 100 + row)
+        if warp:
+            box = augment.draw_square_box(draws, side=warp, size=40)
+            shown = image.resize((warp, warp), Image.Resampling.BILINEAR).crop(box)
+        else:
+            box = augment.draw_crop_box(draws, width=48, height=48, area=(0.08, 1.0), aspect=(3 / 4, 4 / 3))
+            shown = image.resize((40, 40), Image.Resampling.BILINEAR, box=box)
+        expected = ((np.asarray(shown, np.float32) - mean) / std).transpose(2, 0, 1)
+        flip = augment.draw_flip(draws)
+        mirrored += flip
+        np.testing.assert_array_equal(images[row], expected[:, :, ::-1] if flip else expected)
+    assert 0 < mirrored < 12
 
 
 def test_a_damaged_file_stops_the_run_with_its_name(writable):

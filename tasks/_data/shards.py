@@ -1,0 +1,164 @@
+"""Decoded photographs in shards that are memory-mapped: what `suite data resnet50 --from IMAGES --to DIR` has written.
+
+A shard has the pixels of SHARD images one after another, (height, width, 3) uint8 each, and an index with a record for
+each image. The manifest is written last.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from suite.contract import Data, UserError
+from suite.tasks import _data
+from suite.tasks._data import stamp_files
+from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage
+from suite.tasks._data.recipe import Recipe, fill_batch
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+SHARD = 8192  # images; ImageNet's need about 160 shards, each with an open file
+SPLITS = ("train", "valid")
+# Of one image: first byte in the shard, height and width, label, and the row of the file that it was decoded from,
+# which is its own unless this file could not be read.
+RECORD = np.dtype([("start", "<i8"), ("height", "<i4"), ("width", "<i4"), ("label", "<i4"), ("row", "<i4")])
+AGAIN = "prepare the images again: suite data TASK --from IMAGES --to DIR"
+NOTE = "the identity covers names, sizes and classes of the files, not their contents"
+
+
+def name_shards(split: str, samples: int) -> list[str]:
+    """Return the names of a split's shards, without suffix."""
+    return [f"{split}-{number:05d}" for number in range(-(-samples // SHARD))]
+
+
+class Shards:
+    """The images of a prepared directory, as a recipe shows them; equal to those of the directory of files.
+
+    Attributes:
+        names: class names; a label is an index into them.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | Path,
+        *,
+        on_error: str = "stop",
+        classes: list[str] | None = None,
+        **options: Any,
+    ):
+        """Map the files; no image is read.
+
+        Args:
+            data_dir: the prepared directory.
+            on_error: has no effect: the files that cannot be read were found while preparing.
+            classes: must be the classes that were prepared, or None.
+            options: of `Recipe`.
+
+        Raises:
+            UserError: if a file was changed, or the images were prepared for other options.
+        """
+        self.recipe = Recipe(**options)
+        prepared = open_manifest(data_dir)
+        prepared.check_files(AGAIN)
+        with report_damage(prepared.root / MANIFEST, AGAIN):
+            self._open(prepared, classes)
+        self.classes, self.size = len(self.names), self.recipe.size
+
+    def _open(self, prepared: Manifest, classes: list[str] | None) -> None:
+        content, root = prepared.content, prepared.root
+        self.names: list[str] = content["classes"]
+        if classes is not None and sorted(set(classes)) != self.names:
+            raise UserError(
+                f"{root}: has {len(self.names)} other classes; set task.classes=null, or prepare these classes"
+            )
+        if content["warp"] not in (None, self.recipe.warp):
+            raise UserError(
+                f"{root}: its images were resized to {content['warp']} × {content['warp']}; "
+                f"set +task.sources.folder.options.warp={content['warp']}, or prepare others"
+            )
+        names = {split: name_shards(split, content["samples"][split]) for split in SPLITS}
+        self._pixels = {
+            split: [np.memmap(root / f"{name}.bin", np.uint8, "r") for name in shards]
+            for split, shards in names.items()
+        }
+        self._index = {
+            split: np.concatenate([np.load(root / f"{name}.npy") for name in shards]) for split, shards in names.items()
+        }
+        side = content["side"]
+        identity: str = content["identity"]
+        self.data = Data(
+            kind="real",
+            name=content["name"],
+            identity=hashlib.sha256(f"{identity}\tside {side}".encode()).hexdigest() if side else identity,
+            samples={split: len(index) for split, index in self._index.items()},
+            unit="images",
+            note=f"{NOTE}; images were reduced to a shorter side of {side} pixels before any crop" if side else NOTE,
+            skipped=tuple(content["skipped"]),
+            stamp=stamp_files(root / name for name in sorted(content["files"])),
+        )
+
+    def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Images and labels of some rows; see `Images`."""
+        images = np.empty((len(rows), 3, self.size, self.size), np.float32)
+
+        def fill(place: int) -> None:
+            pixels = self.open_pixels(split, int(rows[place]))
+            self.recipe.fill(images[place], pixels, split, seed=seed, number=int(numbers[place]))
+
+        fill_batch(fill, len(rows))
+        return images, self._index[split]["label"][rows]
+
+    def open_pixels(self, split: str, row: int) -> np.ndarray:
+        """Return the stored pixels of one image, (height, width, 3) uint8, mapped."""
+        record = self._index[split][row]
+        start, height, width = int(record["start"]), int(record["height"]), int(record["width"])
+        return self._pixels[split][row // SHARD][start : start + 3 * height * width].reshape(height, width, 3)
+
+    def count_images(self, split: str) -> Mapping[str, int]:
+        """Return the number of images of each class."""
+        return Counter(self.names[label] for label in self._index[split]["label"])
+
+    def hash_images(self, split: str) -> Iterator[bytes]:
+        """Yield each image's shape and pixels."""
+        for row in range(self.data.samples[split]):
+            pixels = self.open_pixels(split, row)
+            yield repr(pixels.shape).encode() + pixels.tobytes()
+
+
+def holds_shards(data_dir: str | Path | None) -> bool:
+    """Return whether a directory contains prepared images."""
+    return data_dir is not None and (Path(data_dir).expanduser() / MANIFEST).is_file()
+
+
+def open_manifest(data_dir: str | Path) -> Manifest:
+    """Read the manifest of a prepared directory.
+
+    Raises:
+        UserError: if it is damaged, or of another version.
+    """
+    path = Path(data_dir).expanduser() / MANIFEST
+    manifest = read_manifest(path, AGAIN)
+    if (form := manifest.content.get("format")) != FORMAT:
+        raise UserError(f"{path}: its format is {form}, but this version reads {FORMAT}; {AGAIN}")
+    return manifest
+
+
+def find_changed_files(data_dir: str | Path) -> list[str]:
+    """Read all files; return one line for each file whose bytes have changed."""
+    prepared, faults = open_manifest(data_dir), list[str]()
+    with report_damage(prepared.root / MANIFEST, AGAIN):
+        for name, expected in prepared.content["files"].items():
+            path = prepared.root / name
+            checksum = hash_file(path) if path.is_file() else "missing"
+            if checksum != expected:
+                faults.append(f"{path}: its sha256 is {checksum[:12]} instead of {expected[:12]}")
+    return faults
+
+
+def count_recurring(data_dir: str | Path) -> int:
+    """Return how many validation images have the pixels of a training image."""
+    shards = Shards(data_dir, size=1, resize=1)
+    return _data.count_recurring(shards.hash_images("train"), shards.hash_images("valid"))
