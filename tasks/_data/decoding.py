@@ -13,7 +13,7 @@ import numpy as np
 from suite.contract import UserError
 from suite.tasks._data.folder import Folder
 from suite.tasks._data.prepared import hash_file, write_manifest
-from suite.tasks._data.recipe import THREADS, reduce, squeeze
+from suite.tasks._data.preprocessing import THREADS, reduce, squeeze
 from suite.tasks._data.shards import FORMAT, MANIFEST, RECORD, SHARD, SPLITS, name_shards
 
 PLAN = "unfinished.json"  # describes a preparation until its manifest exists

@@ -12,7 +12,7 @@ from PIL import Image
 from suite.contract import Data, UserError
 from suite.tasks._data import layout, shards
 from suite.tasks._data.layout import UNREADABLE, decode, read_layout
-from suite.tasks._data.recipe import Recipe, fill_batch
+from suite.tasks._data.preprocessing import Preprocessing, fill_batch
 from suite.tasks._data.shards import NOTE, Shards, holds_shards
 
 # ImageNet-1k: Russakovsky et al. 2015, table 2
@@ -21,7 +21,7 @@ CLASSES = 1000
 
 
 class Folder:
-    """The images of a directory, as a recipe shows them.
+    """The images of a directory, preprocessed.
 
     Attributes:
         names: class names; a label is an index into them.
@@ -43,17 +43,17 @@ class Folder:
             on_error: `stop` at an unreadable file, or `skip` it: the next readable file of its split, in the order
                 of rows, replaces it and its label, and its name is added to `skipped`.
             classes: class directories to use; all by default.
-            options: of `Recipe`.
+            options: of `Preprocessing`.
 
         Raises:
             UserError: if the directory or an option is not as described.
         """
-        self.recipe = Recipe(**options)
+        self.preprocessing = Preprocessing(**options)
         if on_error not in ("stop", "skip"):
             raise UserError(f"on_error={on_error}: unknown; set task.on_error=stop or task.on_error=skip")
         found = read_layout(data_dir, classes=classes)
         self.names, self._root = found.classes, found.root
-        self.classes, self.size = len(self.names), self.recipe.size
+        self.classes, self.size = len(self.names), self.preprocessing.size
         self.skipped: list[str] = []
         self._on_error, self._lock = on_error, Lock()
 
@@ -97,7 +97,7 @@ class Folder:
 
         def fill(place: int) -> None:
             image, readable_row, unreadable = self.open_image(split, int(rows[place]))
-            self.recipe.fill(images[place], image, split, seed=seed, number=int(numbers[place]))
+            self.preprocessing.fill(images[place], image, split, seed=seed, number=int(numbers[place]))
             labels[place] = self.labels[split][readable_row]
             skipped.extend(unreadable)
 

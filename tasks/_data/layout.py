@@ -14,7 +14,7 @@ from PIL import Image, ImageFile
 
 from suite.contract import UserError
 from suite.tasks import _data
-from suite.tasks._data.recipe import THREADS
+from suite.tasks._data.preprocessing import THREADS
 
 SUFFIXES = (".jpg", ".jpeg", ".png")  # in any case: ImageNet's files end in .JPEG
 LAYOUT = (

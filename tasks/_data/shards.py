@@ -16,7 +16,7 @@ from suite.contract import Data, UserError
 from suite.tasks import _data
 from suite.tasks._data import stamp_files
 from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage
-from suite.tasks._data.recipe import Recipe, fill_batch
+from suite.tasks._data.preprocessing import Preprocessing, fill_batch
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -35,7 +35,7 @@ def name_shards(split: str, samples: int) -> list[str]:
 
 
 class Shards:
-    """The images of a prepared directory, as a recipe shows them; equal to those of the directory of files.
+    """The images of a prepared directory, preprocessed; equal to those of the directory of files.
 
     Attributes:
         names: class names; a label is an index into them.
@@ -55,17 +55,17 @@ class Shards:
             data_dir: the prepared directory.
             on_error: has no effect: the files that cannot be read were found while preparing.
             classes: must be the classes that were prepared, or None.
-            options: of `Recipe`.
+            options: of `Preprocessing`.
 
         Raises:
             UserError: if a file was changed, or the images were prepared for other options.
         """
-        self.recipe = Recipe(**options)
+        self.preprocessing = Preprocessing(**options)
         prepared = open_manifest(data_dir)
         prepared.check_files(AGAIN)
         with report_damage(prepared.root / MANIFEST, AGAIN):
             self._open(prepared, classes)
-        self.classes, self.size = len(self.names), self.recipe.size
+        self.classes, self.size = len(self.names), self.preprocessing.size
 
     def _open(self, prepared: Manifest, classes: list[str] | None) -> None:
         content, root = prepared.content, prepared.root
@@ -74,7 +74,7 @@ class Shards:
             raise UserError(
                 f"{root}: has {len(self.names)} other classes; set task.classes=null, or prepare these classes"
             )
-        if content["warp"] not in (None, self.recipe.warp):
+        if content["warp"] not in (None, self.preprocessing.warp):
             raise UserError(
                 f"{root}: its images were resized to {content['warp']} × {content['warp']}; "
                 f"set +task.sources.folder.options.warp={content['warp']}, or prepare others"
@@ -106,7 +106,7 @@ class Shards:
 
         def fill(place: int) -> None:
             pixels = self.open_pixels(split, int(rows[place]))
-            self.recipe.fill(images[place], pixels, split, seed=seed, number=int(numbers[place]))
+            self.preprocessing.fill(images[place], pixels, split, seed=seed, number=int(numbers[place]))
 
         fill_batch(fill, len(rows))
         return images, self._index[split]["label"][rows]

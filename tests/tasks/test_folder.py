@@ -13,7 +13,7 @@ from suite.contract import UserError
 from suite.tasks._data import augment, shapes
 from suite.tasks._data.folder import Folder
 from suite.tasks._data.layout import decode, find_damaged_files
-from suite.tasks._data.recipe import MEAN, STD
+from suite.tasks._data.preprocessing import MEAN, STD
 from suite.tasks._data.shapes import Shapes
 
 CLOTHING = Path(__file__).parents[3] / "shared" / "data" / "clothing16"

@@ -21,7 +21,7 @@ Photograph = Image.Image | np.ndarray  # decoded: Pillow's image, or (height, wi
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Preprocessing:
     """Training images are random resized crops, mirrored with probability ½; validation images are central crops.
 
     Images are resized with Pillow's bilinear filter and its antialiasing (the filter widens with the reduction). OpenCV
