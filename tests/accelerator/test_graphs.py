@@ -1,4 +1,4 @@
-"""`compile=true` makes one graph of each model: each break of a graph adds launches, and keeps kernels from being fused.
+"""`compile=true` makes one graph of each model; each break adds launches, and keeps kernels from being fused.
 
 Graphs are traced, and then run without a compiler.
 """
