@@ -55,8 +55,8 @@ def draw_normal(key: tuple[int, int], names: Sequence[str], like: Sequence[Tenso
     """
     sizes = [value.numel() for value in like]
     starts = accumulate(sizes[:-1], initial=0)
-    rows = [[_signed(zlib.crc32(f"{name}/{part}".encode())) for name in names] for part in ("radius", "angle")]
-    table = place_numbers([*rows, list(starts)], like[0], torch.int32)
+    checksums = [_signed(zlib.crc32(f"{name}/{part}".encode())) for part in ("radius", "angle") for name in names]
+    table = place_numbers([*checksums, *starts], like[0], torch.int32).view(3, -1)
     counts = place_numbers(sizes, like[0], torch.int64)
     streams = torch.repeat_interleave(counts, output_size=sum(sizes))  # with it, the host does not wait for a GPU
     words, start = table[:2, streams], table[2, streams]
