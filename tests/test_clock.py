@@ -169,6 +169,19 @@ def test_the_loop_bills_steps_and_only_steps(
     assert last.outcome["kind"] == "exhausted"
 
 
+@pytest.mark.quick
+def test_what_a_warm_up_leaves_on_the_device_is_not_billed(idle: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from suite.training import loop
+
+    hours = Hours()
+    monkeypatch.setattr(loop, "Clock", functools.partial(Clock, now=lambda: hours.now))
+    engine = Engine(device=0.0, host=0.0)
+    engine.timer = hours  # type: ignore[assignment]
+    monkeypatch.setattr(engine, "warm", lambda *arguments: hours.issue(WORK))
+    *_, last = train(Evaluating(hours), engine, brief(1))  # type: ignore[arg-type]
+    assert isinstance(last, Finished) and last.facts["train_seconds"] == 0.0
+
+
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_the_engine_waits_for_its_device(backend: str) -> None:
     """Training seconds of asynchronous steps equal those of steps that are waited for one by one, within a factor."""

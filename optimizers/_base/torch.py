@@ -2,9 +2,7 @@
 
 import contextlib
 import copy
-import math
 import sys
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -324,45 +322,3 @@ def ensure_velocities(optimizer: torch.optim.Optimizer, parameters: list[Tensor]
         if "velocity" not in state:
             state["velocity"] = make_zero_state(parameter)
     return [state["velocity"] for state in states]
-
-
-def normal(key: tuple[int, int], name: str, like: Tensor) -> Tensor:
-    """`suite.stream.normal` in torch.
-
-    The words are int32, because torch cannot shift unsigned integers; products wrap as unsigned ones do.
-
-    Args:
-        key: two words, for example the seed and the step.
-        name: the random stream's name.
-        like: a tensor of the result's shape, type and device.
-
-    Returns:
-        One draw for each element of `like`.
-    """
-    index = torch.arange(like.numel(), dtype=torch.int32, device=like.device)
-    radius, angle = (_uniform(key, f"{name}/{part}", index).to(like.dtype) for part in ("radius", "angle"))
-    return ((-2.0 * radius.log()).sqrt() * (2.0 * math.pi * angle).cos()).view(like.shape)
-
-
-def _uniform(key: tuple[int, int], name: str, index: Tensor) -> Tensor:
-    """`suite.stream.uniform`, from int32 indices."""
-    word = index
-    for part in (zlib.crc32(name.encode()), *key):
-        word = _mix(word ^ _signed(part)).add_(_signed(0x9E3779B9))
-    return (_shifted(_mix(word), 9).float() + 0.5) * 2.0**-23
-
-
-def _mix(word: Tensor) -> Tensor:
-    word = (word ^ _shifted(word, 16)) * _signed(0x85EBCA6B)
-    word = (word ^ _shifted(word, 13)) * _signed(0xC2B2AE35)
-    return word ^ _shifted(word, 16)
-
-
-def _shifted(word: Tensor, places: int) -> Tensor:
-    """Shift to the right, filling with zeros."""
-    return (word >> places) & (2 ** (32 - places) - 1)
-
-
-def _signed(word: int) -> int:
-    """Return the int32 of the same 32 bits."""
-    return (word + 2**31) % 2**32 - 2**31

@@ -54,10 +54,14 @@ def check(settings: Settings) -> None:
         raise UserError("optimizer.prior_precision=0 and damping=0: a weight without gradient would have no variance")
 
 
+def find_limit(device: str) -> int:
+    """Return how many elements one array should have at most that is made in passing."""
+    return CACHED if device == "cpu" else HELD
+
+
 def count_parts(samples: int, size: int, device: str) -> int:
     """Into how many equal parts samples are cut so that one's per-sample gradients, `size` numbers each, fit."""
-    limit = CACHED if device == "cpu" else HELD
-    largest = max(1, limit // size)  # samples in one part
+    largest = max(1, find_limit(device) // size)  # samples in one part
     return next(count for count in range(1, samples + 1) if samples % count == 0 and samples // count <= largest)
 
 

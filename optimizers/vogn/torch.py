@@ -15,12 +15,12 @@ from suite.optimizers._base.torch import (
     densify_gradients,
     edit_weights,
     make_zero_state,
-    normal,
     turn_weights,
 )
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers.vogn.plan import VOGNPlan, check
 from suite.optimizers.vogn.settings import Settings
+from suite.optimizers.vogn.torch_flat import draw_normal, group_tensors, join_tensors, split_vector
 from suite.optimizers.vogn.torch_squares import sum_squared_gradients, unfold_tap
 
 Tree = dict[str, Tensor]
@@ -110,10 +110,15 @@ class VOGN(Observing[Settings]):
         with torch.no_grad():
             for group in self.param_groups:
                 n, _, delta = self._constants(group, key[1])
-                for name, parameter in self._parameters(group, self.plan.drawn).items():
-                    precision = (self.state[parameter]["curvature"] + (delta + group["damping"])) * n
-                    noise = normal(key, f"{name}/{draw}", precision)
-                    parameter.copy_(torch.addcmul(parameter.to(noise.dtype), noise, precision.rsqrt()))
+                for named in group_tensors(self._parameters(group, self.plan.drawn)):
+                    weights = list(named.values())
+                    curvature = [self.state[parameter]["curvature"] for parameter in weights]
+                    precision = torch._foreach_add(curvature, delta + group["damping"])
+                    torch._foreach_mul_(precision, n)
+                    noise = draw_normal(key, [f"{name}/{draw}" for name in named], precision)
+                    torch._foreach_rsqrt_(precision)
+                    with edit_weights(weights) as values:
+                        torch._foreach_addcmul_(values, noise, precision)
         try:
             yield
         finally:
@@ -200,17 +205,21 @@ class VOGN(Observing[Settings]):
         params = list(named.values())
         grads = dict(zip(named, densify_gradients(params), strict=True))
         drawn = set(self.plan.drawn).intersection(named)
-        grads |= {name: torch.add(grads[name], named[name], alpha=delta) for name in named if name in drawn}
+        decayed = [name for name in named if name in drawn]
+        if decayed:
+            sums = torch._foreach_add([grads[n] for n in decayed], [named[n] for n in decayed], alpha=delta)
+            grads |= dict(zip(decayed, sums, strict=True))
         momentum = [self.state[parameter]["momentum"] for parameter in params]
         torch._foreach_mul_(momentum, group["momentum"])
         torch._foreach_add_(momentum, list(grads.values()))
         curvature = [self.state[parameter]["curvature"] for parameter in params]
         keep, gain = (1.0 - tau * group["beta2"], group["beta2"]) if step else (0.0, 1.0)
-        for name, s in zip(named, curvature, strict=True):
-            if name not in squared:
-                continue
-            finite = squared[name].isfinite()
-            s.copy_(torch.where(finite, keep * s + gain * squared[name], s))
+        known = {name: s for name, s in zip(named, curvature, strict=True) if name in squared}
+        for group_of_s in group_tensors(known):
+            held = list(group_of_s.values())
+            old, new = join_tensors(held), join_tensors([squared[name] for name in group_of_s])
+            finite = new.isfinite()
+            torch._foreach_copy_(held, split_vector(torch.where(finite, keep * old + gain * new, old), held))
             self.state["vogn"]["kept"] += (~finite).sum()
         scale = torch._foreach_add(curvature, delta + group["damping"])
         with edit_weights(params) as values:

@@ -222,19 +222,27 @@ class Engine:
         self.programs.seconds += time.perf_counter() - began
 
     def _preparing(self, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
-        """Make the programs of `prepare`: a batch's statistics, and the optimizer's initialisation with their mean."""
+        """Make the programs of `prepare`: a batch's statistics, their sum, and the optimizer's initialisation."""
         labels = "sampled" if "sampled" in self.plan.phase(0) else "given"
         body = functools.partial(self.maths.prepared, labels=labels)
         specs, spec = (self.layout.state_spec(run), P(AXIS), P()), self.layout.spec(run["opt"])
         observation = self.programs.lower(body, (run, batch, key), specs, P(), donate=False)
         whole = self.layout.whole
-        statistics = jax.tree.map(
-            lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole), observation.program.out_info[0]
+        statistics, share = jax.tree.map(
+            lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole),
+            (observation.program.out_info[0], self._share(1)),
         )
+        arguments = (run["opt"], statistics, share), (spec, P(), P()), spec
         return {
             "statistics": observation,
-            "prepare": self.programs.lower(self.maths.prepare, (run["opt"], statistics), (spec, P()), spec),
+            "add": self.programs.lower(self.maths.add, (statistics, statistics), (P(), P()), P()),
+            "prepare": self.programs.lower(self.maths.prepare, *arguments),
         }
+
+    def _share(self, count: int) -> Array:
+        """Return one batch's share of `count` batches, on the devices."""
+        one = np.ones((), jnp.result_type(float))
+        return jax.device_put(one / one.dtype.type(count), self.layout.whole)
 
     def prepare(self, batches: Iterable[Batch]) -> None:
         """Initialise the optimizer's statistics with their mean over batches at the current weights."""
@@ -243,10 +251,9 @@ class Engine:
             for (_, number), batch in engine.key_batches(self.seed, batches):
                 inputs = self.layout.inputs(self.seed, batch, number, {})[:2]
                 statistics = self.programs("statistics", self.run, *inputs)
-                total = jax.tree.map(jnp.add, total, statistics) if total else statistics
+                total = self.programs("add", total, statistics) if total else statistics
                 count += 1
-            mean = jax.tree.map(lambda value: value / count, total)
-            self.run["opt"] = self.programs("prepare", self.run["opt"], mean)
+            self.run["opt"] = self.programs("prepare", self.run["opt"], total, self._share(count))
 
     def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Array:
         """Make update number `step` (from 0) and return its mean loss, which may not be computed yet."""

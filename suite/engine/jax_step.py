@@ -223,9 +223,14 @@ class Maths:
         observe = self.optimizer.observe
         return reduce.exact(self._evaluate(run["params"], run, batch, key, reduce, labels=labels, observe=observe)[2])
 
-    def prepare(self, state: Tree, statistics: Tree, *, transport: Transport) -> Tree:
-        """Return the optimizer's state, initialised with these statistics."""
-        return self.optimizer.prepare(statistics, state, reduce=Reduce(transport, self.channels, state={}, key=NO_KEY))
+    def add(self, total: Tree, statistics: Tree, *, transport: Transport) -> Tree:
+        """Return the sum of two batches' statistics."""
+        return jax.tree.map(jnp.add, total, statistics)
+
+    def prepare(self, state: Tree, total: Tree, share: Array, *, transport: Transport) -> Tree:
+        """Return the optimizer's state, initialised with the sum of batches' statistics times each one's share."""
+        mean = lax.optimization_barrier(jax.tree.map(lambda value: value * share, total))
+        return self.optimizer.prepare(mean, state, reduce=Reduce(transport, self.channels, state={}, key=NO_KEY))
 
     def refresh(self, state: Tree, *, transport: Transport, names: tuple[str, ...]) -> Tree:
         """Run some of the optimizer's programs on its state, one after another: each may use all threads."""

@@ -132,6 +132,7 @@ class _Loop:
         """Compile what the steps need, before the clock starts."""
         if self.steps:
             self.engine.warm(self.train_batch(self.steps[0]), self.steps, self.hyper[self.steps[0]])
+        self.engine.synchronize()  # a device may still work on what `warm` and a restore began
         excluded, facts = self.clock.excluded, self.engine.facts()
         excluded["compile"] = excluded.get("compile", 0.0) + facts["compile_seconds"]
         earlier = {"before": self.state["spent"]} if self.resumed else {}

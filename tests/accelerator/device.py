@@ -136,6 +136,8 @@ def _makes_host_wait(
     if name in INDEXED:  # indices on the CPU are copied, and masks are counted
         indices = [index for index in args[1] if index is not None]
         return on_device and any(not isinstance(i, OnDevice) or i.dtype in (torch.bool, torch.uint8) for i in indices)
+    if name == "repeat_interleave" and kwargs.get("output_size") is not None:
+        return False
     return on_device and name in WAITS
 
 

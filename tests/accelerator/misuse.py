@@ -41,6 +41,8 @@ def count_waits() -> dict[str, int]:
             "numbers": lambda: x.new_tensor([1.0, 2.0]),
             "copy to the host": lambda: x.cpu(),
             "sum": lambda: x.sum(),
+            "repeats": lambda: x.repeat_interleave(x.long()),
+            "repeats of a known number": lambda: x.repeat_interleave(x.long(), output_size=3),
         }
         for name, action in actions.items():
             device.waits.clear()

@@ -13,10 +13,11 @@ from sampling import mostly_torch
 
 from suite import stream
 from suite.contract import Layer, UserError
-from suite.optimizers._base.torch import normal
+from suite.counters.torch import Operators
 from suite.optimizers.vogn import plan, reference
 from suite.optimizers.vogn.jax import vogn
 from suite.optimizers.vogn.torch import VOGN
+from suite.optimizers.vogn.torch_flat import draw_normal, group_tensors
 
 Tree = dict[str, np.ndarray]
 both = pytest.mark.parametrize("backend", BACKENDS)
@@ -151,13 +152,37 @@ def perturbed(
 
 
 def test_torch_draws_what_the_stream_does() -> None:
-    for key, shape in (((0, 1), (300,)), ((2**32 - 1, 7), (4, 5, 6))):
+    """Every parameter has its stream's numbers, also when several are drawn at once."""
+    shapes = {"w": (300,), "scalar": (), "z/1": (4, 5, 6)}
+    for key in ((0, 1), (2**32 - 1, 7)):
         for kind, bound in ((torch.float32, 2e-6), (torch.float64, 1e-14)):
-            like = torch.zeros(shape, dtype=kind)
-            index = np.arange(like.numel())
-            expected = stream.normal(np, key, "w", index, kind=like.numpy().dtype.type).reshape(shape)
-            found = normal(key, "w", like)
-            assert found.dtype == kind and np.abs(found.numpy() - expected).max() < bound
+            like = [torch.zeros(shape, dtype=kind) for shape in shapes.values()]
+            for (name, shape), found in zip(shapes.items(), draw_normal(key, list(shapes), like), strict=True):
+                index = np.arange(found.numel())
+                expected = stream.normal(np, key, name, index, kind=found.numpy().dtype.type).reshape(shape)
+                assert found.dtype == kind and np.abs(found.numpy() - expected).max() < bound
+                (alone,) = draw_normal(key, [name], [found])
+                assert torch.equal(alone, found)
+
+
+def test_groups_hold_one_type_and_no_more_than_the_limit() -> None:
+    sizes = {"a": plan.CACHED - 1, "b": 1, "c": 1, "d": plan.CACHED + 1, "e": 2}
+    named = {name: torch.zeros(size, dtype=torch.float16) for name, size in sizes.items()} | {"f": torch.zeros(2)}
+    assert [list(group) for group in group_tensors(named)] == [["a", "b"], ["c"], ["d"], ["e"], ["f"]]
+
+
+def test_a_step_draws_once_for_all_parameters() -> None:
+    """Fifty more layers add no operator to a draw, except the copies of their means."""
+    counts = []
+    for layers in (2, 52):
+        shapes = {f"{number}.weight": (3, 2) for number in range(layers)}
+        named = {name: torch.nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()}
+        described = {str(number): Layer("linear", (f"{number}.weight",)) for number in range(layers)}
+        optimizer = VOGN(named.items(), layers=described, samples=SAMPLES)
+        with Operators() as operators, optimizer.forward_params((0, 1)):
+            pass
+        counts.append(operators.calls.total() - operators.calls["aten::clone"])
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.quick
