@@ -1,8 +1,8 @@
 """Composition with Hydra. It takes a quarter of a second, so outcomes are kept below `~/.cache/suite/configurations`.
 
 The name of a kept file is a checksum of all that the outcome depends on: the overrides, every YAML file that Hydra
-could read, the environment variables that these name, and the versions of Hydra and OmegaConf. With an interpolation
-that could depend on anything else, such as the time, nothing is kept.
+could read, the environment variables that these name, and the versions of Hydra and OmegaConf. An outcome that could
+depend on anything else is not kept: one with an interpolation other than those of PURE, for example.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +20,10 @@ from typing import Any
 
 from suite.load import is_node
 
-VARIABLE = re.compile(rb"\$\{oc\.env:(\w+)")
-IMPURE = re.compile(rb"\$\{(?!oc\.select:|oc\.env:\w)[\w.]+:")  # by another resolver, or by a variable not known yet
+# Interpolations whose value follows from the files and a named variable: ${oc.select:…}, ${oc.env:NAME}, ${task.name}
+# and ${scales.${scale}}. Every ${ must begin one of them.
+PURE = re.compile(rb"\$\{(?:oc\.select:|oc\.env:(\w+)[,}]|(?!oc\b)[\w.\[\]]*(?:\}|(?<=[.\[])\$\{))")
+OPENING = re.compile(rb"\$\{")
 MOST_KEPT = 2_000  # outcomes, of about 5 KB each; then the older half is deleted
 MOST_ENTRIES = 1_000  # of a user's folder of configurations that are looked at
 
@@ -35,13 +38,12 @@ def compose_overrides(overrides: Sequence[str], directory: Path | None = None) -
     Raises:
         HydraException, OmegaConfBaseException: a choice is unknown, or an override cannot be applied.
     """
-    path = _find_kept(overrides, directory)
-    if path and path.exists():
-        with suppress(OSError, ValueError):
-            return json.loads(path.read_bytes())
+    path = find_kept(overrides, directory)
+    if path and (kept := _read_kept(path)):
+        return kept
     composed = _compose(overrides, directory)
-    if path and json.loads(text := json.dumps(composed)) == composed:
-        _keep(path, text)
+    if path and find_kept(overrides, directory) == path:  # else a file was changed meanwhile
+        _keep(path, composed)
     return composed
 
 
@@ -56,49 +58,70 @@ def _compose(overrides: Sequence[str], directory: Path | None) -> dict[str, Any]
     return composed
 
 
-def _find_kept(overrides: Sequence[str], directory: Path | None) -> Path | None:
+def find_kept(overrides: Sequence[str], directory: Path | None) -> Path | None:
     """Return the file of an outcome; None if the outcome may depend on more than its name covers."""
     if importlib.util.find_spec("hydra_plugins"):  # they may add search paths
         return None
-    roots = [*map(Path, importlib.import_module("suite.conf").__path__), *([directory] if directory else [])]
-    files = [_list_configurations(root) for root in roots]
-    if any(found is None for found in files):
+    words = [override.encode() for override in overrides]
+    if any(word.lstrip(b"+~").startswith(b"hydra.") for word in words):
         return None
-    parts = [override.encode() for override in overrides]
-    parts += [importlib.metadata.version(package).encode() for package in ("hydra-core", "omegaconf")]
-    for path in (path for found in files for path in found or ()):
-        parts += [str(path).encode(), path.read_bytes()]
-    if any(map(IMPURE.search, parts)) or any(word.lstrip("+~").startswith("hydra.") for word in overrides):
-        return None
-    names = sorted({name for part in parts for name in VARIABLE.findall(part)})
-    parts += [b"%s=%s" % (name, os.environb[name]) for name in names if name in os.environb]
-    digest = hashlib.sha256(b"".join(b"%d %s" % (len(part), part) for part in parts))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "suite" / "configurations" / f"{digest.hexdigest()[:32]}.json"
+    parts = [importlib.metadata.version(package).encode() for package in ("hydra-core", "omegaconf")]
+    with suppress(OSError, RuntimeError):  # a file that cannot be read; no home directory
+        texts = [*words]
+        for root in [*map(Path, importlib.import_module("suite.conf").__path__), *([directory] if directory else [])]:
+            for path in _list_configurations(root):
+                parts.append(str(path).encode())
+                texts.append(path.read_bytes() if path.is_file() else b"")
+        if any(b"\\" in text for text in texts[len(words) :]):  # an escape may hide an interpolation
+            return None
+        if not all(PURE.match(text, place.start()) for text in texts for place in OPENING.finditer(text)):
+            return None
+        names = sorted({name for text in texts for name in PURE.findall(text) if name})
+        parts += texts + [b"%s=%s" % (name, os.environb[name]) for name in names if name in os.environb]
+        digest = hashlib.sha256(b"".join(b"%d %s" % (len(part), part) for part in parts))
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cache / "suite" / "configurations" / digest.hexdigest()[:32]
+    return None
 
 
-def _list_configurations(root: Path) -> list[Path] | None:
-    """Return the YAML files below a folder; None if it has more than MOST_ENTRIES files and folders."""
+def _list_configurations(root: Path) -> list[Path]:
+    """Return the folders and YAML files below a folder.
+
+    Raises:
+        OSError: a folder cannot be read, or there are more than MOST_ENTRIES files and folders.
+    """
     folders, entries = [root], 0
     found: list[Path] = []
     for folder in folders:  # the list grows
         inside = sorted(folder.iterdir())
         entries += len(inside)
         if entries > MOST_ENTRIES:
-            return None
+            raise OSError(f"{root}: too large")
         folders += [path for path in inside if path.is_dir()]
-        found += [path for path in inside if path.suffix == ".yaml" and path.is_file()]
-    return found
+        found += [path for path in inside if path.suffix == ".yaml"]
+    return [*folders, *found]
 
 
-def _keep(path: Path, text: str) -> None:
-    """Write a file whole or not at all; a folder that cannot be written keeps nothing."""
+def _read_kept(path: Path) -> dict[str, Any] | None:
+    """Return a kept outcome; None if there is none, or the file is damaged."""
+    with suppress(OSError, ValueError):
+        checksum, _, text = path.read_bytes().partition(b"\n")
+        if int(checksum, 16) == zlib.crc32(text):
+            return json.loads(text)
+    return None
+
+
+def _keep(path: Path, composed: dict[str, Any]) -> None:
+    """Write an outcome whole or not at all: not if JSON has no equal value, or the folder cannot be written."""
     partial = path.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):
+    with suppress(OSError, TypeError):
+        text = json.dumps(composed)
+        if json.loads(text) != composed:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = list(path.parent.iterdir())
         if len(kept) >= MOST_KEPT:
             for file in sorted(kept, key=lambda file: file.stat().st_mtime)[: MOST_KEPT // 2]:
                 file.unlink(missing_ok=True)
-        partial.write_text(text)
+        partial.write_bytes(b"%08x\n%s" % (zlib.crc32(text.encode()), text.encode()))
         partial.replace(path)
