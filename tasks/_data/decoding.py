@@ -1,10 +1,12 @@
 """Decodes a directory of photographs once, into shards of pixels.
 
-Each file gets its name when it is whole, so that an interrupted preparation continues at the first missing shard.
+Each file gets its name when it is whole, and its checksum is noted, so that an interrupted preparation continues at the
+first shard that is missing or was changed.
 """
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from suite.contract import UserError
 from suite.tasks._data.folder import Folder
-from suite.tasks._data.prepared import hash_file, write_manifest
+from suite.tasks._data.prepared import hash_file, report_damage, write_manifest
 from suite.tasks._data.preprocessing import THREADS, reduce, squeeze
 from suite.tasks._data.shards import FORMAT, MANIFEST, RECORD, SHARD, SPLITS, name_shards
 
@@ -45,7 +47,8 @@ def prepare(
     source, target = Folder(folder, on_error=on_error, classes=classes), Path(target)
     data = source.data
     described = {"name": data.name, "identity": data.identity, "classes": source.names, "warp": warp, "side": side}
-    _begin(target, described | {"stamp": data.stamp, "on_error": on_error})
+    plan = described | {"stamp": data.stamp}
+    files = _begin(target, plan)
 
     def decode(split: str, row: int) -> tuple[np.ndarray, int]:
         image, readable_row, _ = source.open_image(split, row)
@@ -56,24 +59,26 @@ def prepare(
         return np.asarray(image), readable_row
 
     skipped: list[str] = []
-    names: list[str] = []
     for split in SPLITS:
         labels = source.labels[split]
         for number, name in enumerate(name_shards(split, len(labels))):
             rows = range(number * SHARD, min((number + 1) * SHARD, len(labels)))
-            if not (target / f"{name}.npy").exists():
+            if not _is_finished(target, name, files):
                 _write_shard(target / name, labels, rows, lambda row, split=split: decode(split, row))
+                files |= {file: hash_file(target / file) for file in _name_files(name)}
+                _write_plan(target, plan, files)
             index = np.load(target / f"{name}.npy")
             skipped += [source.paths[split][row] for row in np.array(rows)[index["row"] != rows]]
-            names += [f"{name}.bin", f"{name}.npy"]
     content = {**described, "format": FORMAT, "samples": dict(data.samples), "skipped": sorted(skipped)}
-    content["files"] = {name: hash_file(target / name) for name in names}
-    write_manifest(target / MANIFEST, content, names)
+    write_manifest(target / MANIFEST, {**content, "files": files}, files)
     (target / PLAN).unlink()
 
 
-def _begin(target: Path, plan: Mapping[str, object]) -> None:
+def _begin(target: Path, plan: dict[str, object]) -> dict[str, str]:
     """Create the directory, or check that it contains the unfinished preparation of the same images.
+
+    Returns:
+        The checksum of each finished file.
 
     Raises:
         UserError: if it contains anything else.
@@ -81,16 +86,33 @@ def _begin(target: Path, plan: Mapping[str, object]) -> None:
     target.mkdir(parents=True, exist_ok=True)
     if (target / MANIFEST).exists():
         raise UserError(f"{target}: contains prepared images already; name another directory, --to DIR, or delete it")
-    text = json.dumps(plan)
     if not any(target.iterdir()):
-        _write_whole(target / PLAN, lambda path: path.write_text(text))
+        _write_plan(target, plan, {})
     if not (target / PLAN).exists():
         raise UserError(f"{target}: is not empty; name another directory, --to DIR")
-    if (target / PLAN).read_text() != text:
+    with report_damage(target / PLAN, "delete the directory, and prepare the images again"):
+        earlier = json.loads((target / PLAN).read_text())
+        files = dict(earlier.pop("files"))
+    if earlier != json.loads(json.dumps(plan)):
         raise UserError(
             f"{target}: contains an unfinished preparation of other images or with other settings; "
             "name another directory, --to DIR, or delete it"
         )
+    return files
+
+
+def _write_plan(target: Path, plan: dict[str, object], files: dict[str, str]) -> None:
+    _write_whole(target / PLAN, lambda path: path.write_text(json.dumps({**plan, "files": files})))
+
+
+def _name_files(shard: str) -> list[str]:
+    return [f"{shard}.bin", f"{shard}.npy"]
+
+
+def _is_finished(target: Path, shard: str, files: dict[str, str]) -> bool:
+    """Return whether an earlier call finished a shard, and its files have not changed since."""
+    known = [(target / name, files.get(name)) for name in _name_files(shard)]
+    return all(checksum and path.is_file() and hash_file(path) == checksum for path, checksum in known)
 
 
 def _write_shard(stem: Path, labels: np.ndarray, rows: range, decode: Callable[[int], tuple[np.ndarray, int]]) -> None:
@@ -112,7 +134,9 @@ def _write_shard(stem: Path, labels: np.ndarray, rows: range, decode: Callable[[
 
 
 def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under another name, and rename it when it is whole."""
+    """Write a file under another name, and rename it when it is whole and on the disk."""
     partial = path.with_name(f"partial{path.suffix}")
     write(partial)
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
     partial.replace(path)

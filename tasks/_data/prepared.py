@@ -59,7 +59,7 @@ class Manifest:
 
 
 def write_manifest(path: Path, content: dict[str, Any], files: Iterable[str]) -> None:
-    """Write a manifest.
+    """Write a manifest whole or not at all.
 
     Args:
         path: of the manifest.
@@ -68,7 +68,9 @@ def write_manifest(path: Path, content: dict[str, Any], files: Iterable[str]) ->
     """
     whole = {**content, SAMPLES: {name: sample_file(path.parent / name) for name in files}}
     text = json.dumps({**whole, CHECKSUM: _checksum(whole)}, indent=1, allow_nan=False)
-    path.write_text(f"{text}\n")
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(f"{text}\n")
+    partial.replace(path)
 
 
 def read_manifest(path: Path, remedy: str) -> Manifest:

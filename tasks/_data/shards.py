@@ -129,8 +129,9 @@ class Shards:
 
 
 def holds_shards(data_dir: str | Path | None) -> bool:
-    """Return whether a directory contains prepared images."""
-    return data_dir is not None and (Path(data_dir).expanduser() / MANIFEST).is_file()
+    """Return whether a directory contains prepared images; one of image files may have another program's manifest."""
+    root = Path(data_dir or "").expanduser()
+    return data_dir is not None and (root / MANIFEST).is_file() and not (root / "train").is_dir()
 
 
 def open_manifest(data_dir: str | Path) -> Manifest:

@@ -73,7 +73,7 @@ def test_reduced_images_are_other_data_whose_validation_images_are_equal(images:
     assert Shards(tmp_path / "whole", size=36).open_pixels("valid", 4).shape == (45, 90, 3)
 
 
-def test_an_interrupted_preparation_continues_at_the_first_missing_shard(
+def test_an_interrupted_preparation_makes_the_shards_that_are_missing_or_changed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, write = tmp_path / "made", decoding._write_shard
@@ -94,9 +94,11 @@ def test_an_interrupted_preparation_continues_at_the_first_missing_shard(
     with pytest.raises(UserError, match="unfinished preparation of other images or with other settings"):
         prepare(images, target, side=40)
     written.clear()
+    with (target / "train-00000.bin").open("r+b") as file:  # as after a power failure
+        file.write(bytes(500))
     monkeypatch.setattr(decoding, "_write_shard", lambda stem, *rest: (written.append(stem.name), write(stem, *rest)))
     prepare(images, target)
-    assert written == ["train-00002", "train-00003", "valid-00000", "valid-00001"]
+    assert written == ["train-00000", "train-00002", "train-00003", "valid-00000", "valid-00001"]
     compare(Shards(target, size=40), Folder(images, size=40))
     with pytest.raises(UserError, match="contains prepared images already"):
         prepare(images, target)
@@ -112,8 +114,10 @@ def test_an_unreadable_file_stops_or_is_replaced_as_in_a_folder(images: Path, tm
     for path in victims:
         (tmp_path / "photographs" / path).write_bytes(b"not an image")
     with pytest.raises(UserError, match=r"cannot read .*on_error=skip"):
-        prepare(tmp_path / "photographs", tmp_path / "stopped")
-    prepare(tmp_path / "photographs", tmp_path / "made", on_error="skip")
+        prepare(tmp_path / "photographs", tmp_path / "made")
+    prepare(tmp_path / "photographs", tmp_path / "made", on_error="skip")  # goes on, as the error advises
+    (tmp_path / "photographs" / "manifest.json").write_text("{}")  # of another program
+    assert isinstance(folder.make(data_dir=str(tmp_path / "photographs"), size=40, on_error="skip"), Folder)
     made, files = Shards(tmp_path / "made", size=40), Folder(tmp_path / "photographs", size=40, on_error="skip")
     compare(made, files)
     assert list(made.data.skipped) == victims == files.skipped
