@@ -1,6 +1,6 @@
 """Costs of a step at `scale=gpu`, computed from shapes on any machine: nothing is trained, and no array is made.
 
-`.venv/bin/python tests/costs.py` writes tests/golden/costs.yaml again.
+`.venv/bin/python tests/costs.py` writes tests/golden/costs.yaml again, and prints the table of docs/accelerators.md.
 """
 
 import contextlib
@@ -29,6 +29,8 @@ BATCHES: dict[str, tuple[list[str], dict[str, tuple[int, ...]]]] = {
     "dlrm": (["task.data=clicks"], {}),
     "transformer": (["task.data=grammar"], {"source": (64,), "target": (64,)}),  # padded to `length`
 }
+# NVIDIA H100 SXM (data sheet): operations a second without sparsity, and bytes a second
+PEAKS, BANDWIDTH = {"float32": 66.9e12, "TF32": 494.7e12}, 3.35e12
 STABLEHLO = re.compile(r"= \"?stablehlo\.")
 Costs = dict[str, int]
 
@@ -141,6 +143,19 @@ def read_golden() -> dict[str, dict[str, Costs]]:
     return yaml.safe_load(GOLDEN.read_text(encoding="utf-8"))
 
 
+def list_bounds() -> list[str]:
+    """Rows of a table: samples a second of each case in torch, if one part of the hardware alone were busy."""
+    rows = ["| task, optimizer | batch | products in float32 | products in TF32 | memory |", "|---|---|---|---|---|"]
+    for case, found in read_golden().items():
+        batch, costs = resolve_run(case).task.options()["batch_size"], found["torch"]
+        seconds = [*(costs["flops"] / peak for peak in PEAKS.values()), costs["bytes"] / BANDWIDTH]
+        task, optimizer = case.split()
+        rates = " | ".join(f"{float(f'{batch / each:.2g}'):,.0f}" for each in seconds)
+        rows.append(f"| `{task}`, {optimizer} | {batch} | {rates} |")
+    return rows
+
+
 if __name__ == "__main__":
     found = {case: {backend: measure(case) for backend, measure in MEASURES.items()} for case in CASES}
     GOLDEN.write_text(HEAD + yaml.safe_dump(found, sort_keys=False), encoding="utf-8")
+    print("\n".join(list_bounds()))

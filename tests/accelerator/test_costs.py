@@ -26,3 +26,8 @@ def test_the_frameworks_agree(case: str) -> None:
     assert found["torch"]["held"] == found["jax"]["held"]
     if not case.startswith("dlrm"):
         assert found["torch"]["flops"] == pytest.approx(found["jax"]["flops"], rel=LARGEST)
+
+
+def test_the_page_has_the_bounds() -> None:
+    page = (costs.GOLDEN.parents[2] / "docs" / "accelerators.md").read_text(encoding="utf-8")
+    assert "\n".join(costs.list_bounds()) in page
