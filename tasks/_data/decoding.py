@@ -6,7 +6,7 @@ first shard that is missing or was changed.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def prepare(
     (target / PLAN).unlink()
 
 
-def _begin(target: Path, plan: dict[str, object]) -> dict[str, str]:
+def _begin(target: Path, plan: Mapping[str, object]) -> dict[str, str]:
     """Create the directory, or check that it contains the unfinished preparation of the same images.
 
     Returns:
@@ -93,7 +93,7 @@ def _begin(target: Path, plan: dict[str, object]) -> dict[str, str]:
     with report_damage(target / PLAN, "delete the directory, and prepare the images again"):
         earlier = json.loads((target / PLAN).read_text())
         files = dict(earlier.pop("files"))
-    if earlier != json.loads(json.dumps(plan)):
+    if earlier != json.loads(json.dumps(dict(plan))):
         raise UserError(
             f"{target}: contains an unfinished preparation of other images or with other settings; "
             "name another directory, --to DIR, or delete it"
@@ -101,7 +101,7 @@ def _begin(target: Path, plan: dict[str, object]) -> dict[str, str]:
     return files
 
 
-def _write_plan(target: Path, plan: dict[str, object], files: dict[str, str]) -> None:
+def _write_plan(target: Path, plan: Mapping[str, object], files: dict[str, str]) -> None:
     _write_whole(target / PLAN, lambda path: path.write_text(json.dumps({**plan, "files": files})))
 
 
