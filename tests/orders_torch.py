@@ -15,9 +15,7 @@ STEPS = 4
 LONGEST = 0.004  # seconds that a rank waits before a collective
 TOGETHER = ("allreduce", "allgather", "_allgather_base", "broadcast", "gather", "alltoall_base", "reduce_scatter")
 MESSAGES = ("send", "recv")  # (tensors, the other rank of the group, tag)
-Calls = dict[
-    str, list[list[Any]]
-]  # by name and ranks of the group: [operation, bytes], or [operation, the other rank, bytes]
+Calls = dict[str, list[list[Any]]]  # by the group's name and ranks: [operation, bytes], or with the other rank between
 
 
 def record(backend: str, rank: int, world: int, optimizer: str, words: list[str], hyper: dict[str, Any]) -> Calls:
@@ -42,6 +40,7 @@ def record(backend: str, rank: int, world: int, optimizer: str, words: list[str]
 def recording(draw: random.Random) -> Iterator[Calls]:
     """Note each call of a process group, in the order in which it is made."""
     kind: Any = dist.ProcessGroup
+    unbound = {name: vars(kind)[name] for name in (*TOGETHER, *MESSAGES)}  # getattr loses that they are methods
     originals, calls, lock = {name: getattr(kind, name) for name in (*TOGETHER, *MESSAGES)}, Calls(), threading.Lock()
 
     def replace(name: str) -> None:
@@ -61,5 +60,5 @@ def recording(draw: random.Random) -> Iterator[Calls]:
     try:
         yield calls
     finally:
-        for name, original in originals.items():
+        for name, original in unbound.items():
             setattr(kind, name, original)
