@@ -13,7 +13,7 @@ from faulty import Faulty
 from tiny_runs import TINY, Call
 
 from suite.contract import UserError
-from suite.launch import execution, local
+from suite.launch import execution, local_ranks
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import flatten_values
@@ -283,7 +283,7 @@ def test_a_killed_trial_says_nothing_about_its_values(suite: Call, tmp_path: Pat
         children[0].wait()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "_await", kill)
+        patch.setattr(local_ranks, "_await", kill)
         code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "--out", "never.yaml")
     assert code == 2 and "killed by SIGKILL" in text and "the trial ended without a result" in text, text
     assert "The same command continues" in text and not (tmp_path / "never.yaml").exists()
