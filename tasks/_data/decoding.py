@@ -15,7 +15,7 @@ import numpy as np
 from suite.contract import UserError
 from suite.tasks._data.folder import Folder
 from suite.tasks._data.prepared import hash_file, report_damage, write_manifest
-from suite.tasks._data.preprocessing import THREADS, reduce, squeeze
+from suite.tasks._data.preprocessing import THREADS, resize_shorter_side, resize_to_square
 from suite.tasks._data.shards import FORMAT, MANIFEST, RECORD, SHARD, SPLITS, name_shards
 
 PLAN = "unfinished.json"  # describes a preparation until its manifest exists
@@ -53,9 +53,9 @@ def prepare(
     def decode(split: str, row: int) -> tuple[np.ndarray, int]:
         image, readable_row, _ = source.open_image(split, row)
         if warp:
-            return squeeze(image, warp), readable_row
+            return resize_to_square(image, warp), readable_row
         if side and min(image.size) > side:
-            image = reduce(image, side)
+            image = resize_shorter_side(image, side)
         return np.asarray(image), readable_row
 
     skipped: list[str] = []

@@ -95,13 +95,13 @@ class Folder:
         labels = np.empty(len(rows), np.int32)
         skipped: list[str] = []
 
-        def fill(place: int) -> None:
+        def fill_place(place: int) -> None:
             image, readable_row, unreadable = self.open_image(split, int(rows[place]))
-            self.preprocessing.fill(images[place], image, split, seed=seed, number=int(numbers[place]))
+            self.preprocessing.fill_input(images[place], image, split, seed=seed, number=int(numbers[place]))
             labels[place] = self.labels[split][readable_row]
             skipped.extend(unreadable)
 
-        fill_batch(fill, len(rows))
+        fill_batch(fill_place, len(rows))
         with self._lock:
             self.skipped = sorted({*self.skipped, *skipped})
         return images, labels

@@ -63,7 +63,7 @@ class Preprocessing:
                     f"set +task.sources.folder.options.{name}={self.size} or more"
                 )
 
-    def fill(self, out: np.ndarray, image: Photograph, split: str, *, seed: int, number: int) -> None:
+    def fill_input(self, out: np.ndarray, image: Photograph, split: str, *, seed: int, number: int) -> None:
         """Write the network's input into `out`, (3, size, size) float32.
 
         Args:
@@ -85,7 +85,7 @@ class Preprocessing:
         """Return a random crop, (size, size, 3) uint8."""
         if self.warp:
             box = augment.draw_square_box(draws, side=self.warp, size=self.size)
-            return _crop(squeeze(image, self.warp), box)
+            return _crop(resize_to_square(image, self.warp), box)
         image = to_image(image)
         box = augment.draw_crop_box(
             draws, width=image.width, height=image.height, area=self.crop_area, aspect=self.aspect
@@ -95,8 +95,8 @@ class Preprocessing:
     def _cut(self, image: Photograph) -> np.ndarray:
         """Return the central crop, (size, size, 3) uint8."""
         if self.warp:
-            return _crop(squeeze(image, self.warp), augment.centre_box(*2 * (self.warp,), *2 * (self.size,)))
-        image = reduce(to_image(image), self.resize or round(self.size * 256 / 224))
+            return _crop(resize_to_square(image, self.warp), augment.centre_box(*2 * (self.warp,), *2 * (self.size,)))
+        image = resize_shorter_side(to_image(image), self.resize or round(self.size * 256 / 224))
         return np.asarray(image.crop(augment.centre_box(*image.size, self.size, self.size)))
 
     def _normalise(self, pixels: np.ndarray, out: np.ndarray) -> None:
@@ -116,14 +116,14 @@ def to_image(image: Photograph) -> Image.Image:
     return Image.fromarray(image) if isinstance(image, np.ndarray) else image
 
 
-def squeeze(image: Photograph, side: int) -> np.ndarray:
+def resize_to_square(image: Photograph, side: int) -> np.ndarray:
     """Resize to side × side, whatever the shape; a stored photograph of this shape is returned as it is."""
     if isinstance(image, np.ndarray) and image.shape[:2] == (side, side):
         return image
     return np.asarray(to_image(image).resize((side, side), Image.Resampling.BILINEAR))
 
 
-def reduce(image: Image.Image, side: int) -> Image.Image:
+def resize_shorter_side(image: Image.Image, side: int) -> Image.Image:
     """Resize, keeping the shape, so that the shorter side has `side` pixels."""
     scale = side / min(image.size)
     return image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)

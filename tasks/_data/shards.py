@@ -104,11 +104,11 @@ class Shards:
         """Images and labels of some rows; see `Images`."""
         images = np.empty((len(rows), 3, self.size, self.size), np.float32)
 
-        def fill(place: int) -> None:
+        def fill_place(place: int) -> None:
             pixels = self.open_pixels(split, int(rows[place]))
-            self.preprocessing.fill(images[place], pixels, split, seed=seed, number=int(numbers[place]))
+            self.preprocessing.fill_input(images[place], pixels, split, seed=seed, number=int(numbers[place]))
 
-        fill_batch(fill, len(rows))
+        fill_batch(fill_place, len(rows))
         return images, self._index[split]["label"][rows]
 
     def open_pixels(self, split: str, row: int) -> np.ndarray:
