@@ -155,9 +155,11 @@ def test_a_cache_that_cannot_be_used_is_left_out(
     assert compose_overrides(WORDS) and len(made) == 3
 
 
-def test_values_that_json_lacks_are_not_kept(folder: Path, cache: Path) -> None:
-    (folder / "optimizer" / "mine.yaml").write_text(f"{MINE}key: !!binary aGVsbG8=\n")
-    assert compose_overrides(["task=resnet50", "optimizer=mine"], folder)["optimizer"]["key"] == b"hello"
+@pytest.mark.parametrize("text, value", [("!!binary aGVsbG8=", b"hello"), ("{1: one}", {1: "one"})])
+def test_values_that_json_lacks_are_not_kept(folder: Path, cache: Path, text: str, value: Any) -> None:
+    (folder / "optimizer" / "mine.yaml").write_text(f"{MINE}key: {text}\n")
+    for _ in range(2):
+        assert compose_overrides(["task=resnet50", "optimizer=mine"], folder)["optimizer"]["key"] == value
     assert not cache.exists()
 
 
