@@ -13,7 +13,7 @@ This file contains the state, and the order of programs in a step.
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +27,10 @@ from jax.sharding import PartitionSpec as P
 from suite import engine, load
 from suite.comm import setup
 from suite.comm.transport.jax import AXIS, Transport
-from suite.contract import OFFERED, Group, Plan, Sparse, Task
+from suite.contract import OFFERED, Group, Plan, Task
+from suite.engine import jax_moves, jax_snapshot
 from suite.engine.jax_device import Layout, cast_batch, devices_for, measure_device
-from suite.engine.jax_evaluation import Evaluation, widen_floats
+from suite.engine.jax_evaluation import Evaluation
 from suite.engine.jax_programs import Lowered, Mode, Programs, enable_cache
 from suite.engine.jax_step import Maths, make_objective
 from suite.engine.ranks.jax import Ranks
@@ -208,7 +209,7 @@ class Engine:
         lowered: dict[Any, Lowered] = {}
         abstract = self.layout.described(self.run, batch, key, hyper)
         if self.sparse and "reset" not in self.programs and any(self.sparse.moves(step) for step in steps):
-            lowered |= self._moving(self.sparse, *abstract[:3])
+            lowered |= jax_moves.lower_move(self.sparse, self.maths, self.programs, self.layout, *abstract[:3])
         if self.plan.warm_start and "prepare" not in self.programs and 0 in steps:
             lowered |= self._preparing(*abstract[:3])
         for step in steps:
@@ -278,41 +279,13 @@ class Engine:
                     loss = halfway.pop("loss", loss)
             self.run = run
             if self.sparse and self.sparse.moves(step):
-                self._move(self.sparse, *rest[:2])
+                jax_moves.move_blocks(self.sparse, self.programs, self.layout, self._host, run, *rest[:2])
             return loss
 
     def _with_hyper(self, hyper: Tree) -> Tree:
         """Put this step's hyper-parameters into the optimizer's state, for programs that run before the gradient."""
         state = self.run["opt"]
         return state | {"hyper": state["hyper"] | jax.device_put(hyper, self.layout.whole)}
-
-    def _moving(self, task: Sparse, run: Any, batch: Any, key: Any) -> dict[Any, Any]:
-        """Make the programs of a move: reset moved blocks, and if the task uses it, whole matrices' gradient."""
-        state, specs = self.layout.state_spec(run), {name: P() for name in task.matrices()}
-        blocks = {f"{name}.weight": run["params"][f"{name}.weight"].shape[:1] for name in specs}
-        masks = {name: jax.ShapeDtypeStruct(shape, bool, sharding=self.layout.whole) for name, shape in blocks.items()}
-        both = {name: state[name] for name in ("params", "opt")}
-        start = {name: run[name] for name in both}
-        lowered = {"reset": self.programs.lower(self.maths.reset, (start, masks), (both, P()), both)}
-        if task.by_gradient:
-            body = functools.partial(self.maths.whole_gradients, names=tuple(specs))
-            arguments = (run, batch, key), (state, P(AXIS), P()), specs
-            lowered["whole gradients"] = self.programs.lower(body, *arguments, donate=False)
-        return lowered
-
-    def _move(self, task: Sparse, batch: Any, key: Any) -> None:
-        """Move blocks of sparse matrices; moved blocks restart from zero."""
-        gradients = {}
-        if task.by_gradient:
-            arrays = self.programs("whole gradients", self.run, batch, key)
-            gradients = {name: self._host(value) for name, value in arrays.items()}
-        weights = {name: self._host(self.run["params"][f"{name}.weight"]) for name in task.matrices()}
-        patterns = {name: self._host(value) for name, value in self.run["patterns"].items()}
-        seed, step = np.asarray(key).tolist()
-        new_patterns, moved = engine.move_blocks(task, (seed, step), weights, patterns, gradients)
-        whole = self.layout.whole
-        self.run["patterns"] = jax.device_put(new_patterns, whole)
-        self.run |= self.programs("reset", {n: self.run[n] for n in ("params", "opt")}, jax.device_put(moved, whole))
 
     # --------------------------------------------------------------------------------- everything around it
     def losses(self, pending: list[Array]) -> list[float]:
@@ -375,27 +348,9 @@ class Engine:
         """
         kinds, tables = ("params", "buffers", "patterns"), self.tables
         arrays = {name: value for kind in kinds for name, value in self.run[kind].items()}
-        return {name: self._shares(name, v) if name in tables else self._host(v) for name, v in arrays.items()}
-
-    def _shares(self, name: str, table: Array) -> Iterator[np.ndarray]:
-        rows, size = self.task.shapes()[name].shape[0], len(table) // self.world
-        for source in range(self.world):
-            received = self._deliver(table, source) if source else table
-            for shard in received.addressable_shards:
-                if shard.device == self.devices[0]:
-                    yield np.asarray(shard.data)[: max(0, rows - source * size)]
-
-    def _deliver(self, table: Array, source: int) -> Array:
-        """Run the program that sends one device's share of a table to the first device."""
-        key = "deliver", table.shape, source
-        if key not in self.programs:
-
-            def body(share: Array, transport: Transport) -> Array:
-                return transport.deliver("weights", share, source)
-
-            with self._mode():
-                self.programs.compile({key: self.programs.lower(body, (table,), (P(AXIS),), P(AXIS), donate=False)})
-        return self.programs(key, table)
+        collect = functools.partial(jax_snapshot.collect_rows, self.programs, devices=self.devices)
+        rows = {name: self.task.shapes()[name].shape[0] for name in tables}
+        return {n: collect(v, rows=rows[n]) if n in rows else self._host(v) for n, v in arrays.items()}
 
     def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the state of this process's devices, as views that are valid until the next step.
@@ -413,29 +368,12 @@ class Engine:
             RanksDiffer: the ranks hold different weights.
         """
         self.compare()
-        arrays: dict[str, np.ndarray] = {}
-        own: dict[str, str] = {}
-        for path, leaf in jax.tree_util.tree_flatten_with_path(self.run)[0]:
-            name = f"run{jax.tree_util.keystr(path)}"
-            if self.layout.is_split(path):
-                arrays[name], own[name] = widen_floats(self.layout.local(leaf)), self._meaning(path)
-            elif replicated:
-                arrays[name] = widen_floats(np.asarray(leaf))
-        return arrays, {"tree": None, "own": own}
-
-    def _meaning(self, path: Sequence[Any]) -> str:
-        """Return the kind of a split array of the run, in words."""
-        part = path[0].key
-        if part in ("carry", "comm"):
-            return engine.CARRY if part == "carry" else engine.RESIDUALS
-        return engine.TABLES if any(getattr(key, "key", None) in self.tables for key in path) else engine.SLICES
+        return jax_snapshot.list_arrays(self.run, self.layout, self.tables, replicated=replicated)
 
     def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
         """Restore a snapshot of this process; nothing is sent."""
         with self._mode():
-            leaves, structure = jax.tree_util.tree_flatten_with_path(self.run)
-            values = [arrays[f"run{jax.tree_util.keystr(path)}"] for path, _ in leaves]
-            self.run = self.layout.replaced(jax.tree_util.tree_unflatten(structure, values))
+            self.run = jax_snapshot.replace_arrays(self.run, self.layout, arrays)
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""

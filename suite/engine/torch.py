@@ -17,7 +17,7 @@ from suite.comm.reduce.torch import Reduce
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
 from suite.contract import OFFERED, Group, Plan, Sparse, Task, TorchOptimizer
-from suite.engine import tree
+from suite.engine import torch_snapshot
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import (
     describe_model,
@@ -31,7 +31,6 @@ from suite.engine.torch_step import Maths, Share, Watch, compile_model
 from suite.engine.torch_taps import Observer, whole_gradients, widen_floats
 from suite.settings.run import Run
 
-RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
 Tree = dict[str, Tensor]
 Batch = dict[str, np.ndarray]
 
@@ -346,37 +345,15 @@ class Engine:
             RanksDiffer: the ranks hold different weights.
         """
         self.compare()
-        arrays: dict[str, Tensor] = {}
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "carry": self.carry}
-        skeleton = {"tree": tree.pack_tree(state, arrays, "run", lambda v: v if isinstance(v, Tensor) else None)}
-        own = self._own(state["optimizer"])
-        own |= {name: engine.CARRY for name in arrays if name.startswith("run.carry.")}
-        residuals = {RESIDUALS + name: value for name, value in self.reduce.state.items()}
-        own |= dict.fromkeys(residuals, engine.RESIDUALS)
-        chosen = {n: value for n, value in (arrays | residuals).items() if replicated or n in own}
-        return {name: _numpy(value) for name, value in chosen.items()}, skeleton | {"own": own}
+        return torch_snapshot.list_arrays(state, self.reduce.state, self.tables, replicated=replicated)
 
     def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
         """Restore a snapshot of this rank; nothing is sent."""
-
-        def device(value: np.ndarray) -> Tensor:
-            return torch.from_numpy(value.copy()).to(self.device)
-
-        state = tree.unpack_tree(skeleton["tree"], arrays, device)
+        state, self.reduce.state = torch_snapshot.read_arrays(arrays, skeleton, self.device)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.carry = state["carry"]
-        residuals = [name for name in arrays if name.startswith(RESIDUALS)]
-        self.reduce.state = {name.removeprefix(RESIDUALS): device(arrays[name]) for name in residuals}
-
-    def _own(self, state: dict[str, Any]) -> dict[str, str]:
-        """This rank's rows of tables and slices of the optimizer's state: {name in a snapshot: kind in words}."""
-        places = {n: i for g in state["param_groups"] for n, i in zip(g["param_names"], g["params"], strict=True)}
-        tables = [f"run.model.{name}" for name in self.tables]
-        for place in (places[name] for name in self.tables):
-            values = state["state"].get(place, {}).items()
-            tables += [f"run.optimizer.state.{place}.{key}" for key, value in values if value.ndim]
-        return dict.fromkeys(tables, engine.TABLES) | dict.fromkeys(_owned(state, "run.optimizer"), engine.SLICES)
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
@@ -393,12 +370,3 @@ class Engine:
 
 def _numpy(value: Tensor) -> np.ndarray:
     return value.detach().cpu().contiguous().numpy()
-
-
-def _owned(value: Any, path: str, inside: bool = False) -> Iterator[str]:
-    """Yield the paths, as `tree.pack_tree` names them, of the tensors below a key `owned`."""
-    if isinstance(value, Tensor) and inside:
-        yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-    for key, item in items:
-        yield from _owned(item, f"{path}.{key}", inside or key == "owned")
