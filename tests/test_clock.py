@@ -104,7 +104,7 @@ class Task:
 class Engine:
     """Steps that return at once; work on the device, and work on the host that an optimizer left under way."""
 
-    share, plan = (0, 1), Plan()
+    share, plan, takes_bytes = (0, 1), Plan(), False
 
     def __init__(self, *, device: float, host: float) -> None:
         self.device, self.host, self.timer = device, host, Timer()

@@ -53,12 +53,14 @@ class Engine(Protocol):
         ranks: communication between processes outside training steps.
         plan: the optimizer's schedule of work.
         kinds: kind of layer of each replicated parameter, by name.
+        takes_bytes: whether it normalises the images of `SendsBytes` on its device.
     """
 
     share: tuple[int, int]
     local_ranks: tuple[int, ...]
     plan: Plan
     kinds: Mapping[str, str]
+    takes_bytes: bool
 
     @property
     def groups(self) -> Sequence[Group]:

@@ -264,6 +264,23 @@ class Baseline(Protocol):
 
 
 @runtime_checkable
+class SendsBytes(Protocol):
+    """A task whose images an engine can receive as bytes, to normalise them on its device."""
+
+    @property
+    def moments(self) -> tuple[Any, Any] | None:
+        """Mean and standard deviation, (channels, 1, 1) float32: `image` is (bytes - mean) / deviation.
+
+        None if these images cannot be sent as bytes.
+        """
+        ...
+
+    def byte_batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> dict[str, Any]:
+        """Return `Task.batch` with an `image` (n, channels, …) of uint8."""
+        ...
+
+
+@runtime_checkable
 class Sparse(Protocol):
     """A task with block-sparse matrices, whose nonzero blocks may move during training.
 

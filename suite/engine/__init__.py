@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.contract import Counts, Sparse, Task, UserError
+from suite.contract import Counts, SendsBytes, Sparse, Task, UserError
 from suite.nodes import OptimizerSettings
 
 LAST = 2**32 - 1  # the largest step: keys are pairs of 32-bit words
@@ -170,6 +170,14 @@ def move_blocks(
         new_patterns[f"{name}.pattern"], new_patterns[f"{name}.visited"] = pattern, visited
         masks[f"{name}.weight"] = mask
     return new_patterns, masks
+
+
+def list_levels(task: Task) -> np.ndarray | None:
+    """Return the value of each byte of the task's images, (channels, 256) float32; None if it sends no bytes."""
+    if not isinstance(task, SendsBytes) or not task.moments:
+        return None
+    mean, deviation = task.moments
+    return (np.arange(256, dtype=np.uint8) - mean[:, 0]) / deviation[:, 0]
 
 
 def share_explored(patterns: Mapping[str, np.ndarray]) -> float | None:

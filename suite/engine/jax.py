@@ -54,6 +54,7 @@ class Engine:
         self.task, self.seed, self.world = task, run.seed, run.world
         self.precision, self.share = run.precision, (jax.process_index(), jax.process_count())
         self.devices, self.ranks = devices_for(run.device, self.world), Ranks()
+        self.takes_bytes = self.devices[0].platform != "cpu"
         self.modes, node = setup.make_modes(run.comm, task, self.world, "jax"), run.optimizer
         self.mode = next(iter(self.modes))
         channels = self.modes[self.mode]
@@ -70,7 +71,7 @@ class Engine:
             shapes = task.shapes()
             self.node, self.needs = node, load.load_member(node.module).NEEDS
             self.tables = tuple(engine.list_tables(task, self.needs, node))
-            self.layout = Layout(self.mesh, self.tables)
+            self.layout = Layout(self.mesh, self.tables, engine.list_levels(task))
             self.sparse = engine.find_sparse(task, self.needs, node)
             self.kinds = {n: kind for n, kind in setup.find_kinds(task).items() if n not in self.tables}
             initial = {name: task.init(self.seed, name) for name in shapes if name not in self.tables}

@@ -1,7 +1,8 @@
 """The jax engine's devices, and the placement of a run's arrays on them."""
 
+import functools
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,10 +58,12 @@ class Layout:
     Attributes:
         mesh: the devices.
         tables: parameters placed by rows.
+        levels: the values of the bytes of an image, (channels, 256) float32; None if no image arrives as bytes.
     """
 
     mesh: Mesh
     tables: Sequence[str]
+    levels: np.ndarray | None = None
 
     @property
     def whole(self) -> NamedSharding:
@@ -128,11 +131,26 @@ class Layout:
         """Return a step's batch, key and hyper-parameters; with one process, the program itself places them."""
         values = {name: np.asarray(value, jnp.result_type(float)) for name, value in hyper.items()}
         key = np.array([seed, step], np.uint32)
-        cast = cast_batch(batch)
+        cast: dict[str, Any] = cast_batch(batch)
+        if self.levels is not None and "image" in cast and cast["image"].dtype == np.uint8:
+            image = jax.make_array_from_process_local_data(self.split, cast["image"])
+            cast["image"] = self._normalise(image, self.levels.astype(jnp.result_type(float)))
         if jax.process_count() == 1:
             return cast, key, values
-        shared = {name: jax.make_array_from_process_local_data(self.split, value) for name, value in cast.items()}
+        shared = {
+            name: value if isinstance(value, Array) else jax.make_array_from_process_local_data(self.split, value)
+            for name, value in cast.items()
+        }
         return shared, *jax.device_put((key, values), self.whole)
+
+    @functools.cached_property
+    def _normalise(self) -> Callable[..., Array]:
+        """Normalise images, each device its own, with a table of all bytes: XLA does not divide as NumPy does."""
+
+        def normalise(image: Array, levels: Array) -> Array:
+            return jnp.stack([levels[channel][image[:, channel]] for channel in range(len(levels))], 1)
+
+        return jax.jit(jax.shard_map(normalise, mesh=self.mesh, in_specs=(P(AXIS), P()), out_specs=P(AXIS)))
 
     def described(self, run: Any, batch: Any, key: Any, hyper: Any) -> tuple[Any, Any, Any, Any]:
         """Return shapes, types and shardings of the run and of a step's arguments, to lower programs for them."""

@@ -16,7 +16,7 @@ from suite.comm.codecs._codec import Codec
 from suite.comm.reduce.torch import Reduce
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import OFFERED, Group, Plan, Sparse, Task, TorchOptimizer
+from suite.contract import OFFERED, Group, Plan, SendsBytes, Sparse, Task, TorchOptimizer
 from suite.engine import torch_snapshot
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import (
@@ -48,6 +48,9 @@ class Engine:
         self.accumulate, self.precision = run.accumulate, run.precision
         self._mode = functools.partial(set_switches, self.precision, run.deterministic, run.compile)
         self.device = device_for(run.device)
+        self.takes_bytes = self.device.type != "cpu"
+        moments = task.moments if isinstance(task, SendsBytes) else None
+        self.moments = moments and tuple(torch.from_numpy(value).to(self.device) for value in moments)
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.ledger = Ledger()
         self.compiles, self.compile_seconds = run.compile, 0.0
@@ -233,9 +236,17 @@ class Engine:
 
     def _micro(self, batch: Batch) -> list[Tree]:
         """Return the batch on the device, split into `accumulate` micro-batches."""
-        values = {name: self._tensor(value) for name, value in batch.items()}
+        values = self._tensors(batch)
         parts = {name: value.chunk(self.accumulate) for name, value in values.items()}
         return [{name: part[i] for name, part in parts.items()} for i in range(self.accumulate)]
+
+    def _tensors(self, batch: Batch) -> Tree:
+        """Return the batch on the device; images in bytes are normalised there."""
+        values = {name: self._tensor(value) for name, value in batch.items()}
+        if self.moments and "image" in values and values["image"].dtype == torch.uint8:
+            mean, deviation = self.moments
+            values["image"] = ((values["image"] - mean) / deviation).to(self.dtype)
+        return values
 
     def _tensor(self, value: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(value).to(self.device, non_blocking=True)
@@ -281,7 +292,7 @@ class Engine:
         self.model.eval()
         for batch in batches:
             with self._mode(), torch.no_grad(), self.maths.autocast():
-                inputs = self.maths.fetched({name: self._tensor(value) for name, value in batch.items()})[0]
+                inputs = self.maths.fetched(self._tensors(batch))[0]
                 outputs, _ = self.model(inputs)
                 if generate:
                     written = generate(batch, self._start, self._advance)
@@ -292,7 +303,7 @@ class Engine:
             yield {name: widen_floats(value).cpu().numpy() for name, value in outputs.items()}
 
     def _start(self, batch: Batch) -> Any:
-        return self.model.encode({name: self._tensor(value) for name, value in batch.items()})
+        return self.model.encode(self._tensors(batch))
 
     def _advance(self, state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
         scores, state = self.model.decode_step(state, self._tensor(rows), self._tensor(token), position)

@@ -14,6 +14,7 @@ from suite.contract import (
     Event,
     Finished,
     Generates,
+    SendsBytes,
     Sparse,
     Started,
     Step,
@@ -122,7 +123,10 @@ class _Loop:
 
     def batch(self, split: str, index: int) -> Batch:
         """Make this process's share of a batch."""
-        return self.task.batch(split, self.run.seed, index, *self.engine.share)
+        key = split, self.run.seed, index, *self.engine.share
+        if self.engine.takes_bytes and isinstance(self.task, SendsBytes) and self.task.moments:
+            return self.task.byte_batch(*key)
+        return self.task.batch(*key)
 
     def train_batch(self, index: int) -> Batch:
         """Make this process's share of a training batch."""

@@ -12,6 +12,7 @@ from PIL import Image
 from suite.contract import Data, UserError
 from suite.tasks._data import layout, shards
 from suite.tasks._data.layout import UNREADABLE, decode, read_layout
+from suite.tasks._data.photographs import Photographs
 from suite.tasks._data.preprocessing import Preprocessing, fill_batch
 from suite.tasks._data.shards import NOTE, Shards, holds_shards
 
@@ -20,7 +21,7 @@ PUBLISHED = Data("real", "ImageNet-1k", "not here", {"train": 1_281_167, "valid"
 CLASSES = 1000
 
 
-class Folder:
+class Folder(Photographs):
     """The images of a directory, preprocessed.
 
     Attributes:
@@ -48,12 +49,12 @@ class Folder:
         Raises:
             UserError: if the directory or an option is not as described.
         """
-        self.preprocessing = Preprocessing(**options)
+        super().__init__(Preprocessing(**options))
         if on_error not in ("stop", "skip"):
             raise UserError(f"on_error={on_error}: unknown; set task.on_error=stop or task.on_error=skip")
         found = read_layout(data_dir, classes=classes)
         self.names, self._root = found.classes, found.root
-        self.classes, self.size = len(self.names), self.preprocessing.size
+        self.classes = len(self.names)
         self.skipped: list[str] = []
         self._on_error, self._lock = on_error, Lock()
 
@@ -85,13 +86,14 @@ class Folder:
             stamp=self._stamp,
         )
 
-    def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Decoded images and labels of some rows; see `Images`.
+    def fill_images(
+        self, images: np.ndarray, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray
+    ) -> np.ndarray:
+        """Decode some rows into `images`, and return their labels.
 
         Raises:
             UserError: if a file cannot be read and on_error is `stop`, or no file of the split can be read.
         """
-        images = np.empty((len(rows), 3, self.size, self.size), np.float32)
         labels = np.empty(len(rows), np.int32)
         skipped: list[str] = []
 
@@ -104,7 +106,7 @@ class Folder:
         fill_batch(fill_place, len(rows))
         with self._lock:
             self.skipped = sorted({*self.skipped, *skipped})
-        return images, labels
+        return labels
 
     def open_image(self, split: str, row: int) -> tuple[Image.Image, int, list[str]]:
         """Return the first readable image from `row` on, its row, and the paths of unreadable files before it."""

@@ -64,21 +64,21 @@ class Preprocessing:
                 )
 
     def fill_input(self, out: np.ndarray, image: Photograph, split: str, *, seed: int, number: int) -> None:
-        """Write the network's input into `out`, (3, size, size) float32.
+        """Write the network's input into `out`, (3, size, size) float32; as bytes, it is not normalised yet.
 
         Args:
-            out: where to write.
+            out: where to write; uint8 for bytes.
             image: the decoded photograph.
             split: `train` distorts the image, `valid` does not.
             seed: the run's seed.
             number: of the sample in the run; with the seed, the key of every draw.
         """
         if split != "train":
-            self._normalise(self._cut(image), out)
+            self._write(self._cut(image), out)
             return
         draws = augment.make_generator(seed, number)
         pixels = self._distort(image, draws)
-        self._normalise(pixels[:, ::-1] if self.flip and augment.draw_flip(draws) else pixels, out)
+        self._write(pixels[:, ::-1] if self.flip and augment.draw_flip(draws) else pixels, out)
         augment.erase_rectangle(draws, out, probability=self.erase, area=self.erase_area, aspect=self.erase_aspect)
 
     def _distort(self, image: Photograph, draws: np.random.Generator) -> np.ndarray:
@@ -99,13 +99,17 @@ class Preprocessing:
         image = resize_shorter_side(to_image(image), self.resize or round(self.size * 256 / 224))
         return np.asarray(image.crop(augment.centre_box(*image.size, self.size, self.size)))
 
-    def _normalise(self, pixels: np.ndarray, out: np.ndarray) -> None:
-        mean, std = self._moments
-        np.subtract(pixels.transpose(2, 0, 1), mean, out=out)
+    def _write(self, pixels: np.ndarray, out: np.ndarray) -> None:
+        channels = pixels.transpose(2, 0, 1)
+        if out.dtype == np.uint8:
+            out[...] = channels
+            return
+        mean, std = self.moments
+        np.subtract(channels, mean, out=out)
         np.divide(out, std, out=out)
 
     @cached_property
-    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation, (3, 1, 1) float32."""
         mean, std = (np.asarray(values, np.float32).reshape(3, 1, 1) for values in (self.mean, self.std))
         return mean, std

@@ -15,6 +15,7 @@ import numpy as np
 from suite.contract import Data, UserError
 from suite.tasks import _data
 from suite.tasks._data import stamp_files
+from suite.tasks._data.photographs import Photographs
 from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage
 from suite.tasks._data.preprocessing import Preprocessing, fill_batch
 
@@ -34,7 +35,7 @@ def name_shards(split: str, samples: int) -> list[str]:
     return [f"{split}-{number:05d}" for number in range(-(-samples // SHARD))]
 
 
-class Shards:
+class Shards(Photographs):
     """The images of a prepared directory, preprocessed; equal to those of the directory of files.
 
     Attributes:
@@ -60,12 +61,12 @@ class Shards:
         Raises:
             UserError: if a file was changed, or the images were prepared for other options.
         """
-        self.preprocessing = Preprocessing(**options)
+        super().__init__(Preprocessing(**options))
         prepared = open_manifest(data_dir)
         prepared.check_files(AGAIN)
         with report_damage(prepared.root / MANIFEST, AGAIN):
             self._open(prepared, classes)
-        self.classes, self.size = len(self.names), self.preprocessing.size
+        self.classes = len(self.names)
 
     def _open(self, prepared: Manifest, classes: list[str] | None) -> None:
         content, root = prepared.content, prepared.root
@@ -100,16 +101,17 @@ class Shards:
             stamp=stamp_files(root / name for name in sorted(content["files"])),
         )
 
-    def read(self, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Images and labels of some rows; see `Images`."""
-        images = np.empty((len(rows), 3, self.size, self.size), np.float32)
+    def fill_images(
+        self, images: np.ndarray, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray
+    ) -> np.ndarray:
+        """Write some rows into `images`, and return their labels."""
 
         def fill_place(place: int) -> None:
             pixels = self.open_pixels(split, int(rows[place]))
             self.preprocessing.fill_input(images[place], pixels, split, seed=seed, number=int(numbers[place]))
 
         fill_batch(fill_place, len(rows))
-        return images, self._index[split]["label"][rows]
+        return self._index[split]["label"][rows]
 
     def open_pixels(self, split: str, row: int) -> np.ndarray:
         """Return the stored pixels of one image, (height, width, 3) uint8, mapped."""

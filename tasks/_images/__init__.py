@@ -4,7 +4,7 @@
 """
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -14,8 +14,10 @@ import numpy as np
 from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import Images, order
+from suite.tasks._data.photographs import Photographs
 
 Batch = dict[str, np.ndarray]
+Read = Callable[..., tuple[np.ndarray, np.ndarray]]  # `Images.read`
 
 
 class Architecture(Protocol):
@@ -91,6 +93,20 @@ class Classification:
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share of a batch: `image` (n, 3, S, S), `label` (n,), `weight`, `index`, and `mix` under mixup."""
+        return self._batch(self.images.read, split, seed, index, rank, world)
+
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and standard deviation of the images as bytes; None if they are no photographs, or have no bytes."""
+        return self.images.moments if isinstance(self.images, Photographs) else None
+
+    def byte_batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
+        """Return `batch` with images that are not normalised, uint8; only if there are `moments`."""
+        if not isinstance(self.images, Photographs):
+            raise TypeError(f"{self.data.name}: these images are no photographs")
+        return self._batch(self.images.read_bytes, split, seed, index, rank, world)
+
+    def _batch(self, read: Read, split: str, seed: int, index: int, rank: int, world: int) -> Batch:
         if split == "train":
             rows, numbers = order.select_training_rows(
                 self.data.samples[split], batch_size=self.batch_size, seed=seed, index=index
@@ -104,7 +120,7 @@ class Classification:
         share = len(rows) // world
         local = slice(rank * share, (rank + 1) * share)
         rows, numbers, weight = rows[local], numbers[local], weight[local]
-        image, label = self.images.read(split, rows, seed=seed, numbers=numbers)
+        image, label = read(split, rows, seed=seed, numbers=numbers)
         batch = {"image": image, "label": label, "weight": weight, "index": numbers.astype(np.int64)}
         if self.mixup and split == "train":
             batch["mix"] = self._mix(seed, index, numbers)

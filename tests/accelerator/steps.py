@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from accelerator import device
-from suite.contract import Generates
+from suite.contract import Generates, SendsBytes
 from suite.launch import execution
 from suite.settings.run import Run
 
@@ -51,6 +51,23 @@ def compare(case: Case, steps: int) -> dict[str, Any]:
     }
 
 
+def compare_bytes(directory: str) -> dict[str, Any]:
+    """Train on the device from photographs as bytes, and on the CPU from normalised ones.
+
+    Returns:
+        As `compare` does: gap and waits.
+    """
+    form = [*small.TASKS["resnet50"][1], "data=folder"]
+    runs = {
+        place: small.small("resnet50", form, f"data_dir={directory}", device=place, deterministic=True)
+        for place in ("cuda", "cpu")
+    }
+    with device.Tensors():
+        engine, waits = train(runs["cuda"], 3)
+        reached = engines.weights(engine)
+    return {"gap": engines.gap(reached, engines.weights(train(runs["cpu"], 3)[0])), "waits": waits}
+
+
 def describe(case: Case, place: str) -> Run:
     """A deterministic run of a case."""
     optimizer, task, form, precision = case
@@ -64,7 +81,9 @@ def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:
     """Make some steps and evaluate a batch; returns the engine and the waits of each step."""
     task = execution.make_task(run)
     engine, waits = engines.engine(run, task), []
-    batches = [task.batch("train", 0, step, 0, 1) for step in range(steps)]
+    packed = engine.takes_bytes and isinstance(task, SendsBytes) and task.moments
+    make = task.byte_batch if packed else task.batch
+    batches = [make("train", 0, step, 0, 1) for step in range(steps)]
     engine.warm(batches[0], range(steps), {})
     if engine.plan.warm_start:
         engine.prepare(batches[: engine.plan.warm_start])
@@ -73,5 +92,5 @@ def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:
         engine.step(step, batch, {})
         waits.append(dict(device.waits))
     generate = task.generate if isinstance(task, Generates) else None
-    list(engine.evaluate([task.batch("valid", 0, 0, 0, 1)], generate))
+    list(engine.evaluate([make("valid", 0, 0, 0, 1)], generate))
     return engine, waits

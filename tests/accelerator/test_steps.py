@@ -6,6 +6,7 @@ K-FAC.
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import engines
@@ -64,6 +65,11 @@ def test_every_optimizer(optimizers: Found, name: str) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task(tasks: Found, name: str) -> None:
     check(tasks[name], *[MOVES] * 3 if "sparse" in name else ())
+
+
+def test_photographs_arrive_as_bytes(on_device: Callable[..., Any], written: Path) -> None:
+    found = on_device("accelerator.steps.compare_bytes", str(written))
+    assert found["gap"] <= ROUNDING and found["waits"] == [{}, {}, {}]
 
 
 @pytest.mark.slow

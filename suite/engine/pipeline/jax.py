@@ -82,6 +82,7 @@ class Engine:
         self.precision, self.node = run.precision, run.optimizer
         self.devices, self.ranks = devices_for(run.device, run.world), Ranks()
         process = jax.process_index()
+        self.takes_bytes = False  # its stages are traced from images that are normalised on the host
         self.local_ranks = tuple(rank for rank, one in enumerate(self.devices) if one.process_index == process)
         self.plan, self.kinds = Plan(), setup.find_kinds(task)
         self.cache, self.compile_seconds = Cache(), 0.0

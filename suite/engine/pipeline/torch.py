@@ -92,6 +92,7 @@ class Engine:
         self.transport = Transport(self.ledger, None, deadline)
         self.sums = self.transport.among([list(range(self.transport.world))])  # its messages come between the stages'
         self.rank, self.world = self.transport.rank, self.transport.world
+        self.takes_bytes = False  # its stages are traced from images that are normalised on the host
         self.local_ranks, self.ranks = (self.rank,), Ranks(self.world, self.device)
         self.plan = Plan()
         self._use(self.pipeline)
