@@ -31,8 +31,9 @@ RESNET, CIFAR = (
 SPARSE_BERT = (*BERT, *(f"task.{word}" for word in SPARSE[0]))
 CUT = "partition=auto"
 SLOW = pytest.mark.slow  # four processes, twice
-# with `tflops`, nothing is timed: all runs have the same plan, on which the bits of encoded gradients depend
-FIXED = ("partition.tflops=0.01", "partition.bandwidth_gb=10")
+# with `tflops`, nothing is timed: all runs have the same plan, on which the bits of encoded gradients depend. The devices
+# are so slow that a plan divides the work of a small model; on faster ones, one stage would have all of it
+FIXED = ("partition.tflops=0.0001", "partition.bandwidth_gb=10")
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -260,7 +261,7 @@ def test_an_unknown_codec_of_activations_is_rejected(word: str):
 
 @SLOW
 def test_a_run_encodes_activations(tmp_path: Path):
-    words = (*AUTOENCODER, "optimizer=sgd", CUT, *FIXED, "partition.stages=2", "world=2", "partition.micro_batches=1")
+    words = (*AUTOENCODER, "optimizer=sgd", CUT, *FIXED, "partition.stages=2", "world=2")
     exact = train(tmp_path / "exact", *words)
     coded = train(tmp_path / "coded", *words, "partition.activations=fp8")
     first, second = ([row[2] for row in curve(folder) if row[2]] for folder in (exact, coded))
