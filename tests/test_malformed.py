@@ -151,7 +151,7 @@ def test_a_schedule_option_that_its_shape_does_not_read_is_an_error() -> None:
     words = [TASK, "schedule.shape=staircase", "schedule.boundaries=[0.5]", "schedule.factor=0.1"]
     reject_unread(resolve(words), words)
     words[1] = "schedule.shape=cosine"
-    with pytest.raises(UserError, match="schedule.boundaries: schedule.shape=cosine does not read it"):
+    with pytest.raises(UserError, match=r"schedule\.boundaries: schedule\.shape=cosine does not read it"):
         reject_unread(resolve(words), words)
 
 
