@@ -1,4 +1,4 @@
-"""What each member of `comm/` offers, as protocols, and the array operations that a member may use.
+"""Protocols of the members of `comm/`, and the array operations that a member may use.
 
 A member is a module; its attributes and functions are those of its protocol. `suite.comm.setup` rejects a member that
 lacks one. Algorithms and topologies are written once for both frameworks, over `Array`, `Transport` and `Encoder`. A
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Array(Protocol):
-    """What `torch.Tensor` and `jax.Array` have in common."""
+    """Operations that `torch.Tensor` and `jax.Array` share."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -155,7 +155,7 @@ IN_FRAMEWORK_FILES = ("mean", "to_owners", "gather")  # functions that may be in
 
 
 class Member(Protocol):
-    """What every member states.
+    """Attributes that every member states.
 
     Attributes:
         SUMMARY: one line for `suite list`.

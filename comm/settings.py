@@ -12,7 +12,7 @@ UNENCODED = "suite.comm.codecs.float32"
 
 
 class ChannelSettings(Declared):
-    """What differs for one kind of values; what is null is as in `comm`."""
+    """Differences for one kind of values; a null setting is as in `comm`."""
 
     codec: Part | None = setting(None, "how values are encoded")
     inner: Part | None = setting(None, "codec within a host, for topologies with hosts")
@@ -23,7 +23,7 @@ class ChannelSettings(Declared):
 
 
 class FactorSettings(ChannelSettings):
-    """What optimizers exchange: statistics to their owners, roots and inverses back."""
+    """Exchanges of optimizers: statistics to their owners, roots and inverses back."""
 
     symmetric: bool = setting(True, "send only one triangle of symmetric matrices")
 

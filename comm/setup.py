@@ -21,7 +21,7 @@ IN_SCHEDULES = {"torch": "make", "jax": "mean"}  # what a schedule's file for ea
 
 
 class Described(Protocol):
-    """What a task says of its model, and what the exchange of gradients depends on."""
+    """Description of a model, on which the exchange of gradients depends."""
 
     def shapes(self) -> Mapping[str, Spec]:
         """Return every parameter and buffer."""
@@ -58,7 +58,7 @@ def make_channels(
     if factors.codec.draws:
         raise UserError(
             "comm.factors.codec: rounds at random, which refreshes of factors do not support; "
-            "type a codec that rounds to nearest"
+            "set a codec that rounds to nearest"
         )
     topology, schedule = comm.topology.module, comm.schedule.module
     _no_options(comm.schedule, "comm.schedule")

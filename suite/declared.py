@@ -39,7 +39,7 @@ NOTHING: tuple[Effect, ...] = ()
 
 @dataclass(frozen=True)
 class Effects:
-    """What a setting affects, and its role; see the head of this file."""
+    """Effects and role of a setting; see the head of this file."""
 
     affects: tuple[Effect, ...] = METHOD
     role: Role = "setting"

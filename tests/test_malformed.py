@@ -18,7 +18,7 @@ from suite.entries import doubts, intake
 from suite.entries.strict import Unreadable
 from suite.launch.directories import read_header
 from suite.record import record
-from suite.settings.configure import resolve
+from suite.settings.configure import reject_unread, resolve
 from suite.settings.overrides import expand_sweep
 from suite.settings.run import Run
 from suite.tasks.bert import hmm, records, text
@@ -85,6 +85,17 @@ def malformed() -> Iterator[str]:
         "optimizer.module=nowhere",
         "a b=1",
     )
+    yield from ("tuned.x=1", "tuned=3", "tuning.source=recipe", "tuning.trials=50", "hydra.run.dir=x", "sgd@task=1")
+    yield from ("optimizer.module=suite.optimizers.lars", "task.module=suite.tasks.bert", "hydra/launcher=local")
+    yield from ("task.scales.laptop.max_steps=3", "task.scales.huge={}", "task.sources=3", "task.default_optimizer=sgd")
+    yield from (
+        "task.sources.digits.nothing=1",
+        "task.sources.nothing.options.size=3",
+        "task.sources.digits.image_size.x=3",
+    )
+    yield from ("schedule.begin=-3", "schedule.end=-5", "schedule.power=-1", "schedule.factor=-1")
+    yield from ("schedule.boundaries=[]", "schedule.boundaries=[0.8,0.2]", "schedule.boundaries=[0.5,2]")
+    yield from ("schedule.begin=9 schedule.end=3", "run_dir=", "data_dir=", "init_from=", "decisions=")
     yield from (
         "comm.kinds.linear.codec=3",
         "comm.kinds.linear.nothing=1",
@@ -134,6 +145,14 @@ def test_malformed_overrides_are_one_line_of_error() -> None:
 def test_three_hundred_malformed_overrides() -> None:
     assert len(MALFORMED) >= 300
     check(MALFORMED)
+
+
+def test_a_schedule_option_that_its_shape_does_not_read_is_an_error() -> None:
+    words = [TASK, "schedule.shape=staircase", "schedule.boundaries=[0.5]", "schedule.factor=0.1"]
+    reject_unread(resolve(words), words)
+    words[1] = "schedule.shape=cosine"
+    with pytest.raises(UserError, match=r"schedule\.boundaries: schedule\.shape=cosine does not read it"):
+        reject_unread(resolve(words), words)
 
 
 def test_several_values_are_no_value_of_one_run() -> None:

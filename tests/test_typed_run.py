@@ -39,10 +39,14 @@ def test_a_run_is_the_same_after_every_round_trip() -> None:
 
 
 @pytest.mark.quick
-def test_what_cfg_prints_composes_again_to_an_equal_run(suite) -> None:
+def test_what_cfg_prints_composes_again_to_an_equal_run(suite, tmp_path: Path) -> None:
     code, printed = suite("task=resnet50", "optimizer=kfac", "optimizer.lr=0.2", "--cfg", "job")
     assert code == 0
-    assert read_run(yaml.safe_load(printed)) == resolve(["task=resnet50", "optimizer=kfac", "optimizer.lr=0.2"])
+    run = resolve(["task=resnet50", "optimizer=kfac", "optimizer.lr=0.2"])
+    assert read_run(yaml.safe_load(printed)) == run
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "again.yaml").write_text(f"# @package _global_\n{printed}")
+    assert resolve(["task=resnet50", "optimizer=kfac", "experiment=again"], tmp_path) == run
 
 
 @pytest.mark.quick

@@ -1,4 +1,4 @@
-"""What a codec is: it encodes a flat array as one payload and decodes it, with a declared error bound.
+"""Base of codecs. A codec encodes a flat array as one payload and decodes it, with a declared error bound.
 
 A payload is a uint8 array in NumPy and torch. In jax it may have any unsigned type with the same little-endian bytes:
 XLA on CPUs takes longer to convert words to bytes than to compute them, and sends either type unchanged.

@@ -7,7 +7,7 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Value:
-    """What one operation passes to others.
+    """An array that one operation passes to others.
 
     Attributes:
         nbytes: its size for one micro-batch of the graph's `samples`.

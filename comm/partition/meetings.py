@@ -11,7 +11,7 @@ def meet_ranks(stages: Sequence[StageTimes], schedule: Schedule, micro_batches: 
     """Simulate one step of devices that are separate processes.
 
     All processes join their messages in the order of `place_passes`. A process joins a message when it has begun
-    all earlier passes of its own in this order and has finished the last but one, and a thread exchanges one message
+    all its earlier passes in this order and has finished the last but one, and a thread exchanges one message
     after another: so a message waits for both processes, and for the messages that either has joined before.
 
     Args:

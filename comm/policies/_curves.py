@@ -73,7 +73,7 @@ CURVES = (
 )
 
 
-def predict(points: Sequence[tuple[int, float]], horizon: int, best: float = np.inf) -> tuple[float, float]:
+def predict_score(points: Sequence[tuple[int, float]], horizon: int, best: float = np.inf) -> tuple[float, float]:
     """Predict the score at step `horizon`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Exchanges with the owners of rows for topologies that have none of their own: all ranks alike."""
+"""Exchanges with the owners of rows for topologies without special ones: all ranks alike."""
 
 from suite.comm.channel import Channel
 from suite.comm.contract import Encoders, Handle, Transport, Value

@@ -14,7 +14,7 @@ State = dict[str, Any]
 
 
 class Refresh(NamedTuple):
-    """What happens to each factor in one step; arrays (F,) are in the order of `plan.factors`.
+    """Changes of each factor in one step; arrays (F,) are in the order of `plan.factors`.
 
     Attributes:
         due: (F,) booleans, the factors to refresh.

@@ -1,4 +1,4 @@
-"""What K-FAC exchanges and inverts, counted from its plan without allocating anything."""
+"""Counts of K-FAC's exchanges and inversions, made from its plan without allocating anything."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping

@@ -30,7 +30,7 @@ Kind = Literal["leads", "may lead", "behind", "alone", "no runs"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What the rows of a contest share."""
+    """Conditions that the rows of a contest share."""
 
     comm: str
     world: int

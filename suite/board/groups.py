@@ -51,7 +51,7 @@ class Group:
 
     @property
     def stand_in(self) -> bool:
-        """Whether the runs are smaller than the published ones."""
+        """Return whether the runs are smaller than the published ones."""
         return self.scale != "paper"
 
     @property

@@ -37,7 +37,7 @@ class Section:
 
     @property
     def tuned(self) -> str:
-        """Whether the runs are tuned and up to date, in words."""
+        """Return whether the runs are tuned and up to date, in words."""
         tuned = "tuned" if self.hardest.tuned else "not tuned here"
         newer = self.hardest.superseded_by
         return f"{tuned}, superseded by version {newer} of the task" if newer else tuned

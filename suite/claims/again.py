@@ -30,13 +30,13 @@ class Repeated:
 
     @property
     def agrees(self) -> bool:
-        """Whether the new values give the check the same state as the committed ones."""
+        """Return whether the new values give the check the same state as the committed ones."""
         return self.before.state == self.again.state
 
 
 @dataclass
 class Repetition:
-    """What was measured again.
+    """A repeated measurement.
 
     Attributes:
         checks: those that were compared.

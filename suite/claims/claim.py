@@ -52,7 +52,7 @@ class Region(_Strict):
 
     @property
     def two_sided(self) -> bool:
-        """Whether it has both bounds."""
+        """Return whether it has both bounds."""
         return self.above is not None and self.below is not None
 
     @property

@@ -46,7 +46,7 @@ BySeed = dict[int, tuple[str, Result]]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured for one check and seed."""
+    """Measurement for one check and seed."""
 
     seed: int
     bounds: Bounds

@@ -32,7 +32,7 @@ class Bounds:
 
     @property
     def known(self) -> bool:
-        """Whether the number is known exactly."""
+        """Return whether the number is known exactly."""
         return self.low == self.high
 
     def against(self, region: Region) -> float:

@@ -1,4 +1,4 @@
-"""What is known about a claim so far. `suite reproduce`, the leaderboard, reports and closing lines show it."""
+"""Standing of a claim so far. `suite reproduce`, the leaderboard, reports and closing lines show it."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What is known about all claims, or about those that a run bears on."""
+"""Standings of all claims, or of those that a run bears on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an engine offers to the training loop, the policies and the launcher. Both backends implement it alike."""
+"""Protocols of an engine, for the training loop, the policies and the launcher. Both backends implement it alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Batch = dict[str, Any]  # NumPy arrays by name, as `Task.batch` makes them
 
 
 class Ranks(Protocol):
-    """What the processes of a run agree on. Every process makes the same calls in the same order."""
+    """Agreement of the processes of a run. Every process makes the same calls in the same order."""
 
     def broadcast(self, value: Any) -> Any:
         """Broadcast process 0's value, which `suite.messages` can encode."""

@@ -1,4 +1,4 @@
-"""What a task's model offers in each framework. `tasks/<name>/torch.py` and `jax.py` end in `make(task) -> model`."""
+"""Protocols of a task's model in each framework. `tasks/<name>/torch.py` and `jax.py` end in `make(task) -> model`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Tree = dict[str, Any]  # arrays by name
 
 
 class Model(Protocol):
-    """What models of both frameworks offer. The arrays are the framework's own."""
+    """Functions that models of both frameworks offer. The arrays are the framework's own."""
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Any, Any]:
         """Return (summed loss, number of terms), both scalars; samples of weight 0 add nothing to either."""

@@ -1,4 +1,4 @@
-"""What an engine offers to an optimizer, and an optimizer to an engine."""
+"""Protocols between an engine and an optimizer, in both directions."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class CountsEpochs(Protocol):
 class Generates(Protocol):
     """A task whose metric is computed from sequences that the model generates token by token.
 
-    The search is NumPy, for both backends. Each backend's model offers two functions of its own arrays, which
+    The search is NumPy, for both backends. Each backend's model offers two functions on its arrays, which
     `generate` receives as `start` and `advance`: torch `encode(batch)` and `decode_step(state, rows, token, position)`,
     jax the same after `params`.
     """
@@ -302,7 +302,7 @@ class Sparse(Protocol):
 
     @property
     def by_gradient(self) -> bool:
-        """Whether `move` needs the gradient of the whole matrices: one more pass over the step's batch."""
+        """Return whether `move` needs the gradient of the whole matrices: one more pass over the step's batch."""
         ...
 
     def move(self, seed: int, step: int, name: str, weight: Any, pattern: Any, gradient: Any | None) -> tuple[Any, Any]:

@@ -30,7 +30,7 @@ WORST = 0.5  # of a loss; a larger difference is never called rounding
 
 @dataclass(frozen=True)
 class Change:
-    """What differs between accepted and present counts of one entry.
+    """Differences between accepted and present counts of one entry.
 
     Attributes:
         place: dotted key of the count, or `losses`.
@@ -109,7 +109,7 @@ def other_versions(path: Path) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------------ counting
 def count_all(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Count a run, the steps to its targets, or an import again, each in processes of its own.
+    """Count a run, the steps to its targets, or an import again, each in separate processes.
 
     Returns:
         The entry with present counts and, of a run, losses in both precisions.

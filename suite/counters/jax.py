@@ -1,4 +1,4 @@
-"""What a run in jax compiles, and what its compiled programs do."""
+"""Counts of a run in jax: its compilations, and the operations of its compiled programs."""
 
 import re
 from collections import Counter

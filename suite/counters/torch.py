@@ -1,4 +1,4 @@
-"""What a run in torch does in its steps."""
+"""Counts of a run in torch: the operations of its steps."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

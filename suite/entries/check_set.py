@@ -79,7 +79,7 @@ def _mixed(row: Sequence[Entry]) -> Iterator[Finding]:
         listed = ", ".join(escape_text(name) for name in differing[:MOST_NAMED])
         more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
         sentence = f"{row_name(row[0])}: {len(row)} results differ in {listed}{more}"
-        remedy = "compare only runs of equal settings; the board shows the others as rows of their own"
+        remedy = "compare only runs of equal settings; the board shows the others as separate rows"
         severity: Severity = "doubtful" if BUDGET in differing else "note"
         yield Finding(severity, "settings", _files(row), sentence, remedy)
 

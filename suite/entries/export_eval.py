@@ -22,7 +22,7 @@ RELATIONSHIPS: tuple[Relationship, ...] = get_args(Relationship)
 
 @dataclass(frozen=True)
 class Source:
-    """What the schema demands and a result does not say.
+    """Facts that the schema demands and a result lacks.
 
     Attributes:
         organization: who publishes the record.

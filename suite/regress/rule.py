@@ -29,7 +29,7 @@ LEAST = 4  # rounds before the first decision: fewer tell nothing about the spre
 
 @dataclass(frozen=True)
 class Look:
-    """What some rounds show.
+    """Result of some rounds.
 
     Attributes:
         state: of these rounds alone.

@@ -73,12 +73,12 @@ class Run:
 
     @property
     def running(self) -> bool:
-        """Whether the process has neither ended nor used up its time."""
+        """Return whether the process has neither ended nor used up its time."""
         return self._output is None and self._ran < LIMIT
 
     @property
     def trains(self) -> bool:
-        """Whether the run has logged a step."""
+        """Return whether the run has logged a step."""
         log = self._path / "run" / "events.jsonl"
         return log.exists() and b'"event": "step"' in log.read_bytes()
 

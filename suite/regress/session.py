@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass
 class Outcome:
-    """What was measured for one benchmark.
+    """Measurement of one benchmark.
 
     Attributes:
         benchmark: what ran.

@@ -128,7 +128,7 @@ def _entry(outcome: Outcome, verdict: Verdict | None, limits: Limits, outcomes: 
     }
 
 
-def junit(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> str:
+def format_junit(sides: tuple[Side, Side], outcomes: Sequence[Outcome], limits: Limits) -> str:
     """Return the answer as JUnit's XML: a benchmark that is slower is a failure, and an undecided one is skipped."""
     states = [judge_outcome(outcome, limits, len(outcomes)) for outcome in outcomes]
     suite = ElementTree.Element(

@@ -3,6 +3,7 @@
 Hydra alone selects files, merges them and interpolates. No framework and no member is imported.
 """
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ from suite.contract import UserError
 from suite.load import find_members, is_node, list_options, load_member, load_settings, read_preset, suggest_names
 from suite.settings import recipes
 from suite.settings.composition import compose_overrides
-from suite.settings.overrides import CHOICES, OPTIONAL, TUNED, check_syntax, clean_overrides, key_of
+from suite.settings.overrides import CHOICES, DIRECTORIES, OPTIONAL, TUNED, check_syntax, clean_overrides, key_of
+from suite.settings.rates import SHAPES
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 # Parts of `comm` and their groups. Each is a member's name, or {module: …} with its options.
@@ -25,6 +27,15 @@ PARTS = {
 }
 # Keys of a YAML file from which a run is composed; they are no part of it.
 ALTERNATIVES = {"task": ("scales", "variants", "sources", "default_optimizer"), "optimizer": ("search",)}
+# Keys that no override sets, and why.
+FIXED = {
+    r"(task|optimizer|baseline)\.name": "the name follows from the choice; set task=, optimizer= or baseline=",
+    r"(task|optimizer|baseline)\.module": "the module follows from the choice; set task=, optimizer= or baseline=",
+    r"(tuning|tuned)(\..*)?": "describes where the settings come from; it cannot be set",
+    r"task\.((scales|variants)(\..*)?|sources|default_optimizer)": "is no setting of a run; set task.KEY=VALUE",
+    r"hydra([./].*)?|.*[@/].*": "is no setting of a run; write key=value",
+}
+PATHS = (*DIRECTORIES, "init_from", "decisions")
 # Settings of a run that a baseline reads; the others describe training in steps.
 OF_BASELINE = tuple(BaselineRun.model_fields)
 
@@ -157,14 +168,14 @@ def name_parts(node: Any, place: str) -> Any:
                     f"{place}.{key}={value}: no such {key}; {suggest_names(value, names)} (presets: comm=NAME)"
                 )
             value = {"module": f"suite.comm.{PARTS[key]}.{value}"}
-        if key in PARTS and not (is_node(value) and isinstance(value.get("module"), str)):
+        if key in PARTS and value is not None and not (is_node(value) and isinstance(value.get("module"), str)):
             raise UserError(f"{place}.{key}={value}: must be the name of a member, or {{module: …}} with its options")
         resolved[key] = name_parts(value, f"{place}.{key}")
     return resolved
 
 
 def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
-    """Reject settings that no part of a run reads: `network`, RaNNC's rules, `data_dir`.
+    """Reject settings that no part of a run reads: `network`, RaNNC's rules, `data_dir`, another schedule's options.
 
     Raises:
         UserError: naming the part that reads it.
@@ -176,8 +187,14 @@ def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
         raise UserError(f"data_dir={run.data_dir}: {reason}; choose task.data=, or see: suite data {run.task.name}")
     if isinstance(run, BaselineRun):
         return
+    shape = run.schedule.shape
+    for name in ("power", "boundaries", "factor"):
+        if f"schedule.{name}" in map(key_of, overrides) and name not in inspect.signature(SHAPES[shape]).parameters:
+            raise UserError(
+                f"schedule.{name}: schedule.shape={shape} does not read it; set another shape, or leave it out"
+            )
     policy = run.comm.policy
-    chooses = policy and "network" in load_member(policy.module).READS
+    chooses = policy and "network" in vars(load_member(policy.module)).get("READS", ())
     if run.network and not (chooses or run.partition):
         raise UserError(
             f"network={run.network.name}: a run uses the real network; only `suite plan` projects to another one, and "
@@ -198,7 +215,7 @@ def _added(override: str) -> list[str]:
     A whole part, as in `comm.codec={…}`, is replaced, because the new codec may lack options of the old one.
     """
     key, equals, value = override.partition("=")
-    if key.startswith(("~", "hydra.")) or key in CHOICES or not equals:
+    if key.startswith("~") or key in CHOICES or not equals:
         return [override]
     key = key.lstrip("+")
     if key.startswith("comm.") and key.rpartition(".")[2] in PARTS and value.startswith("{"):
@@ -219,20 +236,37 @@ def _check_choices(overrides: Iterable[str], directory: Path | None) -> None:
         if key.startswith("~"):
             if equals or group not in OPTIONAL:
                 raise UserError(f"{override}: a setting cannot be removed; set {group}=VALUE, or leave it out")
-        elif not equals:
+            continue
+        if not equals:
             raise UserError(f"{override}: not understood; write key=value, or suite --help")
-        elif group in ("task.name", "optimizer.name"):
-            raise UserError(f"{override}: the name follows from the choice; set {group.partition('.')[0]}=NAME")
-        elif group in CHOICES and value not in (names := list_options(group, directory)):
+        for keys, reason in FIXED.items():
+            if re.fullmatch(keys, group):
+                raise UserError(f"{override}: {reason}")
+        if group in PATHS and not value:
+            raise UserError(f"{override}: empty; write {group}=PATH, or leave it out")
+        if group in CHOICES and value not in (names := list_options(group, directory)):
             raise UserError(f"{group}={value}: unknown; {suggest_names(value, names)}")
-        else:
-            typed[group] = value
-    task = read_preset("task", typed.get("task"), directory)
+        typed[group] = value
+    _check_alternatives(typed, read_preset("task", typed.get("task"), directory))
+
+
+def _check_alternatives(typed: Mapping[str, str], task: Mapping[str, Any]) -> None:
+    """Check overrides that choose among the alternatives of a task's YAML file, or change one of its sources.
+
+    Raises:
+        UserError: naming the nearest ones.
+    """
     for key, alternatives in (("scale", "scales"), ("task.variant", "variants"), ("task.data", "sources")):
         names = [str(name) for name in task.get(alternatives) or ()]
         if names and key in typed and typed[key] not in names:
             hint = suggest_names(typed[key], names)
             raise UserError(f"{key}={typed[key]}: task={typed['task']} has none of that name; {hint}")
+    for key in typed:
+        known: Any = task.get("sources")
+        for name in key.split(".")[2:4] if key.startswith("task.sources.") else ():
+            if not is_node(known) or name not in known:
+                raise UserError(f"{key}: unknown; {suggest_names(name, known if is_node(known) else ())}")
+            known = known[name]
 
 
 def _reject_keys_without_group(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -256,9 +290,8 @@ def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], direct
     for group in ("task", "optimizer"):
         node = config[group]
         settings = load_settings(node["module"])
-        listed = read_preset(
-            group, next((o.partition("=")[2] for o in overrides if key_of(o) == group), None), directory
-        )
+        chosen = [override.partition("=")[2] for override in overrides if key_of(override) == group]
+        listed = read_preset(group, chosen[-1] if chosen else None, directory)
         known = {"name", "module", *(settings.model_fields if settings else listed)}
         typed = [key_of(override).split(".")[1] for override in overrides if key_of(override).startswith(f"{group}.")]
         unknown = sorted(node.keys() - known)

@@ -1,4 +1,4 @@
-"""What follows from what settings affect: the hash of a run, and in which settings two runs differ."""
+"""Consequences of what settings affect: the hash of a run, and in which settings two runs differ."""
 
 import hashlib
 import json

@@ -8,7 +8,7 @@ from suite.declared import NOTHING, Declared, setting
 
 
 class LaunchSettings(Declared):
-    """What every way to start processes has."""
+    """Settings that every way to start processes has."""
 
     deadline: float = setting(
         ..., "most seconds for a rank's start, and in torch for a collective", at_least=0, affects=NOTHING

@@ -59,7 +59,7 @@ class Tuning(Options):
 
 
 class _Common(Declared):
-    """What a run and the fit of a baseline have in common."""
+    """Settings that a run and the fit of a baseline share."""
 
     task: TaskSettings = setting(..., "the task", affects=PROBLEM)
     scale: str = setting("laptop", "size of the task: laptop, gpu or paper", affects=PROBLEM)

@@ -42,7 +42,7 @@ class Ratio:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes 1 and covers as much as is usual."""
+        """Return whether the interval excludes 1 and covers as much as is usual."""
         return not self.low <= 1 <= self.high and self.coverage >= CONFIDENCE
 
 
@@ -88,9 +88,9 @@ def ratio_interval(lows: Sequence[float], highs: Sequence[float]) -> Ratio:
     count = max(1, math.floor((1 - CONFIDENCE) / 2 * len(choose_flips(len(low)))))
     known = np.abs([low, high]).max() < ENDLESS / 100
     return Ratio(
-        estimate=exponential(float((low + high).mean() / 2)) if known else None,
-        low=exponential(-_largest_mean(-low, count)),
-        high=exponential(_largest_mean(high, count)),
+        estimate=compute_exponential(float((low + high).mean() / 2)) if known else None,
+        low=compute_exponential(-_largest_mean(-low, count)),
+        high=compute_exponential(_largest_mean(high, count)),
         coverage=1 - 2 * count / len(choose_flips(len(low))),
         pairs=len(low),
     )
@@ -104,6 +104,6 @@ def _largest_mean(values: Floats, count: int) -> float:
     return math.copysign(math.inf, found) if abs(found) * len(values) > ENDLESS / 100 else found
 
 
-def exponential(number: float) -> float:
+def compute_exponential(number: float) -> float:
     """Raise e to a power; infinite where a float64 overflows."""
     return math.inf if number > 700 else math.exp(number)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suite.statistics.evidence import critical_count, critical_t
-from suite.statistics.flips import exponential
+from suite.statistics.flips import compute_exponential
 
 State = Literal["inside", "outside", "undecided"]
 Statistic = Literal["mean", "median"]
@@ -36,7 +36,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether the truth lies in a region.
+    """Answer to the question whether the truth lies in a region.
 
     Attributes:
         state: inside if the interval lies in the region; outside if the two are disjoint, for two bounds with half of
@@ -173,7 +173,7 @@ def decide(
         seeds_needed = _seeds_for_median(numbers, *bounds, sided, resolution)
     low, high = interval.low, interval.high
     if log:
-        estimate, low, high = exponential(estimate), exponential(low), exponential(high)
+        estimate, low, high = compute_exponential(estimate), compute_exponential(low), compute_exponential(high)
     return Decision(state, estimate, low, high, 0 if state != "undecided" else seeds_needed)
 
 

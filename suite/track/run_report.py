@@ -15,7 +15,7 @@ TEMPLATES = {"html": "report.html.j2", "md": "report.md.j2"}
 
 @dataclass(frozen=True)
 class Report:
-    """What a page says about one run.
+    """Contents of a page about one run.
 
     Attributes:
         title: task, optimizer, communication, backend and seed.

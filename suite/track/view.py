@@ -42,7 +42,7 @@ class View:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has a result, which is final."""
+        """Return whether the run has a result, which is final."""
         return (self.folder / "result.json").exists()
 
     @property
@@ -55,7 +55,7 @@ class View:
 
     @property
     def ended_itself(self) -> bool:
-        """Whether the log's last event says how the run, or its last segment, ended."""
+        """Return whether the log's last event says how the run, or its last segment, ended."""
         return self.events[-1]["event"] == "finished"
 
     @property

@@ -81,7 +81,7 @@ class Session:
 
     @property
     def converged(self) -> bool:
-        """Whether the leader ran with all seeds, and nothing could replace it: no value beyond its own, no trial."""
+        """Return whether the leader ran with all seeds, and no trial and no value beyond its own could replace it."""
         leader = self.tried[0]
         started = (trial for trial in self.trials.values() if 0 < len(trial.results) < self.seeds)
         better = any(self._score(trial, 1) < self._score(leader, 1) for trial in started)

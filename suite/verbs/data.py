@@ -44,7 +44,7 @@ class Source:
 
     @property
     def usable(self) -> bool:
-        """Whether no file is damaged and every split has samples."""
+        """Return whether no file is damaged and every split has samples."""
         return not self.faults and (self.data is None or all(self.data.samples.values()))
 
 

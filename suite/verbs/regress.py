@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     show.print_table(sides, outcomes, limits)
     for path, text in (
         (chosen.json, format_json(show.as_dict(sides, outcomes, limits), indent=1)),
-        (chosen.junit, show.junit(sides, outcomes, limits)),
+        (chosen.junit, show.format_junit(sides, outcomes, limits)),
         (chosen.markdown, show.format_markdown(sides, outcomes, limits)),
     ):
         if path:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Spec
+from suite.load import suggest_names
 
 CHUNK = 4096  # rows drawn together, so that a slice of a large table can be drawn without the rest
 Shape = tuple[int, ...]
@@ -52,11 +53,17 @@ def draw_initial_value(spec: Spec, seed: int, name: str, rows: slice | None = No
 
     Returns:
         float32, of `spec.shape` with the leading axis reduced to `rows`.
+
+    Raises:
+        ValueError: there is no such initializer.
     """
     start, stop, _ = (rows or slice(None)).indices(spec.shape[0])
     kind, _, argument = spec.initializer.rstrip(")").partition("(")
     number = float(argument or 0)
     constants = {"zeros": 0.0, "ones": 1.0, "constant": number}
+    known = (*constants, *UNIFORM, *NORMAL, "truncated_normal")
+    if kind not in known:
+        raise ValueError(f"{name}: initializer {spec.initializer}: unknown; {suggest_names(kind, known)}")
     if kind in constants:
         return np.full((stop - start, *spec.shape[1:]), constants[kind], np.float32)
     if kind in UNIFORM:

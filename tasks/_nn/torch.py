@@ -67,7 +67,7 @@ def widen_floats(x: Tensor) -> Tensor:
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each label (N, T), from logits (N, T, C), in at least float32.
+    """Return the cross-entropy of each label of sequences (N, T), from logits (N, T, C), in at least float32.
 
     `functional.cross_entropy` computes the same, but on a GPU it has no deterministic kernel for several positions.
     """

@@ -104,7 +104,7 @@ class Bert:
 
     @property
     def by_gradient(self) -> bool:
-        """Whether moving blocks go to the places with the largest gradient."""
+        """Return whether moving blocks go to the places with the largest gradient."""
         return self.architecture.sparsity is not None and self.architecture.sparsity.growth == "gradient"
 
     def matrices(self) -> dict[str, Layer]:

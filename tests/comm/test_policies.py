@@ -15,7 +15,7 @@ from engines import BACKENDS, advance, change, comm, config, engine, same, weigh
 from sampling import mostly_torch
 
 from suite.comm.policies import adaprec, fastest
-from suite.comm.policies._curves import CURVES, predict
+from suite.comm.policies._curves import CURVES, predict_score
 from suite.comm.policies._policy import Commit, Measure, Point, Probe, Probed, Situation
 from suite.contract import Decided, Evaluated, Finished, Step, UserError
 from suite.track import picture
@@ -248,14 +248,14 @@ def test_the_predictor_extrapolates(curve: int) -> None:
     ][curve]
     noise = np.random.default_rng(curve)
     points = [(step, float(truth(step) + 0.003 * noise.normal())) for step in range(0, 201, 25)]
-    value, spread = predict(points, 300, 1.0)
+    value, spread = predict_score(points, 300, 1.0)
     assert abs(value - truth(300)) < 0.5 * abs(points[-1][1] - truth(300)) + 0.01
     assert abs(value - truth(300)) < 4 * spread
-    assert predict(points, 300, 1.0) == (value, spread)
+    assert predict_score(points, 300, 1.0) == (value, spread)
 
 
 def test_the_predictor_survives_what_it_cannot_fit() -> None:
     for points in ([(0, 0.1)], [(0, 0.1), (10, 0.1)], [(0, 0.5), (10, 0.1), (20, 0.3)], [(0, -5.0), (9, -4.0)]):
-        value, spread = predict(points, 50, 1.0 if points[0][1] > 0 else 0.0)
+        value, spread = predict_score(points, 50, 1.0 if points[0][1] > 0 else 0.0)
         assert np.isfinite([value, spread]).all() and spread > 0
     assert len({curve.name for curve in CURVES}) == 11

@@ -89,6 +89,11 @@ def test_attention_agrees_with_its_formula(dropped: bool) -> None:
     assert np.allclose(np.asarray(in_jax.attention(*arrays, drop=half)), expected, atol=1e-5)
 
 
+def test_an_unknown_initializer_is_named() -> None:
+    with pytest.raises(ValueError, match="w: initializer fan_in: unknown; did you mean fan_in_normal"):
+        _nn.draw_initial_value(Spec((3, 2), "fan_in"), 0, "w")
+
+
 @pytest.mark.parametrize(
     "initializer, deviation, largest",
     [

@@ -79,7 +79,7 @@ class MiniFloat(minifloat.MiniFloat):
 
     @property
     def _short(self) -> bool:
-        """Whether a word is the high byte of a float16."""
+        """Return whether a word is the high byte of a float16."""
         return (self.exponent, self.mantissa) == (5, 2)
 
     @property

@@ -14,7 +14,7 @@ RANDOM = ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
 
 
 class Dependencies:
-    """What each value depends on.
+    """Dependencies of each value.
 
     Args:
         operations: in program order.

@@ -33,7 +33,7 @@ AXIS = "pair"
 
 @dataclass(frozen=True)
 class Item:
-    """What one rank sends to another.
+    """An array that one rank sends to another.
 
     Attributes:
         name: in the ledger and in errors.

@@ -1,4 +1,4 @@
-"""What the processes of a pipeline in jax agree on."""
+"""Agreement of the processes of a pipeline in jax."""
 
 import contextlib
 import threading

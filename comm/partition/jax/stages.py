@@ -20,7 +20,7 @@ Grads = dict[str, Array]
 @partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["sources", "structure"])
 @dataclass(frozen=True)
 class Residuals:
-    """What a forward pass keeps for its backward pass, without the pass's own arguments.
+    """Values that a forward pass keeps for its backward pass, without the pass's own arguments.
 
     Attributes:
         arrays: that are not arguments.

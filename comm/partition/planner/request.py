@@ -1,4 +1,4 @@
-"""What to plan for, and the problem of one pipeline that follows from it."""
+"""A request for a plan, and the problem of one pipeline that follows from it."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ POWERS = (1, 2, 4, 8, 16, 32, 64)  # replicas of a stage that the planner tries,
 
 @dataclass(frozen=True)
 class Request:
-    """What to plan for.
+    """A request for a plan.
 
     Attributes:
         devices: number of devices.

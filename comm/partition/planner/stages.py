@@ -71,7 +71,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Problem:
-    """What the stages of one pipeline are planned for.
+    """Demands on the stages of one pipeline.
 
     Attributes:
         costs: of the blocks, for the size of the micro-batch.

@@ -30,7 +30,7 @@ ALL_REDUCE = 10 * 2**30  # bytes a second, for any number of devices
 
 @dataclass(frozen=True)
 class Candidate:
-    """What RaNNC's dynamic programming found for one number of micro-batches.
+    """Stages that RaNNC's dynamic programming found for one number of micro-batches.
 
     Attributes:
         cuts: the stages.

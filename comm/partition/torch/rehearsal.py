@@ -53,7 +53,7 @@ def read_form(tensor: Tensor) -> Form:
 
 @dataclass(frozen=True)
 class Cut:
-    """What a stage receives for one micro-batch, and what it returns.
+    """Inputs and outputs of a stage for one micro-batch.
 
     Attributes:
         values: forms of the values, in the order of `Part.receives`.

@@ -18,7 +18,7 @@ from suite.comm.partition.torch.split import Part
 
 @dataclass
 class Held:
-    """What a stage keeps of one micro-batch from forward to backward.
+    """Values that a stage keeps of one micro-batch from forward to backward.
 
     Attributes:
         inputs: of the model.

@@ -14,7 +14,7 @@ the chosen candidate's probe steps are repeated as part of step 3; the poster is
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from suite.comm.policies._curves import predict
+from suite.comm.policies._curves import predict_score
 from suite.comm.policies._policy import Commit, Estimate, Probe, Situation, choose_largest
 from suite.comm.policies.adaprec.settings import Settings
 from suite.contract import UserError
@@ -67,7 +67,7 @@ def _decide(
         for mode in candidates:
             probed = yield Probe(mode, probe_steps, probe_scores)
             curve = [(point.step, point.score) for point in (*situation.points, *probed.points)]
-            score, spread = predict(curve, situation.step + steps, situation.best)
+            score, spread = predict_score(curve, situation.step + steps, situation.best)
             probes[mode] = {
                 "seconds": probed.seconds,
                 "score": probed.points[-1].score,

@@ -1,4 +1,4 @@
-"""What the adapter does with kfac-jax's own objects and errors."""
+"""Access of the adapter to kfac-jax's objects and errors."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the pages show of claims: the standings by paper and by outcome."""
+"""Claims as the pages show them: the standings by paper and by outcome."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -116,7 +116,7 @@ def has_few_seeds(contest: Contest) -> bool:
 
 
 def describe_design(contest: Contest) -> str:
-    """Whether a contest was registered before its runs, and its seeds, in words."""
+    """Return whether a contest was registered before its runs, and its seeds, in words."""
     if contest.looks:
         return f"registered, compared after {' and '.join(map(str, contest.looks))} seeds"
     most, fewest = max(contest.seeds, default=0), min(contest.seeds, default=0)

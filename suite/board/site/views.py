@@ -1,4 +1,4 @@
-"""What the templates show of a ladder: pictures, tables of rows and the effect of the framework."""
+"""A ladder as the templates show it: pictures, tables of rows and the effect of the framework."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,13 +101,13 @@ class SectionView:
 
     @property
     def is_contested(self) -> bool:
-        """Whether several optimizers were run, with a version of the task that is not superseded."""
+        """Return whether several optimizers were run, with a version of the task that is not superseded."""
         main = self.section.main
         return main is not None and main.optimizers > 1 and self.section.hardest.superseded_by is None
 
     @property
     def design(self) -> str:
-        """Whether the main contest is registered, in words."""
+        """Return whether the main contest is registered, in words."""
         return text.describe_design(self.section.main) if self.section.main else ""
 
     @property
@@ -200,7 +200,7 @@ class SectionView:
 
     @property
     def comparison(self) -> str:
-        """What may be compared with published rows."""
+        """Return the words on comparisons with published rows."""
         group = self.section.hardest
         rows = published.find_rows(group.task)
         return published.compare_rows(group.task, rows, stand_in=group.stand_in, batch_size=group.batch_size)
