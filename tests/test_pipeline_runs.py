@@ -31,7 +31,7 @@ RESNET, CIFAR = (
 SPARSE_BERT = (*BERT, *(f"task.{word}" for word in SPARSE[0]))
 CUT = "partition=auto"
 SLOW = pytest.mark.slow  # four processes, twice
-# with `tflops`, nothing is timed: all runs have the same plan, on which the bits of encoded gradients depend. The devices
+# with `tflops`, nothing is timed: all runs have the same plan, on which the bits of encoded gradients depend. Devices
 # are so slow that a plan divides the work of a small model; on faster ones, one stage would have all of it
 FIXED = ("partition.tflops=0.0001", "partition.bandwidth_gb=10")
 
