@@ -33,9 +33,7 @@ def find_faults(text: str, *, float64: bool = False) -> list[str]:
     return faults + [f"states no precision: {line}" for line in PRODUCT.findall(text) if line.count("HIGHEST") != 2]
 
 
-def lower_programs(
-    optimizer: str, monkeypatch: pytest.MonkeyPatch, precision: str = "float32"
-) -> dict[str, list[str]]:
+def lower_programs(optimizer: str, monkeypatch: pytest.MonkeyPatch, precision: str = "float32") -> dict[str, list[str]]:
     """The programs of six steps as text, by platform."""
     texts: dict[str, list[str]] = {platform: [] for platform in PLATFORMS}
     usual = jax.stages.Traced.lower
