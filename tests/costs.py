@@ -1,4 +1,4 @@
-"""Costs of a step at `scale=gpu`, computed from shapes on any machine: nothing is trained, and no array is made.
+"""Costs of a step at `scale=gpu` in float32, from shapes on any machine: nothing is trained, and no array is made.
 
 `.venv/bin/python tests/costs.py` writes tests/golden/costs.yaml again, and prints the table of docs/accelerators.md.
 """
@@ -19,7 +19,7 @@ from suite.settings import configure
 from suite.settings.run import Run
 
 GOLDEN = Path(__file__).with_name("golden") / "costs.yaml"
-HEAD = "# Costs of one step at scale=gpu; `.venv/bin/python tests/costs.py` writes them again.\n"
+HEAD = "# Costs of one step at scale=gpu precision=float32; `.venv/bin/python tests/costs.py` writes them again.\n"
 CASES = ("resnet50 sgd", "resnet50 lars", "resnet50 kfac", "bert lamb", "dlrm sgd", "transformer adamw")
 OPTIONS = {"bert lamb": ["task.batch_size=256", "accumulate=1"]}  # one of its recipe's micro-batches
 # generated data whose batches have the same arrays, and the shapes of a sample's arrays that differ
@@ -30,7 +30,7 @@ BATCHES: dict[str, tuple[list[str], dict[str, tuple[int, ...]]]] = {
     "transformer": (["task.data=grammar"], {"source": (64,), "target": (64,)}),  # padded to `length`
 }
 # NVIDIA H100 SXM (data sheet): operations a second without sparsity, and bytes a second
-PEAKS, BANDWIDTH = {"float32": 66.9e12, "TF32": 494.7e12}, 3.35e12
+PEAKS, BANDWIDTH = {"float32": 66.9e12, "TF32": 494.7e12, "bfloat16": 989.4e12}, 3.35e12
 STABLEHLO = re.compile(r"= \"?stablehlo\.")
 Costs = dict[str, int]
 
@@ -39,7 +39,8 @@ def resolve_run(case: str, *words: str) -> Run:
     """The run of a case."""
     task, optimizer = case.split()
     options = OPTIONS.get(case, [])
-    return configure.resolve_training([f"task={task}", f"optimizer={optimizer}", "scale=gpu", *options, *words])
+    usual = [f"task={task}", f"optimizer={optimizer}", "scale=gpu", "precision=float32"]
+    return configure.resolve_training([*usual, *options, *words])
 
 
 def make_batch(case: str, count: int) -> dict[str, np.ndarray]:
@@ -145,7 +146,8 @@ def read_golden() -> dict[str, dict[str, Costs]]:
 
 def list_bounds() -> list[str]:
     """Rows of a table: samples a second of each case in torch, if one part of the hardware alone were busy."""
-    rows = ["| task, optimizer | batch | products in float32 | products in TF32 | memory |", "|---|---|---|---|---|"]
+    titles = ["task, optimizer", "batch", *(f"products in {kind}" for kind in PEAKS), "memory"]
+    rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for case, found in read_golden().items():
         batch, costs = resolve_run(case).task.options()["batch_size"], found["torch"]
         seconds = [*(costs["flops"] / peak for peak in PEAKS.values()), costs["bytes"] / BANDWIDTH]

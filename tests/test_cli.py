@@ -11,6 +11,7 @@ import pytest
 import suite
 from suite import cli
 from suite.contract import UserError
+from suite.load import list_options
 from suite.settings import configure
 from suite.settings.overrides import expand_sweep
 from suite.verbs import plan
@@ -202,14 +203,25 @@ def test_an_unreadable_image_is_named_or_counted(suite: Any, tmp_path: Path) -> 
     assert [Path(name).name for name in result["data"]["skipped"]] == [bad.name]
 
 
-SCALES = [("laptop", "auto", None), ("gpu", "cuda", 450_410), ("paper", "cuda", 14_076)]
+SCALES = [
+    ("laptop", "auto", "float32", None),
+    ("gpu", "cuda", "bfloat16", 450_410),
+    ("paper", "cuda", "bfloat16", 14_076),
+]
 
 
-@pytest.mark.parametrize("scale, device, steps", SCALES)
-def test_a_scale_sets_what_it_says(scale: str, device: str, steps: int | None) -> None:
-    config = configure.resolve(["task=resnet50", f"scale={scale}", "recipe=null"])
-    assert (config.scale, config.device) == (scale, device)
+@pytest.mark.parametrize("scale, device, precision, steps", SCALES)
+def test_a_scale_sets_what_it_says(scale: str, device: str, precision: str, steps: int | None) -> None:
+    words = ["task=resnet50", f"scale={scale}", "recipe=null"]
+    config = configure.resolve_training(words)
+    assert (config.scale, config.device, config.precision) == (scale, device, precision)
     assert steps is None or config.max_steps == steps
+    assert configure.resolve_training([*words, "precision=tf32"]).precision == "tf32"
+
+
+@pytest.mark.parametrize("name", list_options("experiment"))
+def test_a_published_row_is_repeated_in_float32(name: str) -> None:
+    assert configure.resolve_training([f"experiment={name}"]).precision == "float32"
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "many", "1.5", "true"])

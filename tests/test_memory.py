@@ -77,7 +77,7 @@ def test_averages_of_what_adamw_updates_are_counted(optimizer: str, off: float) 
 
 
 def test_precision_and_micro_batches_change_the_estimate() -> None:
-    sizes = ["task=bert", "scale=gpu", "task.variant=tiny", "task.positions=128"]
+    sizes = ["task=bert", "scale=gpu", "precision=float32", "task.variant=tiny", "task.positions=128"]
     words: dict[str, list[str]] = {"": [], "half": ["precision=bfloat16"], "shared": ["accumulate=4", "world=2"]}
     found = {}
     for name, typed in words.items():
@@ -93,8 +93,10 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
     words = ["task=resnet50", "scale=paper", "device=cuda"]
     monkeypatch.setattr(memory, "describe_device", lambda config: (80 * 2**30, "a device"))
     text = suite("plan", *words)[1]
-    assert "warning: memory: the run needs about 656 GiB on each device, but a device has 80; set accumulate=16" in text
-    assert "warning: memory" not in suite("plan", *words, "accumulate=16")[1]
+    assert "warning: memory: the run needs about 328 GiB on each device, but a device has 80; set accumulate=8 " in text
+    assert "and what a model in bfloat16 keeps in float32" in text
+    assert "warning: memory" not in suite("plan", *words, "accumulate=8")[1]
+    assert "set accumulate=16 " in suite("plan", *words, "precision=float32")[1]
     text = suite("plan", "task=dlrm", "scale=paper")[1]
     assert "parameters and optimizer alone need 179 GiB" in text
     assert "warning: memory" not in suite("plan", "task=dlrm", "scale=paper", "world=4")[1], "tables are split by rows"

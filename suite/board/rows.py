@@ -33,9 +33,10 @@ class Entry:
 
     rank: int | None  # None: the median seed does not reach the target
     optimizer: str  # or a baseline's name
-    comm: str | None  # None for a baseline, like the next four and `steps`
+    comm: str | None  # None for a baseline, like the next five and `steps`
     backend: str | None
     world: int | None
+    precision: str | None
     eval_every: int | None  # steps between evaluations
     budget: int | None  # steps that every run of the row may spend
     settings: dict[str, Any]  # the settings that differ within the group
@@ -48,6 +49,7 @@ class Entry:
     misses: dict[str, int]  # number of executions that missed the target, by outcome
     bytes_per_step: float | None  # sent by one device; the median of the executions
     memory_bytes: float | None  # peak of one process; the median of the executions
+    channels_last: bool  # whether a run stored images with channels last, on a GPU
     tuning: dict[str, Any]
     dirty: bool  # whether a result was made with uncommitted changes
     command: str
@@ -79,6 +81,7 @@ def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings
     return Entry(
         rank=None,
         **columns,
+        precision=results[0]["precision"],
         eval_every=runs[0].eval_every if runs else None,
         budget=min((run.max_steps for run in runs), default=None),
         settings=settings,
@@ -91,6 +94,7 @@ def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings
         misses=dict(sorted(missed.items())),
         bytes_per_step=_median(map(_bytes_per_step, results)),
         memory_bytes=_median(result.get("peak_memory_bytes") for result in results),
+        channels_last=any(result.get("channels_last") for result in results),
         tuning=results[0]["tuning"],
         dirty=any(item["dirty"] for item in evidence),
         command=show_command(results[0]),

@@ -13,6 +13,7 @@ import numpy as np
 
 from suite.contract import Counts, SendsBytes, Sparse, Task, UserError
 from suite.nodes import OptimizerSettings
+from suite.settings.run import Run
 
 LAST = 2**32 - 1  # the largest step: keys are pairs of 32-bit words
 
@@ -217,3 +218,15 @@ def make_share(task: Task, seed: int, name: str, rank: int, world: int) -> np.nd
     share_rows = -(-rows // world)
     values = task.init(seed, name, slice(min(rank * share_rows, rows), min((rank + 1) * share_rows, rows)))
     return np.concatenate([values, np.zeros((share_rows - len(values), *values.shape[1:]), values.dtype)])
+
+
+def has_channels_last(run: Run, task: Task, device: str) -> bool:
+    """Return whether a run stores images with channels last: in torch on a GPU, for networks of 2-d convolutions.
+
+    Args:
+        run: the run; in jax, the compiler chooses how arrays are stored.
+        task: made from it.
+        device: kind of the device, such as `cuda`.
+    """
+    images = any(layer.kind == "conv2d" for layer in task.layers().values())
+    return images and device == "cuda" and run.backend == "torch" and run.partition is None

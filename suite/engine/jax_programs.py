@@ -18,7 +18,8 @@ from suite.comm.transport.jax import AXIS, Transport
 CACHE_EVENTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
 # XLA would combine independent all-reduces into one, which waits for the last gradient: the suite makes the buckets
 OPTIONS = {"cpu": {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}}
-MATMUL = {"float32": "float32", "float64": "float32", "tf32": "tensorfloat32", "bfloat16": "bfloat16"}
+# precision of products of float32 arrays; with bfloat16, those are statistics and optimizers
+MATMUL = {"float32": "float32", "float64": "float32", "tf32": "tensorfloat32", "bfloat16": "float32"}
 
 PENDING = 256  # calls whose checksums may stay on the device before they are added up
 

@@ -26,6 +26,7 @@ from suite.engine.torch_device import (
     measure_device,
     require_compiler,
     set_switches,
+    store_channels_last,
 )
 from suite.engine.torch_step import Maths, Share, Watch, compile_model
 from suite.engine.torch_taps import Observer, whole_gradients, widen_floats
@@ -52,6 +53,7 @@ class Engine:
         moments = task.moments if isinstance(task, SendsBytes) else None
         self.moments = moments and tuple(torch.from_numpy(value).to(self.device) for value in moments)
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
+        self.channels_last = engine.has_channels_last(run, task, self.device.type)
         self.ledger = Ledger()
         self.compiles, self.compile_seconds = run.compile, 0.0
         if self.compiles:
@@ -250,7 +252,8 @@ class Engine:
 
     def _tensor(self, value: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(value).to(self.device, non_blocking=True)
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        return store_channels_last(tensor) if self.channels_last else tensor
 
     def _carry(self, values: Batch) -> list[Tree]:
         return self._micro(values) if values else [{} for _ in range(self.accumulate)]
@@ -365,6 +368,8 @@ class Engine:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.carry = state["carry"]
+        if self.channels_last:
+            self.carry = [{name: store_channels_last(value) for name, value in part.items()} for part in self.carry]
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the result that describe the engine: device, sizes, memory, bytes and compile time."""
@@ -375,6 +380,7 @@ class Engine:
             "optimizer": self.optimizer.facts() if "facts" in self.needs else None,
             "compile_seconds": self.compile_seconds,
             "compile_cache": None,
+            "channels_last": self.channels_last,
             "bytes": self.ledger.facts(),
         }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from suite import load
@@ -63,6 +63,15 @@ def measure_device(device: torch.device) -> dict[str, object]:
             "peak_memory_bytes": torch.cuda.max_memory_allocated(device),
         }
     return {"device": "cpu", "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def store_channels_last(value: Tensor) -> Tensor:
+    """Return images (N, C, H, W) stored with channels last, as a GPU's convolutions read them; values stay the same.
+
+    Convolutions and batch normalisation pass this order on. Weights keep torch's usual order, because snapshots, codecs
+    and optimizers read them flat; a convolution then copies its weights into the other order.
+    """
+    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
 
 
 class _NoInitialValues(TorchFunctionMode):

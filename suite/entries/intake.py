@@ -146,6 +146,7 @@ class Accepted(_Part):
     steps: Count | None = None
     bytes: _Bytes | None = None
     peak_memory_bytes: Count | None = None
+    channels_last: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> "Accepted":

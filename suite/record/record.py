@@ -20,6 +20,7 @@ from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 SCHEMAS = (1, 2)  # that are read
 SCHEMA = 2  # 2: `hash` covers the settings that affect anything; in schema 1, every setting but these
+OPTIONAL = ("optimizer", "predicted_step_seconds", "channels_last")  # facts that a result may lack
 UNHASHED_IN_1 = ("run_dir", "track", "launch", "force", "repeat", "require", "save", "resume")
 
 
@@ -174,7 +175,7 @@ def fold_events(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict
         ],
         "peak_memory_bytes": _largest(segment["peak_memory_bytes"] for segment in usage),
         "bytes": _bytes([segment["bytes"] for segment in usage]),
-        **{name: facts[name] for name in ("optimizer", "predicted_step_seconds") if facts.get(name)},
+        **{name: facts[name] for name in OPTIONAL if facts.get(name)},
         **({"decisions": decisions} if decisions else {}),
         **({"weights": saved[-1]} if saved else {}),
     }

@@ -130,7 +130,9 @@ class Run(_Common):
     world: int = setting(1, "devices: processes in torch, devices of one process in jax", at_least=1)
     accumulate: int = setting(1, "micro-batches per step", at_least=1)
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "where it trains", affects=TIME)
-    precision: Literal["float32", "float64", "tf32", "bfloat16"] = setting("float32", "arithmetic of the model")
+    precision: Literal["float32", "float64", "tf32", "bfloat16"] = setting(
+        "float32", "arithmetic of the model; only tf32 allows TF32, and bfloat16 keeps all but the model in float32"
+    )
     deterministic: bool = setting(False, "on a GPU: use only bitwise reproducible kernels")
     compile: bool = setting(False, "torch.compile")
     max_steps: int = setting(200, "updates", at_least=1, affects=METHOD)

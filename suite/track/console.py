@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suite.contract import Decided, Evaluated, Event, Explains, Finished, Sparse, Started, Step, Target, Task
+from suite.engine import has_channels_last
 from suite.published import Row
 from suite.settings import recipes
 from suite.settings.run import AnyRun, BaselineRun, Run
@@ -198,7 +199,7 @@ MUCH = 0.01  # share of dropped samples above which the first line mentions them
 
 
 def describe_run(run: AnyRun, task: Task) -> str:
-    """Return the first line of a run: task, scale, data, optimizer, backend and devices, or a baseline."""
+    """Return the first line of a run: task, scale, data, optimizer, backend, precision, devices; or a baseline."""
     scale, data = run.scale, task.data
     size = f"{sum(data.samples.values()):,} {data.unit}"
     parts = [
@@ -209,6 +210,7 @@ def describe_run(run: AnyRun, task: Task) -> str:
         run.method,
     ]
     if isinstance(run, Run):
-        parts += [run.backend, f"{run.world} device{'s' if run.world > 1 else ''}"]
+        order = ", channels last" if has_channels_last(run, task, run.device) else ""
+        parts += [run.backend, f"{run.precision}{order}", f"{run.world} device{'s' if run.world > 1 else ''}"]
         parts += [f"comm {run.comm.name}"] if run.world > 1 else []
     return " · ".join(parts)

@@ -235,7 +235,7 @@ def format_plan(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
     return [
         " · ".join([*head, format_count(run.world, "device"), f"comm {run.comm.name}"]),
         f"parameters  {planned['parameters']:,}, and {planned['buffers']:,} numbers in buffers",
-        _memory(planned["memory"]),
+        _memory(planned["memory"], run.precision),
         f"layers      {layers}: {planned['covered_parameters']:,} parameters that a curvature method can cover",
         f"steps       {planned['steps']:,} at most, of {planned['batch_size']:,} samples: {_epochs(planned['epochs'])}",
         f"targets     {', '.join(planned['targets']) or 'none'}",
@@ -254,14 +254,15 @@ def _epochs(count: float | None) -> str:
     return "epochs unknown without the data" if count is None else f"{count:.3g} epoch(s)"
 
 
-def _memory(needed: Mapping[str, int]) -> str:
+def _memory(needed: Mapping[str, int], precision: str) -> str:
     """Return the line with the estimated memory of one device and its parts."""
     parts = {name: memory.format_gib(count) for name, count in needed.items()}
+    rest = ", and what a model in bfloat16 keeps in float32" if precision == "bfloat16" else ""
     activations = f"activations of a micro-batch {parts['activations']}"
     if not needed["activations"]:
         activations = "activations not counted: the task does not estimate them"
     return (
         f"memory      about {memory.format_gib(sum(needed.values()))} GiB on each device: parameters and gradients "
         f"{parts['parameters']}, optimizer {parts['optimizer']}, {activations}; not counted: kernels' work space and "
-        "the framework"
+        f"the framework{rest}"
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -108,7 +109,7 @@ def run_operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         waits[_find_place()] += 1
     inner = {key: copy_to_host(value) for key, value in kwargs.items() if key not in ("non_blocking", "pin_memory")}
     inner |= {"device": CPU} if target is not None else {}
-    run = compute_lstm_cell if name == "_thnn_fused_lstm_cell" else func
+    run = KERNELS.get(name, func)
     result = run(*tree_map(copy_to_host, args), **inner)
     if not to_device:
         return result
@@ -122,6 +123,20 @@ def compute_lstm_cell(inputs: Tensor, hidden: Tensor, cell: Tensor, *biases: Ten
     enter, forget, new, leave = gates.chunk(4, 1)
     cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
     return leave.sigmoid() * cell.tanh(), cell, gates
+
+
+def differentiate_convolution(slope: Tensor, x: Tensor, weight: Tensor, *options: Any) -> Any:
+    """Return a convolution's gradients, in the order of x: a CPU with channels last damages memory for some kernels.
+
+    torch 2.13 with oneDNN on AVX2 does so for kernels of one pixel, stride 2 and six channels.
+    """
+    found = torch.ops.aten.convolution_backward(slope.contiguous(), x.contiguous(), weight.contiguous(), *options)
+    order = suggest_memory_format(x)
+    return *(value if value is None else value.contiguous(memory_format=order) for value in found[:2]), found[2]
+
+
+# operations that run as on CUDA, and otherwise than on a CPU
+KERNELS = {"_thnn_fused_lstm_cell": compute_lstm_cell, "convolution_backward": differentiate_convolution}
 
 
 def _makes_host_wait(

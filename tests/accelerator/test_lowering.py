@@ -26,14 +26,14 @@ PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")
 
 
 def find_faults(text: str, *, float64: bool = False) -> list[str]:
-    """What a lowered float32 program must not contain; `float64` may be allowed."""
+    """What a lowered program must not contain; `float64` may be allowed."""
     faults = [f"calls {name}" for name in re.findall(r"custom_call @([\w.$]+)", text) if name not in CALLS]
     faults += [f"uses the host: {word}" for word in HOST.findall(text)]
     faults += ["computes in float64"] * ("f64>" in text and not float64)
     return faults + [f"states no precision: {line}" for line in PRODUCT.findall(text) if line.count("HIGHEST") != 2]
 
 
-def lower_programs(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+def lower_programs(optimizer: str, monkeypatch: pytest.MonkeyPatch, precision: str = "float32") -> dict[str, list[str]]:
     """The programs of six steps as text, by platform."""
     texts: dict[str, list[str]] = {platform: [] for platform in PLATFORMS}
     usual = jax.stages.Traced.lower
@@ -45,7 +45,7 @@ def lower_programs(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> dict[str,
 
     monkeypatch.setattr(jax.stages.Traced, "lower", lower_for_all)
     monkeypatch.setattr(Programs, "compile", lambda self, lowered: None)
-    engine = engines.engine(engines.config(optimizer, "jax", precision="float32", clip_norm=1.0), engines.tiny())
+    engine = engines.engine(engines.config(optimizer, "jax", precision=precision, clip_norm=1.0), engines.tiny())
     engine.warm(engine.task.batch("train", 0, 0), range(6), {})
     return texts
 
@@ -56,6 +56,16 @@ def test_every_optimizer(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> Non
         assert texts
         for text in texts:
             assert not find_faults(text, float64=optimizer in FLOAT64), platform
+
+
+@pytest.mark.parametrize("optimizer", ["kfac", "muon"])
+def test_statistics_and_updates_are_float32_beside_a_model_in_bfloat16(
+    optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for platform, texts in lower_programs(optimizer, monkeypatch, "bfloat16").items():
+        products = [line for text in texts for line in PRODUCT.findall(text)]
+        assert any("bf16>" in line for line in products) and any("f32>" in line for line in products)
+        assert not [fault for text in texts for fault in find_faults(text)], platform
 
 
 def test_faults_are_found() -> None:

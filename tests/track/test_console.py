@@ -16,7 +16,7 @@ from engines import change
 from stored import result_of
 
 from suite import published
-from suite.contract import Data, Evaluated, Finished, Started, Step, Target
+from suite.contract import Data, Evaluated, Finished, Layer, Started, Step, Target
 from suite.published import matching
 from suite.settings.configure import resolve_training
 from suite.track import sweep, words
@@ -34,6 +34,9 @@ class Ladder:
     data = DIGITS
     targets = (Target("top1", 90), Target("top1", 95), Target("top1", 97))
 
+    def layers(self) -> dict[str, Layer]:
+        return {"conv1": Layer("conv2d", ("conv1.weight",))}
+
 
 def console(**changes: Any) -> Console:
     return Console(change(RUN, changes), Ladder())  # pyright: ignore[reportArgumentType]
@@ -50,16 +53,21 @@ def step(number: int) -> Step:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "resnet50 · laptop stand-in on scikit-learn digits (real, 1,797 images) · kfac · torch · 1 device"),
+        ({}, "resnet50 · laptop stand-in on {data} · kfac · torch · float32 · 1 device"),
         (
             {"scale": "gpu", "world": 4, "backend": "jax"},
-            "resnet50 · gpu scale on scikit-learn digits (real, 1,797 images) · kfac · jax · 4 devices · comm fp8",
+            "resnet50 · gpu scale on {data} · kfac · jax · float32 · 4 devices · comm fp8",
+        ),
+        (
+            {"device": "cuda", "precision": "bfloat16"},
+            "resnet50 · laptop stand-in on {data} · kfac · torch · bfloat16, channels last · 1 device",
         ),
     ],
 )
 def test_the_first_line_says_what_runs(capsys: pytest.CaptureFixture[str], changes: dict[str, Any], line: str) -> None:
     console(**changes).opening()
-    assert capsys.readouterr().out.splitlines()[0] == line
+    data = "scikit-learn digits (real, 1,797 images)"
+    assert capsys.readouterr().out.splitlines()[0] == line.format(data=data)
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,10 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
         yield f"stages={node.stages}: more than the devices of world={run.world}; set world={node.stages}"
     if run.accumulate != 1:
         yield f"accumulate={run.accumulate}: set partition.micro_batches={run.accumulate} instead"
-    if run.precision == "bfloat16" or run.compile:
-        yield "only uncompiled models in float32, tf32 or float64 can be cut; leave out precision= and compile="
+    if run.precision == "bfloat16":
+        yield "precision=bfloat16: stages compute in another precision; set precision=float32 or precision=tf32"
+    if run.compile:
+        yield "compile=true: stages are not compiled; leave out compile="
     if node.tflops is not None and node.bandwidth_gb is None:
         yield "with partition.tflops=, set partition.bandwidth_gb= as well"
     if task.batch_size % node.micro_batches:
