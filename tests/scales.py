@@ -18,6 +18,7 @@ from suite.settings.run import Run
 
 STEPS = 50
 SCALES = ("gpu", "paper")
+HERE = ("device=cpu", "precision=float32")  # CPUs without instructions for bfloat16 are slow in it
 LINEAR = ("sgd", "shampoo")  # their learning rate is proportional to the batch; Shampoo grafts SGD's step size
 
 _NARROW_RESNET = ["width=8", "blocks=[1,1,1,1]", "image_size=32", "batch_size=64", "bn_group=32", "eval_batch_size=64"]
@@ -129,7 +130,7 @@ def settings(task: str, scale: str, data: Path, *overrides: str) -> Run:
     The run still has the recipe's number of steps, unless the recipe's warm-up is longer than STEPS: then the whole
     schedule is compressed to STEPS, and the warm-up in proportion.
     """
-    common = [f"task={task}", f"scale={scale}", f"data_dir='{data}'", "device=cpu", "log_every=1", *overrides]
+    common = [f"task={task}", f"scale={scale}", f"data_dir='{data}'", *HERE, "log_every=1", *overrides]
     small = [f"task.{option}" for option in SHRUNK[task]]
     if task == "frnn":
         small.append(f"task.sources.archive.options.cache_dir='{data.parent / 'cache'}'")

@@ -3,9 +3,9 @@
 Parameters and gradients are counted exactly. The optimizer's state follows from its settings: one array of the
 parameters' size for each moving average, and square matrices for each layer if the optimizer has any. The task
 estimates the activations of one micro-batch. Not counted: work space of kernels, communication buffers, fragmentation,
-the framework itself, and differences between jax and torch. With bfloat16, every activation counts two bytes. There,
-torch also keeps copies of the weights in bfloat16, and layer normalisations and softmax in float32: on the pretend
-device of the tests, small ResNets keep 1.03 to 1.19 times the estimate, small `bert` and `transformer` 1.4 to 2.2.
+the framework itself, and differences between jax and torch. In bfloat16, every activation counts two bytes. torch then
+also keeps copies of the weights in bfloat16, and layer normalisations and softmax in float32. On the pretend device of
+the tests, small ResNets keep 1.03 to 1.19 times the estimate, and small `bert` and `transformer` 1.4 to 2.2 times.
 """
 
 import math
