@@ -134,7 +134,7 @@ class Layout:
         cast: dict[str, Any] = cast_batch(batch)
         if self.levels is not None and "image" in cast and cast["image"].dtype == np.uint8:
             image = jax.make_array_from_process_local_data(self.split, cast["image"])
-            cast["image"] = self._normalise(image, self.levels.astype(jnp.result_type(float)))
+            cast["image"] = self._normalise_images(image)
         if jax.process_count() == 1:
             return cast, key, values
         shared = {
@@ -144,13 +144,14 @@ class Layout:
         return shared, *jax.device_put((key, values), self.whole)
 
     @functools.cached_property
-    def _normalise(self) -> Callable[..., Array]:
+    def _normalise_images(self) -> Callable[[Array], Array]:
         """Normalise images, each device its own, with a table of all bytes: XLA does not divide as NumPy does."""
+        levels = np.asarray(self.levels, jnp.result_type(float))
 
-        def normalise(image: Array, levels: Array) -> Array:
-            return jnp.stack([levels[channel][image[:, channel]] for channel in range(len(levels))], 1)
+        def look_up(image: Array) -> Array:
+            return jnp.stack([jnp.asarray(values)[image[:, channel]] for channel, values in enumerate(levels)], 1)
 
-        return jax.jit(jax.shard_map(normalise, mesh=self.mesh, in_specs=(P(AXIS), P()), out_specs=P(AXIS)))
+        return jax.jit(jax.shard_map(look_up, mesh=self.mesh, in_specs=P(AXIS), out_specs=P(AXIS)))
 
     def described(self, run: Any, batch: Any, key: Any, hyper: Any) -> tuple[Any, Any, Any, Any]:
         """Return shapes, types and shardings of the run and of a step's arguments, to lower programs for them."""

@@ -55,7 +55,7 @@ def compare_bytes(directory: str) -> dict[str, Any]:
     """Train on the device from photographs as bytes, and on the CPU from normalised ones.
 
     Returns:
-        As `compare` does: gap and waits.
+        As `compare` does: gap and waits; and whether the engine took bytes.
     """
     form = [*small.TASKS["resnet50"][1], "data=folder"]
     runs = {
@@ -65,7 +65,11 @@ def compare_bytes(directory: str) -> dict[str, Any]:
     with device.Tensors():
         engine, waits = train(runs["cuda"], 3)
         reached = engines.weights(engine)
-    return {"gap": engines.gap(reached, engines.weights(train(runs["cpu"], 3)[0])), "waits": waits}
+    return {
+        "gap": engines.gap(reached, engines.weights(train(runs["cpu"], 3)[0])),
+        "waits": waits,
+        "bytes": engine.takes_bytes,
+    }
 
 
 def describe(case: Case, place: str) -> Run:
