@@ -147,7 +147,7 @@ class Encoders(Protocol[Value, HandleIn]):
     """Makes encoders with the run's residuals and random numbers."""
 
     def __call__(self, name: str, codec: Codec, whole: bool = False) -> Encoder[Value, HandleIn]:
-        """The encoder of a named array; with `whole` it does not cut the array into pieces, as inside a host."""
+        """Encoder of a named array; with `whole` it does not cut the array into pieces, as inside a host."""
         ...
 
 

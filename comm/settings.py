@@ -1,4 +1,4 @@
-"""The settings of a communication mode and of a network: the groups `comm` and `network` of a configuration."""
+"""Settings of a communication mode and of a network: the groups `comm` and `network` of a configuration."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

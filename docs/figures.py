@@ -16,7 +16,7 @@ ROWS = {"sgd": "K1-37", "kfac": "K1-40"}  # epochs to 75.9 % top-1, ResNet-50 on
 
 
 def runs(optimizer: str) -> list[dict[str, Any]]:
-    """The committed torch results of `resnet50` on shapes, one for each seed that the tuning did not use."""
+    """Committed torch results of `resnet50` on shapes, one for each seed that the tuning did not use."""
     files = sorted((ROOT / "results" / "runs" / "resnet50").glob(f"shapes-{optimizer}-torch-s*.json"))
     results = [json.loads(file.read_text()) for file in files]
     reported = [result for result in results if result["spec"]["seed"] not in TUNING_SEEDS]

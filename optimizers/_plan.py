@@ -1,4 +1,4 @@
-"""The part of a curvature method's plan that both backends share: matrix shapes, and buckets of equal blocks."""
+"""Part of a curvature method's plan that both backends share: matrix shapes, and buckets of equal blocks."""
 
 import math
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def turn_axes(axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Exchange(NamedTuple):
-    """The communication and work for a bucket's symmetric matrices in one step.
+    """Communication and work for a bucket's symmetric matrices in one step.
 
     Attributes:
         name: the bucket's name.

@@ -1,4 +1,4 @@
-"""The command line: `suite <overrides>` starts runs, `suite <verb>` runs one of the verbs."""
+"""Command line: `suite <overrides>` starts runs, `suite <verb>` runs one of the verbs."""
 
 import errno
 import functools

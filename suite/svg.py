@@ -18,7 +18,7 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The coordinate of a value."""
+        """Coordinate of a value."""
         if self.high <= self.low:
             return self.start
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)

@@ -1,4 +1,4 @@
-"""The devices that a plan is for, and the time of an operation on one of them."""
+"""Devices that a plan is for, and the time of an operation on one of them."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The graph that the planner cuts: operations in program order, the values between them, and their costs."""
+"""Graph that the planner cuts: operations in program order, the values between them, and their costs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -102,12 +102,12 @@ class Graph:
 
     @cached_property
     def maker(self) -> dict[str, int]:
-        """The index of the node that makes a value, by the value's name; inputs are not in it."""
+        """Index of the node that makes a value, by the value's name; inputs are not in it."""
         return {name: index for index, node in enumerate(self.nodes) for name in node.outputs}
 
     @cached_property
     def users(self) -> dict[str, tuple[int, ...]]:
-        """The indices of the nodes that read a value, by the value's name."""
+        """Indices of the nodes that read a value, by the value's name."""
         users: dict[str, list[int]] = {name: [] for name in self.values}
         for index, node in enumerate(self.nodes):
             for name in dict.fromkeys(node.inputs):

@@ -1,4 +1,4 @@
-"""The predicted time of a step where sender and receiver meet at each message, as processes of jax do."""
+"""Predicted time of a step where sender and receiver meet at each message, as processes of jax do."""
 
 from collections.abc import Sequence
 

@@ -14,7 +14,7 @@ Schedule = Literal["gpipe", "1f1b"]
 
 @dataclass(frozen=True)
 class Pass:
-    """The forward or backward pass of one micro-batch."""
+    """Forward or backward pass of one micro-batch."""
 
     kind: Literal["forward", "backward"]
     micro_batch: int

@@ -1,4 +1,4 @@
-"""The error for a lost rank, with the same words in both frameworks."""
+"""Error for a lost rank, with the same words in both frameworks."""
 
 from collections.abc import Callable
 from typing import TypeVar

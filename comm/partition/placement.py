@@ -11,7 +11,7 @@ from suite.contract import UserError
 
 @dataclass(frozen=True)
 class Place:
-    """The place of one rank.
+    """Place of one rank.
 
     Attributes:
         pipeline: number of its pipeline.
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Grid:
-    """The ranks of all pipelines: pipeline by pipeline, in each stage by stage, in each replica by replica.
+    """Ranks of all pipelines: pipeline by pipeline, in each stage by stage, in each replica by replica.
 
     Attributes:
         replicas: of each stage in one pipeline.

@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def grid(self) -> Grid:
-        """The ranks of all pipelines.
+        """Ranks of all pipelines.
 
         Raises:
             UserError: if the replicas of a stage divide each micro-batch.
@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def times(self) -> tuple[StageTimes, ...]:
-        """The times of each stage, for `timeline.simulate_step`."""
+        """Times of each stage, for `timeline.simulate_step`."""
         return tuple(
             StageTimes(
                 forward=stage.forward,
@@ -142,7 +142,7 @@ class Plan:
         return cls(**{**known, "stages": stages, "busy": tuple(content["busy"])})
 
     def __str__(self) -> str:
-        """The plan as a table."""
+        """Plan as a table."""
         head = ["stage", "layers", "devices", "parameters", "memory", "forward", "backward", "busy", "receives"]
         rows = [head]
         for number, (stage, busy) in enumerate(zip(self.stages, self.busy, strict=True)):

@@ -1,4 +1,4 @@
-"""The predicted time of one step of a pipeline, from the times of its stages."""
+"""Predicted time of one step of a pipeline, from the times of its stages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Timeline:
 
     @property
     def bubble(self) -> float:
-        """The share of the step in which an average device of the pipeline does not compute."""
+        """Share of the step in which an average device of the pipeline does not compute."""
         return 1 - sum(self.busy) / (len(self.busy) * self.seconds) if self.seconds else 0.0
 
 

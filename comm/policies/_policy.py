@@ -1,4 +1,4 @@
-"""The interface of policies: the requests of a policy, their answers, and its decision.
+"""Interface of policies: the requests of a policy, their answers, and its decision.
 
 A policy is a generator, the same in both backends, and holds no arrays. `decide(candidates, kinds, situation,
 **options)` yields any number of `Probe`, `Measure` or `Predict` requests and receives the answer to each. Then it
@@ -25,7 +25,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Situation:
-    """The state of a run at a decision.
+    """State of a run at a decision.
 
     Attributes:
         step: number of updates so far.
@@ -57,7 +57,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Probed:
-    """The result of a probe: seconds of one step on the slowest rank, and the scores."""
+    """Result of a probe: seconds of one step on the slowest rank, and the scores."""
 
     seconds: float
     points: Sequence[Point]
@@ -89,7 +89,7 @@ class Predict:
 
 @dataclass(frozen=True)
 class Predicted:
-    """The cost model's prediction for an exchange, with the codec's declared precision.
+    """Cost model's prediction for an exchange, with the codec's declared precision.
 
     Attributes:
         coding: seconds of encoding and decoding at the codec's speed on this machine: the median of `repeats`
@@ -114,7 +114,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Commit:
-    """The decision to train in a mode; the answer is the `Situation` after `steps` updates.
+    """Decision to train in a mode; the answer is the `Situation` after `steps` updates.
 
     Attributes:
         mode: the mode from now on.

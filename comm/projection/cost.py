@@ -145,7 +145,7 @@ def _collectives(
 
 @dataclass(frozen=True)
 class _Group:
-    """The ranks of one collective: `local` on each of `hosts`; `groups` such groups share a host's outer link."""
+    """Ranks of one collective: `local` on each of `hosts`; `groups` such groups share a host's outer link."""
 
     local: int
     hosts: int

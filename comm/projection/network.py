@@ -1,4 +1,4 @@
-"""The projection's model of a network: two levels, each with a latency and a bandwidth, and the speed of codecs."""
+"""Projection's model of a network: two levels, each with a latency and a bandwidth, and the speed of codecs."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Network:
-    """The network of a projection.
+    """Network of a projection.
 
     Attributes:
         name: the preset's name.
@@ -49,7 +49,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Place:
-    """The placement of `world` ranks, `locals` on each host: rank h · locals + l is the l-th on host h."""
+    """Placement of `world` ranks, `locals` on each host: rank h · locals + l is the l-th on host h."""
 
     world: int
     locals: int

@@ -1,4 +1,4 @@
-"""The projected time of a step, from jobs on two lines: the device, and the channel, which sends in order.
+"""Projected time of a step, from jobs on two lines: the device, and the channel, which sends in order.
 
 The schedules in `comm/schedules` offer `project_sync`, `project_overlap` and `project_double_buffering` of this file
 as `projected`. Forward takes a third of the time of forward and backward together, because backward has two matrix
@@ -51,7 +51,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Refresh:
-    """The refresh of one bucket of factors of a curvature method.
+    """Refresh of one bucket of factors of a curvature method.
 
     Attributes:
         to_owners: seconds of sending its statistics to their owners.

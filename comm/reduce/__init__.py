@@ -1,4 +1,4 @@
-"""The reductions that engines offer to optimizers (`suite.contract.Reduce`), over the channels of a run.
+"""Reductions that engines offer to optimizers (`suite.contract.Reduce`), over the channels of a run.
 
 With error feedback, each name has its own residuals, which are part of the checkpoint.
 

@@ -63,7 +63,7 @@ class Transport:
 
     @property
     def leaders(self) -> Transport:
-        """The transport between the first ranks of all hosts; what it returns on other ranks is ignored."""
+        """Transport between the first ranks of all hosts; what it returns on other ranks is ignored."""
         return Leaders(self)
 
     def averaged(self, total: Array) -> Array:

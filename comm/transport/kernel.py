@@ -1,4 +1,4 @@
-"""The kernel's count of the bytes that a host has sent."""
+"""Count by the kernel of the bytes that a host has sent."""
 
 import os
 import time

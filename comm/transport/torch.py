@@ -126,7 +126,7 @@ class Transport:
 
     @property
     def leaders(self) -> Transport | None:
-        """The transport between the first ranks of all hosts; None on other ranks."""
+        """Transport between the first ranks of all hosts; None on other ranks."""
         return self.outer if self.inner.rank == 0 else None
 
     def averaged(self, total: Tensor) -> Tensor:

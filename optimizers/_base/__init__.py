@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Alone:
-    """The `Reduce` of an optimizer without an engine: one rank, which owns all rows.
+    """`Reduce` of an optimizer without an engine: one rank, which owns all rows.
 
     The mean over one rank is the value itself, and nothing is sent.
     """

@@ -1,4 +1,4 @@
-"""The base of the jax optimizers: an optax transformation with optional parts beside `init` and `update`.
+"""Base of the jax optimizers: an optax transformation with optional parts beside `init` and `update`.
 
 The state is a dictionary. `state["hyper"]` has the hyper-parameters that may change while training, as scalars; edit
 them like torch's `param_groups`. State below a key `owned` is split among the ranks along its leading axis.

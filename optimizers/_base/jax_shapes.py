@@ -1,4 +1,4 @@
-"""The shapes of layers' parameters, in models whose axes have another order than torch's."""
+"""Shapes of layers' parameters, in models whose axes have another order than torch's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from suite.optimizers._plan import turn_axes
 
 
 class Shapes:
-    """The shapes in which an optimizer computes with the parameters of layers.
+    """Shapes in which an optimizer computes with the parameters of layers.
 
     Weights are (out, in, …), and biases (out,). In models of flax, weights are (…, in, out); in equinox, biases of
     convolutions are (out, 1, 1).

@@ -1,4 +1,4 @@
-"""The base class of the torch optimizers, and functions that several of them use."""
+"""Base class of the torch optimizers, and functions that several of them use."""
 
 import contextlib
 import copy
@@ -20,7 +20,7 @@ NARROW = (torch.bfloat16, torch.float16)  # parameters of these types have state
 
 
 class Optimizer(torch.optim.Optimizer, Generic[Chosen]):
-    """The base class, with the interface of `torch.optim`.
+    """Base class, with the interface of `torch.optim`.
 
     A subclass defines `_begin`, which initialises the state of a group's parameters, and `_update`, which computes one
     update. The state of a parameter in bfloat16 or float16 is in float32.

@@ -1,4 +1,4 @@
-"""The base of torch optimizers that need statistics of the layers beside the gradient."""
+"""Base of torch optimizers that need statistics of the layers beside the gradient."""
 
 import contextlib
 import zlib

@@ -40,7 +40,7 @@ def adagrad(**settings: Any) -> Optimizer:
 
 
 class Adagrad:
-    """The functions of the optimizer, for these settings."""
+    """Functions of the optimizer, for these settings."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

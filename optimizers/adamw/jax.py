@@ -26,7 +26,7 @@ def adamw(**settings: Any) -> Optimizer:
 
 
 class AdamW:
-    """The functions of the optimizer, for these settings."""
+    """Functions of the optimizer, for these settings."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

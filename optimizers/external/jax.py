@@ -36,7 +36,7 @@ def external(**settings: Any) -> Optimizer:
 
 
 class External:
-    """The functions of the optimizer that these settings name."""
+    """Functions of the optimizer that these settings name."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

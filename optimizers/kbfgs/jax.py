@@ -55,7 +55,7 @@ def kbfgs(*, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]],
 
 
 class KBFGS:
-    """The functions of the optimizer, for the layers of a plan."""
+    """Functions of the optimizer, for the layers of a plan."""
 
     def __init__(self, plan: KBFGSPlan):
         self.plan = plan

@@ -76,7 +76,7 @@ def kfac(
 
 
 class KFAC:
-    """The functions of the optimizer, for the layers and settings of a plan."""
+    """Functions of the optimizer, for the layers and settings of a plan."""
 
     def __init__(self, plan: KFACPlan):
         self.plan, self.settings = plan, plan.settings

@@ -1,4 +1,4 @@
-"""The exponential averages of K-FAC's factors, in jax."""
+"""Exponential averages of K-FAC's factors, in jax."""
 
 from typing import Any, NamedTuple
 

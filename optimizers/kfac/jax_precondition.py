@@ -1,4 +1,4 @@
-"""The natural gradient: K-FAC's inverses applied to gradients, in jax."""
+"""Natural gradient: K-FAC's inverses applied to gradients, in jax."""
 
 from typing import Any
 

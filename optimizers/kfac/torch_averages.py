@@ -1,4 +1,4 @@
-"""The exponential averages of K-FAC's factors, in torch."""
+"""Exponential averages of K-FAC's factors, in torch."""
 
 from collections.abc import Sequence
 from typing import Any

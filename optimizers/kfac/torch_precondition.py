@@ -1,4 +1,4 @@
-"""The natural gradient: K-FAC's inverses applied to gradients, in torch."""
+"""Natural gradient: K-FAC's inverses applied to gradients, in torch."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -26,7 +26,7 @@ def lamb(**settings: Any) -> Optimizer:
 
 
 class LAMB:
-    """The functions of the optimizer, for these settings."""
+    """Functions of the optimizer, for these settings."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

@@ -39,7 +39,7 @@ def muon(
 
 
 class Muon:
-    """The functions of the optimizer, for this plan and these settings."""
+    """Functions of the optimizer, for this plan and these settings."""
 
     def __init__(self, plan: MuonPlan, settings: Settings):
         self.plan, self.settings = plan, settings

@@ -38,7 +38,7 @@ def rmsprop(**settings: Any) -> Optimizer:
 
 
 class RMSprop:
-    """The functions of the optimizer, for these settings."""
+    """Functions of the optimizer, for these settings."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

@@ -34,7 +34,7 @@ def sgd(**settings: Any) -> Optimizer:
 
 
 class SGD:
-    """The functions of the optimizer, for these settings."""
+    """Functions of the optimizer, for these settings."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

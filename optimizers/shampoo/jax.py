@@ -73,7 +73,7 @@ def shampoo(
 
 
 class Shampoo:
-    """The functions of the optimizer, for this plan and these settings."""
+    """Functions of the optimizer, for this plan and these settings."""
 
     def __init__(self, plan: ShampooPlan, settings: Settings):
         self.plan, self.settings = plan, settings

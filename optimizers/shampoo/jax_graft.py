@@ -1,4 +1,4 @@
-"""The steps of the method that Shampoo grafts, in jax."""
+"""Steps of the method that Shampoo grafts, in jax."""
 
 from typing import Any
 

@@ -22,12 +22,12 @@ class Grid:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks."""
+        """Number of blocks."""
         return math.prod(self.counts)
 
     @property
     def padded(self) -> tuple[int, ...]:
-        """The sides with their padding."""
+        """Sides with their padding."""
         return tuple(count * length for count, length in zip(self.counts, self.lengths, strict=True))
 
 

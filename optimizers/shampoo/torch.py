@@ -100,7 +100,7 @@ class Shampoo(Optimizer[Settings]):
 
     @property
     def plan(self) -> ShampooPlan:
-        """The plan of the first group, which is the only one in a run of the suite."""
+        """Plan of the first group, which is the only one in a run of the suite."""
         return self.plans[0]
 
     # --------------------------------------------------------------------------------------------------- refreshes

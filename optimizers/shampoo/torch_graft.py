@@ -1,4 +1,4 @@
-"""The steps of the method that Shampoo grafts, in torch."""
+"""Steps of the method that Shampoo grafts, in torch."""
 
 from typing import Any
 

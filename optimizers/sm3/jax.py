@@ -41,7 +41,7 @@ def sm3(**settings: Any) -> Optimizer:
 
 
 class SM3:
-    """The functions of the optimizer, for these settings."""
+    """Functions of the optimizer, for these settings."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

@@ -50,7 +50,7 @@ def soap(*, shapes: Mapping[str, tuple[int, ...]] | None = None, world: int = 1,
 
 
 class SOAP:
-    """The functions of the optimizer, for this plan."""
+    """Functions of the optimizer, for this plan."""
 
     def __init__(self, plan: SOAPPlan):
         self.plan = plan

@@ -87,7 +87,7 @@ class SOAP(Optimizer[Settings]):
 
     @property
     def plan(self) -> SOAPPlan:
-        """The plan of the first group, which is the only one in a run of the suite."""
+        """Plan of the first group, which is the only one in a run of the suite."""
         return self.plans[0]
 
     @torch.no_grad()

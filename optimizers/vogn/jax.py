@@ -61,7 +61,7 @@ def vogn(
 
 
 class VOGN:
-    """The functions of the optimizer.
+    """Functions of the optimizer.
 
     Args:
         plan: which parameters have a variance.

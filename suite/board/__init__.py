@@ -1,1 +1,1 @@
-"""The leaderboard: groups and rows of results, contests between them, and the pages that show them."""
+"""Leaderboard: groups and rows of results, contests between them, and the pages that show them."""

@@ -68,7 +68,7 @@ class Competitor:
 
     @property
     def optimizer(self) -> str:
-        """The optimizer's name."""
+        """Optimizer's name."""
         return self.rows[0].optimizer
 
 
@@ -82,28 +82,28 @@ class Contest:
 
     @property
     def leader(self) -> str | None:
-        """The optimizer that leads; None if several can be best, or only one took part."""
+        """Optimizer that leads; None if several can be best, or only one took part."""
         return next((one.optimizer for one in self.competitors if one.kind == "leads"), None)
 
     @property
     def possible_leaders(self) -> list[str]:
-        """The optimizers that can be best."""
+        """Optimizers that can be best."""
         return list(dict.fromkeys(one.optimizer for one in self.competitors if one.kind in ("leads", "may lead")))
 
     @property
     def optimizers(self) -> int:
-        """The number of different optimizers."""
+        """Number of different optimizers."""
         return len({one.optimizer for one in self.competitors})
 
     @property
     def seeds(self) -> list[int]:
-        """The number of seeds of each competitor with finished runs, the most first."""
+        """Number of seeds of each competitor with finished runs, the most first."""
         counts = (len({seed for row in one.rows for seed in row.seeds}) for one in self.competitors)
         return sorted((count for count in counts if count), reverse=True)
 
     @property
     def rows(self) -> list[Entry]:
-        """The rows of all competitors."""
+        """Rows of all competitors."""
         return [row for one in self.competitors for row in one.rows]
 
 

@@ -56,23 +56,23 @@ class Group:
 
     @property
     def goal(self) -> str:
-        """The target in words, as a run prints it."""
+        """Target in words, as a run prints it."""
         return str(Target(**self.target)) if self.target else "no target"
 
     @property
     def label(self) -> str:
-        """The data in words; a checksum is shortened, a version is not."""
+        """Data in words; a checksum is shortened, a version is not."""
         identity = self.data["identity"][:12] if self.data["kind"] == "real" else self.data["identity"]
         return f"{self.data['kind']}:{self.data['name']}@{identity}"
 
     @property
     def batch(self) -> str:
-        """The batch size in words."""
+        """Batch size in words."""
         return f"batch {self.batch_size:,}" if self.batch_size else "no batches"
 
     @property
     def title(self) -> str:
-        """The conditions in one line."""
+        """Conditions in one line."""
         scale = f"{self.scale} stand-in" if self.stand_in else self.scale
         tuned = "tuned" if self.tuned else "not tuned here"
         task = f"{self.task} v{self.task_version}"
@@ -80,14 +80,14 @@ class Group:
 
     @property
     def specials(self) -> list[str]:
-        """The differences from other groups of the task, variant and scale, in words."""
+        """Differences from other groups of the task, variant and scale, in words."""
         return [
             f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in self.special.items()
         ]
 
     @property
     def design(self) -> Design | None:
-        """The registered design of the ladder."""
+        """Registered design of the ladder."""
         data = self.settings.get("data", self.data["name"])  # a grid names data as a command does: frnn's simulated
         return find_design(self.task, data, tuned=self.tuned, scale=self.scale)
 

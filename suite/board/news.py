@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Addition:
-    """The results that one commit has added.
+    """Results that one commit has added.
 
     Attributes:
         date: on which the commit was written, as YYYY-MM-DD.

@@ -12,18 +12,18 @@ from suite.board.rows import Entry
 
 @dataclass(frozen=True)
 class Section:
-    """The groups of one ladder, hardest target first."""
+    """Groups of one ladder, hardest target first."""
 
     groups: tuple[Group, ...]
 
     @property
     def hardest(self) -> Group:
-        """The group of the last target."""
+        """Group of the last target."""
         return self.groups[0]
 
     @property
     def title(self) -> str:
-        """The conditions in words, without task and target."""
+        """Conditions in words, without task and target."""
         group = self.hardest
         model = f"task version {group.task_version}, model {group.variant}"
         return " · ".join([self.source, model, group.batch, *group.specials, self.tuned])
@@ -50,17 +50,17 @@ class Section:
 
     @cached_property
     def contests(self) -> tuple[Contest, ...]:
-        """The contests for the hardest target, the largest first."""
+        """Contests for the hardest target, the largest first."""
         return tuple(compare_rows(self.hardest.entries, self.hardest.design))
 
     @property
     def main(self) -> Contest | None:
-        """The largest contest; None if only baselines were run."""
+        """Largest contest; None if only baselines were run."""
         return self.contests[0] if self.contests else None
 
     @property
     def leader(self) -> str | None:
-        """The optimizer that leads the main contest; None if none does."""
+        """Optimizer that leads the main contest; None if none does."""
         return self.main.leader if self.main else None
 
     @property

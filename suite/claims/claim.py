@@ -32,7 +32,7 @@ class _Strict(BaseModel):
 
 
 class Region(_Strict):
-    """The values of a check's quantity for which the statement holds; an absent bound does not apply."""
+    """Values of a check's quantity for which the statement holds; an absent bound does not apply."""
 
     above: float | None = None
     below: float | None = None
@@ -132,7 +132,7 @@ class Check(_Strict):
 
     @property
     def most(self) -> int:
-        """The most seeds that one `suite reproduce` measures."""
+        """Most seeds that one `suite reproduce` measures."""
         return 1 if self.statistic == "exact" else max(self.seeds, self.most_seeds)
 
     def find_least_seeds(self, alpha: float) -> int | None:
@@ -179,7 +179,7 @@ class Claim(_Strict):
 
 
 class Paper(_Strict):
-    """The claims of one paper."""
+    """Claims of one paper."""
 
     citation: Text
     arxiv: Annotated[str, Field(pattern=r"^\d{4}\.\d{4,5}$")] | None = None

@@ -20,7 +20,7 @@ TARGET = re.compile(r"(?P<metric>\w+)\s*(?P<sign>>=|<=)\s*(?P<value>[0-9.eE+-]+)
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the largest value that a number can have; equal if it is known.
+    """Least and largest value that a number can have; equal if it is known.
 
     `resolution` is the spacing of values that are rounded, as a step of crossing is to one evaluation. A ratio's is
     that of its logarithm.

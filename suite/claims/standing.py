@@ -27,7 +27,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Standing:
-    """The verdict on a claim at its published size, and the pattern of its stand-ins."""
+    """Verdict on a claim at its published size, and the pattern of its stand-ins."""
 
     claim: Claim
     paper: str  # name of the file of claims

@@ -1,4 +1,4 @@
-"""The types that tasks, optimizers, engines and the training loop share.
+"""Types that tasks, optimizers, engines and the training loop share.
 
 Standard library only, so that every package of the suite and every module outside it can import it.
 Arrays are `numpy.ndarray` on the host, `torch.Tensor` or `jax.Array` on a device; trees of them are flat

@@ -1,4 +1,4 @@
-"""The error for mistakes of the user."""
+"""Error for mistakes of the user."""
 
 
 class UserError(Exception):

@@ -1,4 +1,4 @@
-"""The events of a run. Its log and its result are made from them."""
+"""Events of a run. Its log and its result are made from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Started:
-    """The run begins, or continues from `step` after a restore."""
+    """Beginning of a run, or its continuation from `step` after a restore."""
 
     step: int
     resumed: bool = False
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The validation split has been scored after `step` updates. For a baseline, `step` and `samples` are None."""
+    """Scores of the validation split after `step` updates. For a baseline, `step` and `samples` are None."""
 
     step: int | None
     samples: int | None
@@ -76,7 +76,7 @@ class Checkpointed:
 
 @dataclass(frozen=True)
 class Saved:
-    """The weights after `step` updates have been written to `file` in the run's directory."""
+    """Weights after `step` updates, written to `file` in the run's directory."""
 
     step: int
     file: str
@@ -85,7 +85,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Finished:
-    """The last event. `outcome["kind"]` is reached, exhausted, diverged, interrupted or failed."""
+    """Last event. `outcome["kind"]` is reached, exhausted, diverged, interrupted or failed."""
 
     step: int
     outcome: Mapping[str, Any]

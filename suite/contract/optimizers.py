@@ -67,7 +67,7 @@ OFFERED = ("observe", "absorb", "collect", "prepare", "program", "host", "forwar
 
 
 class Objective(NamedTuple):
-    """The loss of one rank's batch as a pure jax function, for optimizers that trace or differentiate it themselves.
+    """Loss of one rank's batch as a pure jax function, for optimizers that trace or differentiate it themselves.
 
     Attributes:
         value: (params, context, *, labels="given" | "sampled", tap=…) to (summed loss, (number of terms, new buffers,
@@ -88,7 +88,7 @@ class Rows(NamedTuple):
 
 
 class Asked(Protocol):
-    """The arguments that the engine passes to torch's `step` or jax's `update`, if NEEDS names them.
+    """Arguments that the engine passes to torch's `step` or jax's `update`, if NEEDS names them.
 
     Attributes:
         phase: the plan's words for this step.

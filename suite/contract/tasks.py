@@ -26,7 +26,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Layer:
-    """The properties of a layer that a curvature method uses, and the contents of its tap.
+    """Properties of a layer that a curvature method uses, and the contents of its tap.
 
     `parameters` are names in `shapes()`, weight first. With N samples, a tap is the pair (x, dy) of
 
@@ -78,7 +78,7 @@ DAMAGED = "damaged, left out by task.on_error=skip"  # the reason in `Data.dropp
 
 @dataclass(frozen=True)
 class Data:
-    """The source of a task's samples. A generated source has a version, a real one a checksum."""
+    """Source of a task's samples. A generated source has a version, a real one a checksum."""
 
     kind: str  # "real" or "generated"
     name: str

@@ -1,4 +1,4 @@
-"""The accepted counts: a YAML file with one entry for each counted run or import."""
+"""Accepted counts: a YAML file with one entry for each counted run or import."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The two engines, and what they share.
+"""Two engines, and what they share.
 
 `suite.engine.torch` and `suite.engine.jax` implement `suite.contract.Engine`; `suite/engine/ranks/` contains what the
 processes of a run agree on. This file has the parts of both engines that need no framework.

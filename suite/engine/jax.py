@@ -1,4 +1,4 @@
-"""The engine in jax: one jitted `shard_map` over the mesh axis `data`, on one process or several.
+"""Engine in jax: one jitted `shard_map` over the mesh axis `data`, on one process or several.
 
 A step runs the programs that the optimizer's plan names, then one program for gradient and update. If the plan's
 programs use this step's statistics or gradient, they run between the gradient and the update, which are then two

@@ -1,4 +1,4 @@
-"""The jax engine's devices, and the placement of a run's arrays on them."""
+"""Devices of the jax engine, and the placement of a run's arrays on them."""
 
 import functools
 import resource

@@ -1,4 +1,4 @@
-"""The communication modes of the suite in your own jax training loop, inside `jax.shard_map`.
+"""Communication modes of the suite in your own jax training loop, inside `jax.shard_map`.
 
 exchange = exchange_gradients(params, "comm=onebit", world=8, axis="batch")
 residuals = exchange.init()  # split over the axis: P("batch")
@@ -121,7 +121,7 @@ class GradientExchange:
 
     @property
     def _sizes(self) -> tuple[int, ...]:
-        """The number of devices along each axis."""
+        """Number of devices along each axis."""
         inner = self.channels.locals
         return (self.world // inner, inner) if inner else (self.world,) + (1,) * (len(self.axes) - 1)
 

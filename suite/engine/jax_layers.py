@@ -1,4 +1,4 @@
-"""The layers of flax and equinox models, found while a loss runs."""
+"""Layers of flax and equinox models, found while a loss runs."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""The layers that `layers_of` finds in a model, in torch and in jax."""
+"""Layers that `layers_of` finds in a model, in torch and in jax."""
 
 from suite.contract import Layer
 

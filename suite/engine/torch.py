@@ -1,4 +1,4 @@
-"""The engine in torch: one process for each device. `suite.comm` averages gradients, not DistributedDataParallel."""
+"""Engine in torch: one process for each device. `suite.comm` averages gradients, not DistributedDataParallel."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""The communication modes of the suite in your own training loop, as communication hooks of DistributedDataParallel.
+"""Communication modes of the suite in your own training loop, as communication hooks of DistributedDataParallel.
 
 model = DistributedDataParallel(model)
 sender = send_gradients(model, "comm=fp8")

@@ -1,4 +1,4 @@
-"""The torch engine's device, and the global switches of torch that its calls set."""
+"""Device of the torch engine, and the global switches of torch that its calls set."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The layers of a torch model that curvature methods and Muon support."""
+"""Layers of a torch model that curvature methods and Muon support."""
 
 from collections import Counter
 from collections.abc import Iterator

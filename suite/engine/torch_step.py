@@ -1,4 +1,4 @@
-"""The maths of a step in torch on one rank: loss, gradients and statistics of a batch."""
+"""Maths of a step in torch on one rank: loss, gradients and statistics of a batch."""
 
 import contextlib
 from collections.abc import Callable, Sequence

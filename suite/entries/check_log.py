@@ -44,7 +44,7 @@ def list_log_contradictions(run: AnyRun, events: Sequence[Event]) -> Iterator[st
 
 
 def _ends(events: Sequence[Event]) -> Iterator[str]:
-    """The first and the last event, and their kinds."""
+    """First and last event, and their kinds."""
     kinds = [event["event"] for event in events]
     for kind in dict.fromkeys(kinds):
         if kind not in KINDS:
@@ -68,7 +68,7 @@ def _clocks(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _readings(event: Event) -> dict[str, Any]:
-    """The numbers of seconds in an event, by name."""
+    """Numbers of seconds in an event, by name."""
     if event["event"] == "finished":
         return {name: event["facts"][name] for name in RUNNING if name in event["facts"]}
     return {name: event.get(name) for name in CLOCKS.get(event["event"], ())}

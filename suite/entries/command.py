@@ -1,4 +1,4 @@
-"""The command of a result, compared with its configuration: readers copy commands, so no other text is shown as one."""
+"""Command of a result, compared with its configuration: readers copy commands, so no other text is shown as one."""
 
 import shlex
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The findings of the checks, and the results that they look at."""
+"""Findings of the checks, and the results that they look at."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def file(self) -> str:
-        """The path as text."""
+        """Path as text."""
         return self.path.as_posix()
 
 

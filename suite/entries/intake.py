@@ -127,7 +127,7 @@ class _Bytes(_Part):
 
 
 class Accepted(_Part):
-    """The fields of a result that the leaderboard uses; others may be present."""
+    """Fields of a result that the leaderboard uses; others may be present."""
 
     spec: _Spec
     task_version: str

@@ -50,7 +50,7 @@ def has_begun(directory: Path) -> bool:
 
 
 class Directory:
-    """The directory of one execution: equal finished runs are reused, unfinished ones resumed, others not overwritten.
+    """Directory of one execution: equal finished runs are reused, unfinished ones resumed, others not overwritten.
 
     Attributes:
         path: `run_dir`, or `run_dir.2`, `run_dir.3`, … for further executions.

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and why a run does not use them."""
+"""GPUs of this machine, and why a run does not use them."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""The ranks of a run as child processes that start, stop and end together.
+"""Ranks of a run as child processes that start, stop and end together.
 
 Children are ended by SIGKILL, together with the processes that they started, because jax processes ignore SIGTERM.
 """

@@ -162,7 +162,7 @@ def describe_rank(job: Any, settings: SlurmLaunch) -> ExternalLaunch:
 
 @dataclass
 class Job:
-    """The callable that every task of the job runs; submitit pickles it.
+    """Callable that every task of the job runs; submitit pickles it.
 
     Attributes:
         run: the run.

@@ -28,7 +28,7 @@ SAMPLE = 250_000  # values for a codec's error; with fewer, percentiles depend o
 
 
 class Model:
-    """The cost model of one run.
+    """Cost model of one run.
 
     Args:
         run: the run.

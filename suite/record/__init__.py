@@ -1,1 +1,1 @@
-"""The files of a run: the event log, the result computed from it, and the description of the environment."""
+"""Files of a run: the event log, the result computed from it, and the description of the environment."""

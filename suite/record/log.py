@@ -1,4 +1,4 @@
-"""The event log: one line of JSON per event, written at once; on resuming, it is truncated to its checkpoint."""
+"""Event log: one line of JSON per event, written at once; on resuming, it is truncated to its checkpoint."""
 
 import errno
 import os

@@ -81,7 +81,7 @@ class Benchmark:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """The run's overrides, and those of every benchmark that it does not name itself."""
+        """Run's overrides, and those of every benchmark that it does not name itself."""
         named = {word.lstrip("+").partition("=")[0] for word in self.run}
         rest = (word for word in (*SHORT, *ALWAYS) if word.partition("=")[0] not in named)
         return (*self.run, *rest)

@@ -44,7 +44,7 @@ class Series:
 
     @property
     def changes(self) -> list[Change]:
-        """The places where the level changes."""
+        """Places where the level changes."""
         return find_changes([point.value for point in self.points])
 
 

@@ -85,7 +85,7 @@ def _look(ratios: Sequence[float], margin: float, alpha: float, statistic: Stati
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer for one benchmark.
+    """Answer for one benchmark.
 
     Attributes:
         state: slower, not slower or undecided.

@@ -31,7 +31,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Saved:
-    """The measurements of one side.
+    """Measurements of one side.
 
     Attributes:
         machine: on which all of them were made.

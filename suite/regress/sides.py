@@ -1,4 +1,4 @@
-"""The two sides of a comparison: what was typed, and how to run it.
+"""Two sides of a comparison: what was typed, and how to run it.
 
 A side is a commit, a requirement (`torch==2.14`), an interpreter, overrides, or several of these in one string; or it
 is a file or folder with saved measurements.

@@ -1,4 +1,4 @@
-"""The settings of the ways to start a run's processes: the group `launch`. None of them changes a number."""
+"""Settings of the ways to start a run's processes: the group `launch`. None of them changes a number."""
 
 from typing import Any, Literal
 

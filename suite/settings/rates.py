@@ -113,7 +113,7 @@ def schedule_values(
 
 
 class Scheduled(Sequence[dict[str, float]]):
-    """The scheduled hyper-parameters of every update, computed on access because a run may have millions.
+    """Scheduled hyper-parameters of every update, computed on access because a run may have millions.
 
     Args:
         total: updates in the whole run.

@@ -1,4 +1,4 @@
-"""The default recipe of a run, and the warning about settings that are neither published nor tuned."""
+"""Default recipe of a run, and the warning about settings that are neither published nor tuned."""
 
 from pathlib import Path
 

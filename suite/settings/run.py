@@ -88,7 +88,7 @@ class _Common(Declared):
 
     @property
     def method(self) -> str:
-        """The method as reports show it."""
+        """Method as reports show it."""
         raise NotImplementedError
 
     def __reduce__(self) -> Any:
@@ -97,13 +97,13 @@ class _Common(Declared):
 
 
 class BaselineRun(_Common):
-    """The fit of a baseline: no optimizer, backend, communication, devices or steps."""
+    """Fit of a baseline: no optimizer, backend, communication, devices or steps."""
 
     baseline: BaselineSettings = setting(..., "a model that is fitted in one go", affects=PROBLEM)
 
     @property
     def method(self) -> str:
-        """The method as reports show it."""
+        """Method as reports show it."""
         return f"{self.baseline.name} (baseline)"
 
 
@@ -166,7 +166,7 @@ class Run(_Common):
 
     @property
     def method(self) -> str:
-        """The method as reports show it."""
+        """Method as reports show it."""
         return self.optimizer.name
 
 

@@ -1,4 +1,4 @@
-"""The settings of the learning rate's schedule; `suite/settings/rates.py` computes it."""
+"""Settings of the learning rate's schedule; `suite/settings/rates.py` computes it."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""The exact sign-flip test of paired differences, and the interval of a ratio that follows from it.
+"""Exact sign-flip test of paired differences, and the interval of a ratio that follows from it.
 
 If two rows do not differ, each difference of a pair is as likely as its negative. The p-value is therefore the share of
 all choices of signs that give a sum at least as extreme as the observed one. It assumes nothing about the distribution,

@@ -21,7 +21,7 @@ MOST_CELL = 2.0  # spreads: for wider cells, midpoints cover too little (docs/st
 
 @dataclass(frozen=True)
 class Grid:
-    """The evaluations that all rows of a ladder share.
+    """Evaluations that all rows of a ladder share.
 
     Attributes:
         budget: the smallest number of steps that a row may spend.

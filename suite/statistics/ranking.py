@@ -26,7 +26,7 @@ class Ranking:
 
     @cached_property
     def ranks(self) -> tuple[tuple[int, int], ...]:
-        """The lowest and highest possible rank of each row.
+        """Lowest and highest possible rank of each row.
 
         If all wins are true, then all intervals contain the rows' true ranks (Mogstad, Romano, Shaikh and Wilhelm,
         "Inference for Ranks", Review of Economic Studies 91 (2024)).
@@ -36,7 +36,7 @@ class Ranking:
 
     @cached_property
     def tiers(self) -> tuple[int, ...]:
-        """The tier of each row, from 1. Every row of a tier is earlier than every row of the tiers after it."""
+        """Tier of each row, from 1. Every row of a tier is earlier than every row of the tiers after it."""
         score = self.wins.sum(axis=0) - self.wins.sum(axis=1)
         order = np.argsort(score, kind="stable")
         tiers, tier = [0] * len(order), 1
@@ -47,12 +47,12 @@ class Ranking:
 
     @property
     def possible_best(self) -> tuple[int, ...]:
-        """The rows than which none is shown to be earlier."""
+        """Rows that no other row is shown to precede."""
         return tuple(int(row) for row in np.flatnonzero(~self.wins.any(axis=0)))
 
     @property
     def leader(self) -> int | None:
-        """The only one of them, which is earlier than every other row; None if there are several, or no other row."""
+        """Only one of them, which is earlier than every other row; None if there are several, or no other row."""
         return self.possible_best[0] if len(self.possible_best) == 1 < len(self.wins) else None
 
 

@@ -28,7 +28,7 @@ MOST_NEEDED = 200  # seeds more, beyond which `Decision.seeds_needed` is None
 
 @dataclass(frozen=True)
 class Interval:
-    """The values that are not excluded, bounds included; infinite where nothing is excluded."""
+    """Values that are not excluded, bounds included; infinite where nothing is excluded."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""The share of ones among independent values of 0 and 1, with an interval that stays valid while values are added."""
+"""Share of ones among independent values of 0 and 1, with an interval that stays valid while values are added."""
 
 import math
 from bisect import bisect_left

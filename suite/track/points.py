@@ -1,4 +1,4 @@
-"""The metric points of a run in MLflow's form: key, value, time and step."""
+"""Metric points of a run in MLflow's form: key, value, time and step."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple

@@ -60,7 +60,7 @@ class View:
 
     @property
     def experiment(self) -> str:
-        """The name of the experiment, which contains the runs of one task, scale and data."""
+        """Name of the experiment, which contains the runs of one task, scale and data."""
         return experiment_name(self.run, self.result["data"]["name"])
 
     @property
@@ -72,12 +72,12 @@ class View:
 
     @property
     def began(self) -> int:
-        """The start in milliseconds since 1970."""
+        """Start in milliseconds since 1970."""
         return _changed(self.folder / "header.json")
 
     @property
     def ended(self) -> int:
-        """The time of the last event in milliseconds since 1970."""
+        """Time of the last event in milliseconds since 1970."""
         return _changed(self.folder / "events.jsonl")
 
     def parameters(self) -> dict[str, str]:

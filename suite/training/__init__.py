@@ -1,1 +1,1 @@
-"""The training loop with its clock, schedules, checkpoints and weights, without any framework."""
+"""Training loop with its clock, schedules, checkpoints and weights, without any framework."""

@@ -45,7 +45,7 @@ def read_decisions(path: str) -> list[dict[str, Any]]:
 
 
 class _Decision(BaseModel):
-    """The part of a recorded decision that is repeated."""
+    """Part of a recorded decision that is repeated."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 

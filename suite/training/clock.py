@@ -1,4 +1,4 @@
-"""The training clock.
+"""Training clock.
 
 It runs from the first batch request until the last step's outputs are ready on the device. It stops for evaluation,
 checkpoints and logging, after the device has finished: queued work of asynchronous steps is billed to training. Work

@@ -84,7 +84,7 @@ class Loader:
 
 
 class Validation:
-    """The batches of the validation split, an iterable. It makes the first ones only once, up to `most_bytes` of them.
+    """Batches of the validation split, an iterable. It makes the first ones only once, up to `most_bytes` of them.
 
     Args:
         batch: makes a batch from a split and its number.

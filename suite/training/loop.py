@@ -1,4 +1,4 @@
-"""The training loop: a generator of events. It determines when to stop, when to evaluate, and what the clock counts.
+"""Training loop: a generator of events. It determines when to stop, when to evaluate, and what the clock counts.
 
 Consumers of the events may take any time, because the clock is stopped at each yield.
 """
@@ -80,7 +80,7 @@ def train(
 
 
 class _Loop:
-    """The state of `train`, whose arguments it takes."""
+    """State of `train`, whose arguments it takes."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""The trials of `suite tune`, and the recipe with the evidence that they become."""
+"""Trials of `suite tune`, and the recipe with the evidence that they become."""

@@ -1,4 +1,4 @@
-"""The hyper-parameters that `suite tune` tries: the optimizer's own values first, then a quasi-random list.
+"""Hyper-parameters that `suite tune` tries: the optimizer's own values first, then a quasi-random list.
 
 The list is Halton's sequence (Halton 1960) in the ranges of `optimizer.search`, unscrambled and without its first
 point, which is a corner. The points are the same everywhere, and a longer list begins with the points of a shorter one.

@@ -1,4 +1,4 @@
-"""The recipe file that `suite tune` writes: tuned values for each source of data, and the evidence for them.
+"""Recipe file that `suite tune` writes: tuned values for each source of data, and the evidence for them.
 
 The values and the evidence stand below the key `tuned`, which `configure.resolve` removes from a run's configuration.
 The other keys of the file look up the values for the run's data source. A source without tuned values gets the

@@ -71,12 +71,12 @@ class Session:
 
     @property
     def tried(self) -> list[Trial]:
-        """The trials, best first: by all seeds, then by the first one, then by the short run."""
+        """Trials, best first: by all seeds, then by the first one, then by the short run."""
         return sorted(self.trials.values(), key=self._place)
 
     @property
     def runs_spent(self) -> float:
-        """The part of the budget that is spent."""
+        """Part of the budget that is spent."""
         return self.spent / self.run.max_steps
 
     @property
@@ -89,7 +89,7 @@ class Session:
 
     @property
     def open_ends(self) -> list[tuple[str, float]]:
-        """The hyper-parameters whose lowest or highest tried value the leader has, and the next value for each."""
+        """Hyper-parameters whose lowest or highest tried value the leader has, and the next value for each."""
         leader = self.tried[0]
         found: list[tuple[str, float]] = []
         for key, limits in self.ranges.items():

@@ -1,1 +1,1 @@
-"""The commands `suite <verb>`: one module for each verb, with `main(arguments) -> exit code`, and their helpers."""
+"""Commands `suite <verb>`: one module for each verb, with `main(arguments) -> exit code`, and their helpers."""

@@ -36,7 +36,7 @@ class Images(Protocol):
 
     @property
     def classes(self) -> int:
-        """The number of labels, which begin at 0."""
+        """Number of labels, which begin at 0."""
         ...
 
     @property

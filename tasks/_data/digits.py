@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that come with scikit-learn: real images that need no download."""
+"""1,797 handwritten digits that come with scikit-learn: real images that need no download."""
 
 import hashlib
 

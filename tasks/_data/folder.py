@@ -22,7 +22,7 @@ CLASSES = 1000
 
 
 class Folder(Photographs):
-    """The images of a directory, preprocessed.
+    """Images of a directory, preprocessed.
 
     Attributes:
         names: class names; a label is an index into them.

@@ -37,7 +37,7 @@ class File:
 
 @dataclass(frozen=True)
 class Layout:
-    """The contents of an image directory: sorted class names, whose indices are the labels, and the files by split."""
+    """Contents of an image directory: sorted class names, whose indices are the labels, and the files by split."""
 
     root: Path
     classes: list[str]

@@ -1,4 +1,4 @@
-"""The order of rows in a run: random for training, sequential and padded for evaluation; any batch can be computed."""
+"""Order of rows in a run: random for training, sequential and padded for evaluation; any batch can be computed."""
 
 import functools
 

@@ -36,7 +36,7 @@ def name_shards(split: str, samples: int) -> list[str]:
 
 
 class Shards(Photographs):
-    """The images of a prepared directory, preprocessed; equal to those of the directory of files.
+    """Images of a prepared directory, preprocessed; equal to those of the directory of files.
 
     Attributes:
         names: class names; a label is an index into them.

@@ -25,7 +25,7 @@ class Architecture(Protocol):
 
     @property
     def classes(self) -> int:
-        """The number of labels."""
+        """Number of labels."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class Classification:
 
     @property
     def data(self) -> Data:
-        """The data of the images."""
+        """Data of the images."""
         return self.images.data
 
     def shapes(self) -> dict[str, Spec]:

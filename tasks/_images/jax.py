@@ -1,4 +1,4 @@
-"""The part of a classifier around its network, in jax; images are NHWC inside a network, torch's shapes outside."""
+"""Part of a classifier around its network, in jax; images are NHWC inside a network, torch's shapes outside."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -35,7 +35,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network's sizes.
+    """Network's sizes.
 
     Attributes:
         blocks: of each stage.
@@ -68,7 +68,7 @@ class Architecture:
 
     @property
     def features(self) -> int:
-        """The number of channels of the classifier's input."""
+        """Number of channels of the classifier's input."""
         return self.width * 2 ** (len(self.blocks) - 1) * self.expansion
 
     def residuals(self) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""The part of a classifier around its network, in torch."""
+"""Part of a classifier around its network, in torch."""
 
 from abc import ABC, abstractmethod
 

@@ -31,7 +31,7 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class Sparsity:
-    """The sparsity of matrices, and how it changes.
+    """Sparsity of matrices, and how it changes.
 
     Attributes:
         kind: `static`, or `dynamic`: blocks move.

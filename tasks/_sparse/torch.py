@@ -64,7 +64,7 @@ def multiply_blocks(x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) ->
 
 
 class _Product(torch.autograd.Function):
-    """The product with samples in columns, so that the rows that a block reads and writes are contiguous."""
+    """Product with samples in columns, so that the rows that a block reads and writes are contiguous."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, pattern: Tensor, outputs: int) -> Tensor:

@@ -91,7 +91,7 @@ class Autoencoder:
 
     @property
     def data(self) -> Data:
-        """The data of the images."""
+        """Data of the images."""
         data = self.images.data
         if self.evaluate_on == "valid":
             return data
@@ -153,7 +153,7 @@ class Autoencoder:
 
 
 class AbsentImages:
-    """The sizes of a data set without its images, which is enough for a plan."""
+    """Sizes of a data set without its images, which is enough for a plan."""
 
     def __init__(self, name: str, pixels: int, samples: Mapping[str, int]):
         self.pixels = pixels

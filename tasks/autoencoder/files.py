@@ -72,7 +72,7 @@ def _describe_mat(name: str, identity: str, splits: dict[str, np.ndarray]) -> Da
 
 
 def load_curves(*, data_dir: str | None) -> Images:
-    """The published CURVES: 20,000 and 10,000 images. Without a published checksum, the data has the file's name."""
+    """Published CURVES: 20,000 and 10,000 images. Without a published checksum, the data has the file's name."""
     if data_dir is None:
         raise UserError(f"{CURVES} is not here; set data_dir=DIRECTORY")
     (train, valid), identity = _mat(Path(data_dir), CURVES, "bdata", "bdatatest")
@@ -81,7 +81,7 @@ def load_curves(*, data_dir: str | None) -> Images:
 
 
 def load_faces(*, data_dir: str | None) -> Images:
-    """The published FACES: 103,500 and 41,400 images. Without a published checksum, the data has the file's name."""
+    """Published FACES: 103,500 and 41,400 images. Without a published checksum, the data has the file's name."""
     if data_dir is None:
         raise UserError(f"{FACES} is not here; set data_dir=DIRECTORY")
     (images,), identity = _mat(Path(data_dir), FACES, "newfaces_single")

@@ -1,4 +1,4 @@
-"""The autoencoder in jax: pure functions of flat parameter dictionaries with torch's shapes."""
+"""Autoencoder in jax: pure functions of flat parameter dictionaries with torch's shapes."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The autoencoder in torch."""
+"""Autoencoder in torch."""
 
 import numpy as np
 import torch

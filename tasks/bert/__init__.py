@@ -88,17 +88,17 @@ class Bert:
 
     @property
     def data(self) -> Data:
-        """The data of the records."""
+        """Data of the records."""
         return self.source.data
 
     @property
     def rate(self) -> float:
-        """The factor of learning rates; 1 if all matrices are dense."""
+        """Factor of learning rates; 1 if all matrices are dense."""
         return self.architecture.sparsity.rate if self.architecture.sparsity else 1.0
 
     @property
     def form(self) -> str:
-        """The sparse matrices in words: kind, share of zeros, block, and the factor of the learning rate."""
+        """Sparse matrices in words: kind, share of zeros, block, and the factor of the learning rate."""
         sparsity = self.architecture.sparsity
         return f"{sparsity} · learning rate × {self.rate:.3g}" if sparsity else ""
 
@@ -196,7 +196,7 @@ PUBLIC = {"wikitext": WIKITEXT_2}  # text, which `suite data bert --from TEXT --
 
 
 class AbsentText:
-    """The sizes of Wikipedia and BookCorpus without their text, which is enough for a plan.
+    """Sizes of Wikipedia and BookCorpus without their text, which is enough for a plan.
 
     The vocabulary is BERT's. 1,000,000 steps of 256 sequences of 512 are 40 epochs (Devlin et al. 2019, A.2), which
     gives 25.6 million sequences of 128; 10,000 are held out, as in MLPerf.

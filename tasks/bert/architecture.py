@@ -17,7 +17,7 @@ SEGMENTS = 2
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network's sizes.
+    """Network's sizes.
 
     Attributes:
         vocabulary: word pieces, special ones included.

@@ -1,4 +1,4 @@
-"""The best possible score on the generated language: exact posteriors of masked words, by forward-backward passes.
+"""Best possible score on the generated language: exact posteriors of masked words, by forward-backward passes.
 
 All positions are equally likely to be chosen, but a record has a fixed number of chosen words; the passes therefore run
 over (state, number of chosen words). The corruption is part of the model: a chosen word appears as [MASK] with 0.8, as

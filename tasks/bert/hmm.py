@@ -26,7 +26,7 @@ CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 @dataclass(frozen=True)
 class Language:
-    """The model's parameters.
+    """Model's parameters.
 
     Attributes:
         transition: A (K, K), rows sum to 1.
@@ -120,7 +120,7 @@ def generate_documents(count: int, *, sentences: int = 12) -> list[list[str]]:
 
 
 class Source:
-    """The generated language as records in memory; generated at the first read, once per process."""
+    """Generated language as records in memory; generated at the first read, once per process."""
 
     def __init__(self, hiding: Hiding, *, sequence: int, next_sentence: bool, train: int = 16_384, valid: int = 1_024):
         """Set the generator's options.

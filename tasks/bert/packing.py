@@ -45,7 +45,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class Packing:
-    """The rule by which documents are cut.
+    """Rule by which documents are cut.
 
     Attributes:
         sequence: tokens of a record, special ones included.

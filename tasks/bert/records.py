@@ -141,7 +141,7 @@ def count_recurring(data_dir: str | Path) -> int:
 
 
 def _sequences(paths: Iterable[Path]) -> Iterator[bytes]:
-    """The tokens of each record, with those that were masked."""
+    """Tokens of each record, with those that were masked."""
     for path in paths:
         for record in np.load(path, mmap_mode="r"):
             tokens, count = record["tokens"].copy(), record["count"]

@@ -28,7 +28,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Hiding:
-    """The rule by which tokens are masked.
+    """Rule by which tokens are masked.
 
     Attributes:
         probability: share of a sequence's tokens that are masked; special tokens are counted.

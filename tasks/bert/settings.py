@@ -1,4 +1,4 @@
-"""The settings of a task; its YAML file in conf/task gives their values for each scale and data."""
+"""Settings of a task; its YAML file in conf/task gives their values for each scale and data."""
 
 from typing import Literal
 

@@ -72,7 +72,7 @@ class EncoderLayer(nn.Module):
 
 
 class MaskedWords(nn.Module):
-    """The head that predicts masked words; its decoder is the matrix of word embeddings."""
+    """Head that predicts masked words; its decoder is the matrix of word embeddings."""
 
     def __init__(self, sizes: Architecture):
         super().__init__()

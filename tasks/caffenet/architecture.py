@@ -32,7 +32,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network's sizes.
+    """Network's sizes.
 
     Attributes:
         width: of the first convolution; 96 in CaffeNet, and the others in proportion.
@@ -52,7 +52,7 @@ class Architecture:
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
-        """The five convolutions, in order."""
+        """Five convolutions, in order."""
         first = self.width
         two, three, five = first * 8 // 3, first * 4, first * 8 // 3  # 96, 256, 384, 384, 256
         return (

@@ -73,7 +73,7 @@ class DLRM:
 
     @property
     def data(self) -> Data:
-        """The data of the rows."""
+        """Data of the rows."""
         return self.records.data
 
     def shapes(self) -> dict[str, Spec]:
@@ -150,7 +150,7 @@ class DLRM:
 
 
 class AbsentCriteo:
-    """The sizes of the click logs without the logs, which is enough for a plan.
+    """Sizes of the click logs without the logs, which is enough for a plan.
 
     Args:
         rows: of each table.

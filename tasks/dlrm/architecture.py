@@ -21,7 +21,7 @@ FEATURES = 26  # number of categorical features
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network's sizes.
+    """Network's sizes.
 
     Attributes:
         rows: of each feature's table.
@@ -65,7 +65,7 @@ class Architecture:
 
     @cached_property
     def segments(self) -> np.ndarray:
-        """The feature of each of a sample's ids, (sum of hots,) int64."""
+        """Feature of each of a sample's ids, (sum of hots,) int64."""
         return np.repeat(np.arange(len(self.hots)), self.hots)
 
     @cached_property
@@ -77,7 +77,7 @@ class Architecture:
 
     @property
     def crossed(self) -> int:
-        """The number of inputs of the cross network."""
+        """Number of inputs of the cross network."""
         return (len(self.rows) + 1) * self.width
 
     @property

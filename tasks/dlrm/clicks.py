@@ -33,7 +33,7 @@ BASE = -1.6  # chosen so that about a quarter of the rows are clicks
 
 @dataclass(frozen=True)
 class World:
-    """The constants of all rows: frequencies and hexadecimal names of the categories, and the formula of the logit."""
+    """Constants of all rows: frequencies and hexadecimal names of the categories, and the formula of the logit."""
 
     cumulative: list[np.ndarray]
     names: list[list[str]]

@@ -38,7 +38,7 @@ class MalformedError(ValueError):
 
 
 class Rows:
-    """The fields of some lines.
+    """Fields of some lines.
 
     Attributes:
         label: (n, 1) uint8.

@@ -123,13 +123,13 @@ class FRNN:
 
     @functools.cached_property
     def steps(self) -> np.ndarray:
-        """The number of training steps of each training shot; a short shot keeps its steps after the deadline."""
+        """Number of training steps of each training shot; a short shot keeps its steps after the deadline."""
         whole = self._divided["train"].steps
         return np.where(whole - self.deadline > self.length, whole - self.deadline, whole)
 
     @functools.cached_property
     def data(self) -> Data:
-        """The data of the shots. A training sample is a chunk of a shot, a validation sample is a whole shot."""
+        """Data of the shots. A training sample is a chunk of a shot, a validation sample is a whole shot."""
         samples = {"train": int(self._chunks.sum()), "valid": len(self._divided["valid"])}
         data = self.source.data()  # after reading the shots, because unusable ones are then known
         counts = f"{len(self._divided['train'])} training and {samples['valid']} test shots"
@@ -259,11 +259,11 @@ class FRNN:
 
 
 class Described(FRNN):
-    """The task without its shots."""
+    """Task without its shots."""
 
     @property
     def data(self) -> Data:  # type: ignore[override]
-        """The published numbers of shots."""
+        """Published numbers of shots."""
         return self.source.data()
 
 

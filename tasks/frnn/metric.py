@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Peaks:
-    """The largest output in each region of each shot; thresholds are compared with these.
+    """Largest output in each region of each shot; thresholds are compared with these.
 
     Attributes:
         early: (disruptive shots,) more than the warning time before the end; -inf where the region is empty.

@@ -19,7 +19,7 @@ SPLIT_SEED = 0  # of the random split into training and test shots: the same in 
 
 @dataclass(frozen=True)
 class Channels:
-    """The numbers of one time step: the 0D signals, then each profile's points from the axis outwards."""
+    """Numbers of one time step: the 0D signals, then each profile's points from the axis outwards."""
 
     signals: tuple[str, ...]
     profiles: tuple[str, ...]
@@ -27,7 +27,7 @@ class Channels:
 
     @property
     def width(self) -> int:
-        """The number of values per time step."""
+        """Number of values per time step."""
         return len(self.signals) + len(self.profiles) * self.radii
 
     def parts(self) -> dict[str, slice]:

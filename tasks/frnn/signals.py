@@ -1,4 +1,4 @@
-"""The signals that FRNN reads, and their paths in each machine's archive.
+"""Signals that FRNN reads, and their paths in each machine's archive.
 
 Names, paths, shifts and tolerances are those of plasma-python (PPPLDeepLearning/plasma-python@b13dbed,
 data/signals.py).

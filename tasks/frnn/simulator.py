@@ -27,7 +27,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Device:
-    """The constants of one simulated tokamak; a pair is the range of a uniform draw for each shot.
+    """Constants of one simulated tokamak; a pair is the range of a uniform draw for each shot.
 
     Attributes:
         current: flat-top plasma current.

@@ -37,7 +37,7 @@ class Pairs(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """The number of words of both languages, with those of `architecture.SPECIAL` first."""
+        """Number of words of both languages, with those of `architecture.SPECIAL` first."""
         ...
 
     def lengths(self, split: str) -> tuple[int, int]:
@@ -96,7 +96,7 @@ class Translation:
 
     @property
     def data(self) -> Data:
-        """The data of the sentences."""
+        """Data of the sentences."""
         return self.pairs.data
 
     def shapes(self) -> dict[str, Spec]:

@@ -1,4 +1,4 @@
-"""The encoder-decoder as a list of sub-layers: one description that gives the shapes, the layers and both models.
+"""Encoder-decoder as a list of sub-layers: one description that gives the shapes, the layers and both models.
 
 Vaswani et al. 2017, figure 1. Every projection has a bias, except the one to words; each sub-layer has one LayerNorm.
 Post-LN stacks end with their last sub-layer's LayerNorm, pre-LN stacks have one more at their end. By this convention
@@ -30,7 +30,7 @@ SUBLAYERS = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network's sizes.
+    """Network's sizes.
 
     Attributes:
         vocabulary: words of both languages together, special ones included.

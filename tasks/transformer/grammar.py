@@ -41,7 +41,7 @@ SOURCE_LENGTH, TARGET_LENGTH = 16, 18  # words of the longest sentence, includin
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The words of both languages by number, and the tables of the grammar.
+    """Words of both languages by number, and the tables of the grammar.
 
     Attributes:
         words: the shared vocabulary.

@@ -1,4 +1,4 @@
-"""The Transformer in jax: pure functions of flat parameter dictionaries."""
+"""Transformer in jax: pure functions of flat parameter dictionaries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The Transformer in torch."""
+"""Transformer in torch."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ class Drop:
     index: Tensor | None
 
     def __call__(self, name: str, x: Tensor) -> Tensor:
-        """The twin of `suite.tasks._nn.torch.dropout`, of (N, …)."""
+        """Twin of `suite.tasks._nn.torch.dropout`, of (N, …)."""
         return x if self.index is None else dropout(x, self.rate, key=self.key, name=name, index=self.index)
 
     def at(self, name: str) -> Callable[[Tensor], Tensor] | None:

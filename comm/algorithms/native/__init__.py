@@ -1,4 +1,4 @@
-"""The backend's all-reduce, in the codec's narrow type; only for codecs that are closed under addition.
+"""All-reduce of the backend, in the codec's narrow type; only for codecs that are closed under addition.
 
 In which order the network adds is its own affair. The sum is taken before the division, so float16 may overflow.
 """

@@ -10,7 +10,7 @@ from suite.comm.codecs._codec import Codec, Draw
 
 @dataclass(frozen=True)
 class Half(Codec):
-    """The specification in NumPy.
+    """Specification in NumPy.
 
     Attributes:
         kind: NumPy's type; a backend's half has that of its framework.

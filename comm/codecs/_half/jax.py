@@ -1,4 +1,4 @@
-"""The 16-bit types in jax; the payload is uint16."""
+"""16-bit types in jax; the payload is uint16."""
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -8,7 +8,7 @@ from suite.comm.codecs._codec import Draw
 
 
 class Half(_half.Half):
-    """The codec in jax."""
+    """Codec in jax."""
 
     def encode(self, values: Array, draw: Draw | None = None) -> Array:
         """(n,) values to their payload."""

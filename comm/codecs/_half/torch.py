@@ -1,4 +1,4 @@
-"""The 16-bit types in torch."""
+"""16-bit types in torch."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from suite.comm.codecs._codec import Draw
 
 
 class Half(_half.Half):
-    """The codec in torch."""
+    """Codec in torch."""
 
     def encode(self, values: Tensor, draw: Draw | None = None) -> Tensor:
         """(n,) values to their payload."""

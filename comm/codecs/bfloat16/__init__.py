@@ -1,4 +1,4 @@
-"""The upper half of a float32, rounded to nearest, ties to even."""
+"""Upper half of a float32, rounded to nearest, ties to even."""
 
 import ml_dtypes
 
@@ -9,7 +9,7 @@ CITATION = "Kalamkar et al. 2019, arXiv:1905.12322"
 
 
 class BFloat16(Half):
-    """The specification in NumPy."""
+    """Specification in NumPy."""
 
     kind, precision, least, most = ml_dtypes.bfloat16, 8, -134, 3.3961775e38
 

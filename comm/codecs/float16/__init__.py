@@ -9,7 +9,7 @@ CITATION = "IEEE 754-2008, binary16"
 
 
 class Float16(Half):
-    """The specification in NumPy."""
+    """Specification in NumPy."""
 
     kind, precision, least, most = np.float16, 11, -25, 65520.0
 

@@ -40,7 +40,7 @@ def unpack_thirds(xp: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
 
 @dataclass(frozen=True)
 class Float21(Codec):
-    """The specification in NumPy."""
+    """Specification in NumPy."""
 
     def nbytes(self, count: int, itemsize: int = 4) -> int:
         """Payload bytes: eight for three values."""

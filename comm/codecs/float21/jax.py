@@ -1,4 +1,4 @@
-"""The codec in jax; the payload is its words, uint32."""
+"""Codec in jax; the payload is its words, uint32."""
 
 import jax.numpy as jnp
 from jax import Array, lax

@@ -1,4 +1,4 @@
-"""The codec in torch, in int32: shifts to the right are masked, because torch shifts signed integers' sign in."""
+"""Codec in torch, in int32: shifts to the right are masked, because torch shifts signed integers' sign in."""
 
 import torch
 from torch import Tensor

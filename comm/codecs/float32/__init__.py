@@ -13,7 +13,7 @@ CITATION = ""
 
 @dataclass(frozen=True)
 class Float32(Codec):
-    """The specification in NumPy."""
+    """Specification in NumPy."""
 
     closed = True
     unbiased = True

@@ -1,4 +1,4 @@
-"""The codec in jax; the payload is uint32 or uint64."""
+"""Codec in jax; the payload is uint32 or uint64."""
 
 from jax import Array, lax
 

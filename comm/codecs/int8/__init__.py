@@ -28,7 +28,7 @@ STEPS = 2.0**16  # of stochastic rounding: a product has some 17 bits behind the
 
 @dataclass(frozen=True)
 class Int8(Codec):
-    """The specification in NumPy.
+    """Specification in NumPy.
 
     Attributes:
         block: values that share a scale.

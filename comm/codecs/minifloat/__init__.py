@@ -25,7 +25,7 @@ MAGNITUDE, INFINITY = 0x7FFFFFFF, 0x7F800000  # bits of float32: all except the 
 
 @dataclass(frozen=True)
 class MiniFloat(Codec):
-    """The specification in NumPy.
+    """Specification in NumPy.
 
     Attributes:
         exponent: number of exponent bits, 2 to 7.

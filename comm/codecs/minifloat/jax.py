@@ -1,4 +1,4 @@
-"""The codec in jax; the payload of 16-bit words is uint16."""
+"""Codec in jax; the payload of 16-bit words is uint16."""
 
 import jax.numpy as jnp
 from jax import Array, lax

@@ -1,4 +1,4 @@
-"""The codec in torch."""
+"""Codec in torch."""
 
 import torch
 from torch import Tensor

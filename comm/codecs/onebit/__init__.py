@@ -26,7 +26,7 @@ SIGN = -(2**31)
 
 @dataclass(frozen=True)
 class OneBit(Codec):
-    """The specification in NumPy."""
+    """Specification in NumPy."""
 
     def nbytes(self, count: int, itemsize: int = 4) -> int:
         """Payload bytes: two float32, and a bit for each value."""

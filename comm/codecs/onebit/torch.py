@@ -1,4 +1,4 @@
-"""The codec in torch."""
+"""Codec in torch."""
 
 import operator
 from collections.abc import Sequence

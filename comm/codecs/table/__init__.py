@@ -33,7 +33,7 @@ SIGN = -(2**31)
 
 @dataclass(frozen=True)
 class Table(Codec):
-    """The specification in NumPy.
+    """Specification in NumPy.
 
     Attributes:
         bits: N, 1 to 8.

@@ -1,4 +1,4 @@
-"""The codec in jax."""
+"""Codec in jax."""
 
 import jax.numpy as jnp
 from jax import Array, lax

@@ -1,4 +1,4 @@
-"""The settings of the codec table; conf/comm has presets of it."""
+"""Settings of the codec table; conf/comm has presets of it."""
 
 from typing import Literal
 

@@ -68,7 +68,7 @@ def linearize_stage(
 
 
 class Residuals:
-    """The bytes that operations keep from forward to backward, by jax's own rules of differentiation.
+    """Bytes that operations keep from forward to backward, by jax's own rules of differentiation.
 
     A value that several operations keep counts once, at the first of them. Parameters are not counted.
 

@@ -1,4 +1,4 @@
-"""The planner's graph of a traced jax function: dependencies and costs of its operations."""
+"""Planner's graph of a traced jax function: dependencies and costs of its operations."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The stages of a plan on many devices, of one process or of several."""
+"""Stages of a plan on many devices, of one process or of several."""
 
 import contextlib
 import time
@@ -101,7 +101,7 @@ class Pipeline:
     # ------------------------------------------------------------------------------------------------- parameters
     @property
     def parameters(self) -> Grads:
-        """The trainable parameters that this process's stages own, by path. Assign new values after each update."""
+        """Trainable parameters that this process's stages own, by path. Assign new values after each update."""
         first = reversed(self.stages.values())  # of several ranks of one stage, the first one's
         return {name: stage.parameters[name] for stage in first for name in stage.own}
 
@@ -114,7 +114,7 @@ class Pipeline:
 
     @property
     def buffers(self) -> Grads:
-        """The buffers that this process's stages change, by path. Each step sets them."""
+        """Buffers that this process's stages change, by path. Each step sets them."""
         return {name: value for stage in reversed(self.stages.values()) for name, value in stage.buffers.items()}
 
     @buffers.setter

@@ -16,7 +16,7 @@ Named = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Part:
-    """The function of one stage.
+    """Function of one stage.
 
     Attributes:
         operations: in program order.

@@ -1,4 +1,4 @@
-"""The stages of a plan: forward and backward passes, sums of gradients, and all stages in one process."""
+"""Stages of a plan: forward and backward passes, sums of gradients, and all stages in one process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Returned:
-    """The results of a backward pass.
+    """Results of a backward pass.
 
     Attributes:
         values: gradients of the received values that get one, in order.

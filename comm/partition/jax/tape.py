@@ -1,4 +1,4 @@
-"""The operations of a jax function, from its jaxpr.
+"""Operations of a jax function, from its jaxpr.
 
 Calls of jitted functions are inlined, so that the function can be cut inside them; shardings and donations of these
 calls are ignored. Operations with their own rules stay whole: `custom_jvp`, `custom_vjp`, `checkpoint`, `scan`,
@@ -48,7 +48,7 @@ class Operation:
 
 @dataclass
 class Tape:
-    """The operations of a jaxpr and of all that it calls, in program order.
+    """Operations of a jaxpr and of all that it calls, in program order.
 
     Attributes:
         operations: that were recorded.

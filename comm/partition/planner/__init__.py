@@ -1,1 +1,1 @@
-"""The search for the fastest plan: components, blocks, the costs of every stage, and the best stages."""
+"""Search for the fastest plan: components, blocks, the costs of every stage, and the best stages."""

@@ -126,7 +126,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Solution:
-    """The best stages of one shape.
+    """Best stages of one shape.
 
     Attributes:
         cuts: the stages, in order.
@@ -144,7 +144,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class Table:
-    """The best last stages of one shape, from each block on.
+    """Best last stages of one shape, from each block on.
 
     Attributes:
         seconds: that are made smallest; infinite if nothing fits.

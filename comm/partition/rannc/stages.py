@@ -35,7 +35,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class State:
-    """The chain of stages that is stored for a boundary and a number of devices.
+    """Chain of stages that is stored for a boundary and a number of devices.
 
     Attributes:
         value: seconds; called `eval` in RaNNC.

@@ -1,4 +1,4 @@
-"""The stages of a plan on many processes: one process for each device."""
+"""Stages of a plan on many processes: one process for each device."""
 
 import contextlib
 import time
@@ -137,7 +137,7 @@ class Pipeline:
         yield from self.stage.own.items()
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """The buffers that this rank's stage changes, with their names in the model."""
+        """Buffers that this rank's stage changes, with their names in the model."""
         for target, buffer in self.stage.part.changes.items():
             yield self.traced.names[target], buffer
 
@@ -152,7 +152,7 @@ class Pipeline:
 
     @property
     def outputs(self) -> dict[int, Any]:
-        """The model's outputs in the last step, by number of the micro-batch; at other stages than the last, empty."""
+        """Model's outputs in the last step, by number of the micro-batch; at other stages than the last, empty."""
         first = self.place.pipeline * self.grid.micro_batches
         return {first + own: outputs_of(self.traced, values) for own, values in sorted(self.stage.outputs.items())}
 

@@ -17,7 +17,7 @@ from suite.comm.partition.torch.trace import Traced
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a tensor that crosses a cut.
+    """Form of a tensor that crosses a cut.
 
     Attributes:
         shape: for one micro-batch.
@@ -33,7 +33,7 @@ class Form:
 
     @property
     def sent_shape(self) -> tuple[int, ...]:
-        """The shape that is sent: an expanded axis, whose stride is 0, is sent once."""
+        """Shape that is sent: an expanded axis, whose stride is 0, is sent once."""
         return tuple(1 if step == 0 else size for size, step in zip(self.shape, self.stride, strict=True))
 
     @property

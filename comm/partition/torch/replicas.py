@@ -17,7 +17,7 @@ from suite.comm.transport.torch import Transport
 
 
 class Replicas:
-    """The ranks that hold this rank's stage, over all pipelines. Every rank of the run makes its own at the same time.
+    """Ranks that hold this rank's stage, over all pipelines. Every rank of the run makes its own at the same time.
 
     Args:
         grid: the ranks of all stages.

@@ -80,7 +80,7 @@ class HookUnit:
 
 
 class Recorder:
-    """The units of a model, while it is traced.
+    """Units of a model, while it is traced.
 
     Attributes:
         units: in the order of their calls.

@@ -1,4 +1,4 @@
-"""The settings of the policy projected; conf/comm has presets of it."""
+"""Settings of the policy projected; conf/comm has presets of it."""
 
 from suite.declared import Declared, setting
 

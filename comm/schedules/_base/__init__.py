@@ -1,1 +1,1 @@
-"""The schedule interface of the torch engine. In jax a schedule is one function, `mean(reduce, grads)`."""
+"""Schedule interface of the torch engine. In jax a schedule is one function, `mean(reduce, grads)`."""

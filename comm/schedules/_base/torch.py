@@ -1,4 +1,4 @@
-"""The schedule interface of the torch engine; this class sends after the backward pass."""
+"""Schedule interface of the torch engine; this class sends after the backward pass."""
 
 import contextlib
 from collections.abc import Mapping

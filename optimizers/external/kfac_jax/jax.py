@@ -41,7 +41,7 @@ def kfac_jax(
 
 
 class KFACJax:
-    """The functions of the optimizer, for one model, its loss and these settings."""
+    """Functions of the optimizer, for one model, its loss and these settings."""
 
     def __init__(
         self,

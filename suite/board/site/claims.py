@@ -26,7 +26,7 @@ SIGNS = {
 
 @dataclass(frozen=True)
 class PaperView:
-    """The claims of one paper."""
+    """Claims of one paper."""
 
     anchor: str
     citation: str

@@ -19,7 +19,7 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """The metric of one row over steps."""
+    """Metric of one row over steps."""
 
     optimizer: str
     backend: str
@@ -98,7 +98,7 @@ def _middle(curve: Curve) -> Points:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The axes that all panels share."""
+    """Axes that all panels share."""
 
     x: svg.Scale
     y: svg.Scale

@@ -1,4 +1,4 @@
-"""The picture of steps or seconds to the targets: one line for each row, with seeds, median and interval."""
+"""Picture of steps or seconds to the targets: one line for each row, with seeds, median and interval."""
 
 import math
 from collections.abc import Sequence

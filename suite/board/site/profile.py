@@ -1,4 +1,4 @@
-"""The performance profile of the front page: on which share of the ladders an optimizer is nearly the best."""
+"""Performance profile of the front page: on which share of the ladders an optimizer is nearly the best."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

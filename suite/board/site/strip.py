@@ -1,4 +1,4 @@
-"""The picture of one contest on the front page: a line for each competitor, with its ratio and its possible ranks."""
+"""Picture of one contest on the front page: a line for each competitor, with its ratio and its possible ranks."""
 
 import math
 from collections.abc import Sequence

@@ -84,7 +84,7 @@ def _is_bounded(ratio: Ratio) -> bool:
 
 
 def format_ranks(competitor: Competitor) -> str:
-    """The interval of a rank."""
+    """Interval of a rank."""
     low, high = competitor.rank_low, competitor.rank_high
     return f"rank {low}" if low == high else f"rank {low} to {high}"
 

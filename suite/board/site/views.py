@@ -44,12 +44,12 @@ class SectionView:
 
     @property
     def id(self) -> str:
-        """The anchor of the ladder."""
+        """Anchor of the ladder."""
         return self.section.hardest.name.rpartition("-")[2]
 
     @cached_property
     def rows(self) -> tuple[tuple[RowView, ...], tuple[RowView, ...]]:
-        """The rows of the main contest and baselines, and the other rows."""
+        """Rows of the main contest and baselines, and the other rows."""
         section = self.section
         places: dict[str, tuple[str, str]] = {}
         for contest in section.contests:
@@ -82,7 +82,7 @@ class SectionView:
 
     @property
     def caption(self) -> str:
-        """The caption of the table of the main contest."""
+        """Caption of the table of the main contest."""
         goal, main = self.section.hardest.goal, self.section.main
         if main is None:
             return f"Rows for {goal}"
@@ -95,7 +95,7 @@ class SectionView:
 
     @property
     def name(self) -> str:
-        """The ladder in a few words, for a link."""
+        """Ladder in a few words, for a link."""
         group = self.section.hardest
         return f"{group.task} on {group.data['name']}{'' if group.tuned else ', not tuned here'}"
 
@@ -112,17 +112,17 @@ class SectionView:
 
     @property
     def strip(self) -> str:
-        """The places of the optimizers in the main contest, as a small picture."""
+        """Places of the optimizers in the main contest, as a small picture."""
         return draw_strip(self.section.main) if self.section.main else ""
 
     @property
     def results(self) -> int:
-        """The number of results for the hardest target."""
+        """Number of results for the hardest target."""
         return sum(len(row.results) for row in self.section.hardest.entries)
 
     @cached_property
     def featured(self) -> tuple[Entry, ...]:
-        """The rows of the pictures, those of one optimizer together, by the lower median of the backends."""
+        """Rows of the pictures, those of one optimizer together, by the lower median of the backends."""
         names = dict.fromkeys(row.optimizer for row in sorted(self.section.featured, key=lambda row: row.rank or 10**9))
         shown = list(names)[:MOST_OPTIMIZERS]
         backend = {"torch": 0, "jax": 1}
@@ -131,7 +131,7 @@ class SectionView:
 
     @cached_property
     def doubts(self) -> list[Doubt]:
-        """The doubts about results of the ladder."""
+        """Doubts about results of the ladder."""
         entries = self.section.hardest.entries
         return [doubt for doubt in self.leaderboard.doubts if any(self._doubted(row, doubt) for row in entries)]
 
@@ -141,7 +141,7 @@ class SectionView:
 
     @property
     def left_out(self) -> int:
-        """The number of optimizers without a place in the pictures."""
+        """Number of optimizers without a place in the pictures."""
         return len({row.optimizer for row in self.section.featured}) - len({row.optimizer for row in self.featured})
 
     @property
@@ -162,7 +162,7 @@ class SectionView:
 
     @cached_property
     def machine(self) -> str | None:
-        """The machine with the most timed seeds of the featured rows."""
+        """Machine with the most timed seeds of the featured rows."""
         counts: dict[str, int] = {}
         for row in self.featured:
             for timing in row.timings:
@@ -181,7 +181,7 @@ class SectionView:
 
     @property
     def untimed(self) -> int:
-        """The number of featured rows that are absent from the picture of seconds."""
+        """Number of featured rows that are absent from the picture of seconds."""
         return sum(_on(row, self.machine) is None for row in self.featured)
 
     @property
@@ -195,7 +195,7 @@ class SectionView:
 
     @property
     def frameworks(self) -> list[FrameworkEffect]:
-        """The effect of the framework on each competitor of the main contest that was run in both."""
+        """Effect of the framework on each competitor of the main contest that was run in both."""
         return find_framework_effects(self.section.main) if self.section.main else []
 
     @property

@@ -1,4 +1,4 @@
-"""The engine of a partitioned model in jax: this process's devices, which hold one stage each."""
+"""Engine of a partitioned model in jax: this process's devices, which hold one stage each."""
 
 import functools
 import time
@@ -142,7 +142,7 @@ class Engine:
     # --------------------------------------------------------------------------------------- communication
     @property
     def groups(self) -> list[Group]:
-        """The ranks of each stage, which average the gradients of its parameters."""
+        """Ranks of each stage, which average the gradients of its parameters."""
         numbers = range(len(self.grid.replicas))
         return [Group(tuple(self.pipeline.owned(stage)), tuple(self.grid.group(stage))) for stage in numbers]
 

@@ -1,4 +1,4 @@
-"""The engine of a partitioned model in torch: one process for each device, which holds one stage."""
+"""Engine of a partitioned model in torch: one process for each device, which holds one stage."""
 
 import contextlib
 import functools
@@ -132,7 +132,7 @@ class Engine:
     # --------------------------------------------------------------------------------------- communication
     @property
     def groups(self) -> list[Group]:
-        """The ranks of each stage, which average the gradients of its parameters."""
+        """Ranks of each stage, which average the gradients of its parameters."""
         stages = {name: self.grid.place(owner).stage for name, owner in self.owners.items() if name in self.kinds}
         return [
             Group(tuple(name for name, one in stages.items() if one == stage), tuple(self.grid.group(stage)))

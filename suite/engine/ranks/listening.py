@@ -1,4 +1,4 @@
-"""The address at which rank 0 listens."""
+"""Address at which rank 0 listens."""
 
 import ipaddress
 import socket
