@@ -12,7 +12,7 @@ from suite.comm.channel import REST, Channel, Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.contract import IN_FRAMEWORK_FILES, Algorithm, Member, Policy, Schedule, Topology, check
 from suite.comm.policies._policy import Situation
-from suite.comm.settings import ChannelSettings, CommSettings
+from suite.comm.settings import UNENCODED, ChannelSettings, CommSettings
 from suite.contract import Layer, Spec, UserError
 from suite.nodes import Part
 
@@ -144,6 +144,11 @@ def make_channel(comm: CommSettings, backend: str | None, compiles: bool = False
         feedback=comm.feedback,
         piece_bytes=comm.piece_kib * KIBI or float("inf"),
     )
+    if comm.inner.module != UNENCODED and load.load_member(comm.topology.module).LEVELS == 1:
+        raise UserError(
+            f"codec {_short(comm.inner.module)} within a host: topology {_short(comm.topology.module)} has one level, "
+            "and does not use it; set comm.inner=float32, or comm.topology=two_level"
+        )
     if load.load_member(algorithm).CLOSED and (parts.feedback or not parts.codec.closed):
         pair = f"codec {_short(comm.codec.module)} with algorithm {_short(algorithm)}"
         why = (

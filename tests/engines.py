@@ -56,7 +56,9 @@ def settings_of(optimizer: str) -> dict[str, Any]:
 
 
 def comm(**changes: Any) -> CommSettings:
-    """The communication of `comm=float32`, changed; names of codecs, algorithms and topologies stand for members."""
+    """`comm=float32`, changed; names stand for members, and `inner` counts only for a topology with hosts."""
+    if changes.get("topology", "flat") == "flat":
+        changes.pop("inner", None)
     path = next(path for path in load.find_files("comm") if path.stem == "float32")
     groups = {"codec": "codecs", "algorithm": "algorithms", "topology": "topologies", "schedule": "schedules"}
     for key, group in (groups | {"inner": "codecs"}).items():

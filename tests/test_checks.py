@@ -49,6 +49,7 @@ OTHERS = {  # recipes that no task's YAML file names and that are not ResNet-50'
         ("schedule.shape=polynomial schedule.warmup=0", "needs power; set schedule.power=VALUE"),
         ("+schedule.momentum_follows=true optimizer=adamw", "optimizer=adamw has no momentum"),
         ("comm=int8 comm.algorithm=native", "codec int8 with algorithm native: its payloads cannot be added up"),
+        ("comm=int8 comm.inner=int8", "topology flat has one level, and does not use it"),
         ("comm=int8 comm.codec.rounding=up", "comm.codec.rounding=up: must be one of nearest, stochastic"),
         ("comm=leader comm.ranks_per_host=3", "comm.ranks_per_host=3: world=2 is no multiple of it"),
         (

@@ -69,7 +69,7 @@ def assert_same(one: Path, other: Path, *, metrics: bool = True) -> None:
 @pytest.mark.parametrize(
     "task, optimizer, stages",
     [
-        pytest.param(BERT, "lamb", 2, id="bert, tied weights"),
+        pytest.param((*BERT, "task.dropout=0.1"), "lamb", 2, id="bert, tied weights and dropout"),
         pytest.param(TRANSFORMER, "adamw", 2, id="transformer, dropout and a search", marks=SLOW),
         pytest.param(AUTOENCODER, "rmsprop", 3, id="autoencoder, three stages", marks=SLOW),
         pytest.param(SPARSE_BERT, "adamw", 2, id="bert, sparse matrices", marks=SLOW),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite import stream
-from suite.tasks._nn.jax import Tap, Tree, cross_entropy
+from suite.tasks._nn.jax import Tap, Tree, soft_cross_entropies
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Classifier(ABC):
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Array, Array]:
         """Weighted sum of cross-entropies, and the summed weight."""
-        losses = cross_entropy(outputs["logits"], outputs["target"])
+        losses = soft_cross_entropies(outputs["logits"], outputs["target"])
         return (losses * batch["weight"]).sum(), batch["weight"].sum()
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:

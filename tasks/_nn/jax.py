@@ -60,9 +60,14 @@ def widen_floats(x: Array) -> Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def cross_entropy(logits: Array, target: Array) -> Array:
-    """Per-sample cross-entropy of (N, C) logits against (N, C) target probabilities, in at least float32."""
-    return -(target * jax.nn.log_softmax(widen_floats(logits))).sum(1)
+def cross_entropies(logits: Array, labels: Array) -> Array:
+    """Return the cross-entropy of each label (…), from logits (…, C), in at least float32."""
+    return -jnp.take_along_axis(jax.nn.log_softmax(widen_floats(logits)), labels[..., None], -1)[..., 0]
+
+
+def soft_cross_entropies(logits: Array, targets: Array) -> Array:
+    """Return the cross-entropy of each distribution of targets (N, C), from logits (N, C), in at least float32."""
+    return -(targets * jax.nn.log_softmax(widen_floats(logits))).sum(1)
 
 
 def linear(params: Tree, name: str, x: Array, tap: Tap) -> Array:

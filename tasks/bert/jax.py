@@ -7,7 +7,17 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite import stream
-from suite.tasks._nn.jax import Tap, Tree, attention, dropout, layer_norm, linear, merge_heads, split_heads
+from suite.tasks._nn.jax import (
+    Tap,
+    Tree,
+    attention,
+    cross_entropies,
+    dropout,
+    layer_norm,
+    linear,
+    merge_heads,
+    split_heads,
+)
 from suite.tasks._sparse.jax import linear as block_linear
 from suite.tasks.bert import EPSILON, Bert
 from suite.tasks.bert.architecture import Architecture
@@ -84,9 +94,9 @@ class Network:
 
     def _losses(self, outputs: Tree) -> Tree:
         """Cross-entropies: `mlm` (N, P), and `nsp` (N,) for pairs."""
-        losses = {"mlm": _cross_entropy(outputs["logits"], outputs["label"])}
+        losses = {"mlm": cross_entropies(outputs["logits"], outputs["label"])}
         if "next_logits" in outputs:
-            losses["nsp"] = _cross_entropy(outputs["next_logits"], outputs["next_label"])
+            losses["nsp"] = cross_entropies(outputs["next_logits"], outputs["next_label"])
         return losses
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Array, Array]:
@@ -118,12 +128,6 @@ class Network:
         if "next_logits" in outputs:
             drawn["next_label"] = _draw(outputs["next_logits"], stream.uniform(jnp, key, "next_label", index))
         return drawn
-
-
-def _cross_entropy(logits: Array, label: Array) -> Array:
-    """Cross-entropies (…) of logits (…, C) against labels (…), in at least float32."""
-    wide = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
-    return -jnp.take_along_axis(wide, label[..., None], -1)[..., 0]
 
 
 def _draw(logits: Array, draws: Array) -> Array:

@@ -313,6 +313,15 @@ def test_a_layer_that_fits_on_no_device_is_named() -> None:
         plan(dataclasses.replace(graph, parameters=large), request(2, 2, device=device))
 
 
+def test_layers_that_cannot_be_cut_apart_are_measured_together() -> None:
+    """Three layers of 1 GiB change one buffer; weights, sums, gradients and two averages are five times as much."""
+    graph = chain([1.0] * 3, parameters=2**30)
+    nodes = [dataclasses.replace(one, parameters=(*one.parameters, "b"), changes=("b",)) for one in graph.nodes]
+    tied = dataclasses.replace(graph, nodes=tuple(nodes), parameters={**graph.parameters, "b": Parameter(0, False)})
+    with pytest.raises(UserError, match=r"the part at layer\.0 alone needs 15 GiB and cannot be cut"):
+        plan(tied, request(2, 2, device=dataclasses.replace(ROOMY, memory=8 * 2**30)))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

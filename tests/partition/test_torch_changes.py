@@ -57,6 +57,11 @@ def copied(model: Any, values: Tensor) -> Tensor:
     return made
 
 
+def converted(model: Any, values: Tensor) -> Tensor:
+    made = values.to(torch.float32, copy=True)
+    return made.mul_(2.0).add_(values)
+
+
 def transposed(model: Any, values: Tensor) -> Tensor:
     values = values.clone()
     values.transpose(0, 1)[0].fill_(1.0)
@@ -121,7 +126,8 @@ def made(kind: type[Changing], between: Callable[[Any, Tensor], Tensor]) -> Chan
 @pytest.mark.parametrize(
     "kind, between",
     [
-        *((Changing, one) for one in (slice_assigned, interleaved, through_a_view, copied, transposed, averaged)),
+        *((Changing, one) for one in (slice_assigned, interleaved, through_a_view, copied, converted)),
+        *((Changing, one) for one in (transposed, averaged)),
         (Changing, without_gradient),
         (InputChanged, averaged),
     ],
@@ -169,6 +175,26 @@ def test_a_parameter_that_forward_changes_is_rejected() -> None:
     model = nn.Sequential(nn.Embedding(10, WIDTH, max_norm=1.0), nn.Linear(WIDTH, 1))
     with pytest.raises(UserError, match=r"the model cannot be cut: 0 changes the parameter 0\.weight in place"):
         trace_model(model, (torch.arange(4),), torch.ones(4, 1), loss=nn.functional.mse_loss)
+
+
+class Masked(nn.Module):
+    """Each layer makes its mask in place, from a copy of the numbers of the samples, as the suite's dropout does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, inputs: Tensor, index: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            mask = index.to(torch.int32, copy=True).bitwise_xor_(number).bitwise_and_(1)
+            inputs = layer(inputs) * mask[:, None]
+        return inputs
+
+
+def test_a_copy_that_is_changed_keeps_no_layers_together() -> None:
+    inputs = torch.ones(4, WIDTH), torch.arange(4)
+    traced = trace_model(Masked(), inputs, torch.ones(4, WIDTH), loss=nn.functional.mse_loss)
+    assert not [node.name for node in traced.graph.nodes if node.changes]
 
 
 class Weighted(nn.Module):

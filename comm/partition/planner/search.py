@@ -151,10 +151,12 @@ def _too_large(graph: Graph, parts: Sequence[tuple[int, ...]], request: Request)
             )
     table = sum_costs(graph, parts, request.device, 1)
     problem = pipeline_problem(table, request, 1, 1)
-    alone = problem.costs.memory(1, True, request.state)[np.arange(len(parts)), np.arange(1, len(parts) + 1)]
+    cuts = np.flatnonzero(problem.costs.allowed[0])
+    alone = problem.costs.memory(1, True, request.state)[cuts[:-1], cuts[1:]]
     heaviest = int(alone.argmax())
-    layers = graph.nodes[parts[heaviest][0]].layer or graph.nodes[parts[heaviest][0]].name
+    first = graph.nodes[parts[cuts[heaviest]][0]]
+    place = first.layer or first.name
     return (
-        f"the model does not fit on any number of devices of {room}: the part at {layers} alone needs "
+        f"the model does not fit on any number of devices of {room}: the part at {place} alone needs "
         f"{alone[heaviest] / 2**30:.3g} GiB and cannot be cut"
     )

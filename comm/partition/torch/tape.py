@@ -196,7 +196,12 @@ def is_view(node: fx.Node) -> bool:
     """Return whether a node's result shares memory with its first argument, or belongs to the caller."""
     schema = getattr(node.target, "_schema", None)
     shares = schema is not None and any(result.alias_info is not None for result in schema.returns)
-    return node.op == "placeholder" or isinstance(node.target, Unit | HookUnit) or shares
+    return node.op == "placeholder" or isinstance(node.target, Unit | HookUnit) or (shares and not _copies(node))
+
+
+def _copies(node: fx.Node) -> bool:
+    """Return whether an operator that may return a view was asked for a copy, as by `x.to(dtype, copy=True)`."""
+    return get_arguments(node).get("copy") is True
 
 
 def find_root(node: fx.Node) -> fx.Node:
