@@ -11,11 +11,11 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from suite.contract import UserError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from suite.declared import Declared
     from suite.nodes import Part
 
+Plain: TypeAlias = bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plain"] | None  # as JSON and YAML have
 BACKENDS = ("torch", "jax")
 MOST_NAMES = 30  # in a message about an unknown name
 GROUPS = {

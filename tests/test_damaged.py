@@ -87,7 +87,7 @@ def test_decisions_that_lack_a_field_are_one_line(tmp_path: Path) -> None:
     whole = {"step": 0, "mode": "float32", "steps": None, "why": {}}
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"decisions": [whole]}))
-    assert read_decisions(str(path)) == [whole]
+    assert [decision.model_dump() for decision in read_decisions(str(path))] == [whole]
     cases: list[object] = [{name: whole[name] for name in whole if name != absent} for absent in whole]
     cases += [{**whole, "step": value} for value in (None, "0", -1, 0.5, True)]
     cases += [{**whole, "mode": value} for value in (None, 3, {"linear": 1})]

@@ -18,7 +18,7 @@ from suite.claims import study
 from suite.contract import UserError
 from suite.entries import strict
 from suite.entries.faults import first_fault, line_of, not_yaml
-from suite.load import from_yaml, suggest_names
+from suite.load import Plain, from_yaml, suggest_names
 from suite.statistics.sequential import find_least_seeds
 from suite.statistics.share import find_least_share_seeds
 
@@ -222,7 +222,7 @@ def parse_claims(text: str, name: str) -> Paper:
     return _paper(content, text, name)
 
 
-def _paper(content: Any, text: str, name: str) -> Paper:
+def _paper(content: Plain, text: str, name: str) -> Paper:
     """Return the claims of a file's content; its text and name are for messages."""
     try:
         return Paper.model_validate(content)

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from suite import disk
 from suite.claims import study
 from suite.claims.claim import Check, Claim
-from suite.claims.measure import Bounds, Result, compute_quantity
+from suite.claims.measure import Bounds, compute_quantity
 from suite.contract import UserError
 from suite.declared import Effect
 from suite.entries.condition import CADENCE, TUNING_SEEDS
 from suite.entries.intake import Accepted
-from suite.load import is_node, read_preset
+from suite.load import Plain, is_node, read_preset
 from suite.record import environment, record
+from suite.record.record import Result
 from suite.record.versions import find_successor
 from suite.settings.configure import resolve
 from suite.settings.effects import select_settings
@@ -143,7 +143,7 @@ def _chosen_by(experiment: str) -> dict[str, str]:
     return {key: value for key, value in named.items() if key in CHOICES}
 
 
-def _differs(word: str, value: Any) -> bool:
+def _differs(word: str, value: Plain) -> bool:
     """Return whether a value is another number or word than a typed one; other types are not compared."""
     if isinstance(value, bool):
         return word in ("true", "false") and word != str(value).lower()
@@ -155,29 +155,29 @@ def _differs(word: str, value: Any) -> bool:
         return False  # such as null or an expression
 
 
-def resolve_decisive(overrides: str) -> dict[str, Any]:
+def resolve_decisive(overrides: str) -> dict[str, Plain]:
     """Return the settings of a run, by dotted key, that affect its weights or what is measured."""
     return _composed(tuple(word for word in shlex.split(overrides) if word != DEFAULT))
 
 
 @cache
-def _composed(words: tuple[str, ...]) -> dict[str, Any]:
+def _composed(words: tuple[str, ...]) -> dict[str, Plain]:
     """Composing takes about 0.2 s, and checks share runs."""
     return select_settings(resolve(words), DECISIVE)
 
 
-def select_decisive(result: Result) -> Mapping[str, Any]:
+def select_decisive(result: Result) -> Mapping[str, Plain]:
     """Return the same settings of a result's run."""
     return _decisive(json.dumps(result["spec"]["config"]))
 
 
 @lru_cache(maxsize=4096)
-def _decisive(config: str) -> Mapping[str, Any]:
+def _decisive(config: str) -> Mapping[str, Plain]:
     """Every claim asks this of every result."""
     return select_settings(record.parse_run(config), DECISIVE)
 
 
-def is_of_run(wanted: Mapping[str, Any], result: Result) -> bool:
+def is_of_run(wanted: Mapping[str, Plain], result: Result) -> bool:
     """Return whether a result is of the run with the settings `wanted`, which may be few, up to the seed."""
     own = select_decisive(result)
     return all(key in own and own[key] == value for key, value in wanted.items()) and ("baseline.name" in own) == (
@@ -278,12 +278,12 @@ def _of_study(claim: Claim, check: Check, folders: Sequence[Path]) -> Iterator[E
     yield from (by_seed[seed] for seed in sorted(by_seed))
 
 
-def hash_value(content: Mapping[str, Any]) -> str:
+def hash_value(content: Mapping[str, Plain]) -> str:
     """Return the checksum (crc32) of a study's value, which newer files contain."""
     return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
-def identify_study(check: Check) -> dict[str, Any]:
+def identify_study(check: Check) -> dict[str, Plain]:
     """Return what determines a study's value: its name, its arguments and the sha256 (12 digits) of its source files.
 
     Raises:

@@ -13,8 +13,8 @@ from typing import Any
 
 from suite.claims.claim import Check, Measure, Region
 from suite.load import is_node
+from suite.record.record import Result
 
-Result = Mapping[str, Any]  # one result.json
 TARGET = re.compile(r"(?P<metric>\w+)\s*(?P<sign>>=|<=)\s*(?P<value>[0-9.eE+-]+)")
 
 

@@ -1,7 +1,6 @@
 """Standings of all claims, or of those that a run bears on."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from suite.claims.claim import load_claims, select_claims
 from suite.claims.evidence import (
@@ -15,6 +14,7 @@ from suite.claims.evidence import (
 )
 from suite.claims.standing import Standing
 from suite.claims.verdict import judge_claim
+from suite.record.record import Result
 
 
 def list_standings(names: Sequence[str] = ()) -> list[Standing]:
@@ -27,7 +27,7 @@ def list_standings(names: Sequence[str] = ()) -> list[Standing]:
     return [judge_claim(claim, name, paper, results) for name, paper, claim in select_claims(names)]
 
 
-def list_bearing(result: Mapping[str, Any]) -> list[str]:
+def list_bearing(result: Result) -> list[str]:
     """List the ids of the claims for which a run counts, whatever its seed."""
     return [
         claim.id
@@ -37,7 +37,7 @@ def list_bearing(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _counts(overrides: str, result: Mapping[str, Any]) -> bool:
+def _counts(overrides: str, result: Result) -> bool:
     """Return whether a result is of the run with these overrides. Its command tells most cases apart in less time."""
     words, decisive = parse_overrides(overrides), select_decisive(result)
     others = set(parse_overrides(result["command"].removeprefix("suite "))) - set(words)
@@ -48,7 +48,7 @@ def _counts(overrides: str, result: Mapping[str, Any]) -> bool:
     )
 
 
-def describe_bearing(result: Mapping[str, Any]) -> list[str]:
+def describe_bearing(result: Result) -> list[str]:
     """A line for each claim that a run bears on: what is known about the claim so far."""
     names = list_bearing(result)
     lines: list[str] = []

@@ -1,10 +1,9 @@
 """Finds out whether a check's study exists and takes its arguments, without importing the study and its framework."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from suite.load import suggest_names
 
@@ -22,7 +21,7 @@ def source_files(name: str) -> list[Path]:
     return sorted(package.glob("*.py")) or [file] * file.exists()
 
 
-def find_fault(study: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+def find_fault(study: str, arguments: Collection[str]) -> tuple[str, str] | None:
     """Find the field of a check that is wrong, and what is wrong with it; None if nothing is.
 
     Args:
@@ -41,7 +40,7 @@ def find_fault(study: str, arguments: Mapping[str, Any]) -> tuple[str, str] | No
         for argument, default in zip(measure.args.kwonlyargs, measure.args.kw_defaults, strict=True)
         if default is None
     }
-    if absent := sorted(required - arguments.keys()):
+    if absent := sorted(required.difference(arguments)):
         return "study", f"{study}: the argument {absent[0]} is missing; add it to arguments"
     return None
 

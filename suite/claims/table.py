@@ -3,9 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING
 
 from suite.claims.standing import Measured, Standing
+from suite.load import Plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 COLOURS = {
     "reproduced": "green",
@@ -55,7 +60,7 @@ def show_table(known: Sequence[Standing], *, everything: bool) -> None:
     console.print(" · ".join(f"{count} {word}" for word, count in counts.items()))
 
 
-def _show_claim(console: Any, one: Standing) -> None:
+def _show_claim(console: "Console", one: Standing) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
@@ -109,13 +114,13 @@ def format_number(value: float | None) -> str:
     return ("−∞" if value < 0 else "∞") if math.isinf(value) else f"{value:.4g}"
 
 
-def _coloured(word: str | None) -> Any:
+def _coloured(word: str | None) -> "Text":
     from rich.text import Text
 
     return Text(word or "", style=COLOURS.get(word or "", ""))
 
 
-def as_dict(one: Standing) -> dict[str, Any]:
+def as_dict(one: Standing) -> dict[str, Plain]:
     """A claim with what is known about it, for JSON."""
     checks = [
         {**asdict(item), "check": item.check.model_dump(exclude_none=True), "holds_for": str(item.check.holds)}

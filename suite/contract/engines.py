@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict, TypeVar
 
 from suite.contract.optimizers import Plan
 
+T = TypeVar("T")
 Batch = dict[str, Any]  # NumPy arrays by name, as `Task.batch` makes them
+Loss = Any  # a number on the engine's device, which may not be computed yet
+
+
+class Skeleton(TypedDict):
+    """JSON of a snapshot; that of a checkpoint has only the tree."""
+
+    tree: Any  # the state, with names in the place of arrays
+    own: NotRequired[dict[str, str]]  # by name, in words, the kind of each array that differs between ranks
+    rank: NotRequired[dict[str, int]]  # by name, the rank of each array that one rank alone has
+
+
+Snapshot = tuple[dict[str, Any], Skeleton]  # NumPy arrays by name, and the rest
 
 
 class Ranks(Protocol):
     """Agreement of the processes of a run. Every process makes the same calls in the same order."""
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: T) -> T:
         """Broadcast process 0's value, which `suite.messages` can encode."""
         ...
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """Gather every process's value, which `suite.messages` can encode, in the order of the processes."""
         ...
 
@@ -80,11 +93,11 @@ class Engine(Protocol):
         """Initialise the optimizer's statistics with their mean over batches at the current weights."""
         ...
 
-    def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Any:
-        """Make update number `step` (from 0) and return its mean loss, which may not be computed yet."""
+    def step(self, step: int, batch: Batch, hyper: Mapping[str, float]) -> Loss:
+        """Make update number `step` (from 0) and return its mean loss."""
         ...
 
-    def losses(self, pending: list[Any]) -> list[float]:
+    def losses(self, pending: list[Loss]) -> list[float]:
         """Copy losses that `step` returned to the host; waits for the device."""
         ...
 
@@ -120,7 +133,7 @@ class Engine(Protocol):
         """
         ...
 
-    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+    def snapshot(self, *, replicated: bool = True) -> Snapshot:
         """Return this process's state: NumPy arrays by name, and a JSON skeleton. All ranks call it.
 
         Args:
@@ -131,7 +144,7 @@ class Engine(Protocol):
         """
         ...
 
-    def restore(self, arrays: dict[str, Any], skeleton: dict[str, Any]) -> None:
+    def restore(self, arrays: dict[str, Any], skeleton: Skeleton) -> None:
         """Restore a snapshot of this process; nothing is sent."""
         ...
 

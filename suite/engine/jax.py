@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 from suite import engine, load
 from suite.comm import setup
 from suite.comm.transport.jax import AXIS, Transport
-from suite.contract import OFFERED, Group, Plan, Task
+from suite.contract import OFFERED, Group, Plan, Skeleton, Snapshot, Task
 from suite.engine import jax_moves, jax_snapshot
 from suite.engine.jax_device import Layout, cast_batch, devices_for, measure_device
 from suite.engine.jax_evaluation import Evaluation
@@ -353,7 +353,7 @@ class Engine:
         rows = {name: self.task.shapes()[name].shape[0] for name in tables}
         return {n: collect(v, rows=rows[n]) if n in rows else self._host(v) for n, v in arrays.items()}
 
-    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def snapshot(self, *, replicated: bool = True) -> Snapshot:
         """Return the state of this process's devices, as views that are valid until the next step.
 
         All processes call it. Only checksums of the weights are sent.
@@ -371,7 +371,7 @@ class Engine:
         self.compare()
         return jax_snapshot.list_arrays(self.run, self.layout, self.tables, replicated=replicated)
 
-    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: Skeleton) -> None:
         """Restore a snapshot of this process; nothing is sent."""
         with self._mode():
             self.run = jax_snapshot.replace_arrays(self.run, self.layout, arrays)

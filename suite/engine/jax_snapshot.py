@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from suite import engine
 from suite.comm.transport.jax import AXIS, Transport
+from suite.contract import Snapshot
 from suite.engine.jax_device import Layout
 from suite.engine.jax_evaluation import widen_floats
 from suite.engine.jax_programs import Programs
@@ -17,9 +18,7 @@ from suite.engine.jax_programs import Programs
 Tree = dict[str, Any]
 
 
-def list_arrays(
-    run: Tree, layout: Layout, tables: Collection[str], *, replicated: bool
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def list_arrays(run: Tree, layout: Layout, tables: Collection[str], *, replicated: bool) -> Snapshot:
     """Return the arrays of this process's devices by name, and a JSON skeleton; see `Engine.snapshot`.
 
     Args:

@@ -16,7 +16,7 @@ from suite.comm.codecs._codec import Codec
 from suite.comm.reduce.torch import Reduce
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import OFFERED, Group, Plan, SendsBytes, Sparse, Task, TorchOptimizer
+from suite.contract import OFFERED, Group, Plan, SendsBytes, Skeleton, Snapshot, Sparse, Task, TorchOptimizer
 from suite.engine import torch_snapshot
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import (
@@ -343,7 +343,7 @@ class Engine:
             if self.share[0] == 0:
                 yield _numpy(share)[: max(0, rows - source * len(own))]
 
-    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def snapshot(self, *, replicated: bool = True) -> Snapshot:
         """Return this rank's state, as views that are valid until the next step.
 
         All ranks call it. Only checksums of the weights are sent.
@@ -362,7 +362,7 @@ class Engine:
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "carry": self.carry}
         return torch_snapshot.list_arrays(state, self.reduce.state, self.tables, replicated=replicated)
 
-    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: Skeleton) -> None:
         """Restore a snapshot of this rank; nothing is sent."""
         state, self.reduce.state = torch_snapshot.read_arrays(arrays, skeleton, self.device)
         self.model.load_state_dict(state["model"])

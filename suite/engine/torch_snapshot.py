@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from suite import engine
+from suite.contract import Skeleton, Snapshot
 from suite.engine import tree
 
 RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
@@ -15,7 +16,7 @@ RESIDUALS = "run.residuals."  # prefix of their names in a snapshot
 
 def list_arrays(
     state: dict[str, Any], residuals: Mapping[str, Tensor], tables: Collection[str], *, replicated: bool
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+) -> Snapshot:
     """Return this rank's arrays by name, and a JSON skeleton; see `Engine.snapshot`.
 
     Args:
@@ -25,7 +26,7 @@ def list_arrays(
         replicated: whether to include the arrays that are equal on all ranks.
     """
     arrays: dict[str, Tensor] = {}
-    skeleton = {"tree": tree.pack_tree(state, arrays, "run", lambda v: v if isinstance(v, Tensor) else None)}
+    packed = tree.pack_tree(state, arrays, "run", lambda v: v if isinstance(v, Tensor) else None)
     named = {RESIDUALS + name: value for name, value in residuals.items()}
     own = (
         dict.fromkeys(_list_tables(state["optimizer"], tables), engine.TABLES)
@@ -34,11 +35,11 @@ def list_arrays(
         | dict.fromkeys(named, engine.RESIDUALS)
     )
     chosen = {name: value for name, value in (arrays | named).items() if replicated or name in own}
-    return {name: v.detach().cpu().contiguous().numpy() for name, v in chosen.items()}, skeleton | {"own": own}
+    return {name: v.detach().cpu().contiguous().numpy() for name, v in chosen.items()}, {"tree": packed, "own": own}
 
 
 def read_arrays(
-    arrays: dict[str, np.ndarray], skeleton: dict[str, Any], device: torch.device
+    arrays: dict[str, np.ndarray], skeleton: Skeleton, device: torch.device
 ) -> tuple[Any, dict[str, Tensor]]:
     """Return the state and the residuals of a snapshot of this rank, on the device."""
 

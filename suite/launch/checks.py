@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 from suite import engine, load
 from suite.comm import setup
@@ -68,7 +67,7 @@ def check_processes(run: Run) -> None:
         raise UserError(f"launch.processes={setting}: {rule}; set launch.processes=auto")
 
 
-def parse_whole(key: str, value: Any) -> int:
+def parse_whole(key: str, value: int | str | None) -> int:
     """Convert a setting, a number or text, to a whole number.
 
     Raises:
@@ -137,7 +136,7 @@ def _decisions(run: Run) -> None:
             f"decisions={path}: comm={run.comm.name} has no policy to repeat the decisions; remove "
             "decisions=, or set comm= with the policy that made them"
         )
-    modes = [decision["mode"] for decision in adaptation.read_decisions(path)]
+    modes = [decision.mode for decision in adaptation.read_decisions(path)]
     named = {str(name) for mode in modes for name in (mode.values() if load.is_node(mode) else [mode])}
     if unknown := sorted(named - run.comm.candidates.keys()):
         raise UserError(f"decisions={path}: comm={run.comm.name} has no candidate {unknown[0]}; set comm= as there")

@@ -1,7 +1,8 @@
 """Run directories: where a run writes, and whether an earlier execution in the directory can be reused."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from suite import disk
 from suite.contract import UserError
@@ -14,12 +15,36 @@ ANOTHER = "restore it, or choose another run_dir="  # about a damaged file
 DIFFERENCES = 3  # settings that a message names
 
 
+class Header(TypedDict):
+    """What is known about an execution before it starts."""
+
+    hash: str
+    execution_id: str
+    fingerprint: str
+    task_version: str
+    environment: dict[str, Any]
+    command: str
+    resumed_anyway: NotRequired[list[dict[str, int | list[str]]]]  # step of each continuation, and what had changed
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Decision of rank 0 on a run; an error alone, if it is rejected."""
+
+    hash: str = ""
+    directory: str = ""
+    code: int | None = None  # of a finished run
+    header: Header | None = None  # of another run
+    step: int | None = None  # of its checkpoint
+    error: str = ""
+
+
 def locate_run(run: AnyRun) -> Path:
     """Return the directory of a run's first execution: `run_dir`, or `runs/<task>/<hash>`."""
     return Path(run.run_dir or Path("runs") / run.task.name / hash_run(run))
 
 
-def read_header(directory: Path) -> dict[str, Any]:
+def read_header(directory: Path) -> Header:
     """Read the header of a run, as `execution.make_header` made it.
 
     Raises:

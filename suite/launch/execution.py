@@ -7,19 +7,21 @@ import shlex
 import signal
 import sys
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from suite import disk, load, published
 from suite import engine as backend
-from suite.contract import Task, UserError
+from suite.contract import Engine, Task, UserError
 from suite.engine import pipeline
+from suite.launch.directories import Header
 from suite.launch.gpus import explain_cpu
 from suite.launch.segment import Reporter, Segment
 from suite.record import dependencies, environment, record
 from suite.record.log import Log
+from suite.record.record import Result
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.run import AnyRun, BaselineRun, Run
@@ -113,7 +115,7 @@ def execute_run(
     run: AnyRun,
     task: Task,
     directory: Path,
-    header: dict[str, Any],
+    header: Header,
     console: Reporter | None,
     *,
     rank: int = 0,
@@ -150,7 +152,7 @@ def _execute(
     run: AnyRun,
     task: Task,
     directory: Path,
-    header: dict[str, Any],
+    header: Header,
     console: Reporter | None,
     rank: int,
     files: ExitStack,
@@ -202,7 +204,7 @@ def _execute(
     return _write_result(run, task, directory, header, console, log)
 
 
-def _make_engine(run: Run, task: Task, console: Reporter | None) -> Any:
+def _make_engine(run: Run, task: Task, console: Reporter | None) -> Engine:
     """Make the run's engine; show the plan of a pipeline.
 
     Raises:
@@ -219,7 +221,7 @@ def _make_engine(run: Run, task: Task, console: Reporter | None) -> Any:
     return engine
 
 
-def _write_result(run: AnyRun, task: Task, directory: Path, header: dict[str, Any], console: Reporter, log: Log) -> int:
+def _write_result(run: AnyRun, task: Task, directory: Path, header: Header, console: Reporter, log: Log) -> int:
     """Compute the result from the log, write it, remove the checkpoint and show the result; return the exit code.
 
     Raises:
@@ -249,14 +251,14 @@ def _write_result(run: AnyRun, task: Task, directory: Path, header: dict[str, An
     return exit_code(run, result)
 
 
-def exit_code(run: AnyRun, result: Mapping[str, Any]) -> int:
+def exit_code(run: AnyRun, result: Result) -> int:
     """Return the exit code of a finished run: 0, 1 (failed) or 3 (target missed under require=target)."""
     if run.require == "target" and not all(target["reached"] for target in result["targets"]):
         return MISSED
     return EXIT[result["outcome"]["kind"]]
 
 
-def make_header(run: AnyRun, command: list[str], task: Task) -> dict[str, Any]:
+def make_header(run: AnyRun, command: list[str], task: Task) -> Header:
     """Return the header of an execution: what is known before it starts."""
     facts = environment.capture_environment() | {"data": dependencies.hash_data(task.data)}
     if code := dependencies.hash_outside_code(run.plain()):
@@ -314,7 +316,7 @@ def _signals(*, patient: bool) -> Generator[list[str]]:
     """
     received: list[str] = []
 
-    def handler(number: int, frame: Any) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if not patient:
             raise KeyboardInterrupt(name)

@@ -9,13 +9,15 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from suite import load, orphan
 from suite.contract import Task, UserError
 from suite.launch import checks, execution, local, peer_failure, rendezvous
+from suite.launch.directories import Decision
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch
 from suite.settings.run import Run, read_run
@@ -62,28 +64,29 @@ def launch(
             raise UserError(f"rank {rank}: {error}") from error
     execution.prepare_backend(run)
     backend = load.load_half("suite.engine.ranks", run.backend)
-    decision: dict[str, Any] = {}
+    decision = Decision()
     hosts: list[str] = []
     reason = ""
     try:
-        connect_ranks(backend, rank, ranks, node.address, node.deadline, run.device)
+        connect = partial(backend.connect, rank, ranks, node.address, node.deadline, run.device)
+        connect_ranks(connect, ranks, node.address)
         hosts = backend.gather(peer_failure.find_address(node.address))
-        decision = backend.broadcast(_decide(run, list(command), task, report_directory) if rank == 0 else {})
+        decision = backend.broadcast(_decide(run, list(command), task, report_directory) if rank == 0 else Decision())
         code = _run(run, task, decision, rank)
     except UserError as error:
         print(f"suite: rank {rank}: {error}", file=sys.stderr)
         code = 2
-        if rank == 0 and "header" in decision:
-            local.withdraw_start(Path(decision["directory"]))
+        if rank == 0 and decision.header:
+            local.withdraw_start(Path(decision.directory))
     except Exception as error:  # not raised: jax's clean-up would wait for ranks that wait for this one
         traceback.print_exc()
         code, reason = 1, f"rank {rank}: {peer_failure.explain_failure(error, rank, hosts)}; "
     if code not in (1, 2):
         backend.disconnect()
-    if rank == 0 and "header" in decision:
-        local.conclude_run(run, Path(decision["directory"]), code, parent, reason)
-    elif code == 1 and "header" in decision:
-        local.print_failure(Path(decision["directory"]), reason)  # rank 0 may be the one that was lost
+    if rank == 0 and decision.header:
+        local.conclude_run(run, Path(decision.directory), code, parent, reason)
+    elif code == 1 and decision.header:
+        local.print_failure(Path(decision.directory), reason)  # rank 0 may be the one that was lost
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # for the reason given in suite.launch.worker
@@ -95,14 +98,14 @@ def settings_of(run: Run) -> ExternalLaunch:
     return run.launch
 
 
-def connect_ranks(backend: Any, rank: int, ranks: int, address: str, deadline: float, device: str) -> None:
-    """Connect this process to the others, with the framework's own means.
+def connect_ranks(connect: Callable[[], None], ranks: int, address: str) -> None:
+    """Connect this process to the others with `connect`, by the framework's own means.
 
     Raises:
         UserError: if that fails, with the first line of the framework's error.
     """
     try:
-        backend.connect(rank, ranks, address, deadline, device)
+        connect()
     except Exception as error:  # each framework raises its own types
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(f"cannot join the {ranks} ranks at {address}: {reason}; start all ranks again") from error
@@ -136,46 +139,42 @@ def check_launch(run: Run, *, apart: bool = False) -> tuple[int, int]:
     return rank, ranks
 
 
-def _decide(run: Run, command: list[str], task: Task, report_directory: Callable[[Path], None]) -> dict[str, Any]:
-    """Decide on rank 0 how to run; the process holds the directory's lock until it ends.
-
-    Returns:
-        `hash` and `directory`, and `code` for a finished run, or `header` and `step` (of the checkpoint) for another;
-        only `error` if the run is rejected.
-    """
+def _decide(run: Run, command: list[str], task: Task, report_directory: Callable[[Path], None]) -> Decision:
+    """Decide on rank 0 how to run; the process holds the directory's lock until it ends."""
     try:
         header, directory = local.find_directory(run, command, task, report_directory)
-        decision = {"hash": hash_run(run), "directory": str(directory.path.resolve())}
+        place = str(directory.path.resolve())
         if directory.state == "finished":
-            return decision | {"code": local.show_result(run, directory.path)}
+            return Decision(hash_run(run), place, code=local.show_result(run, directory.path))
         local.print_passed(directory, header)
         _, header = local.claim_directory(run, header, directory)
-        return decision | {"header": header, "step": checkpoint.find_latest(directory.path)}
+        return Decision(hash_run(run), place, header=header, step=checkpoint.find_latest(directory.path))
     except UserError as error:
-        return {"error": str(error)}
+        return Decision(error=str(error))
 
 
-def _run(run: Run, task: Task, decision: Mapping[str, Any], rank: int) -> int:
+def _run(run: Run, task: Task, decision: Decision, rank: int) -> int:
     """Run as rank 0 has decided; return the exit code.
 
     Raises:
         UserError: if rank 0 rejected the run, or this process has another configuration or another directory.
     """
-    if "error" in decision:
-        raise UserError(decision["error"])
-    if decision["hash"] != hash_run(run):
+    if decision.error:
+        raise UserError(decision.error)
+    if decision.hash != hash_run(run):
         raise UserError("this process has a different configuration than rank 0; run the same command for every rank")
-    if "code" in decision:
-        return decision["code"]
-    directory = Path(decision["directory"])
-    if checkpoint.find_latest(directory) != decision["step"]:
+    if decision.code is not None:
+        return decision.code
+    directory = Path(decision.directory)
+    if checkpoint.find_latest(directory) != decision.step:
         raise UserError(
             f"{directory}: this host does not see the files that rank 0 sees here; choose a run_dir= on a file system "
             "that all hosts share"
         )
+    assert decision.header is not None  # of a run without a code
     with peer_failure.watch_peers(rank, directory):
         console = Console(run, task) if rank == 0 else None
-        return execution.execute_run(run, task, directory, dict(decision["header"]), console, rank=rank)
+        return execution.execute_run(run, task, directory, decision.header, console, rank=rank)
 
 
 def main() -> int:

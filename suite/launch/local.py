@@ -8,11 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from suite import disk, load
 from suite.contract import Task, UserError
 from suite.launch import checks, directories, execution
+from suite.launch.directories import Header
 from suite.launch.local_ranks import run_ranks
 from suite.record import environment, record
 from suite.settings.run import AnyRun, Run
@@ -72,7 +72,7 @@ def launch(
 
 def find_directory(
     run: AnyRun, command: Sequence[str], task: Task, report_directory: Callable[[Path], None]
-) -> tuple[dict[str, Any], directories.Directory]:
+) -> tuple[Header, directories.Directory]:
     """Make a run's header, and find the directory in which the run starts, resumes or has finished."""
     header = execution.make_header(run, list(command), task)
     directory = directories.Directory(run, header["fingerprint"])
@@ -80,7 +80,7 @@ def find_directory(
     return header, directory
 
 
-def print_passed(directory: directories.Directory, header: dict[str, Any]) -> None:
+def print_passed(directory: directories.Directory, header: Header) -> None:
     """Print why earlier runs of the same configuration are not resumed, and how to resume them anyway."""
     for path in directory.passed:
         earlier = directories.read_header(path)
@@ -94,9 +94,7 @@ def print_passed(directory: directories.Directory, header: dict[str, Any]) -> No
         )
 
 
-def claim_directory(
-    run: AnyRun, header: dict[str, Any], directory: directories.Directory
-) -> tuple[int, dict[str, Any]]:
+def claim_directory(run: AnyRun, header: Header, directory: directories.Directory) -> tuple[int, Header]:
     """Lock the run's directory and write the header.
 
     Returns:
@@ -173,7 +171,7 @@ def _track(run: AnyRun, directory: Path, parent: str | None) -> None:
         print(f"suite: {error}", file=sys.stderr)
 
 
-def _start(run: AnyRun, header: dict[str, Any], directory: Path) -> None:
+def _start(run: AnyRun, header: Header, directory: Path) -> None:
     import yaml
 
     disk.replace_file(directory / "config.yaml", yaml.safe_dump(run.plain(), sort_keys=False))
@@ -182,14 +180,15 @@ def _start(run: AnyRun, header: dict[str, Any], directory: Path) -> None:
     )  # last: a directory with a header is a run's
 
 
-def _adopt(header: dict[str, Any], directory: Path) -> None:
+def _adopt(header: Header, directory: Path) -> None:
     """Add to a resumed run's header what has changed since it was started (`resume=anyway`)."""
     earlier = directories.read_header(directory)
     if earlier["fingerprint"] == header["fingerprint"]:
         return
     changed = environment.list_changes(earlier["environment"], header["environment"])
     resumed = {"step": checkpoint.find_latest(directory) or 0, "changed": changed}
-    earlier |= {name: header[name] for name in ("environment", "fingerprint", "task_version")}
+    earlier["environment"], earlier["fingerprint"] = header["environment"], header["fingerprint"]
+    earlier["task_version"] = header["task_version"]
     earlier["resumed_anyway"] = [*earlier.get("resumed_anyway", []), resumed]
     print(
         f"resume=anyway: continuing although this has changed: {' and '.join(changed)}; the result will list it",

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from suite.contract import UserError
 from suite.launch import execution
@@ -170,7 +170,7 @@ def _exit_code(children: list[subprocess.Popen[bytes]], *, quiet: bool) -> int:
 def _forward_signals(children: list[subprocess.Popen[bytes]]) -> Callable[[], None]:
     """Forward SIGINT and SIGTERM to every rank; return a function that restores the earlier handlers."""
 
-    def handler(number: int, frame: Any) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
         for child in children:
             if child.poll() is None:
                 os.kill(child.pid, number)

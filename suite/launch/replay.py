@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from suite.launch import execution
 from suite.launch.local import launch
 from suite.launch.premises import describe_task, list_missing
 from suite.record import environment, record
+from suite.record.record import Result
 from suite.record.versions import find_version
 from suite.settings.run import AnyRun, BaselineRun, TrackSettings, read_run
 
@@ -37,14 +38,14 @@ SAME = (*environment.COVERED, *environment.OPTIONAL, "threads")  # what the fing
 Events = list[dict[str, Any]]
 
 
-def list_modules(node: Any, key: str = "") -> list[str]:
+def list_modules(node: load.Plain, key: str = "") -> list[str]:
     """List the modules that a configuration names: `module`, and an external optimizer's `torch` and `jax`."""
     if load.is_node(node):
         return sorted({name for key, value in node.items() for name in list_modules(value, key)})
     return [node] if isinstance(node, str) and key in ("module", "torch", "jax") else []
 
 
-def repeat_run(result: Mapping[str, Any], events: Events | None, run: AnyRun, *, steps: int) -> tuple[list[str], str]:
+def repeat_run(result: Result, events: Events | None, run: AnyRun, *, steps: int) -> tuple[list[str], str]:
     """Repeat the first steps of a result and compare losses and evaluations.
 
     Args:
@@ -97,7 +98,7 @@ def repeat_run(result: Mapping[str, Any], events: Events | None, run: AnyRun, *,
     return faults, f"{compared} within {limits}; {other}"
 
 
-def _same(result: Mapping[str, Any], run: AnyRun) -> tuple[bool, str]:
+def _same(result: Result, run: AnyRun) -> tuple[bool, str]:
     """Return whether the numbers must be equal bit for bit; and otherwise what differs from the recorded run."""
     if resumed := result.get("resumed_anyway"):
         changed = " and ".join(dict.fromkeys(part for segment in resumed for part in segment["changed"]))
@@ -108,7 +109,7 @@ def _same(result: Mapping[str, Any], run: AnyRun) -> tuple[bool, str]:
     return header["fingerprint"] == result["fingerprint"], f"different here: {', '.join(changed)}"
 
 
-def _fitted_again(result: Mapping[str, Any], run: AnyRun) -> tuple[list[str], str]:
+def _fitted_again(result: Result, run: AnyRun) -> tuple[list[str], str]:
     """`rerun` for a baseline: fit it again and compare its metrics, if they must be equal."""
     exact, other = _same(result, run)
     if not (exact and result["curve"]):
@@ -132,7 +133,7 @@ def allow_difference(step: int, precision: str) -> float:
     return min(MOST, FIRST * EPSILON[precision] * float(GROWTH) ** min(step - 1, 20))
 
 
-def _premises(result: Mapping[str, Any], run: AnyRun) -> Iterator[str]:
+def _premises(result: Result, run: AnyRun) -> Iterator[str]:
     """One line for each difference between this machine's task and the recorded one.
 
     Raises:

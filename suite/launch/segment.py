@@ -4,15 +4,16 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from suite import disk
 from suite import engine as backend
 from suite.comm import setup
 from suite.comm.transport.kernel import Counter
-from suite.contract import Event, Finished, Started, Task
+from suite.contract import Engine, Event, Finished, Snapshot, Started, Task
 from suite.published import Row
 from suite.record.log import Log
+from suite.record.record import Result
 from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.training import baseline, checkpoint, weights
@@ -32,8 +33,11 @@ class Reporter(Protocol):
     def interrupted(self, directory: Path, event: Finished) -> None:
         """Show that the run was interrupted, and saved in a directory."""
 
-    def closing(self, result: Mapping[str, Any], path: Path, rows: Sequence[Row]) -> None:
+    def closing(self, result: Result, path: Path, rows: Sequence[Row]) -> None:
         """Show the result, which is at `path`, and the published rows to compare it with."""
+
+
+Restored = tuple[checkpoint.Arrays, checkpoint.Index]
 
 
 @dataclass
@@ -55,14 +59,14 @@ class Segment:
     run: AnyRun
     task: Task
     directory: Path
-    engine: Any
+    engine: Engine | None
     log: Log | None
     console: Reporter | None
     single_process: bool
     made_progress: bool
     absences: Callable[[], Absences]
 
-    def train(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Finished:
+    def train(self, restored: Restored | None, received: Sequence[str]) -> Finished:
         """Train, or fit a baseline, and pass every event on; return the last one.
 
         Args:
@@ -101,14 +105,14 @@ class Segment:
         self._emit(finished)
         return finished
 
-    def _events(self, restored: tuple[Any, dict[str, Any]] | None, received: Sequence[str]) -> Iterator[Event]:
+    def _events(self, restored: Restored | None, received: Sequence[str]) -> Iterator[Event]:
         if isinstance(self.run, BaselineRun):
             return baseline.measure_baseline(self.task, self.run, self.absences)
+        assert self.engine is not None  # a training run has one
         start = None
         if restored:
-            arrays, meta = restored
-            state = {name: meta[name] for name in ("step", "clock", "decisions", "spent", "best", "met")}
-            start = state, (arrays, meta["skeleton"])
+            arrays, index = restored
+            start = index, (arrays, index["skeleton"])
         return train(
             self.task,
             self.engine,
@@ -127,19 +131,19 @@ class Segment:
         if self.console:
             self.console(event)
 
-    def _save(self, step: int, state: dict[str, Any], snapshot: Any) -> str:
+    def _save(self, step: int, state: checkpoint.State, snapshot: Snapshot) -> str:
         """Write a checkpoint, together with all ranks; return its path."""
-        assert isinstance(self.run, Run)
+        assert isinstance(self.run, Run) and self.engine is not None
         config_hash, world = hash_run(self.run), self.run.world
 
-        def meta() -> dict[str, Any]:
+        def meta() -> checkpoint.Meta:
             assert self.log is not None  # called on rank 0
             return {"config_hash": config_hash, "world": world, **state, "log": self.log.state()}
 
         ranks, gather = self.engine.local_ranks, self.engine.ranks.gather
         return str(checkpoint.save_checkpoint(self.directory, snapshot, meta, step=step, ranks=ranks, gather=gather))
 
-    def _keep(self, step: int, values: Mapping[str, Any]) -> Event | None:
+    def _keep(self, step: int, values: weights.Weights) -> Event | None:
         """Write the weights on rank 0, which receives the other ranks' rows of tables; return the event to log."""
         if self.log is None:
             return weights.send_rows(values)

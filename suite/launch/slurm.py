@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from suite import load
@@ -65,7 +66,7 @@ def launch(
     return _wait(job) if node.wait else 0
 
 
-def import_submitit() -> Any:
+def import_submitit() -> ModuleType:
     """Import submitit.
 
     Raises:
@@ -77,7 +78,7 @@ def import_submitit() -> Any:
         raise UserError("launch=slurm: submitit is not installed; run: pip install -e '.[slurm]'") from error
 
 
-def request_resources(run: Run) -> dict[str, Any]:
+def request_resources(run: Run) -> dict[str, load.Plain]:
     """Return the resources to request, as parameters of submitit.
 
     Raises:
@@ -104,7 +105,7 @@ def request_resources(run: Run) -> dict[str, Any]:
     }
 
 
-def _submit(job: "Job", folder: Path, node: SlurmLaunch, resources: Mapping[str, Any]) -> Any:
+def _submit(job: "Job", folder: Path, node: SlurmLaunch, resources: Mapping[str, load.Plain]) -> Any:
     """Submit the job; return submitit's handle.
 
     Raises:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 
 from suite import load, orphan
@@ -30,7 +31,8 @@ def main(arguments: list[str]) -> int:
         backend = None
         if int(ranks) > 1 and isinstance(run, Run):  # one rank: a run of a sweep
             backend = load.load_half("suite.engine.ranks", run.backend)
-            external.connect_ranks(backend, int(rank), int(ranks), address, run.launch.deadline, run.device)
+            connect = partial(backend.connect, int(rank), int(ranks), address, run.launch.deadline, run.device)
+            external.connect_ranks(connect, int(ranks), address)
         task = execution.make_task(run)
         console = Console(run, task) if int(rank) == 0 else None
         code = execution.execute_run(run, task, Path(directory), header, console, rank=int(rank))

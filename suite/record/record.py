@@ -20,6 +20,7 @@ from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 SCHEMAS = (1, 2)  # that are read
 SCHEMA = 2  # 2: `hash` covers the settings that affect anything; in schema 1, every setting but these
+Result = Mapping[str, Any]  # a result.json; suite/schema/result.json describes its entries
 OPTIONAL = ("optimizer", "predicted_step_seconds", "channels_last")  # facts that a result may lack
 UNHASHED_IN_1 = ("run_dir", "track", "launch", "force", "repeat", "require", "save", "resume")
 

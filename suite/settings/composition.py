@@ -16,9 +16,8 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from suite.load import is_node
+from suite.load import Plain, is_node
 
 # Interpolations whose value follows from the files and a named variable: ${oc.select:…}, ${oc.env:NAME}, ${task.name}
 # and ${scales.${scale}}. Every ${ must begin one of them.
@@ -28,7 +27,7 @@ MOST_KEPT = 2_000  # outcomes, of about 5 KB each; then the older half is delete
 MOST_ENTRIES = 1_000  # of a user's folder of configurations that are looked at
 
 
-def compose_overrides(overrides: Sequence[str], directory: Path | None = None) -> dict[str, Any]:
+def compose_overrides(overrides: Sequence[str], directory: Path | None = None) -> dict[str, Plain]:
     """Return the nested settings that Hydra composes, resolved.
 
     Args:
@@ -47,7 +46,7 @@ def compose_overrides(overrides: Sequence[str], directory: Path | None = None) -
     return composed
 
 
-def _compose(overrides: Sequence[str], directory: Path | None) -> dict[str, Any]:
+def _compose(overrides: Sequence[str], directory: Path | None) -> dict[str, Plain]:
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
 
@@ -102,7 +101,7 @@ def _list_configurations(root: Path) -> list[Path]:
     return [*folders, *found]
 
 
-def _read_kept(path: Path) -> dict[str, Any] | None:
+def _read_kept(path: Path) -> dict[str, Plain] | None:
     """Return a kept outcome; None if there is none, or the file is damaged."""
     with suppress(OSError, ValueError):
         checksum, _, text = path.read_bytes().partition(b"\n")
@@ -111,7 +110,7 @@ def _read_kept(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _keep(path: Path, composed: dict[str, Any]) -> None:
+def _keep(path: Path, composed: dict[str, Plain]) -> None:
     """Write an outcome whole or not at all: not if JSON has no equal value, or the folder cannot be written."""
     partial = path.with_suffix(f".{os.getpid()}")
     with suppress(OSError, TypeError):

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.load import find_members, is_node, list_options, load_member, load_settings, read_preset, suggest_names
+from suite.load import (
+    Plain,
+    find_members,
+    is_node,
+    list_options,
+    load_member,
+    load_settings,
+    read_preset,
+    suggest_names,
+)
 from suite.settings import recipes
 from suite.settings.composition import compose_overrides
 from suite.settings.overrides import CHOICES, DIRECTORIES, OPTIONAL, TUNED, check_syntax, clean_overrides, key_of
@@ -108,11 +117,11 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
                 f"{group}={nodes.get(group)}: choose {group}=NAME: {', '.join(list_options(group, directory))}"
             )
     nodes["comm"] = name_parts(nodes["comm"], "comm")
-    if isinstance(nodes.get("partition"), dict):
-        nodes["partition"]["activations"] = _codec(nodes["partition"].get("activations"), directory)
+    if is_node(partition := nodes.get("partition")):
+        partition["activations"] = _codec(partition.get("activations"), directory)
     changed = [override for override in completed if override.lstrip("+").startswith(TUNED)]
     if changed:
-        source = nodes.get("tuning", {}).get("source", recipes.DEFAULTS)
+        source = before.get("source", recipes.DEFAULTS) if is_node(before := nodes.get("tuning")) else recipes.DEFAULTS
         nodes["tuning"] = {"source": "command line", "trials": 0, "origin": source, "changed": changed}
     return {name: value for name, value in nodes.items() if value is not None or name not in OPTIONAL}
 
@@ -148,7 +157,7 @@ def complete_overrides(overrides: Iterable[str], directory: Path | None = None) 
     return [*added, *cleaned]
 
 
-def name_parts(node: Any, place: str) -> Any:
+def name_parts(node: Plain, place: str) -> Plain:
     """Return a node of `comm` with the modules of parts given by name, as in `comm.codec=int8`.
 
     Args:
@@ -160,7 +169,7 @@ def name_parts(node: Any, place: str) -> Any:
     """
     if not is_node(node):
         return node
-    resolved: dict[str, Any] = {}
+    resolved: dict[str, Plain] = {}
     for key, value in node.items():
         if key in PARTS and isinstance(value, str):
             if value not in (names := find_members(PARTS[key])):
@@ -262,14 +271,14 @@ def _check_alternatives(typed: Mapping[str, str], task: Mapping[str, Any]) -> No
             hint = suggest_names(typed[key], names)
             raise UserError(f"{key}={typed[key]}: task={typed['task']} has none of that name; {hint}")
     for key in typed:
-        known: Any = task.get("sources")
+        known: Plain = task.get("sources")
         for name in key.split(".")[2:4] if key.startswith("task.sources.") else ():
             if not is_node(known) or name not in known:
                 raise UserError(f"{key}: unknown; {suggest_names(name, known if is_node(known) else ())}")
             known = known[name]
 
 
-def _reject_keys_without_group(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+def _reject_keys_without_group(config: Mapping[str, Plain], overrides: Sequence[str]) -> None:
     """Reject a setting of a group whose name is set alone, as in `batch_size=7`.
 
     Raises:
@@ -305,7 +314,7 @@ def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], direct
             _check_types(node, listed, group)
 
 
-def _check_types(node: Mapping[str, Any], defaults: Mapping[str, Any], group: str) -> None:
+def _check_types(node: Mapping[str, Plain], defaults: Mapping[str, Plain], group: str) -> None:
     """Reject a value whose type differs from that of the default in an outside member's YAML file.
 
     Raises:
@@ -321,7 +330,7 @@ def _check_types(node: Mapping[str, Any], defaults: Mapping[str, Any], group: st
             raise UserError(f"{group}.{name}={value}: must be of type {kind}, like its default {default}")
 
 
-def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Plain]:
     """Return the part of a composed configuration that a baseline reads.
 
     Raises:
@@ -346,7 +355,7 @@ def _brings_optimizer(recipe: str | None, directory: Path | None) -> bool:
     return any("override /optimizer" in entry for entry in read_preset("recipe", recipe, directory).get("defaults", []))
 
 
-def _codec(value: Any, directory: Path | None = None) -> Any:
+def _codec(value: Plain, directory: Path | None = None) -> Plain:
     """Return the codec of `partition.activations`: that of a preset of `comm`, as in `partition.activations=fp8`.
 
     Raises:

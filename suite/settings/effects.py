@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from suite.declared import Effect, Leaf, Role
+from suite.load import Plain
 from suite.settings.run import AnyRun
 
 ANY: tuple[Effect, ...] = ("weights", "measurement", "time")
@@ -20,7 +20,7 @@ def hash_run(run: AnyRun) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def select_settings(run: AnyRun, affecting: Iterable[Effect], roles: Iterable[Role] = ("setting",)) -> dict[str, Any]:
+def select_settings(run: AnyRun, affecting: Iterable[Effect], roles: Iterable[Role] = ("setting",)) -> dict[str, Plain]:
     """Return the values, by dotted key, of the settings that affect one of some things.
 
     Args:
@@ -32,7 +32,7 @@ def select_settings(run: AnyRun, affecting: Iterable[Effect], roles: Iterable[Ro
     return {leaf.key: leaf.value for leaf in run.leaves() if _affects(leaf, wanted) and leaf.effects.role in accepted}
 
 
-def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differing_keys(one: Mapping[str, Plain], other: Mapping[str, Plain]) -> list[str]:
     """Return the keys at which two selections of settings differ."""
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suite.contract import UserError
-from suite.load import is_node
+from suite.load import Plain, is_node
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -124,7 +124,7 @@ def _parse(override: str) -> "Override":
     return parsed
 
 
-def flatten_values(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten_values(value: Plain, prefix: str = "") -> dict[str, Plain]:
     """Return nested dictionaries as one dictionary with dotted keys."""
     if not is_node(value) or not value:
         return {prefix.rstrip("."): value}

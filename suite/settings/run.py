@@ -4,15 +4,15 @@ A run is plain data: frozen, equal to its copy, picklable, and the same after a 
 (`suite/settings/configure.py`) makes it from overrides, `read_run` from a file.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
 from suite.comm.settings import CommSettings, NetworkSettings
 from suite.contract import UserError
 from suite.declared import MEASUREMENT, METHOD, NOTHING, PROBLEM, TIME, Declared, setting
-from suite.load import is_node
+from suite.load import Plain, is_node
 from suite.nodes import BaselineSettings, OptimizerSettings, Options, Part, TaskSettings
 from suite.settings.launch import ExternalLaunch, LocalLaunch, SlurmLaunch
 from suite.settings.schedule import ScheduleSettings
@@ -91,7 +91,7 @@ class _Common(Declared):
         """Method as reports show it."""
         raise NotImplementedError
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> "tuple[Callable[[Mapping[str, Plain]], AnyRun], tuple[Mapping[str, Plain]]]":
         """Pickle as plain data: the classes of members' settings are made when they are needed."""
         return read_run, (self.plain(),)
 
@@ -173,7 +173,7 @@ class Run(_Common):
 AnyRun = Run | BaselineRun
 
 
-def read_run(values: Mapping[str, Any], *, old: bool = False) -> AnyRun:
+def read_run(values: Mapping[str, Plain], *, old: bool = False) -> AnyRun:
     """Make a run from nested mappings, such as a result's `spec.config`.
 
     Args:
@@ -189,8 +189,7 @@ def read_run(values: Mapping[str, Any], *, old: bool = False) -> AnyRun:
     return kind.given(_moved(values) if old else values, old=old)
 
 
-def _moved(value: Any) -> Any:
+def _moved(values: Mapping[str, Plain]) -> dict[str, Plain]:
     """A result's values with the present names of modules that have moved."""
-    if not is_node(value):
-        return value
-    return {key: MOVED.get(item, item) if key == "module" else _moved(item) for key, item in value.items()}
+    inner = {name: _moved(value) if is_node(value) else value for name, value in values.items()}
+    return {name: MOVED.get(str(value), value) if name == "module" else value for name, value in inner.items()}

@@ -17,14 +17,17 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, TypeAda
 
 from suite import disk, load
 from suite.comm.policies._policy import Commit, Measure, Point, Predict, Predicted, Probe, Probed, Situation
-from suite.contract import Decided, Engine, Task, UserError
+from suite.contract import Batch, Decided, Engine, Snapshot, Task, UserError
 from suite.projection.predict import Model
 from suite.record import record
 from suite.settings.run import Run
+from suite.training.checkpoint import Past
 from suite.training.clock import Clock
 
+Answer = Situation | Predicted | Probed | float | None  # to a policy; None before its first request
 
-def read_decisions(path: str) -> list[dict[str, Any]]:
+
+def read_decisions(path: str) -> "list[Decision]":
     """Read the decisions of a `result.json` or an `events.jsonl`.
 
     Args:
@@ -38,13 +41,13 @@ def read_decisions(path: str) -> list[dict[str, Any]]:
             decisions = [event for event in record.read_events(Path(path)) if event["event"] == "decided"]
         else:
             decisions = disk.read_json(Path(path))["decisions"]
-        return [decision.model_dump() for decision in TypeAdapter(list[_Decision]).validate_python(decisions)]
+        return TypeAdapter(list[Decision]).validate_python(decisions)
     except (KeyError, TypeError, ValueError) as error:
         cause = " ".join(str(error).split())
         raise UserError(f"decisions={path}: no record of decisions ({cause}); name a result.json") from error
 
 
-class _Decision(BaseModel):
+class Decision(BaseModel):
     """Part of a recorded decision that is repeated."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -75,7 +78,7 @@ class Adaptation:
         engine: Engine,
         clock: Clock,
         *,
-        batch: Callable[[int], Any],
+        batch: Callable[[int], Batch],
         hyper: Sequence[Mapping[str, float]],
         evaluate: Callable[[], Mapping[str, float | None]],
     ):
@@ -83,13 +86,14 @@ class Adaptation:
         self.run, self.task, self.engine, self.clock = run, task, engine, clock
         self.batch, self.hyper, self.evaluate = batch, hyper, evaluate
         decisions = read_decisions(run.decisions) if run.decisions else None
-        self.replay = None if decisions is None else {decision["step"]: decision for decision in decisions}
-        self.past: list[dict[str, Any]] = []
+        self.replay = None if decisions is None else {decision.step: decision for decision in decisions}
+        self.past: list[Past] = []
         self.points: list[Point] = []
         self.until: int | None = 0
-        self.asking: Generator[Any, Any, None] | None = None  # the policy, after the first decision began
+        # the policy, after the first decision began
+        self.asking: Generator[Commit | Measure | Predict | Probe, Answer, None] | None = None
 
-    def restore(self, past: Sequence[dict[str, Any]]) -> None:
+    def restore(self, past: Sequence[Past]) -> None:
         """Continue with the decisions of a checkpoint."""
         self.past = list(past)
         if self.past:
@@ -111,7 +115,7 @@ class Adaptation:
             if step not in self.replay:
                 raise UserError(f"decisions=: none for step {step}; they are of a run with another policy or length")
             decision = self.replay[step]
-            commit = Commit(decision["mode"], decision["steps"], decision["why"])
+            commit = Commit(decision.mode, decision.steps, decision.why)
         else:
             commit = self._ask(step)
         self.engine.use(commit.mode)
@@ -134,7 +138,8 @@ class Adaptation:
         before = {name: value.copy() for name, value in arrays.items()}, skeleton
         self.points.append(self._point(step))
         state = Situation(step, self.total, list(self.points), self._best())
-        asking, answer = self.asking, state
+        asking = self.asking
+        answer: Answer = state
         if asking is None:
             kinds, answer = sorted(set(self.engine.kinds.values())), None
             self.asking = asking = policy.decide(list(self.node.candidates), kinds, state, **options)
@@ -161,7 +166,7 @@ class Adaptation:
             seconds.append(self.clock.settle() - began)
         return self.engine.ranks.slowest(statistics.median(seconds))
 
-    def _execute(self, request: Probe | Measure | Predict, step: int, before: Any) -> float | Predicted | Probed:
+    def _execute(self, request: Probe | Measure | Predict, step: int, before: Snapshot) -> float | Predicted | Probed:
         if isinstance(request, Predict):
             return self._model.answer(request)
         if isinstance(request, Measure):

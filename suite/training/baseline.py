@@ -7,10 +7,10 @@ the training loop, and the same clock bills it.
 import os
 import resource
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from suite import load
 from suite.contract import Evaluated, Event, Finished, Started, Task
+from suite.load import Plain
 from suite.settings.run import BaselineRun
 from suite.training.absence import Absences
 from suite.training.clock import Clock
@@ -44,7 +44,7 @@ def measure_baseline(task: Task, run: BaselineRun, absences: Callable[[], Absenc
         yield Finished(0, {"kind": "reached" if reached else "exhausted"}, facts() | clock.facts())
 
 
-def facts() -> dict[str, Any]:
+def facts() -> dict[str, Plain]:
     """Return the entries of the result that an engine would provide, such as `device`."""
     return {
         "device": "cpu",

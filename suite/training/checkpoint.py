@@ -18,13 +18,15 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from suite import disk
-from suite.contract import UserError
+from suite.contract import Skeleton, Snapshot, UserError
+from suite.load import Plain
 from suite.record import record
+from suite.training.clock import ClockState
 from suite.training.tensors import CHECKSUM, hash_tensors, open_tensors, write_tensors
 
 NAME = "checkpoint"
@@ -34,6 +36,41 @@ REPLICATED = "replicated.safetensors"
 
 Arrays = dict[str, np.ndarray]
 Written = tuple[int, str]  # size of a file in bytes, and checksum of its arrays
+Report = tuple[dict[str, Written], str]  # files that a process has written, and its fault
+
+
+class Past(TypedDict):
+    """A policy's decision, with the scores that are new since the one before."""
+
+    step: int
+    mode: str | Mapping[str, str]
+    steps: int | None
+    points: list[dict[str, Any]]
+
+
+class State(TypedDict):
+    """State of the training loop after `step` updates."""
+
+    step: int
+    clock: ClockState
+    decisions: list[Past]
+    best: float | None  # with save=best, of the last target's metric
+    met: int  # evaluations in a row that met every target
+    spent: dict[str, Plain]  # bytes and memory, for the result
+
+
+class Meta(State):
+    """The loop's state, the run that it is of, and the state of the log."""
+
+    config_hash: str
+    world: int
+    log: dict[str, int]
+
+
+class Index(Meta):
+    """Part of index.json that a run needs to continue."""
+
+    skeleton: Skeleton
 
 
 class RanksFailed(disk.WriteError):
@@ -42,12 +79,12 @@ class RanksFailed(disk.WriteError):
 
 def save_checkpoint(
     directory: Path,
-    snapshot: tuple[Mapping[str, np.ndarray], Mapping[str, Any]],
-    meta: Callable[[], Mapping[str, Any]],
+    snapshot: Snapshot,
+    meta: Callable[[], Meta],
     *,
     step: int,
     ranks: Sequence[int] = (0,),
-    gather: Callable[[Any], list[Any]] = lambda value: [value],
+    gather: Callable[[Report], list[Report]] = lambda value: [value],
 ) -> Path:
     """Write a checkpoint. It replaces the previous one only when all ranks' files are complete on disk.
 
@@ -92,12 +129,12 @@ def save_checkpoint(
         try:
             _present(folder, files)
             index = {"schema": SCHEMA, "step": step, **record.drop_infinities(meta()), "files": files}
-            kinds = sorted(set(skeleton["own"].values()))
+            kinds = sorted(set(skeleton.get("own", {}).values()))
             whole = {**index, "own": kinds, "skeleton": {"tree": skeleton["tree"]}}
             disk.replace_file(folder.parent / "index.json", seal_index(whole))
         except UserError as error:
             fault = str(error)
-    fault = gather(fault)[0]
+    _, fault = gather(({}, fault))[0]
     if fault:
         if find_latest(directory) != step:  # if only the fsync of its directory failed, the new index is in place
             _discard(
@@ -110,9 +147,9 @@ def save_checkpoint(
     return folder.parent
 
 
-def _parts(arrays: Mapping[str, np.ndarray], skeleton: Mapping[str, Any], ranks: Sequence[int]) -> dict[str, Arrays]:
+def _parts(arrays: Mapping[str, np.ndarray], skeleton: Skeleton, ranks: Sequence[int]) -> dict[str, Arrays]:
     """Arrays by the name of the file that contains them."""
-    own, owner = skeleton["own"], skeleton.get("rank", {})
+    own, owner = skeleton.get("own", {}), skeleton.get("rank", {})
     parts: dict[str, Arrays] = {}
     if ranks[0] == 0:
         parts[REPLICATED] = {name: value for name, value in arrays.items() if name not in own}
@@ -197,7 +234,7 @@ def _look_up(directory: Path, name: str) -> Any:
         return None
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def _parse(path: Path) -> Any:
     """Read an index.
 
     Raises:
@@ -211,7 +248,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 def load_checkpoint(
     directory: Path, config_hash: str, *, ranks: Sequence[int] = (0,), world: int = 1
-) -> tuple[Arrays, dict[str, Any]] | None:
+) -> tuple[Arrays, Index] | None:
     """Read a directory's checkpoint.
 
     Args:

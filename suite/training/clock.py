@@ -10,7 +10,7 @@ Time in which the process was stopped or the system suspended is neither trainin
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 from suite.training.absence import Absences
 from suite.training.idle import PATIENCE
@@ -28,6 +28,17 @@ class Background(Protocol):
     def wait(self) -> None:
         """Wait until all requested work is done."""
         ...
+
+
+class ClockState(TypedDict):
+    """State of a `Clock` in a checkpoint."""
+
+    billed: float
+    wall: float
+    excluded: dict[str, float]
+    processor: dict[str, float]
+    busy_pauses: int
+    gaps: float
 
 
 class Clock:
@@ -149,7 +160,7 @@ class Clock:
                 self.excluded[cause] = self.excluded.get(cause, 0.0) + seconds
         self.gaps += self._absent.gaps - before.gaps
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, float | dict[str, float]]:
         """Return the entries of the result that describe time. Call inside `paused`."""
         self._count_absences()
         return {
@@ -161,7 +172,7 @@ class Clock:
             "gap_seconds": self.gaps,
         }
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> ClockState:
         """Return the state for a checkpoint. Call inside `paused`."""
         self._count_absences()
         return {
@@ -173,7 +184,7 @@ class Clock:
             "gaps": self.gaps,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: ClockState) -> None:
         """Continue from a checkpoint's state; call before `start`."""
         self._billed, self._wall, self.excluded = state["billed"], state["wall"], dict(state["excluded"])
         self.processor, self.busy_pauses, self.gaps = dict(state["processor"]), state["busy_pauses"], state["gaps"]

@@ -6,11 +6,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
 
 import numpy as np
 
-Batch = dict[str, Any]
+from suite.contract import Batch
+
 KEPT_BYTES = 2**27  # of validation batches, in each process
 
 
@@ -48,7 +48,7 @@ class Loader:
             return self._from_threads(self._pool)
         return (self._batch(self._split, step) for step in self._steps)
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._pool:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from suite.contract import (
+    Batch,
     Checkpointed,
     Engine,
     Evaluated,
     Event,
     Finished,
     Generates,
+    Loss,
     SendsBytes,
+    Snapshot,
     Sparse,
     Started,
     Step,
@@ -25,13 +28,14 @@ from suite.settings import rates
 from suite.settings.run import Run
 from suite.training.absence import Absences
 from suite.training.adaptation import Adaptation
+from suite.training.checkpoint import State
 from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
-from suite.training.loader import Batch, Loader, Validation, count_spare_cores
-from suite.training.weights import Keeper
+from suite.training.loader import Loader, Validation, count_spare_cores
+from suite.training.weights import Keeper, Weights
 
-Save = Callable[[int, dict[str, Any], Any], str]
-Keep = Callable[[int, Mapping[str, Any]], Event | None]
+Save = Callable[[int, State, Snapshot], str]
+Keep = Callable[[int, Weights], Event | None]
 
 
 def train(
@@ -41,7 +45,7 @@ def train(
     *,
     save: Save | None = None,
     keep: Keep | None = None,
-    restored: tuple[dict[str, Any], Any] | None = None,
+    restored: tuple[State, Snapshot] | None = None,
     stop: Callable[[], str | None] = lambda: None,
     kernel_bytes: Callable[[], Mapping[str, int]] | None = None,
     absences: Callable[[], Absences] = Absences,
@@ -89,14 +93,14 @@ class _Loop:
         run: Run,
         save: Save | None,
         keep: Keep | None,
-        restored: tuple[dict[str, Any], Any] | None,
+        restored: tuple[State, Snapshot] | None,
         kernel_bytes: Callable[[], Mapping[str, int]] | None,
         absences: Callable[[], Absences],
     ):
-        state: dict[str, Any] = restored[0] if restored else {"step": 0, "met": 0, "best": None}
-        self.task, self.engine, self.run, self.state, self.resumed = task, engine, run, state, restored is not None
+        state = restored[0] if restored else None
+        self.task, self.engine, self.run, self.state = task, engine, run, state
         self.save, self.keep, self.kernel_bytes = save, keep, kernel_bytes
-        self.steps = range(state["step"], run.max_steps)
+        self.steps = range(state["step"] if state else 0, run.max_steps)
         threads = count_spare_cores()
         self.loader = Loader(self.batch, self.steps, run.prefetch, threads=threads)
         self.validation = Validation(self.batch, task.batches("valid"), ahead=run.prefetch, threads=threads)
@@ -105,10 +109,10 @@ class _Loop:
         )
         rate = task.rate if isinstance(task, Sparse) else 1.0
         self.hyper = rates.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
-        self.met = state["met"]  # evaluations in a row that met every target
+        self.met = state["met"] if state else 0  # evaluations in a row that met every target
         last_target = task.targets[-1] if task.targets else None
-        self.keeper = Keeper(run.save if keep else "none", last_target, state["best"])
-        self.pending: list[tuple[int, Any]] = []  # steps whose losses are not logged yet
+        self.keeper = Keeper(run.save if keep else "none", last_target, state["best"] if state else None)
+        self.pending: list[tuple[int, Loss]] = []  # steps whose losses are not logged yet
         self.since = 0.0  # training seconds at the first of them
         self.adaptation: Adaptation | None = None
         if run.comm.policy:
@@ -117,9 +121,9 @@ class _Loop:
         if restored:
             arrays, skeleton = restored[1]
             engine.restore(arrays, skeleton)
-            self.clock.restore(state["clock"])
+            self.clock.restore(restored[0]["clock"])
             if self.adaptation:
-                self.adaptation.restore(state["decisions"])
+                self.adaptation.restore(restored[0]["decisions"])
 
     def batch(self, split: str, index: int) -> Batch:
         """Make this process's share of a batch."""
@@ -139,8 +143,8 @@ class _Loop:
         self.engine.synchronize()  # a device may still work on what `warm` and a restore began
         excluded, facts = self.clock.excluded, self.engine.facts()
         excluded["compile"] = excluded.get("compile", 0.0) + facts["compile_seconds"]
-        earlier = {"before": self.state["spent"]} if self.resumed else {}
-        return Started(self.steps.start, self.resumed, facts | earlier)
+        earlier = {"before": self.state["spent"]} if self.state else {}
+        return Started(self.steps.start, self.state is not None, facts | earlier)
 
     def start_clock(self) -> None:
         """Start the clock; at the start of the run, initialise the optimizer's statistics."""
@@ -214,7 +218,8 @@ class _Loop:
     def checkpoint(self, step: int) -> Checkpointed:
         """Write a checkpoint."""
         counted = self.count()
-        state = {
+        state: State = {
+            "step": step,
             "clock": self.clock.state(),
             "decisions": list(self.adaptation.past) if self.adaptation else [],
             "best": self.keeper.best,

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ def send_rows(weights: Weights) -> None:
             collections.deque(value, maxlen=0)
 
 
-def save_weights(directory: Path, step: int, weights: Weights, about: Mapping[str, Any]) -> Saved:
+def save_weights(directory: Path, step: int, weights: Weights, about: Mapping[str, str]) -> Saved:
     """Write a run's weights. They replace earlier ones only when the new file is complete.
 
     Args:

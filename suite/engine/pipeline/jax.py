@@ -23,7 +23,7 @@ from suite.comm.partition.jax.stages import Stage
 from suite.comm.partition.peers import guard_exchange
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.transport.jax import AXIS
-from suite.contract import Group, JaxModel, Plan, Task
+from suite.contract import Group, JaxModel, Plan, Skeleton, Snapshot, Task
 from suite.engine import tree
 from suite.engine.jax_device import Layout, cast_batch, devices_for, measure_device
 from suite.engine.jax_evaluation import Evaluation
@@ -290,7 +290,7 @@ class Engine:
         names = [name for name in list_kinds(self.task) if name not in whole]
         return whole | cast_batch({name: self.task.init(self.seed, name) for name in names})
 
-    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def snapshot(self, *, replicated: bool = True) -> Snapshot:
         """Return the stages of this process's ranks and their optimizers' state. All processes call it.
 
         Args:
@@ -330,7 +330,7 @@ class Engine:
         """Return the parameters and buffers that a stage owns, by name."""
         return {name: stage.parameters[name] for name in stage.own} | stage.buffers
 
-    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: Skeleton) -> None:
         """Restore a snapshot of this process's ranks. All processes call it, and use the snapshot's plan.
 
         Another plan may be the fastest now, because the times of operations vary.

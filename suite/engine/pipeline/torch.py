@@ -17,7 +17,7 @@ from suite.comm.partition.plan import Plan as Cut
 from suite.comm.partition.torch import Pipeline, partition
 from suite.comm.transport import make_entry
 from suite.comm.transport.torch import Arriving, Transport
-from suite.contract import Group, Plan, Task, TorchOptimizer
+from suite.contract import Group, Plan, Skeleton, Snapshot, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.pipeline import STAGES, choose_network, compare_replicas, describe_device, partition_of
 from suite.engine.ranks.torch import Ranks
@@ -292,7 +292,7 @@ class Engine:
         self._gather()
         return {name: _numpy(value) for name, value in self.model.state_dict().items()}
 
-    def snapshot(self, *, replicated: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def snapshot(self, *, replicated: bool = True) -> Snapshot:
         """Return this rank's stage and its optimizer's state. All ranks call it.
 
         Args:
@@ -317,7 +317,7 @@ class Engine:
         }
 
     @torch.no_grad()
-    def restore(self, arrays: dict[str, np.ndarray], skeleton: dict[str, Any]) -> None:
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: Skeleton) -> None:
         """Restore a snapshot of this rank. All ranks call it, and use the snapshot's plan.
 
         Another plan may be the fastest now, because the times of operations vary.
