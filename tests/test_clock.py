@@ -11,6 +11,7 @@ from engines import brief
 
 from suite.contract import Data, Evaluated, Finished, Plan, Target
 from suite.training.clock import Clock
+from suite.training.loader import Loader
 from suite.training.loop import train
 
 WORK = 0.05
@@ -76,9 +77,12 @@ def test_the_clock_goes_on_after_a_restore() -> None:
     first.start()
     with first.paused("checkpoint"):
         state = first.state()
-    second = Clock(lambda: None, lambda: next(now))
-    second.restore(state)
+    loader = Loader(lambda split, index: {}, range(0), 0)
+    loader.waited = 0.5
+    second = Clock(lambda: None, lambda: next(now), background=loader)
+    second.restore({**state, "waited": 0.25})
     second.start()
+    assert second.waited == second.state()["waited"] == 0.75
     assert second.seconds > state["billed"] > 0
     assert second.wall > state["wall"]
 

@@ -122,6 +122,29 @@ def test_threads_that_work_at_the_same_time_are_billed_once(monkeypatch: pytest.
     assert loader.seconds() == 8.0
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_only_the_wait_for_a_batch_counts_as_waiting(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+    """Four batches of two seconds; a thread makes all but the first one during the steps."""
+    now, stepping = 0.0, threading.Semaphore(0)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+
+    def make(split: str, index: int) -> dict[str, Any]:
+        nonlocal now
+        if ahead and index:
+            stepping.acquire(timeout=20)
+        now += 2
+        return {}
+
+    loader = Loader(make, range(4), ahead)
+    with loader as batches:
+        for _ in batches:
+            stepping.release()
+            loader.wait()
+            now += 100
+    assert loader.waited <= 2 if ahead else loader.waited == 8
+
+
 def test_validation_batches_are_made_once_and_a_model_cannot_change_them() -> None:
     """Two of three fit: the third is made at every pass. A batch with anything but arrays is never kept."""
     made: list[tuple[str, int]] = []

@@ -103,7 +103,7 @@ def _events_from(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     facts = {name: result[name] for name in names} | {"compile_seconds": 0.0}
     facts |= {"flops": result.get("flops", {}).get("sample"), "explored": result.get("explored")}
     facts |= {name: result.get(name) for name in record.OPTIONAL}
-    facts |= {name: result[name] for name in ("processor_seconds", "busy_pauses", "gap_seconds") if name in result}
+    facts |= {name: result[name] for name in record.TIMES if name in result}
     segments = result["segments"]
     started = [{"event": "started", **segment, "facts": facts | segment} for segment in segments]
     for segment, following in pairwise(started):

@@ -22,6 +22,7 @@ SCHEMAS = (1, 2)  # that are read
 SCHEMA = 2  # 2: `hash` covers the settings that affect anything; in schema 1, every setting but these
 Result = Mapping[str, Any]  # a result.json; suite/schema/result.json describes its entries
 OPTIONAL = ("optimizer", "predicted_step_seconds", "channels_last")  # facts that a result may lack
+TIMES = ("processor_seconds", "busy_pauses", "gap_seconds", "input_seconds")  # facts that older results lack
 UNHASHED_IN_1 = ("run_dir", "track", "launch", "force", "repeat", "require", "save", "resume")
 
 
@@ -164,7 +165,7 @@ def fold_events(events: list[dict[str, Any]], targets: Iterable[Target]) -> dict
         "compile_seconds": sum(segment["facts"]["compile_seconds"] for segment in segments),
         "compile_cache": facts["compile_cache"],
         "excluded_seconds": facts.get("excluded_seconds", {}),
-        **{name: facts[name] for name in ("processor_seconds", "busy_pauses", "gap_seconds") if name in facts},
+        **{name: facts[name] for name in TIMES if name in facts},
         "segments": [
             {
                 "step": s["step"],

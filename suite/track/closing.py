@@ -38,6 +38,8 @@ def show_result(console: "Console", result: Mapping[str, Any], path: Path, rows:
     missed = f". Not reached: {', '.join(names)}" if (names := words.list_missed(result)) else ""
     console.print(Text.assemble((words.describe_outcome(result), COLOURS[kind]), missed))
     console.print(words.describe_speed(result))
+    if waits := words.describe_waits(result):
+        console.print(waits)
     if result.get("busy_pauses"):
         console.print(words.warn_unbilled(result))
     if "kernel" in result["bytes"]:

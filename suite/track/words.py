@@ -16,6 +16,7 @@ OUTCOMES = {
 }
 FITTED = {"reached": "fitted, and reached the last target", "exhausted": "fitted"}  # baselines
 # Heads of tables; `>` marks numbers, and `*3` a text that may take three shares of the remaining width.
+MUCH = 0.2  # of the training time, spent waiting for batches, that a run prints
 LADDER = ("target", "reached", ">step", ">samples", ">train s", ">all-in s", ">last miss")
 PUBLISHED = ("row", "optimizer, paper*5", "model*4", "devices*4", ">batch", ">epochs", "value*4", ">time")
 
@@ -87,6 +88,15 @@ def describe_speed(result: Mapping[str, Any]) -> str:
         times += f", {1000 * result['predicted_step_seconds']:.1f} ms predicted without the optimizer"
     counted = f" · {result['flops']['trained']:.3g} FLOPs" if "flops" in result else ""
     return f"{spent}compile {result['compile_seconds']:.1f} s{cache} · {times}{counted} · {device}"
+
+
+def describe_waits(result: Mapping[str, Any]) -> str | None:
+    """A line about the time in which the loop waited for batches, if that is much of the training time."""
+    waited, train = result.get("input_seconds", 0.0), result["train_seconds"]
+    if not train or waited < MUCH * train:
+        return None
+    advice = "" if result["spec"]["config"]["prefetch"] else "; prefetch=2 makes them in other threads"
+    return f"{100 * waited / train:.0f} % of the training time went by until batches were made{advice}"
 
 
 def warn_unbilled(result: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ Time in which the process was stopped or the system suspended is neither trainin
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 from suite.training.absence import Absences
 from suite.training.idle import PATIENCE
@@ -19,7 +19,13 @@ SHORT = 0.05  # shorter waits for idleness, in seconds, are not billed: detectin
 
 
 class Background(Protocol):
-    """Work for training that continues while the clock is stopped."""
+    """Work for training that continues while the clock is stopped.
+
+    Attributes:
+        waited: seconds in which training waited for the work.
+    """
+
+    waited: float
 
     def seconds(self) -> float:
         """Return the seconds worked so far."""
@@ -39,6 +45,7 @@ class ClockState(TypedDict):
     processor: dict[str, float]
     busy_pauses: int
     gaps: float
+    waited: NotRequired[float]  # for the background; absent from older checkpoints
 
 
 class Clock:
@@ -82,6 +89,7 @@ class Clock:
         self.excluded: dict[str, float] = {}
         self.processor = {"training": 0.0, "excluded": 0.0}
         self.busy_pauses, self.gaps = 0, 0.0
+        self._waited = 0.0  # for the background, in earlier segments
 
     def start(self) -> None:
         """Start the clock; call once, before the first batch is requested."""
@@ -98,6 +106,11 @@ class Clock:
     def wall(self) -> float:
         """Seconds since the loop was entered, with earlier segments, without the start of Python and of the data."""
         return self._wall + self._now() - self._born + self._absences().suspended - self._awake
+
+    @property
+    def waited(self) -> float:
+        """Training seconds in which the loop waited for the background."""
+        return self._waited + (self._background.waited if self._background else 0.0)
 
     def _present(self) -> float:
         """Monotonic seconds in which this process was not stopped."""
@@ -170,6 +183,7 @@ class Clock:
             "processor_seconds": dict(self.processor),
             "busy_pauses": self.busy_pauses,
             "gap_seconds": self.gaps,
+            "input_seconds": self.waited,
         }
 
     def state(self) -> ClockState:
@@ -182,10 +196,12 @@ class Clock:
             "processor": dict(self.processor),
             "busy_pauses": self.busy_pauses,
             "gaps": self.gaps,
+            "waited": self.waited,
         }
 
     def restore(self, state: ClockState) -> None:
         """Continue from a checkpoint's state; call before `start`."""
         self._billed, self._wall, self.excluded = state["billed"], state["wall"], dict(state["excluded"])
         self.processor, self.busy_pauses, self.gaps = dict(state["processor"]), state["busy_pauses"], state["gaps"]
+        self._waited = state.get("waited", 0.0)
         self._born, self._awake = self._now(), self._absences().suspended

@@ -30,6 +30,9 @@ class Loader:
         ahead: batches that threads make in advance; 0: make each when it is requested.
         split: of the batches.
         threads: the most that work at the same time.
+
+    Attributes:
+        waited: seconds in which the consumer waited for batches.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Loader:
         self._batch, self._steps, self._ahead, self._split = batch, steps, ahead, split
         self._pool = ThreadPoolExecutor(min(ahead, threads)) if ahead else None
         self._queue: deque[Future[Batch]] = deque()
+        self.waited = 0.0
         self._lock = threading.Lock()  # guards the next three
         self._worked = 0.0  # seconds in which some thread has worked, until all rested
         self._working = 0  # threads that make a batch
@@ -45,8 +49,8 @@ class Loader:
 
     def __enter__(self) -> Iterator[Batch]:
         if self._pool:
-            return self._from_threads(self._pool)
-        return (self._batch(self._split, step) for step in self._steps)
+            return self._time_waits(self._from_threads(self._pool))
+        return self._time_waits(self._batch(self._split, step) for step in self._steps)
 
     def __exit__(self, *error: object) -> None:
         if self._pool:
@@ -73,6 +77,16 @@ class Loader:
                 self._working -= 1
                 if not self._working:
                     self._worked += time.perf_counter() - self._began
+
+    def _time_waits(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches, and count the seconds until each of them has come."""
+        while True:
+            since = time.perf_counter()
+            batch = next(batches, None)
+            self.waited += time.perf_counter() - since
+            if batch is None:
+                return
+            yield batch
 
     def _from_threads(self, pool: ThreadPoolExecutor) -> Iterator[Batch]:
         self._queue.extend(pool.submit(self._make, step) for step in self._steps[: self._ahead])

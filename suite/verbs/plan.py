@@ -167,8 +167,8 @@ def find_measured(run: Run, folder: Path = Path("runs")) -> dict[str, Any] | Non
     Only results with the same task (apart from its targets), optimizer, backend and number of devices are considered.
 
     Returns:
-        `result` (its path), `step_seconds` (median), and `differs` (the settings that differ); None if there is no such
-        result.
+        `result` (its path), `step_seconds` (median), `input_share` (of the training time, spent waiting for batches;
+        None if it was not measured), and `differs` (the settings that differ); None if there is no such result.
     """
     settings, work = _settings(run), _work(run)
     similar = []
@@ -178,7 +178,10 @@ def find_measured(run: Run, folder: Path = Path("runs")) -> dict[str, Any] | Non
             continue
         if _work(other) == work:
             differs = differing_keys(settings, _settings(other))
-            similar.append({"result": str(path), "step_seconds": seconds, "differs": differs})
+            waited = result.get("input_seconds")
+            share = None if waited is None else waited / result["train_seconds"]
+            found = {"result": str(path), "step_seconds": seconds, "input_share": share, "differs": differs}
+            similar.append(found)
     return min(similar, key=lambda candidate: len(candidate["differs"]), default=None)
 
 
@@ -224,7 +227,8 @@ def format_plan(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
         differs = f"; that run differs in {', '.join(near['differs'])}" if near["differs"] else ""
         total = planned["steps"] * near["step_seconds"]
         step = f"{1000 * near['step_seconds']:.1f} ms a step"
-        time = f"{total:,.0f} s of training, at {step} as in {near['result']}{differs}"
+        waits = "" if near["input_share"] is None else f", {100 * near['input_share']:.0f} % of it waiting for batches"
+        time = f"{total:,.0f} s of training, at {step}{waits}, as in {near['result']}{differs}"
     paper = []
     if planned["published"]:
         contents, source = papers.format_row(Row(**planned["published"]))

@@ -223,6 +223,14 @@ def test_the_closing_table(made: Path, close: Callable[..., str]) -> None:
     assert "\x1b" not in printed and max(map(len, printed.splitlines())) <= 120
 
 
+def test_the_closing_names_waits_for_batches_that_are_long(close: Callable[..., str]) -> None:
+    printed = close(train_seconds=10.0, input_seconds=4.5)
+    assert (
+        "45 % of the training time went by until batches were made; prefetch=2 makes them in other threads" in printed
+    )
+    assert "until batches were made" not in close(train_seconds=10.0, input_seconds=1.9)
+
+
 def test_the_closing_says_how_to_open_mlflow(
     made: Path, close: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

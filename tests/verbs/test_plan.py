@@ -154,6 +154,7 @@ def test_plan_takes_the_step_time_of_the_most_similar_run(suite: Call, one: Path
     assert near == {
         "result": "runs/tiny/near/result.json",
         "step_seconds": result["step_seconds"]["p50"],
+        "input_share": result["input_seconds"] / result["train_seconds"],
         "differs": ["log_every"],  # evaluations are not part of a step
     }
     assert "as in runs/tiny/near/result.json; that run differs in max_steps" in suite("plan", *TINY)[1]
