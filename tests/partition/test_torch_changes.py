@@ -180,20 +180,22 @@ def test_a_parameter_that_forward_changes_is_rejected() -> None:
 class Masked(nn.Module):
     """Each layer makes its mask in place, from a copy of the numbers of the samples, as the suite's dropout does."""
 
-    def __init__(self) -> None:
+    def __init__(self, copy: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.copy = copy
 
     def forward(self, inputs: Tensor, index: Tensor) -> Tensor:
         for number, layer in enumerate(self.layers):
-            mask = index.to(torch.int32, copy=True).bitwise_xor_(number).bitwise_and_(1)
+            mask = self.copy(index).bitwise_xor_(number).bitwise_and_(1)
             inputs = layer(inputs) * mask[:, None]
         return inputs
 
 
-def test_a_copy_that_is_changed_keeps_no_layers_together() -> None:
+@pytest.mark.parametrize("copy", [lambda x: x.to(torch.int64, copy=True), lambda x: x.to(torch.int32), Tensor.clone])
+def test_a_copy_that_is_changed_keeps_no_layers_together(copy: Callable[[Tensor], Tensor]) -> None:
     inputs = torch.ones(4, WIDTH), torch.arange(4)
-    traced = trace_model(Masked(), inputs, torch.ones(4, WIDTH), loss=nn.functional.mse_loss)
+    traced = trace_model(Masked(copy), inputs, torch.ones(4, WIDTH), loss=nn.functional.mse_loss)
     assert not [node.name for node in traced.graph.nodes if node.changes]
 
 

@@ -200,8 +200,12 @@ def is_view(node: fx.Node) -> bool:
 
 
 def _copies(node: fx.Node) -> bool:
-    """Return whether an operator that may return a view was asked for a copy, as by `x.to(dtype, copy=True)`."""
-    return get_arguments(node).get("copy") is True
+    """Return whether `x.to(…)`, which returns x or a copy, makes a copy: it was asked to, or the type changes."""
+    if getattr(node.target, "overloadpacket", None) is not torch.ops.aten.to:
+        return False
+    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    changed = isinstance(before, Tensor) and isinstance(after, Tensor) and before.dtype != after.dtype
+    return changed or get_arguments(node).get("copy") is True
 
 
 def find_root(node: fx.Node) -> fx.Node:
