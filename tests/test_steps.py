@@ -37,11 +37,10 @@ def test_the_main_job_reaches_its_target(backend: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", load.BACKENDS)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_kfac_needs_fewer_steps_than_tuned_sgd(backend: str, seed: int, tmp_path: Path) -> None:
+def test_kfac_needs_fewer_steps_than_tuned_sgd(backend: str, tmp_path: Path) -> None:
     needed = {}
     for optimizer in ("kfac", "sgd"):
         (tmp_path / optimizer).mkdir()
-        overrides = (f"optimizer={optimizer}", "task.data=shapes", f"backend={backend}", f"seed={seed}")
+        overrides = (f"optimizer={optimizer}", "task.data=shapes", f"backend={backend}")
         needed[optimizer] = steps(run(tmp_path / optimizer, *overrides), 85)
     assert needed["kfac"] <= RATIO * needed["sgd"], needed

@@ -241,9 +241,8 @@ def test_words_drawn_from_the_model_agree() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("backend", engines.BACKENDS)
-def test_the_default_run_reaches_its_target(backend: str, seed: int, suite_command: Any) -> None:
-    words = ["+task=transformer", f"backend={backend}", f"seed={seed}", "track=none", "require=target"]
+def test_the_default_run_reaches_its_target(backend: str, suite_command: Any) -> None:
+    words = ["+task=transformer", f"backend={backend}", "track=none", "require=target"]
     done = suite_command(*words, timeout=900)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
