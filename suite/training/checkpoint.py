@@ -60,7 +60,7 @@ class State(TypedDict):
 
 
 class Meta(State):
-    """The loop's state, the run that it is of, and the state of the log."""
+    """State of the loop, the run that it is of, and the state of the log."""
 
     config_hash: str
     world: int
