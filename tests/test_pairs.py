@@ -11,7 +11,7 @@ from suite.contract import UserError
 pytestmark = pytest.mark.xdist_group("pairs")
 SAMPLE = 5
 CELLS = pairs.covering()
-REFUSED = ("kbfgs", "leader", "jax", "2")  # it averages factors among hosts, for which jax has no native all-reduce
+REFUSED = ("kbfgs", "leader", "jax", "2")  # needs an all-reduce among some ranks only, which jax does not have
 
 
 def hold(cells: list[pairs.Cell]) -> None:
