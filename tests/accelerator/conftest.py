@@ -1,7 +1,8 @@
-"""A process with the pretend device, and its library, which is compiled once for each version of torch."""
+"""A process with the pretend device, and its library, which is compiled once for each installed torch."""
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -22,7 +23,11 @@ def library() -> Path:
     """The compiled device.cpp."""
     if sys.platform != "linux" or not shutil.which("g++"):
         pytest.skip("a pretend device needs Linux and g++")
-    text = SOURCE.read_bytes() + importlib.metadata.version("torch").encode() + sys.version.encode()
+    torch = importlib.util.find_spec("torch")
+    assert torch and torch.origin
+    # the library looks for torch's libraries where they lay when it was linked
+    facts = "\0".join([importlib.metadata.version("torch"), torch.origin, sys.version])
+    text = SOURCE.read_bytes() + facts.encode()
     path = CACHE.with_name("accelerator-tests") / f"{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not path.exists():
         compile_library(path)
