@@ -176,6 +176,10 @@ class Declared(BaseModel):
         if problem["type"] == "missing":
             return f"{place}{name}: missing; set {place}{name}=VALUE ({cls.model_fields[name].description})"
         shown = "null" if problem["input"] is None else problem["input"]
+        annotation = cls.model_fields[name].annotation
+        if len(problem["loc"]) > 1 and get_origin(annotation) not in (Union, UnionType):
+            wanted = problem["msg"].removeprefix("Input should be ").partition(" or instance of")[0]
+            return f"{place}{'.'.join(map(str, problem['loc']))}={shown}: must be {wanted}"
         words = {
             "greater_than_equal": f"at least {_show_limit(limits.get('ge', 0))}",
             "less_than_equal": f"at most {_show_limit(limits.get('le', 0))}",
@@ -187,7 +191,7 @@ class Declared(BaseModel):
         default = None if cls.model_fields[name].is_required() else cls.model_fields[name].default
         if default is not None and not isinstance(default, Declared):
             kind += f", like its default {cls.model_fields[name].default}"
-        if get_origin(cls.model_fields[name].annotation) in (Union, UnionType):
+        if get_origin(annotation) in (Union, UnionType):
             return f"{place}{name}={shown}: must be {_alternatives(cls.model_fields[name])}"
         return f"{place}{name}={shown}: must be {words.get(problem['type'], kind)}"
 

@@ -40,6 +40,7 @@ ALTERNATIVES = {"task": ("scales", "variants", "sources", "default_optimizer"), 
 FIXED = {
     r"(task|optimizer|baseline)\.name": "the name follows from the choice; set task=, optimizer= or baseline=",
     r"(task|optimizer|baseline)\.module": "the module follows from the choice; set task=, optimizer= or baseline=",
+    r"launch\.module": "the module follows from the choice; set launch=",
     r"(tuning|tuned)(\..*)?": "describes where the settings come from; it cannot be set",
     r"task\.((scales|variants)(\..*)?|sources|default_optimizer)": "is no setting of a run; set task.KEY=VALUE",
     r"hydra([./].*)?|.*[@/].*": "is no setting of a run; write key=value",
@@ -251,7 +252,7 @@ def _check_choices(overrides: Iterable[str], directory: Path | None) -> None:
         for keys, reason in FIXED.items():
             if re.fullmatch(keys, group):
                 raise UserError(f"{override}: {reason}")
-        if group in PATHS and not value:
+        if group.rpartition(".")[2] in PATHS and not value:
             raise UserError(f"{override}: empty; write {group}=PATH, or leave it out")
         if group in CHOICES and value not in (names := list_options(group, directory)):
             raise UserError(f"{group}={value}: unknown; {suggest_names(value, names)}")

@@ -43,7 +43,7 @@ def batch_norm(
     if not train:
         return ((x - buffers[mean_name]) * lax.rsqrt(buffers[var_name] + eps)).astype(x.dtype), {}
     groups = x.reshape(-1, group, *x.shape[1:])  # (groups, group, H, W, C)
-    wide = groups.astype(jnp.promote_types(x.dtype, jnp.float32))  # statistics of bfloat16 inputs in float32
+    wide = widen_floats(groups)  # statistics of bfloat16 inputs in float32
     mean = wide.mean((1, 2, 3), keepdims=True)
     centred = wide - mean
     var = (centred * centred).mean((1, 2, 3), keepdims=True)
@@ -79,7 +79,7 @@ def linear(params: Tree, name: str, x: Array, tap: Tap) -> Array:
 
 def layer_norm(params: Tree, name: str, x: Array, *, eps: float) -> Array:
     """Layer normalisation over the last axis (Ba et al. 2016), statistics in at least float32."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = widen_floats(x)
     centred = wide - wide.mean(-1, keepdims=True)
     normal = centred * lax.rsqrt((centred * centred).mean(-1, keepdims=True) + eps)
     return normal.astype(x.dtype) * params[f"{name}.weight"] + params[f"{name}.bias"]
@@ -113,7 +113,7 @@ def attention(
         (N, heads, T, d).
     """
     scores = query @ key.swapaxes(-1, -2) / query.shape[-1] ** 0.5
-    wide = jnp.where(allowed, scores.astype(jnp.promote_types(scores.dtype, jnp.float32)), -jnp.inf)
+    wide = jnp.where(allowed, widen_floats(scores), -jnp.inf)
     probabilities = jax.nn.softmax(wide, -1).astype(query.dtype)
     return (drop(probabilities) if drop else probabilities) @ value
 
