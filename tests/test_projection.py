@@ -15,7 +15,7 @@ from suite.comm.projection import network
 from suite.comm.reduce.torch import Reduce
 from suite.contract import UserError
 from suite.optimizers.kfac import traffic
-from suite.projection import project
+from suite.projection import measured, project
 from suite.settings import configure
 from suite.verbs import plan
 
@@ -145,13 +145,16 @@ def test_plan_projects(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 
 def test_compute_comes_from_one_devices_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(config: Any) -> dict[str, Any] | None:
+    def find(config: Any, *others: Any) -> dict[str, Any] | None:
         alone = config.world == 1 and config.task.batch_size == 16
-        return {"result": "there", "step_seconds": 0.25, "differs": []} if alone else None
+        found = {"result": "there", "step_seconds": 0.25, "mean_seconds": 0.25, "input_share": 0.2, "differs": []}
+        return found if alone else None
 
-    monkeypatch.setattr(plan, "find_measured", measured)
-    found = projected()
+    monkeypatch.setattr(measured, "find_measured", find)
+    planned = plan.describe_plan(configure.resolve(WORDS))
+    found, parts = planned["projected"], planned["parts"]["seconds"]
     assert (found["compute_seconds"], found["compute_from"]) == (0.25, "there")
+    assert parts["input"] == pytest.approx(0.05) and parts["network"] == pytest.approx(found["communication_seconds"])
     assert projected("compute_seconds=0.5")["compute_seconds"] == 0.5
 
 

@@ -162,7 +162,7 @@ def project_step(run: Run, task: Task, measured: Mapping[str, Any] | None) -> di
     Args:
         run: the run.
         task: what is trained.
-        measured: a run of one device's share, as `suite.verbs.plan.find_measured` returns it.
+        measured: a run of one device's share, as `suite.projection.measured.find_measured` returns it.
 
     Returns:
         The entry `projected` of a plan; times in seconds, sizes in bytes for each step.

@@ -10,29 +10,28 @@ from typing import Any
 
 from suite import published
 from suite.contract import CountsEpochs, Task, UserError
-from suite.entries.intake import find_results
 from suite.launch import checks
 from suite.launch.premises import describe_task, format_count, list_missing
 from suite.projection import baseline as plan_baseline
-from suite.projection import memory, project
+from suite.projection import measured, memory, project
 from suite.projection import partition as plan_partition
 from suite.published import Row, papers
 from suite.record import record
 from suite.settings import recipes
 from suite.settings.configure import resolve
-from suite.settings.effects import differing_keys, hash_run, select_settings
+from suite.settings.effects import hash_run
 from suite.settings.launch import LocalLaunch
 from suite.settings.run import AnyRun, BaselineRun, Run
 
 HELP = """Show what the command without `plan` would run: parameters, steps, samples and epochs, what each device
-receives and sends, and the step time of the most similar run under runs/. With network= (a file of conf/network), also
-the projected step time on that network; the computation of one device is taken from compute_seconds= or from a run
-under runs/. With partition=, the stages into which the model is cut; --picture draws them. With experiment=, the
-published row that the run repeats; at paper scale, the numbers of devices that papers used. One line for each warning
-(settings that are neither published nor tuned, less than one epoch, more memory than a device has, as estimated) and
-for each thing that is missing here (data, devices, a framework). Nothing is trained or allocated; only partition=
-imports a framework. Exit codes: 0 the command would run here, 1 something is missing here (the plan is still printed),
-2 the command cannot run anywhere."""
+receives and sends, the step time of the most similar run under runs/, and what bounds it. With network= (a file of
+conf/network), also the projected step time on that network; the computation of one device is taken from
+compute_seconds= or from a run under runs/. With partition=, the stages into which the model is cut; --picture draws
+them. With experiment=, the published row that the run repeats; at paper scale, the numbers of devices that papers used.
+One line for each warning (settings that are neither published nor tuned, less than one epoch, more memory than a device
+has, as estimated) and for each thing that is missing here (data, devices, a framework). Nothing is trained or
+allocated; only partition= imports a framework. Exit codes: 0 the command would run here, 1 something is missing here
+(the plan is still printed), 2 the command cannot run anywhere."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,6 +92,8 @@ def describe_plan(run: AnyRun, row: Row | None = None, picture: Path | None = No
     parameters = sum(counts[name] for name in trained)
     steps, samples = run.max_steps, run.max_steps * task.batch_size
     on_network = project.place_ranks(run)
+    alone = measured.find_measured(measured.take_share(run)) if run.network else None
+    projected = project.project_step(on_network, task, alone) if run.network else None
     return {
         "task": task.name,
         "data": str(task.data) if not absent else task.data.name,
@@ -111,8 +112,9 @@ def describe_plan(run: AnyRun, row: Row | None = None, picture: Path | None = No
         "micro_batch": task.batch_size // run.world // run.accumulate,
         "gradient_bytes_per_step": gradient_bytes(on_network, task),
         "optimizer_bytes_per_step": project.optimizer_bytes(project.list_refreshes(on_network, task)),
-        "measured": find_measured(run),
-        "projected": project.project_step(on_network, task, find_measured(_share(run))) if run.network else None,
+        "measured": measured.find_measured(run),
+        "projected": projected,
+        "parts": measured.split_step(run, projected),
         "published": asdict(row) if row else None,
         "published_devices": papers.list_devices(published.find_rows(task.name), batch_size=task.batch_size),
         "memory": memory.estimate_memory(run, task),
@@ -161,54 +163,6 @@ def gradient_bytes(run: Run, task: Task) -> dict[str, int]:
     return {"each": rank_bytes, "all": rank_bytes * run.world}
 
 
-def find_measured(run: Run, folder: Path = Path("runs")) -> dict[str, Any] | None:
-    """Find the step time of the most similar result in `folder`.
-
-    Only results with the same task (apart from its targets), optimizer, backend and number of devices are considered.
-
-    Returns:
-        `result` (its path), `step_seconds` (median), `input_share` (of the training time, spent waiting for batches;
-        None if it was not measured), and `differs` (the settings that differ); None if there is no such result.
-    """
-    settings, work = _settings(run), _work(run)
-    similar = []
-    for path, result in find_results(folder):
-        other, seconds = record.load_run(result), result["step_seconds"]["p50"]
-        if seconds is None or result["outcome"]["kind"] == "failed" or not isinstance(other, Run):
-            continue
-        if _work(other) == work:
-            differs = differing_keys(settings, _settings(other))
-            waited = result.get("input_seconds")
-            share = None if waited is None else waited / result["train_seconds"]
-            found = {"result": str(path), "step_seconds": seconds, "input_share": share, "differs": differs}
-            similar.append(found)
-    return min(similar, key=lambda candidate: len(candidate["differs"]), default=None)
-
-
-def _share(run: Run) -> Run:
-    """Return the run on one device, with that device's share of the batch."""
-    task = run.task.model_copy(update={"batch_size": run.task.batch_size // run.world})
-    return run.model_copy(update={"world": 1, "task": task})
-
-
-def _one_device(run: Run) -> str:
-    """Return the command that measures one device's share."""
-    size = _share(run).task.batch_size
-    return f"suite task={run.task.name} optimizer={run.optimizer.name} scale={run.scale} task.batch_size={size}"
-
-
-def _work(run: Run) -> list[Any]:
-    """Return what must be equal for two step times to be comparable."""
-    task = run.task.model_copy(update={"targets": ()})
-    return [task.plain(), run.optimizer.name, run.backend, run.world]
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    """Return the settings that can change the time of a step, by dotted key."""
-    settings = select_settings(run, ("weights", "time"))
-    return {key: value for key, value in settings.items() if not key.startswith("task.")}
-
-
 def format_plan(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
     """Return the plan as lines of text."""
     if isinstance(run, BaselineRun):
@@ -229,6 +183,12 @@ def format_plan(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
         step = f"{1000 * near['step_seconds']:.1f} ms a step"
         waits = "" if near["input_share"] is None else f", {100 * near['input_share']:.0f} % of it waiting for batches"
         time = f"{total:,.0f} s of training, at {step}{waits}, as in {near['result']}{differs}"
+    projection: list[str] = []
+    if projected := planned["projected"]:
+        one_device = measured.name_command(measured.take_share(run), run.optimizer.name)
+        projection += project.format_projection(projected, one_device)
+    if not run.compute_seconds and (projected["compute_seconds"] if projected else near):
+        projection.append(measured.format_parts(planned["parts"], run, bool(projected)))
     paper = []
     if planned["published"]:
         contents, source = papers.format_row(Row(**planned["published"]))
@@ -247,7 +207,7 @@ def format_plan(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
         f"device      {planned['batch_per_device']:,} samples a step, in micro-batches of {planned['micro_batch']:,}",
         f"sent        {wire if run.world > 1 else 'nothing: one device'}",
         f"time        {time}",
-        *(project.format_projection(planned["projected"], _one_device(run)) if planned["projected"] else []),
+        *projection,
         *paper,
         *(f"warning: {message}" for message in planned["warnings"]),
         *(f"missing: {reason}" for reason in planned["missing"]),

@@ -154,10 +154,29 @@ def test_plan_takes_the_step_time_of_the_most_similar_run(suite: Call, one: Path
     assert near == {
         "result": "runs/tiny/near/result.json",
         "step_seconds": result["step_seconds"]["p50"],
+        "mean_seconds": result["train_seconds"] / result["steps"],
         "input_share": result["input_seconds"] / result["train_seconds"],
         "differs": ["log_every"],  # evaluations are not part of a step
     }
     assert "as in runs/tiny/near/result.json; that run differs in max_steps" in suite("plan", *TINY)[1]
+
+
+def test_plan_names_the_longest_part_of_a_step(suite: Call, one: Path, tmp_path: Path) -> None:
+    runs, words = tmp_path / "runs" / "tiny", [*TINY, "optimizer=kfac"]
+    kfac = configure.resolve_training(words[2:], Path(CONF[1])).plain()
+    mine = {f"spec__config__{name}": kfac[name] for name in ("optimizer", "tuning", "schedule")}
+    copied(one, runs / "kfac", **mine, steps=10, train_seconds=2.0, input_seconds=0.5, step_seconds__p50=0.1)
+    assert planned(suite, *words)["parts"] is None
+    text = suite("plan", *words)[1]
+    command = "suite task=tiny optimizer=sgd backend=torch scale=laptop task.batch_size="
+    assert f"bound by    unknown: to tell the model's time from the optimizer's, run this first: {command}" in text
+    sgd = {"steps": 4, "train_seconds": 0.4, "step_seconds__p50": 0.1, "spec__config__max_steps": 4}
+    copied(one, runs / "sgd", **sgd, input_seconds=0.2)
+    parts = planned(suite, *words)["parts"]
+    assert parts["seconds"] == pytest.approx({"model": 0.05, "optimizer": 0.1, "input": 0.05})
+    assert parts["longest"] == "optimizer" and parts["model"] == "runs/tiny/sgd/result.json"
+    assert "bound by    the optimizer: a mean step has 50 ms of the model" in suite("plan", *words)[1]
+    assert "bound by" not in suite("plan", *words, "network=1gbit", "compute_seconds=0.1")[1]
 
 
 def test_plan_loads_no_framework() -> None:

@@ -1,0 +1,125 @@
+"""What results under runs/ say about the time of a step: how long it takes, and which part of it is the longest."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from suite.entries.intake import find_results
+from suite.record import record
+from suite.settings.effects import differing_keys, select_settings
+from suite.settings.run import Run
+
+PLAIN = "sgd"  # the optimizer whose update costs least: a step with it stands for the model's
+ENOUGH = 100  # steps from which a median is taken
+LENGTHS = ("targets", "steps")  # settings of a task that say how long a run is; a step is the same
+OF_OPTIMIZER = ("optimizer.", "schedule.")  # settings that a run with another optimizer does not share
+
+
+def find_measured(run: Run, folder: Path = Path("runs"), optimizer: str | None = None) -> dict[str, Any] | None:
+    """Find the step time of the most similar result in `folder`.
+
+    Only results with the same task (apart from its targets), optimizer, backend and number of devices are considered.
+
+    Args:
+        run: the run.
+        folder: where the results lie.
+        optimizer: name of the optimizer, if it is not the run's; the settings of the run's then count as equal.
+
+    Returns:
+        `result` (its path), `step_seconds` (median), `mean_seconds`, `input_share` (of the training time, spent waiting
+        for batches; None if it was not measured), and `differs` (the settings that differ); None if there is no such
+        result.
+    """
+    settings, work = _settings(run), _work(run, optimizer or run.optimizer.name)
+    ignored = OF_OPTIMIZER if optimizer else ()
+    similar = []
+    for path, result in find_results(folder):
+        other, seconds = record.load_run(result), result["step_seconds"]["p50"]
+        if seconds is None or result["outcome"]["kind"] == "failed" or not isinstance(other, Run):
+            continue
+        if _work(other, other.optimizer.name) == work:
+            waited = result.get("input_seconds")
+            found = {
+                "result": str(path),
+                "step_seconds": seconds,
+                "mean_seconds": result["train_seconds"] / result["steps"],
+                "input_share": None if waited is None else waited / result["train_seconds"],
+                "differs": [key for key in differing_keys(settings, _settings(other)) if not key.startswith(ignored)],
+            }
+            similar.append(found)
+    return min(similar, key=lambda candidate: len(candidate["differs"]), default=None)
+
+
+def take_share(run: Run) -> Run:
+    """Return the run on one device, with that device's share of the batch."""
+    task = run.task.model_copy(update={"batch_size": run.task.batch_size // run.world})
+    return run.model_copy(update={"world": 1, "task": task})
+
+
+def name_command(run: Run, optimizer: str) -> str:
+    """Return the command of a short run of this task with an optimizer; a plan takes the time of a step from it."""
+    words = [f"suite task={run.task.name}", f"optimizer={optimizer}", f"backend={run.backend}", f"scale={run.scale}"]
+    words += [f"task.batch_size={run.task.batch_size}", f"world={run.world}", f"max_steps={ENOUGH}"]
+    return " ".join(words)
+
+
+def split_step(run: Run, projected: Mapping[str, Any] | None, folder: Path = Path("runs")) -> dict[str, Any] | None:
+    """Split a step among input, model, optimizer and network, by results of the run and of SGD on the same task.
+
+    A projected step is that of one device's share of the batch, and what the network adds to it. Otherwise the model's
+    part contains the exchange of gradients, which results do not measure alone.
+
+    Args:
+        run: the run.
+        projected: the entry `projected` of its plan.
+        folder: where the results lie.
+
+    Returns:
+        `seconds` by part, the means of a step: `model` (a step with SGD), `optimizer` (what the run's optimizer adds to
+        it), `input` (waits for batches, if the results have them) and `network` (if it is projected); `longest`, the
+        longest part; `model`, the result with SGD. None if a result is missing.
+    """
+    alone = take_share(run) if projected else run
+    mine, plain = find_measured(alone, folder), find_measured(alone, folder, PLAIN)
+    if run.compute_seconds or not mine or not plain:
+        return None
+    model = _compute_seconds(plain)
+    seconds = {"model": model, "optimizer": max(_compute_seconds(mine) - model, 0.0)}
+    if mine["input_share"] is not None:
+        seconds["input"] = mine["mean_seconds"] * mine["input_share"]
+    if projected:
+        whole = projected["step_seconds"][projected["schedule"]]
+        seconds["network"] = max(whole - projected["one_device_seconds"], 0.0)
+    return {"seconds": seconds, "longest": max(seconds, key=lambda part: seconds[part]), "model": plain["result"]}
+
+
+def format_parts(parts: Mapping[str, Any] | None, run: Run, projected: bool) -> str:
+    """Return the line that names the longest part of a step, or the command that is missing for it."""
+    if parts is None:
+        command = name_command(take_share(run) if projected else run, PLAIN)
+        return f"bound by    unknown: to tell the model's time from the optimizer's, run this first: {command}"
+    exchange = " and the exchange of its gradients" if run.world > 1 and not projected else ""
+    shown = {part: f"{1000 * seconds:.3g} ms" for part, seconds in parts["seconds"].items()}
+    words = {"optimizer": run.optimizer.name, "input": "waiting for batches", "network": "the network"}
+    added = ", ".join(f"{words[part]} {time}" for part, time in shown.items() if part in words)
+    return (
+        f"bound by    the {parts['longest']}: a mean step has {shown['model']} of the model (a step with {PLAIN}"
+        f"{exchange}, as in {parts['model']}); to this add {added}"
+    )
+
+
+def _compute_seconds(measured: Mapping[str, Any]) -> float:
+    """Return the mean seconds of a step without its waits for batches."""
+    return measured["mean_seconds"] * (1 - (measured["input_share"] or 0.0))
+
+
+def _work(run: Run, optimizer: str) -> list[Any]:
+    """Return what must be equal for two step times to be comparable."""
+    task = {leaf.key: leaf.value for leaf in run.task.leaves() if leaf.key.rpartition(".")[2] not in LENGTHS}
+    return [task, optimizer, run.backend, run.world]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Return the settings that can change the time of a step, by dotted key."""
+    settings = select_settings(run, ("weights", "time"))
+    return {key: value for key, value in settings.items() if not key.startswith("task.")}
