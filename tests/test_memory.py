@@ -12,11 +12,15 @@ from suite.projection import memory
 from suite.settings import configure
 from suite.settings.run import Run
 
-ESTIMATED = 0.05  # of the activations
+ESTIMATED = 0.02  # of the activations
 HELD = 0.2  # of the optimizer's arrays
 NETWORKS = {
     "autoencoder": [["task.batch_size=50"]],
-    "bert": [[], ["task.dropout=0.1", "task.layers=4"]],
+    "bert": [
+        [],
+        ["task.dropout=0.1", "task.layers=4"],
+        ["task.dropout=0.1", "task.batch_size=8", "task.heads=8", "task.sequence=128", "task.positions=128"],
+    ],
     "caffenet": [["task.batch_size=16"]],
     "cifar10": [["task.batch_size=32", "task.blocks=[2,2,1,1]"]],
     "dlrm": [["task.batch_size=128"], ["task.batch_size=128", "task.variant=v2"]],
@@ -78,14 +82,14 @@ def test_averages_of_what_adamw_updates_are_counted(optimizer: str, off: float) 
 
 def test_precision_and_micro_batches_change_the_estimate() -> None:
     sizes = ["task=bert", "scale=gpu", "precision=float32", "task.variant=tiny", "task.positions=128"]
-    words: dict[str, list[str]] = {"": [], "half": ["precision=bfloat16"], "shared": ["accumulate=4", "world=2"]}
+    words: dict[str, list[str]] = {"": [], "double": ["precision=float64"], "shared": ["accumulate=4", "world=2"]}
     found = {}
     for name, typed in words.items():
         config = configure.resolve([*sizes, *typed])
         task = execution.make_task(config, absent=True)
         found[name] = memory.estimate_memory(config, task)
     whole = found[""]["activations"]
-    assert found["half"]["activations"] == whole // 2 and found["half"]["parameters"] == found[""]["parameters"]
+    assert found["double"] == pytest.approx({name: 2 * size for name, size in found[""].items()}, rel=0.1)
     assert found["shared"]["activations"] == whole // 8
 
 
@@ -93,8 +97,8 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
     words = ["task=resnet50", "scale=paper", "device=cuda"]
     monkeypatch.setattr(memory, "describe_device", lambda config: (80 * 2**30, "a device"))
     text = suite("plan", *words)[1]
-    assert "warning: memory: the run needs about 328 GiB on each device, but a device has 80; set accumulate=8 " in text
-    assert "and what a model in bfloat16 keeps in float32" in text
+    assert "warning: memory: the run needs about 334 GiB on each device, but a device has 80; set accumulate=8 " in text
+    assert "parameters, gradients and copies in bfloat16 0.238" in text
     assert "warning: memory" not in suite("plan", *words, "accumulate=8")[1]
     assert "set accumulate=16 " in suite("plan", *words, "precision=float32")[1]
     text = suite("plan", "task=dlrm", "scale=paper")[1]

@@ -336,9 +336,12 @@ class Counts(Protocol):
 class Keeps(Protocol):
     """A task that can estimate the memory of its activations."""
 
-    def kept(self) -> float:
-        """Return about how many values the forward pass of one sample stores for the backward pass in torch.
+    def count_kept_bytes(self, value: int) -> float:
+        """Return about how many bytes the forward pass of one sample stores for the backward pass in torch.
 
-        Tests compare it with what torch stores.
+        Tests compare it with what torch stores, parameters and their copies apart.
+
+        Args:
+            value: bytes of a number in the model's precision; 2 in bfloat16, in which some numbers still have 4.
         """
         ...

@@ -221,12 +221,12 @@ def _epochs(count: float | None) -> str:
 def _memory(needed: Mapping[str, int], precision: str) -> str:
     """Return the line with the estimated memory of one device and its parts."""
     parts = {name: memory.format_gib(count) for name, count in needed.items()}
-    rest = ", and what a model in bfloat16 keeps in float32" if precision == "bfloat16" else ""
+    stored = "parameters, gradients and copies in bfloat16" if precision == "bfloat16" else "parameters and gradients"
     activations = f"activations of a micro-batch {parts['activations']}"
     if not needed["activations"]:
         activations = "activations not counted: the task does not estimate them"
     return (
-        f"memory      about {memory.format_gib(sum(needed.values()))} GiB on each device: parameters and gradients "
+        f"memory      about {memory.format_gib(sum(needed.values()))} GiB on each device: {stored} "
         f"{parts['parameters']}, optimizer {parts['optimizer']}, {activations}; not counted: kernels' work space and "
-        f"the framework{rest}"
+        "the framework"
     )

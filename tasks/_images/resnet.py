@@ -126,15 +126,16 @@ class Architecture:
         layers["fc"] = Layer("linear", ("fc.weight", "fc.bias"))
         return layers
 
-    def kept(self, size: int) -> float:
-        """Numbers that an image of `size` pixels a side leaves for the backward pass; see `suite.contract.Keeps`."""
+    def count_kept_bytes(self, value: int, size: int) -> float:
+        """Bytes that an image of `size` pixels a side leaves for the backward pass; see `suite.contract.Keeps`."""
         side = (size + 2 * self.stem.padding - self.stem.kernel) // self.stem.stride + 1
-        total = 3.0 * size**2 + 2 * self.stem.outputs * side**2  # outputs of a convolution and of ReLU
+        total, indices = 3 * size**2 + 2 * self.stem.outputs * side**2, 0  # outputs of a convolution and of ReLU
         if not self.small:
             side = (side - 1) // 2 + 1
-            total += 3 * self.stem.outputs * side**2  # the maxima, and their indices as 64-bit integers
+            indices = self.stem.outputs * side**2  # of the maxima, as 64-bit integers
+            total += indices
         for block in self.residuals():
             for conv in (*block.body, *([block.shortcut] if block.shortcut else [])):
                 side = side if conv is block.shortcut else (side - 1) // conv.stride + 1
                 total += (1 if conv is block.shortcut else 2) * conv.outputs * side**2
-        return total
+        return float(value * total + 8 * indices)

@@ -109,9 +109,9 @@ class Autoencoder:
         """Every layer of the network."""
         return self.architecture.layers()
 
-    def kept(self) -> float:
-        """Numbers that one image leaves for the backward pass; see `suite.contract.Keeps`."""
-        return self.architecture.kept()
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that one image leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.count_kept_bytes(value)
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter."""

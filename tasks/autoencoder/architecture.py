@@ -46,6 +46,7 @@ class Architecture:
         """Every layer; all are linear."""
         return {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name, *_ in self.sequence}
 
-    def kept(self) -> float:
-        """Numbers that an image leaves for the backward pass; see `suite.contract.Keeps`."""
-        return self.widths[0] * 2.0 + sum(outputs for _, _, outputs, _ in self.sequence[:-1])
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that an image leaves for the backward pass; see `suite.contract.Keeps`."""
+        loss = 2 * max(value, 4) if value < 4 else value  # in bfloat16, the loss has its own images in float32
+        return self.widths[0] * float(value + loss) + value * sum(outputs for _, _, outputs, _ in self.sequence[:-1])

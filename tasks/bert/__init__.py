@@ -135,9 +135,9 @@ class Bert:
         """Dense fully connected layers, and the tables of positions and segments."""
         return self.architecture.curvature()
 
-    def kept(self) -> float:
-        """Numbers that one sequence leaves for the backward pass; see `suite.contract.Keeps`."""
-        return self.architecture.kept(self.sequence, math.ceil(self.hidden_each))
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that one sequence leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.count_kept_bytes(value, self.sequence, math.ceil(self.hidden_each))
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter; for a pattern, the places of the blocks."""

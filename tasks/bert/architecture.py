@@ -140,15 +140,20 @@ class Architecture:
             if name not in self.sparse()
         }
 
-    def kept(self, sequence: int, predictions: int) -> float:
-        """Numbers that a sequence leaves for the backward pass; see `suite.contract.Keeps`.
+    def count_kept_bytes(self, value: int, sequence: int, predictions: int) -> float:
+        """Bytes that a sequence leaves for the backward pass; see `suite.contract.Keeps`.
 
         Args:
+            value: bytes of a number in the model's precision.
             sequence: positions of a sequence.
             predictions: masked words of a sequence.
         """
-        layer, ends = 8 * self.hidden + 2 * self.intermediate, 2 * self.hidden
-        if self.dropout:  # without dropout, attention probabilities are not kept
-            layer, ends = layer + 2 * self.hidden + self.heads * sequence, ends + self.hidden
-        words = predictions * (2 * self.vocabulary + 4 * self.hidden)
+        wide = max(value, 4)  # of the inputs of normalisations, of softmax and of the loss
+        copies = 2 if value < wide else 0  # queries, keys and values each round their input
+        layer = value * ((6 + copies) * self.hidden + 2 * self.intermediate) + wide * 2 * self.hidden
+        ends = wide * 2 * self.hidden
+        if self.dropout:  # masks; and attention's probabilities, before and after dropout
+            layer += 2 * self.hidden + self.heads * sequence * (wide + value + 1)
+            ends += self.hidden
+        words = predictions * (wide * (self.vocabulary + self.hidden) + value * 3 * self.hidden)
         return float(sequence * (self.layers * layer + ends) + words)

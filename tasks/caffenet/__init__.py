@@ -57,9 +57,9 @@ class CaffeNet(Classification):
     name, version = "caffenet", VERSION
     dropout: float
 
-    def kept(self) -> float:
-        """Numbers that one image leaves for the backward pass; see `suite.contract.Keeps`."""
-        return self.architecture.kept()
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that one image leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.count_kept_bytes(value)
 
 
 def make(

@@ -77,13 +77,13 @@ class Architecture:
             "fc8": (self.hidden, self.classes),
         }
 
-    def kept(self) -> float:
-        """Numbers that an image leaves for the backward pass; see `suite.contract.Keeps`."""
-        total, side = 3.0 * self.size**2, self.size
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that an image leaves for the backward pass; see `suite.contract.Keeps`."""
+        total, side = 3.0 * self.size**2 * value, self.size
         for conv in self.convolutions:
-            kept, side = _kept_after(conv, side)
+            kept, side = _count_bytes_after(conv, side, value)
             total += kept
-        return total + 3 * 2 * self.hidden  # ReLU, dropout's mask and its output, of fc6 and fc7
+        return total + 2 * self.hidden * (2 * value + 1)  # ReLU, dropout's output and its mask, of fc6 and fc7
 
     def shapes(self) -> dict[str, Spec]:
         """Every parameter by name; there are no buffers."""
@@ -121,12 +121,12 @@ def compute_pooled_side(side: int) -> int:
     return -(-(side - POOL) // POOL_STRIDE) + 1
 
 
-def _kept_after(conv: Convolution, side: int) -> tuple[float, int]:
-    """Numbers that a convolution and the layers after it keep, and the side of their output; `side` is the input's."""
+def _count_bytes_after(conv: Convolution, side: int, value: int) -> tuple[float, int]:
+    """Bytes that a convolution and the layers after it keep, and the side of their output; `side` is the input's."""
     side = (side + 2 * conv.padding - conv.kernel) // conv.stride + 1
-    total, after = conv.outputs * side**2, compute_pooled_side(side) if conv.pool else side
+    total, after = value * conv.outputs * side**2, compute_pooled_side(side) if conv.pool else side
     if conv.pool:
-        total += 3 * conv.outputs * after**2  # the maxima, and their indices as 64-bit integers
-    if conv.norm:
-        total += 4 * conv.outputs * after**2
+        total += (value + 8) * conv.outputs * after**2  # the maxima, and their indices as 64-bit integers
+    if conv.norm:  # two values of the normalisation in at least float32
+        total += 2 * (value + max(value, 4)) * conv.outputs * after**2
     return float(total), after

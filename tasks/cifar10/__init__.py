@@ -27,9 +27,9 @@ class Cifar10(Classification):
 
     name, version = "cifar10", VERSION
 
-    def kept(self) -> float:
-        """Numbers that one image leaves for the backward pass; see `suite.contract.Keeps`."""
-        return self.architecture.kept(self.images.size)
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that one image leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.count_kept_bytes(value, self.images.size)
 
 
 def check(data_dir: str, **_: Any) -> list[str]:

@@ -84,9 +84,9 @@ class DLRM:
         """Return the linear layers and the tables."""
         return self.architecture.layers()
 
-    def kept(self) -> float:
-        """Numbers that one row leaves for the backward pass; see `suite.contract.Keeps`."""
-        return self.architecture.kept()
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that one row leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.count_kept_bytes(value)
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter; a table's rows within ±1/√(rows of the table)."""

@@ -121,11 +121,13 @@ class Architecture:
             layers[name] = Layer("linear", (f"{name}.weight", *([f"{name}.bias"] if bias else [])))
         return layers
 
-    def kept(self) -> float:
-        """Numbers that a row leaves for the backward pass; see `suite.contract.Keeps`."""
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that a row leaves for the backward pass; see `suite.contract.Keeps`."""
         joined = (len(self.rows) + 1) * self.width
         crossed = self.cross_layers * (2 * joined + self.cross_rank) if self.interaction == "cross" else len(self.pairs)
-        return float(DENSE + sum(self.bottom) + 2 * self.width + sum(self.hots) + joined + crossed + sum(self.top))
+        total = DENSE + sum(self.bottom) + 2 * self.width + joined + crossed + sum(self.top)
+        copy = joined * (4 if self.interaction == "cross" else value) if value < 4 else 0  # of the joined vectors
+        return float(value * total + 4 * sum(self.hots) + copy)
 
 
 def limit_table_sizes(rows: Sequence[int], limit: int | None) -> tuple[int, ...]:

@@ -158,9 +158,9 @@ class FRNN:
         """All linear layers except the recurrent ones."""
         return self.architecture.layers()
 
-    def kept(self) -> float:
-        """Numbers that one chunk of a shot leaves for the backward pass; see `suite.contract.Keeps`."""
-        return self.length * self.architecture.kept()
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that one chunk of a shot leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.length * self.architecture.count_kept_bytes(value)
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter; the forget gates' bias is 1, as in Keras."""

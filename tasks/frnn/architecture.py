@@ -86,12 +86,13 @@ class Architecture:
         """All linear layers except the recurrent ones, which run once per time step inside a scan."""
         return {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in self.linears()}
 
-    def kept(self) -> float:
-        """Numbers that a time step leaves for the backward pass; see `suite.contract.Keeps`."""
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that a time step leaves for the backward pass; see `suite.contract.Keeps`."""
         total, channels, points = float(self.signals), self.profiles, self.radii
         for layer in range(self.conv_layers if self.profiles else 0):
             filters, points = self.filters // 2**layer, points - self.kernel_size + 1
             total += points * (self.kernel_size * channels + 2 * filters) + points // self.pool * filters
             channels, points = filters, points // self.pool
         total += 3 * self.dense if self.profiles else 0
-        return total + 17 * self.lstm_layers * self.hidden  # four gates, two states, and values derived from them
+        total += 17 * self.lstm_layers * self.hidden  # four gates, two states, and values derived from them
+        return value * total

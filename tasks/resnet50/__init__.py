@@ -48,9 +48,9 @@ class ResNet50(Classification):
 
     name, version = "resnet50", VERSION
 
-    def kept(self) -> float:
-        """Numbers that one image leaves for the backward pass; see `suite.contract.Keeps`."""
-        return self.architecture.kept(self.images.size)
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that one image leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.count_kept_bytes(value, self.images.size)
 
 
 def make(

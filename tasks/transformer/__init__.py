@@ -107,9 +107,9 @@ class Translation:
         """Linear layers, and embeddings with their own matrix."""
         return self.architecture.layers()
 
-    def kept(self) -> float:
-        """Numbers that one pair leaves for the backward pass; see `suite.contract.Keeps`."""
-        return self.architecture.kept(*self.pairs.lengths("train"))
+    def count_kept_bytes(self, value: int) -> float:
+        """Bytes that one pair leaves for the backward pass; see `suite.contract.Keeps`."""
+        return self.architecture.count_kept_bytes(value, *self.pairs.lengths("train"))
 
     def init(self, seed: int, name: str, rows: slice | None = None) -> np.ndarray:
         """Return the initial value of one parameter."""

@@ -116,22 +116,28 @@ class Architecture:
             layers["output"] = layers.pop("output")
         return layers
 
-    def kept(self, source: int, target: int) -> float:
-        """Numbers that a pair leaves for the backward pass; see `suite.contract.Keeps`.
+    def count_kept_bytes(self, value: int, source: int, target: int) -> float:
+        """Bytes that a pair leaves for the backward pass; see `suite.contract.Keeps`.
 
         Args:
+            value: bytes of a number in the model's precision.
             source: words of the source, padding included.
             target: words of the translation, likewise.
         """
-        encoder, decoder = 8 * self.width + self.feed_forward, 12 * self.width + self.feed_forward
-        memory = 2 * self.width  # keys and values of the source, of each layer of the decoder
-        ends = self.width
-        if self.dropout:  # without dropout, attention probabilities are not kept
-            encoder += 2 * self.width + self.feed_forward + 3 * self.heads * source // 2
-            decoder += 3 * self.width + self.feed_forward + 3 * self.heads * (source + target) // 2
-            ends += self.width
-        pairs = source * (self.depth * (encoder + memory) + ends) + target * (self.depth * decoder + ends)
-        return float(pairs + target * self.vocabulary)
+        wide = max(value, 4)  # of the inputs of normalisations, of softmax and of the loss
+        copies = 2 if value < wide else 0  # queries, keys and values each round their input
+        feed = value * self.feed_forward
+        encoder = value * (6 + copies) * self.width + wide * 2 * self.width + feed
+        decoder = value * (9 + copies) * self.width + wide * 3 * self.width + feed
+        memory = value * (2 + copies) * self.width  # keys and values of the source, of each layer of the decoder
+        start, end = 0 if copies else value * self.width, value * self.width
+        if self.dropout:  # masks and what they leave; and attention's probabilities, before and after dropout
+            probability = self.heads * (wide + value + 1)
+            encoder += 2 * self.width + self.feed_forward + feed + probability * source
+            decoder += 3 * self.width + self.feed_forward + feed + probability * (source + target)
+            start, end = start + self.width, end + self.width
+        pairs = source * (self.depth * (encoder + memory) + start) + target * (self.depth * decoder + end)
+        return float(pairs + target * wide * self.vocabulary)
 
 
 def encode_positions(length: int, width: int) -> np.ndarray:
