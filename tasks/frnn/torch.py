@@ -31,6 +31,8 @@ class LSTM(nn.Module):
         `mask` (N, hidden) multiplies the recurrent state, as in Keras's recurrent dropout.
         """
         if mask is None and not self.input._forward_hooks:  # no hook needs the gates: torch's kernel is twice as fast
+            if torch.is_autocast_enabled(x.device.type):  # not every CPU has a kernel for float32 inputs then
+                x = x.to(torch.get_autocast_dtype(x.device.type))
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
             outputs, last, cells = torch.lstm(
                 x, (hidden[None], cell[None]), weights, True, 1, 0.0, self.training, False, True

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import wired
+from bench.measure import ONCE, check_limit
 
 from suite.comm.settings import CommSettings
 from suite.settings import configure
@@ -15,7 +16,7 @@ pytestmark = [
     pytest.mark.bench,
     pytest.mark.skipif(bool(REASON := missing()), reason=REASON),
 ]
-ROUNDS = 7
+ROUNDS = 1 if ONCE else 7
 # how much sooner 10 MB have their mean than in float32 with the native all-reduce, at 1 Gbit/s
 GOALS = {"fp8": {"torch": 3.0, "jax": 3.3}, "float21": {"torch": 1.35, "jax": 1.35}, "onebit": {"torch": 12, "jax": 12}}
 # What misses its goal, and why: processor time. Of fp8's 33 ms in torch all is encoding, decoding and the kernel's
@@ -50,12 +51,12 @@ def test_fewer_bytes_arrive_sooner(way: str, capsys: Any) -> None:
     backend, compiles = way.split(",")[0], way.endswith("compiled")
     modes = {name: mode(name) for name in ("float32", *GOALS)}
     modes |= {f"{name} gather": mode(name, GATHER) for name in GOALS}
-    with Testbed(2, "1gbit") as bed:
+    with Testbed(2, "1gbit", verify=not ONCE) as bed:
         found = wired.start(bed, backend, modes, rounds=ROUNDS, compiles=compiles, deadline=500)
     ratios = compared(found, "float32", capsys)
     least = {name: MISSED[way].get(name, goals[backend]) for name, goals in GOALS.items()}
     best = {name: max(ratios[name], ratios[f"{name} gather"]) for name in GOALS}
-    assert all(best[name] >= goal for name, goal in least.items()), (best, least)
+    check_limit(all(best[name] >= goal for name, goal in least.items()), (best, least))
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
@@ -65,6 +66,6 @@ def test_two_levels_are_quicker_than_one(backend: str, capsys: Any) -> None:
         "flat": mode("float32", by_hosts),
         "two_level": mode("float32", by_hosts, "comm.topology=two_level"),
     }
-    with Testbed(2, "200mbit") as bed:
+    with Testbed(2, "200mbit", verify=not ONCE) as bed:
         ratios = compared(wired.start(bed, backend, modes, local=2, rounds=ROUNDS, deadline=500), "flat", capsys)
-    assert ratios["two_level"] >= TWO_LEVEL
+    check_limit(ratios["two_level"] >= TWO_LEVEL, ratios)
