@@ -98,13 +98,13 @@ def format_parts(parts: Mapping[str, Any] | None, run: Run, projected: bool) -> 
     if parts is None:
         command = name_command(take_share(run) if projected else run, PLAIN)
         return f"bound by    unknown: to tell the model's time from the optimizer's, run this first: {command}"
-    exchange = " and the exchange of its gradients" if run.world > 1 and not projected else ""
+    exchange = " with the exchange of its gradients" if run.world > 1 and not projected else ""
     shown = {part: f"{1000 * seconds:.3g} ms" for part, seconds in parts["seconds"].items()}
     words = {"optimizer": run.optimizer.name, "input": "waiting for batches", "network": "the network"}
-    added = ", ".join(f"{words[part]} {time}" for part, time in shown.items() if part in words)
+    added = ", ".join(f"{words[part]} adds {time}" for part, time in shown.items() if part in words)
     return (
-        f"bound by    the {parts['longest']}: a mean step has {shown['model']} of the model (a step with {PLAIN}"
-        f"{exchange}, as in {parts['model']}); to this add {added}"
+        f"bound by    the {parts['longest']}: the model{exchange} takes {shown['model']} of a mean step (a step with "
+        f"{PLAIN}, as in {parts['model']}); {added}"
     )
 
 

@@ -175,7 +175,7 @@ def test_plan_names_the_longest_part_of_a_step(suite: Call, one: Path, tmp_path:
     parts = planned(suite, *words)["parts"]
     assert parts["seconds"] == pytest.approx({"model": 0.05, "optimizer": 0.1, "input": 0.05})
     assert parts["longest"] == "optimizer" and parts["model"] == "runs/tiny/sgd/result.json"
-    assert "bound by    the optimizer: a mean step has 50 ms of the model" in suite("plan", *words)[1]
+    assert "bound by    the optimizer: the model takes 50 ms of a mean step" in suite("plan", *words)[1]
     assert "bound by" not in suite("plan", *words, "network=1gbit", "compute_seconds=0.1")[1]
 
 
