@@ -173,6 +173,18 @@ def make_codec(part: Part, backend: str | None, compiles: bool = False) -> Codec
     return replace(load.make_member(half.make, part, "comm.codec"), compiles=compiles)
 
 
+def count_local_ranks(world: int) -> int:
+    """Return the ranks of this host: LOCAL_WORLD_SIZE, where a launcher such as torchrun sets it, else all.
+
+    Raises:
+        UserError: where LOCAL_WORLD_SIZE is no number of ranks.
+    """
+    text = os.environ.get("LOCAL_WORLD_SIZE", str(world))
+    if not text.isdecimal() or not int(text):
+        raise UserError(f"LOCAL_WORLD_SIZE={text}: must be the number of ranks of this host; unset it, or set a number")
+    return int(text)
+
+
 def count_ranks_per_host(asked: int | str, world: int) -> int:
     """Ranks of one host; `auto` is torchrun's value, or without torchrun all ranks.
 
@@ -180,7 +192,7 @@ def count_ranks_per_host(asked: int | str, world: int) -> int:
         UserError: where the world is no multiple of it.
     """
     try:
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", world)) if asked == "auto" else int(asked)
+        ranks = count_local_ranks(world) if asked == "auto" else int(asked)
     except ValueError as error:
         raise UserError(f"comm.ranks_per_host={asked}: must be auto or a whole number") from error
     if ranks < 1 or world % ranks:

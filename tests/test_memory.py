@@ -7,6 +7,7 @@ import pytest
 from tiny_runs import TINY, Call
 
 from suite import load
+from suite.contract import UserError
 from suite.launch import execution
 from suite.projection import memory
 from suite.settings import configure
@@ -128,6 +129,10 @@ def test_ranks_of_other_hosts_take_no_memory_here(monkeypatch: pytest.MonkeyPatc
     alone = memory.describe_device(on("cpu", 64))[0]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     assert memory.describe_device(on("cpu", 64))[0] == pytest.approx(64 * alone, rel=1e-6)
+    for wrong in ("two", "0", ""):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", wrong)
+        with pytest.raises(UserError, match=f"LOCAL_WORLD_SIZE={wrong}: must be the number of ranks of this host"):
+            memory.describe_device(on("cpu", 64))
 
 
 def test_a_task_that_estimates_nothing_is_not_counted(suite: Call) -> None:
@@ -140,10 +145,14 @@ def on(device: str, world: int) -> Run:
 
 def test_the_memory_of_a_gpu_is_asked_of_the_driver(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = tmp_path / "nvidia-smi"
-    driver.write_text("#!/bin/sh\necho 24576\necho 16384\n")
+    answers = "*--id=0,2*) echo 24576; echo 40960;; *) echo 24576; echo 16384; echo 40960;;"
+    driver.write_text(f'#!/bin/sh\ncase "$*" in {answers} esac\n')
     driver.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert memory.describe_device(on("cuda", 2)) == (16384 * 2**20, "the smallest GPU here")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    assert memory.describe_device(on("cuda", 2)) == (24576 * 2**20, "the smallest GPU here")
     monkeypatch.setenv("PATH", "/nowhere")
     assert memory.describe_device(on("cuda", 2))[0] == memory.USUAL
     assert memory.describe_device(on("cpu", 2))[0] * 2 <= memory.describe_device(on("cpu", 1))[0]

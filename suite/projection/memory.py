@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from suite.comm import setup
 from suite.contract import Keeps, Task
 from suite.settings.run import Run
 
@@ -140,14 +141,16 @@ def _squares(shape: tuple[int, ...], optimizer: Mapping[str, Any]) -> int:
 def describe_device(run: Run) -> tuple[int, str]:
     """Return the memory of one device in bytes, and the device in words.
 
-    A GPU's memory is read from the driver. Without a GPU, `USUAL` is assumed. Ranks on the CPU share the host's memory.
+    A GPU's memory is read from the driver: the least of those in CUDA_VISIBLE_DEVICES. Without one, `USUAL` is assumed.
+    Ranks on the CPU share the host's memory.
     """
     if run.device != "cuda" and not (run.device == "auto" and shutil.which("nvidia-smi")):
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", run.world))  # ranks on this host, where a launcher says so
-        return total // here, "each rank's share of this machine"
+        return total // setup.count_local_ranks(run.world), "each rank's share of this machine"
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        command += [f"--id={visible}"] if visible else []
         done = subprocess.run(command, capture_output=True, text=True)
         sizes = [int(line) for line in done.stdout.split() if line.isdecimal()]
         if sizes:
