@@ -95,7 +95,9 @@ def test_losses_that_are_not_finite_agree_with_each_other_only():
 
 def test_a_target_that_is_not_finite_is_one_line(suite, capfd):
     code, printed = suite("plan", "--json", "+task=dlrm", "task.targets=[0.5,inf]")
-    assert (code, printed.strip().splitlines()[-1]) == (2, "suite: task.targets.1=inf: must be a finite number"), printed
+    assert (code, printed.strip().splitlines()[-1]) == (2, "suite: task.targets.1=inf: must be a finite number"), (
+        printed
+    )
 
 
 @pytest.fixture(scope="module")
