@@ -18,7 +18,7 @@ OF_OPTIMIZER = ("optimizer.", "schedule.")  # settings that a run with another o
 def find_measured(run: Run, folder: Path = Path("runs"), optimizer: str | None = None) -> dict[str, Any] | None:
     """Find the step time of the most similar result in `folder`.
 
-    Only results with the same task (apart from its targets), optimizer, backend and number of devices are considered.
+    Only results with the same task (apart from LENGTHS), optimizer, backend and number of devices are considered.
 
     Args:
         run: the run.

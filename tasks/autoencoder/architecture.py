@@ -48,5 +48,5 @@ class Architecture:
 
     def count_kept_bytes(self, value: int) -> float:
         """Bytes that an image leaves for the backward pass; see `suite.contract.Keeps`."""
-        loss = 2 * max(value, 4) if value < 4 else value  # in bfloat16, the loss has its own images in float32
+        loss = 8 if value < 4 else value  # in bfloat16, the loss has input and output in float32
         return self.widths[0] * float(value + loss) + value * sum(outputs for _, _, outputs, _ in self.sequence[:-1])
