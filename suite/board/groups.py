@@ -16,10 +16,11 @@ from typing import Any
 from suite.board.design import Design, find_design
 from suite.board.rows import COLUMNS, Entry, make_entry, rank_median
 from suite.contract import Target
-from suite.entries.condition import Result, add_baselines, format_condition, read_condition, read_rung, select_reported
+from suite.entries.condition import add_baselines, format_condition, read_condition, read_rung, select_reported
 from suite.entries.doubts import Doubt
 from suite.record import record
 from suite.record.record import is_baseline
+from suite.record.result import Result
 from suite.record.versions import find_successor
 from suite.settings.effects import select_settings
 

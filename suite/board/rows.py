@@ -2,15 +2,16 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median, median_low
 from typing import Any
 
 from suite.entries.command import show_command
-from suite.entries.condition import Result, read_rung
+from suite.entries.condition import read_rung
 from suite.record import record
 from suite.record.record import is_baseline
+from suite.record.result import Crossing, Result
 from suite.settings.run import Run
 from suite.statistics.summary import Observation, Summary, summarize_seeds
 
@@ -50,7 +51,7 @@ class Entry:
     bytes_per_step: float | None  # sent by one device; the median of the executions
     memory_bytes: float | None  # peak of one process; the median of the executions
     channels_last: bool  # whether a run stored images with channels last, on a GPU
-    tuning: dict[str, Any]
+    tuning: Mapping[str, Any]
     dirty: bool  # whether a result was made with uncommitted changes
     command: str
     results: tuple[dict[str, Any], ...]  # seed, file, commit, dirty, unbilled
@@ -143,7 +144,7 @@ def _score(results: list[Result], target: dict[str, Any] | None) -> float | None
     return median_low(defined) if defined else None
 
 
-def _crossing(result: Result, target: dict[str, Any] | None) -> dict[str, Any] | None:
+def _crossing(result: Result, target: dict[str, Any] | None) -> Crossing | None:
     """Return the entry of the ladder in which the run reached the target; None if it missed it."""
     return next((rung for rung in result["targets"] if rung["reached"] and read_rung(rung) == target), None)
 
@@ -168,7 +169,7 @@ def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> S
     }
 
 
-def _earliest(result: Result, crossing: dict[str, Any], unit: str) -> float:
+def _earliest(result: Result, crossing: Crossing, unit: str) -> float:
     """Return the first step (or training second) at which the run may have met the target.
 
     It is one step after the last evaluation that did not see it.

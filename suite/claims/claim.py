@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from suite.claims import study
 from suite.contract import UserError
@@ -105,7 +105,7 @@ class Check(_Strict):
     runs: dict[Name, Text] = {}  # name: overrides, as after `suite`
     measure: Measure | None = None
     study: Name | None = None
-    arguments: dict[str, Any] = {}  # keyword arguments of the study's `measure`
+    arguments: dict[str, JsonValue] = {}  # keyword arguments of the study's `measure`
     seeds: Annotated[int, Field(ge=1)] = 3  # measured first
     most_seeds: Annotated[int, Field(ge=1)] = 5  # measured at most by one `suite reproduce`
     published: float | None = None  # the printed value of the quantity

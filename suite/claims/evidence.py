@@ -25,7 +25,7 @@ from suite.entries.condition import CADENCE, TUNING_SEEDS
 from suite.entries.intake import Accepted
 from suite.load import Plain, is_node, read_preset
 from suite.record import environment, record
-from suite.record.record import Result
+from suite.record.result import Result
 from suite.record.versions import find_successor
 from suite.settings.configure import resolve
 from suite.settings.effects import select_settings

@@ -9,12 +9,13 @@ import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from suite.claims.claim import Check, Measure, Region
 from suite.load import is_node
-from suite.record.record import Result
+from suite.record.result import Crossing, Point, Result
 
+Unit = Literal["step", "train_seconds"]
 TARGET = re.compile(r"(?P<metric>\w+)\s*(?P<sign>>=|<=)\s*(?P<value>[0-9.eE+-]+)")
 
 
@@ -82,7 +83,7 @@ def read_number(measure: Measure, result: Result) -> Bounds:
     if measure.field is not None:
         return _exactly(_field(result, measure.field))
     if measure.metric is not None:
-        return _exactly(_metric(result, measure))
+        return _exactly(_metric(result, measure.metric, measure))
     unit = "step" if measure.steps_to else "train_seconds"
     return _reached(result, measure.steps_to or measure.seconds_to or "last", unit)
 
@@ -93,16 +94,16 @@ def _exactly(number: float | None) -> Bounds:
 
 
 def _field(result: Result, path: str) -> float | None:
-    value: Any = result
+    value: object = result
     for name in path.split("."):
         value = value.get(name) if is_node(value) else None
     return value if isinstance(value, int | float) else None
 
 
-def _metric(result: Result, measure: Measure) -> float | None:
+def _metric(result: Result, name: str, measure: Measure) -> float | None:
     """A metric of the run; None if it is undefined there, or the run ended before the evaluation."""
     points = [point for point in result["curve"] if measure.step in (None, point["step"])]
-    values = [point["metrics"].get(measure.metric) for point in points]
+    values = [point["metrics"].get(name) for point in points]
     if measure.best is None:
         diverged = measure.step is None and result["outcome"]["kind"] in ("diverged", "failed")
         return values[-1] if values and not diverged else None
@@ -110,25 +111,25 @@ def _metric(result: Result, measure: Measure) -> float | None:
     return {"max": max, "min": min}[measure.best](defined) if defined else None
 
 
-def _reached(result: Result, target: str, unit: str) -> Bounds:
+def _reached(result: Result, target: str, unit: Unit) -> Bounds:
     """Steps or training seconds to a target. A run that missed it gives the spent amount as the lower bound."""
     entry = result["targets"][-1] if target == "last" and result["targets"] else _rung(result, target)
     crossed = entry if entry and entry["reached"] else _crossing(result, target)
-    if crossed:
-        return Bounds(float(crossed[unit]), float(crossed[unit]), _spacing(result, crossed[unit], unit))
+    spent = crossed[unit] if crossed else None
+    if spent is not None:
+        return Bounds(float(spent), float(spent), _spacing(result, spent, unit))
     if result["outcome"]["kind"] in ("diverged", "failed"):
         return Bounds(math.inf, math.inf)
-    spent = max((point[unit] for point in result["curve"]), default=0.0)
-    return Bounds(float(spent), math.inf)
+    return Bounds(float(max((point[unit] or 0 for point in result["curve"]), default=0)), math.inf)
 
 
-def _spacing(result: Result, spent: float, unit: str) -> float:
+def _spacing(result: Result, spent: float, unit: Unit) -> float:
     """Return the steps or seconds between the evaluation that met the target and the one before it."""
-    before = [point[unit] for point in result["curve"] if point[unit] is not None and point[unit] < spent]
+    before = [at for point in result["curve"] if (at := point[unit]) is not None and at < spent]
     return float(spent - max(before, default=0.0))
 
 
-def _rung(result: Result, target: str) -> Mapping[str, Any] | None:
+def _rung(result: Result, target: str) -> Crossing | None:
     """Return the entry of the result's ladder that equals a target."""
     match = TARGET.fullmatch(target)
     for entry in result["targets"]:
@@ -138,7 +139,7 @@ def _rung(result: Result, target: str) -> Mapping[str, Any] | None:
     return None
 
 
-def _crossing(result: Result, target: str) -> Mapping[str, Any] | None:
+def _crossing(result: Result, target: str) -> Point | None:
     """Return the first evaluation that meets a target which is not in the result's ladder."""
     match = TARGET.fullmatch(target)
     if match is None:

@@ -14,7 +14,7 @@ from suite.claims.evidence import (
 )
 from suite.claims.standing import Standing
 from suite.claims.verdict import judge_claim
-from suite.record.record import Result
+from suite.record.result import Result
 
 
 def list_standings(names: Sequence[str] = ()) -> list[Standing]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, SupportsFloat, TypeAlias, TypedDict, TypeVar
 
 from suite.contract.optimizers import Plan
 
+if TYPE_CHECKING:
+    import numpy as np
+
 T = TypeVar("T")
-Batch = dict[str, Any]  # NumPy arrays by name, as `Task.batch` makes them
-Loss = Any  # a number on the engine's device, which may not be computed yet
+Batch: TypeAlias = "dict[str, np.ndarray]"  # by name, as `Task.batch` makes them
+Loss = SupportsFloat  # a number on the engine's device, which may not be computed yet
 
 
 class Skeleton(TypedDict):
@@ -21,7 +24,7 @@ class Skeleton(TypedDict):
     rank: NotRequired[dict[str, int]]  # by name, the rank of each array that one rank alone has
 
 
-Snapshot = tuple[dict[str, Any], Skeleton]  # NumPy arrays by name, and the rest
+Snapshot: TypeAlias = "tuple[dict[str, np.ndarray], Skeleton]"  # arrays by name, and the rest
 
 
 class Ranks(Protocol):
@@ -125,7 +128,7 @@ class Engine(Protocol):
         """Wait until the device and the optimizer's work on the host are done."""
         ...
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self) -> Mapping[str, np.ndarray | Iterator[np.ndarray]]:
         """Return parameters, buffers and patterns by name, as NumPy arrays. All ranks call it.
 
         A table split by rows is an iterator over arrays: on process 0 the ranks' rows, one rank at a time; on other
@@ -144,7 +147,7 @@ class Engine(Protocol):
         """
         ...
 
-    def restore(self, arrays: dict[str, Any], skeleton: Skeleton) -> None:
+    def restore(self, arrays: dict[str, np.ndarray], skeleton: Skeleton) -> None:
         """Restore a snapshot of this process; nothing is sent."""
         ...
 

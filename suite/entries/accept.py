@@ -13,6 +13,7 @@ from suite.entries import strict
 from suite.entries.finding import Entry
 from suite.entries.strict import Unreadable
 from suite.entries.submission import LOG, name_of
+from suite.record.result import is_result
 
 DIGEST_SUFFIX = ".events.sha256"  # `sha256sum --check` reads these files
 
@@ -45,7 +46,7 @@ def find_accepted(folder: Path) -> list[Entry]:
     for path in sorted(folder.glob("*/*.json")) if folder.is_dir() else ():
         with suppress(Unreadable):
             result = strict.parse_json(strict.read_bytes(path))
-            if isinstance(result, dict) and "execution_id" in result:
+            if is_result(result):
                 entries.append(Entry(path, result))
     return entries
 

@@ -1,9 +1,8 @@
 """Checks one result: finds contradictions with its log, its clock, its metrics and its source."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 from suite.contract import UserError
 from suite.entries.accept import recorded_digest
@@ -11,6 +10,7 @@ from suite.entries.finding import Entry, Finding, Severity
 from suite.entries.recompute import list_faults
 from suite.entries.strict import escape_text
 from suite.record.record import is_baseline
+from suite.record.result import Result
 
 # Metrics whose range is known, by name or by the name's beginning: shares in per cent, and probabilities. Other metrics
 # may have any value; a loss may be negative in general, so that it is not listed.
@@ -71,7 +71,7 @@ def _exceeds(part: float, whole: float) -> bool:
     return part > whole * (1 + SLACK_SHARE) + SLACK_SECONDS
 
 
-def _clock(result: Mapping[str, Any]) -> Iterator[str]:
+def _clock(result: Result) -> Iterator[str]:
     """Contradictions between the clock readings of a result."""
     train, wall = result["train_seconds"], result["wall_seconds"]
     excluded = sum(result["excluded_seconds"].values())
@@ -111,7 +111,7 @@ def find_range(metric: str) -> tuple[float, float] | None:
     return next((limits for name, limits in RANGES.items() if metric == name or metric.startswith(f"{name}_")), None)
 
 
-def _ranges(result: Mapping[str, Any]) -> Iterator[str]:
+def _ranges(result: Result) -> Iterator[str]:
     """Yield the first value of each metric that is outside the metric's range."""
     seen: set[str] = set()
     for point in result["curve"]:
@@ -122,7 +122,7 @@ def _ranges(result: Mapping[str, Any]) -> Iterator[str]:
                 yield f"has {escape_text(name)} {value:g} at step {point['step']}, outside {known[0]:g} to {known[1]:g}"
 
 
-def _fractions(result: Mapping[str, Any]) -> Iterator[str]:
+def _fractions(result: Result) -> Iterator[str]:
     """An accuracy that no whole number of right samples gives."""
     count = result["data"]["samples"].get("valid", 0)
     for point in result["curve"] if count else ():

@@ -1,12 +1,13 @@
 """Command of a result, compared with its configuration: readers copy commands, so no other text is shown as one."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from suite.contract import UserError
 from suite.entries.strict import escape_text
 from suite.record import record
+from suite.record.result import Result
 from suite.settings.configure import ALTERNATIVES, resolve
 from suite.settings.effects import differing_keys, select_settings
 from suite.settings.overrides import CHOICES, flatten_values, parse_values
@@ -16,12 +17,12 @@ COMPOSED = tuple(f"{node}.{key}." for node, keys in ALTERNATIVES.items() for key
 UNNAMED = ("recipe", "experiment", "network")  # choices whose names a configuration does not contain
 
 
-def show_command(result: Mapping[str, Any]) -> str:
+def show_command(result: Result) -> str:
     """Return the command of a result; an empty text if it contradicts the configuration."""
     return "" if any(list_contradicting_words(result)) else result["command"]
 
 
-def list_contradicting_words(result: Mapping[str, Any]) -> Iterator[str]:
+def list_contradicting_words(result: Result) -> Iterator[str]:
     """One line for each word of a result's command that its configuration contradicts."""
     words = _split(result["command"])
     if words is None:
@@ -36,7 +37,7 @@ def list_contradicting_words(result: Mapping[str, Any]) -> Iterator[str]:
             yield f"command: has {escape_text(f'{key}={typed}')}, but the configuration has {escape_text(own)}"
 
 
-def list_missing_words(result: Mapping[str, Any]) -> Iterator[str]:
+def list_missing_words(result: Result) -> Iterator[str]:
     """One line if a result's command, as this version reads it, gives other settings than its configuration."""
     try:
         run = resolve(shlex.split(result["command"])[1:])

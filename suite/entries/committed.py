@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from suite import disk, load
+from suite.record.result import Result, is_result
 
 SPEC = {
     "tasks": "task",
@@ -31,11 +31,11 @@ def count_results() -> Counts | None:
     return counted
 
 
-def _results(folder: Path) -> Iterator[dict[str, Any]]:
+def _results(folder: Path) -> Iterator[Result]:
     """Every result below a folder; other JSON files are skipped."""
     for path in folder.rglob("*.json"):
         content = disk.read_json(path)
-        if isinstance(content, dict) and "spec" in content and "command" in content:
+        if is_result(content):
             yield content
 
 
@@ -45,7 +45,7 @@ def _source(recipe: str) -> str:
     return recipe if source.startswith("$") else source
 
 
-def _names(result: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _names(result: Result, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(group, name) of each preset and member that a result used."""
     spec = result["spec"]
     for group, word in SPEC.items():

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from suite.record import record
+from suite.record.result import Result
 from suite.record.versions import find_version
 from suite.settings.effects import select_settings
 from suite.settings.run import AnyRun, Run
-
-Result = dict[str, Any]  # one result.json
 
 TUNING_SEEDS = range(3)  # `suite tune` chooses by these; a tuned run with one of them would be judged by its own choice
 CADENCE = "eval_every"  # matters for steps to a target only

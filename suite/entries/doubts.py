@@ -6,7 +6,6 @@ text from outside. Programs that show it must escape it, and must not open its a
 
 import datetime
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from suite.entries import strict
 from suite.entries.faults import first_fault, not_yaml
 from suite.entries.strict import Unreadable, escape_text
+from suite.record.result import Result
 
 MOST_BYTES = 64 * 2**10
 MOST_BRACKETS = 200  # PyYAML's time grows with the square of their depth
@@ -41,7 +41,7 @@ class Row(_Strict):
     comm: Word | None = None
     backend: Literal["torch", "jax"] | None = None
 
-    def matches(self, result: Mapping[str, Any]) -> bool:
+    def matches(self, result: Result) -> bool:
         """Return whether a result belongs to the row."""
         spec = result["spec"]
         data = spec["config"]["task"].get("data") or result["data"]["name"]
@@ -70,7 +70,7 @@ class Doubt(_Strict):
             raise ValueError("an open doubt has no answer; answered and confirmed ones have one")
         return self
 
-    def concerns(self, result: Mapping[str, Any]) -> bool:
+    def concerns(self, result: Result) -> bool:
         """Return whether the doubt is about a result; a file's name ends with the hash of its configuration."""
         if self.row is not None:
             return self.row.matches(result)

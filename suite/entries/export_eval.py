@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 
 from suite.contract import UserError
 from suite.entries.check_result import find_range
-from suite.entries.condition import Result
 from suite.entries.submission import name_of
 from suite.record import record
+from suite.record.result import Result
 
 SCHEMA = "0.3.0"
 Relationship = Literal["first_party", "third_party", "collaborative", "other"]

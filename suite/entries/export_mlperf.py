@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from suite.contract import UserError
-from suite.entries.condition import Result
 from suite.record import record
 from suite.record.record import is_baseline
+from suite.record.result import Result
 from suite.settings.run import Run
 
 PREFIX = ":::MLLOG "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from suite.entries.condition import Result
+from suite.record.result import Result
 
 Severity = Literal["wrong", "doubtful", "note"]
 SEVERITIES: tuple[Severity, ...] = ("wrong", "doubtful", "note")

@@ -7,15 +7,16 @@ range (`Accepted`). suite/schema/result.json is stricter: it describes the files
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suite.contract import UserError
 from suite.entries import strict
-from suite.entries.condition import Result, format_condition
+from suite.entries.condition import format_condition
 from suite.record import record
 from suite.record.record import SCHEMAS
+from suite.record.result import Result
 
 DEEPEST = 20  # of nested settings; the suite's own configurations have 6 levels
 LARGEST = 2**53  # whole numbers up to here are exact in JSON readers
@@ -198,16 +199,15 @@ def parse_result(text: str) -> Result:
     if content["schema"] not in SCHEMAS:
         raise ValueError(f"its schema is {str(content['schema'])[:40]}; this suite reads {SCHEMAS[-1]}")
     Accepted.model_validate(content)
-    if _deeper(content["spec"]["config"], DEEPEST):
+    result = cast("Result", content)
+    if _deeper(result["spec"]["config"], DEEPEST):
         raise ValueError(f"spec.config: settings are nested more than {DEEPEST} levels deep")
     try:
-        record.load_run(content)
+        record.load_run(result)
     except UserError as error:
         raise ValueError(f"spec.config: {error}") from error
-    format_condition(
-        content
-    ).encode()  # raises where a text contains half of a surrogate pair, which no page can contain
-    return content
+    format_condition(result).encode()  # raises where a text has half of a surrogate pair, which no page can contain
+    return result
 
 
 def _deeper(value: Any, levels: int) -> bool:

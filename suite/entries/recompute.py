@@ -12,6 +12,7 @@ from suite.entries.check_log import list_log_contradictions
 from suite.entries.command import list_contradicting_words
 from suite.record import environment, record
 from suite.record.record import is_baseline
+from suite.record.result import Header, Result
 from suite.settings.run import Run
 
 
@@ -31,7 +32,7 @@ def schema_faults(result: Any) -> Iterator[str]:
         yield f"{'' if place == 'the result' else f'{place}: '}lacks {', '.join(names)}"
 
 
-def list_faults(result: Mapping[str, Any], events: list[dict[str, Any]] | None) -> Iterator[str]:
+def list_faults(result: Result, events: list[dict[str, Any]] | None) -> Iterator[str]:
     """One line for each difference from the recomputed result, and for each contradiction in the result or its log.
 
     Args:
@@ -48,7 +49,7 @@ def list_faults(result: Mapping[str, Any], events: list[dict[str, Any]] | None) 
     yield from list_contradictions(result)
 
 
-def recompute_result(result: Mapping[str, Any], events: list[dict[str, Any]] | None) -> dict[str, Any]:
+def recompute_result(result: Result, events: list[dict[str, Any]] | None) -> dict[str, Any]:
     """Recompute a result.
 
     Args:
@@ -59,23 +60,31 @@ def recompute_result(result: Mapping[str, Any], events: list[dict[str, Any]] | N
         The recomputed result.
     """
     targets = [Target(entry["metric"], entry["value"], entry["higher_is_better"]) for entry in result["targets"]]
-    header = {name: result[name] for name in ("execution_id", "fingerprint", "task_version", "environment", "command")}
-    header |= {name: result[name] for name in ("resumed_anyway",) if name in result}
-    data = result["data"]
-    described = Data(**{name: value for name, value in data.items() if name != "label"})
+    described = Data(**{name: value for name, value in result["data"].items() if name != "label"})
     run, facts = record.load_run(result), result["environment"]
     device = run.device if isinstance(run, Run) else "cpu"
-    header["fingerprint"] = environment.compute_fingerprint(facts, device=device, threads=facts["threads"])
-    recomputed = record.compute_result(
+    header: Header = {
+        "hash": record.hash_of(result),
+        "execution_id": result["execution_id"],
+        "fingerprint": environment.compute_fingerprint(facts, device=device, threads=facts["threads"]),
+        "task_version": result["task_version"],
+        "environment": facts,
+        "command": result["command"],
+    }
+    if "resumed_anyway" in result:
+        header["resumed_anyway"] = result["resumed_anyway"]
+    computed = record.compute_result(
         events if events is not None else _events_from(result),
         run=run,
         targets=targets,
-        header=header | {"data": record.describe_data(described)},
+        header=header,
+        data=record.describe_data(described),
         published=result["published"],
     )
-    # of an older result, the names of settings and what the hash covers are not those of today
+    recomputed: dict[str, Any] = json.loads(json.dumps(computed))
+    # of an older result, the names of settings are not those of today
     config = result["spec"]["config"]
-    recomputed |= {"schema": result["schema"], "hash": record.hash_of(result)}
+    recomputed["schema"] = result["schema"]
     recomputed["tuning"] = config.get("tuning", recomputed["tuning"])
     recomputed["spec"]["config"] = config
     if events is None or "log" not in result:  # older results lack the checksum of the log
@@ -83,10 +92,10 @@ def recompute_result(result: Mapping[str, Any], events: list[dict[str, Any]] | N
         recomputed |= {"log": result["log"]} if "log" in result else {}
     if events is None:
         from_log = ("steps", "samples", "step_seconds", "compile_seconds", "flops")
-        recomputed |= {name: result[name] for name in from_log if name in result}
+        recomputed |= {name: value for name, value in result.items() if name in from_log}
         if result["outcome"]["kind"] in ("reached", "exhausted") and "step" in result["outcome"]:
             recomputed["steps"] = result["outcome"]["step"]
-    return json.loads(json.dumps(recomputed))
+    return recomputed
 
 
 def _events_from(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -136,7 +145,7 @@ def list_differences(recorded: Any, computed: Any, place: str = "") -> Iterator[
         yield from list_differences(before, after, f"{place}.{key}" if place else str(key))
 
 
-def list_contradictions(result: Mapping[str, Any]) -> Iterator[str]:
+def list_contradictions(result: Result) -> Iterator[str]:
     """One line for each contradiction inside a result, which no log could have produced."""
     yield from _miscounted(result) if not is_baseline(result["spec"]) else ()
     if any(before["train_seconds"] >= after["train_seconds"] for before, after in pairwise(result["curve"])):
@@ -151,19 +160,19 @@ def list_contradictions(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"published: {result['spec']['task']} has no rows {', '.join(sorted(unknown))}"
 
 
-def _miscounted(result: Mapping[str, Any]) -> Iterator[str]:
+def _miscounted(result: Result) -> Iterator[str]:
     """One line for each number of samples or steps that contradicts the others."""
-    steps, size, most = result["steps"], result["spec"]["batch_size"], result["spec"]["config"]["max_steps"]
+    steps, size, most = result["steps"], result["spec"]["batch_size"] or 0, result["spec"]["config"]["max_steps"]
+    evaluated = [point["step"] or 0 for point in result["curve"]]
     counted = [("samples", steps, result["samples"])]
-    counted += [
-        (f"curve.{index}.samples", point["step"], point["samples"]) for index, point in enumerate(result["curve"])
-    ]
+    for index, (step, point) in enumerate(zip(evaluated, result["curve"], strict=True)):
+        counted.append((f"curve.{index}.samples", step, point["samples"] or 0))
     for place, step, samples in counted:
         if samples != step * size:
             yield f"{place}: the result has {samples}, but {step} steps of {size} samples are {step * size}"
-    if any(before["step"] >= after["step"] for before, after in pairwise(result["curve"])):
+    if any(before >= after for before, after in pairwise(evaluated)):
         yield "curve: step does not increase from point to point"
-    last = max((point["step"] for point in result["curve"]), default=0)
+    last = max(evaluated, default=0)
     if last > steps:
         yield f"curve: its last point is at step {last}, but the run made {steps} steps"
     if result["outcome"]["kind"] == "exhausted" and steps != most:

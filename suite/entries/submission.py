@@ -9,16 +9,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from suite.contract import UserError
 from suite.entries import strict
 from suite.entries.command import list_missing_words
-from suite.entries.condition import Result
 from suite.entries.finding import Entry
 from suite.entries.recompute import list_faults, schema_faults
 from suite.entries.strict import LISTED, NotJson, Unreadable, escape_text
 from suite.record import record
-from suite.record.record import is_baseline
+from suite.record.result import Result
 
 LOG = "events.jsonl"
 MOST_LOG_BYTES = 256 * 2**20  # about a million steps
@@ -99,7 +99,7 @@ def read_submission(path: Path) -> tuple[bytes, Result]:
             "that "
             "wrote the file"
         )
-    return content, result
+    return content, cast("Result", result)
 
 
 def check(path: Path) -> Checked:
@@ -188,7 +188,7 @@ def name_of(result: Result) -> Path:
     """
     spec, config = result["spec"], result["spec"]["config"]
     data = config["task"].get("data") or result["data"]["name"]
-    if is_baseline(spec):
+    if "baseline" in spec:
         words = [("data", data), ("baseline", spec["baseline"])]
     else:
         comm = spec["comm"]

@@ -2,29 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
 
 from suite import disk
 from suite.contract import UserError
 from suite.record import record
+from suite.record.result import Header
 from suite.settings.effects import ANY, hash_run, select_settings
 from suite.settings.run import AnyRun, Run, read_run
 from suite.training import checkpoint
 
 ANOTHER = "restore it, or choose another run_dir="  # about a damaged file
 DIFFERENCES = 3  # settings that a message names
-
-
-class Header(TypedDict):
-    """What is known about an execution before it starts."""
-
-    hash: str
-    execution_id: str
-    fingerprint: str
-    task_version: str
-    environment: dict[str, Any]
-    command: str
-    resumed_anyway: NotRequired[list[dict[str, int | list[str]]]]  # step of each continuation, and what had changed
 
 
 @dataclass(frozen=True)

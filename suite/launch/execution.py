@@ -16,12 +16,11 @@ from suite import disk, load, published
 from suite import engine as backend
 from suite.contract import Engine, Task, UserError
 from suite.engine import pipeline
-from suite.launch.directories import Header
 from suite.launch.gpus import explain_cpu
 from suite.launch.segment import Reporter, Segment
 from suite.record import dependencies, environment, record
 from suite.record.log import Log
-from suite.record.record import Result
+from suite.record.result import Header, Result
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.run import AnyRun, BaselineRun, Run
@@ -237,7 +236,8 @@ def _write_result(run: AnyRun, task: Task, directory: Path, header: Header, cons
             events,
             run=run,
             targets=task.targets,
-            header=header | {"data": record.describe_data(task.data)},
+            header=header,
+            data=record.describe_data(task.data),
             published=[row.id for row in rows],
         )
     except record.LogError as error:

@@ -12,9 +12,9 @@ from pathlib import Path
 from suite import disk, load
 from suite.contract import Task, UserError
 from suite.launch import checks, directories, execution
-from suite.launch.directories import Header
 from suite.launch.local_ranks import run_ranks
 from suite.record import environment, record
+from suite.record.result import Continuation, Header
 from suite.settings.run import AnyRun, Run
 from suite.track.console import Console, show_patience
 from suite.training import checkpoint
@@ -186,7 +186,7 @@ def _adopt(header: Header, directory: Path) -> None:
     if earlier["fingerprint"] == header["fingerprint"]:
         return
     changed = environment.list_changes(earlier["environment"], header["environment"])
-    resumed = {"step": checkpoint.find_latest(directory) or 0, "changed": changed}
+    resumed: Continuation = {"step": checkpoint.find_latest(directory) or 0, "changed": changed}
     earlier["environment"], earlier["fingerprint"] = header["environment"], header["fingerprint"]
     earlier["task_version"] = header["task_version"]
     earlier["resumed_anyway"] = [*earlier.get("resumed_anyway", []), resumed]

@@ -22,7 +22,7 @@ from suite.launch import execution
 from suite.launch.local import launch
 from suite.launch.premises import describe_task, list_missing
 from suite.record import environment, record
-from suite.record.record import Result
+from suite.record.result import Result
 from suite.record.versions import find_version
 from suite.settings.run import AnyRun, BaselineRun, TrackSettings, read_run
 

@@ -13,7 +13,7 @@ from suite.comm.transport.kernel import Counter
 from suite.contract import Engine, Event, Finished, Snapshot, Started, Task
 from suite.published import Row
 from suite.record.log import Log
-from suite.record.record import Result
+from suite.record.result import Result
 from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.training import baseline, checkpoint, weights

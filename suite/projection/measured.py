@@ -35,15 +35,16 @@ def find_measured(run: Run, folder: Path = Path("runs"), optimizer: str | None =
     similar = []
     for path, result in find_results(folder):
         other, seconds = record.load_run(result), result["step_seconds"]["p50"]
-        if seconds is None or result["outcome"]["kind"] == "failed" or not isinstance(other, Run):
+        trained = result["train_seconds"]
+        if seconds is None or trained is None or result["outcome"]["kind"] == "failed" or not isinstance(other, Run):
             continue
         if _work(other, other.optimizer.name) == work:
             waited = result.get("input_seconds")
             found = {
                 "result": str(path),
                 "step_seconds": seconds,
-                "mean_seconds": result["train_seconds"] / result["steps"],
-                "input_share": None if waited is None else waited / result["train_seconds"],
+                "mean_seconds": trained / result["steps"],
+                "input_share": None if waited is None else waited / trained,
                 "differs": [key for key in differing_keys(settings, _settings(other)) if not key.startswith(ignored)],
             }
             similar.append(found)

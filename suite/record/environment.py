@@ -62,7 +62,7 @@ def describe_environment(environment: Mapping[str, Any]) -> str:
     return ", ".join([environment["cpu"], f"{environment['cores']} cores", *map(str, gpus)])
 
 
-def compute_fingerprint(environment: dict[str, Any], *, device: str, threads: int) -> str:
+def compute_fingerprint(environment: Mapping[str, Any], *, device: str, threads: int) -> str:
     """A hash that is equal for two runs if one result can replace the other.
 
     It covers source, packages, Python, processor, GPUs, device, threads, data, initial weights, decisions and members

@@ -11,16 +11,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from suite import disk
 from suite.contract import Data, Event, Target, UserError, append_sizes
+from suite.record.result import Header, Result
 from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 SCHEMAS = (1, 2)  # that are read
 SCHEMA = 2  # 2: `hash` covers the settings that affect anything; in schema 1, every setting but these
-Result = Mapping[str, Any]  # a result.json; suite/schema/result.json describes its entries
 OPTIONAL = ("optimizer", "predicted_step_seconds", "channels_last")  # facts that a result may lack
 TIMES = ("processor_seconds", "busy_pauses", "gap_seconds", "input_seconds")  # facts that older results lack
 UNHASHED_IN_1 = ("run_dir", "track", "launch", "force", "repeat", "require", "save", "resume")
@@ -253,16 +253,18 @@ def compute_result(
     *,
     run: AnyRun,
     targets: Iterable[Target],
-    header: Mapping[str, Any],
+    header: Header,
+    data: Mapping[str, Any],
     published: Iterable[str],
-) -> dict[str, Any]:
+) -> Result:
     """Compute the whole result.
 
     Args:
         events: of the log.
         run: the run.
         targets: the task's targets.
-        header: `execution_id`, `task_version`, `data`, `environment`, `fingerprint` and `command`.
+        header: what was known before the run.
+        data: as `describe_data` returns it.
         published: ids of the task's published rows.
 
     Returns:
@@ -281,10 +283,10 @@ def compute_result(
         "config": run.plain(),
     }
     trained = isinstance(run, Run)
-    return {
+    result = {
         "schema": SCHEMA,
-        "hash": hash_run(run),
         **header,
+        "data": data,
         "spec": spec,
         "tuning": run.tuning.plain(),
         "precision": run.precision if trained else None,
@@ -293,6 +295,7 @@ def compute_result(
         "log": hash_events(events),
         "published": sorted(published),
     }
+    return cast("Result", result)
 
 
 def _method(run: AnyRun) -> dict[str, Any]:
@@ -309,7 +312,7 @@ def _method(run: AnyRun) -> dict[str, Any]:
     }
 
 
-def load_run(result: Mapping[str, Any]) -> AnyRun:
+def load_run(result: Result) -> AnyRun:
     """Read the run of a result, which may be of an earlier version of the suite.
 
     Raises:
@@ -324,7 +327,7 @@ def parse_run(config: str) -> AnyRun:
     return read_run(json.loads(config), old=True)
 
 
-def hash_of(result: Mapping[str, Any]) -> str:
+def hash_of(result: Result) -> str:
     """Return the hash of a result's run, as it was computed when the result was made."""
     if result["schema"] != 1:
         return hash_run(load_run(result))

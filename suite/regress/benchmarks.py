@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
+from suite.record.result import Result
 
 # Added to every run. One evaluation at the end, no checkpoints; nothing is sent anywhere or reused. Each step has its
 # own time, so that a stop is in one of them.
@@ -15,27 +16,28 @@ SHORT = ("max_steps=40", "eval_every=40", "log_every=1", "stop_at_target=false")
 ALWAYS = ("track=none", "save=none", "threads=1", "force=true")
 
 
-def _step(result: Mapping[str, Any], wall: float) -> float:
+def _step(result: Result, wall: float) -> float | None:
     return result["step_seconds"]["p50"]
 
 
-def _processor(result: Mapping[str, Any], wall: float) -> float:
-    return result["processor_seconds"]["training"] / result["steps"]
+def _processor(result: Result, wall: float) -> float | None:
+    seconds = result.get("processor_seconds")  # older results lack it
+    return seconds["training"] / result["steps"] if seconds else None
 
 
-def _compile(result: Mapping[str, Any], wall: float) -> float:
+def _compile(result: Result, wall: float) -> float:
     return result["compile_seconds"]
 
 
-def _evaluation(result: Mapping[str, Any], wall: float) -> float:
+def _evaluation(result: Result, wall: float) -> float:
     return result["excluded_seconds"]["evaluation"]
 
 
-def _start(result: Mapping[str, Any], wall: float) -> float:
-    return wall - result["wall_seconds"]
+def _start(result: Result, wall: float) -> float | None:
+    return None if result["wall_seconds"] is None else wall - result["wall_seconds"]
 
 
-def _memory(result: Mapping[str, Any], wall: float) -> float:
+def _memory(result: Result, wall: float) -> float | None:
     return result["peak_memory_bytes"]
 
 
@@ -49,7 +51,7 @@ class Metric:
         environment: environment variables of the run.
     """
 
-    read: Callable[[Mapping[str, Any], float], float]
+    read: Callable[[Result, float], float | None]
     by_step: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -86,7 +88,7 @@ class Benchmark:
         rest = (word for word in (*SHORT, *ALWAYS) if word.partition("=")[0] not in named)
         return (*self.run, *rest)
 
-    def value(self, result: Mapping[str, Any], wall: float) -> float:
+    def value(self, result: Result, wall: float) -> float:
         """Return the compared number of a finished run.
 
         Args:
@@ -98,7 +100,7 @@ class Benchmark:
         """
         try:
             value = METRICS[self.metric].read(result, wall)
-        except (KeyError, TypeError):
+        except (KeyError, TypeError):  # a baseline's result has no such time
             value = None
         if value is None or not value > 0:
             raise UserError(f"benchmark {self.name}: its runs have no {self.metric}; choose another metric")

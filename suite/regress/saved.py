@@ -5,10 +5,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from suite.contract import UserError
 from suite.record.environment import describe_environment, describe_machine
+from suite.record.result import Result
 from suite.regress.benchmarks import Benchmark
 
 
@@ -105,7 +106,7 @@ def list_shared(sides: Sequence[Saved], alone: bool) -> list[Benchmark]:
 
 def _either(file: Path, metric: str) -> Report:
     def parse(content: dict[str, Any]) -> Report:
-        return _result(content, metric) if "spec" in content else _report(content)
+        return _result(cast("Result", content), metric) if "spec" in content else _report(content)
 
     return _parsed(file, parse, "a report of suite regress --json, or a result of a run")
 
@@ -133,9 +134,9 @@ def _measured(entries: list[dict[str, Any]]) -> Iterator[tuple[Benchmark, tuple[
             yield Benchmark(str(entry["name"]), tuple(map(str, entry["run"])), str(entry["metric"])), numbers
 
 
-def _result(content: dict[str, Any], metric: str) -> Report:
+def _result(content: Result, metric: str) -> Report:
     spec = content["spec"]
-    data, ranks = spec["config"]["task"].get("data"), f"{spec['world']} ranks" if spec["world"] > 1 else ""
+    data, ranks = spec["config"]["task"].get("data"), f"{spec['world']} ranks" if (spec["world"] or 1) > 1 else ""
     words = "/".join(filter(None, [spec["task"], data, spec["optimizer"]])), spec["comm"], ranks, spec["backend"]
     benchmark = Benchmark(" ".join(filter(None, words)), (), metric)
     value = benchmark.value(content, math.nan)

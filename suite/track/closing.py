@@ -1,14 +1,15 @@
 """Prints a finished run on the console: its ladder, its times, and the published rows to compare it with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from suite import published
 from suite.claims.standings import describe_bearing
 from suite.published import Row
 from suite.published.matching import ORDER, choose_rows, select_comparable
 from suite.record import record
+from suite.record.result import Result
 from suite.track import words
 from suite.track.address import how_to_open
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 COLOURS = {"reached": "green", "exhausted": "yellow", "diverged": "red", "failed": "red"}
 
 
-def show_result(console: "Console", result: Mapping[str, Any], path: Path, rows: Sequence[Row]) -> None:
+def show_result(console: "Console", result: Result, path: Path, rows: Sequence[Row]) -> None:
     """Print a result.
 
     Args:
@@ -60,7 +61,7 @@ def show_result(console: "Console", result: Mapping[str, Any], path: Path, rows:
     console.print(f"MLflow  {unsent if track == 'none' else how_to_open()}", soft_wrap=True)
 
 
-def _compare(console: "Console", result: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def _compare(console: "Console", result: Result, rows: Sequence[Row]) -> None:
     """Print published rows, and a sentence on what may be compared with them."""
     spec = result["spec"]
     task, stand_in, batch_size = spec["task"], spec["scale"] != "paper", spec["batch_size"]

@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from suite.contract import Decided, Evaluated, Event, Explains, Finished, Sparse, Started, Step, Target, Task
 from suite.engine import has_channels_last
 from suite.published import Row
+from suite.record.result import Result
 from suite.settings import recipes
 from suite.settings.run import AnyRun, BaselineRun, Run
 
@@ -104,7 +105,7 @@ class Console:
         """Print that the run has a result already."""
         print(f"this run has a result already: {directory / 'result.json'}; to run it again, set force=true")
 
-    def closing(self, result: Mapping[str, Any], path: Path, rows: Sequence[Row]) -> None:
+    def closing(self, result: Result, path: Path, rows: Sequence[Row]) -> None:
         """Print the result: the ladder, and the published rows to compare it with."""
         from suite.track.closing import show_result
 

@@ -5,8 +5,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from suite.record.result import Result
 
-def draw_curve(result: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
+
+def draw_curve(result: Result, events: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
     """Plot training loss and validation metric over steps and training seconds; mark targets and decisions by lines.
 
     Args:

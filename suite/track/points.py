@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from suite.record.result import Result
+
 
 class Point(NamedTuple):
     """One value of one metric; `time` is in training milliseconds, which serve as MLflow's time axis."""
@@ -16,7 +18,7 @@ class Point(NamedTuple):
 Points = dict[tuple[str, int], Point]
 
 
-def list_points(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, finished: bool) -> Points:
+def list_points(result: Result, events: Iterable[Mapping[str, Any]], *, finished: bool) -> Points:
     """All metric points of a run, by (key, step).
 
     The step of `train/…`, `valid/…` and `hyper/…` is the number of updates; of `by_millisecond/…` the training
@@ -42,8 +44,9 @@ def list_points(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]], 
             add(f"hyper/{name}", value, event["train_seconds"], event["step"])
     for target in result["targets"]:
         if target["reached"]:
+            at = target["train_seconds"] or 0.0, target["step"] or 0
             for name, key in (("seconds", "train_seconds"), ("steps", "step"), ("samples", "samples")):
-                add(f"time_to/{target['label']}/{name}", target[key], target["train_seconds"], target["step"] or 0)
+                add(f"time_to/{target['label']}/{name}", target[key], *at)
     if finished:
         for name, value in _totals(result).items():
             add(name, value, result["train_seconds"] or 0.0, result["steps"])
@@ -57,11 +60,11 @@ def _series(event: Mapping[str, Any]) -> dict[str, float | None]:
     return {f"valid/{name}": value for name, value in event.get("metrics", {}).items()}
 
 
-def _totals(result: Mapping[str, Any]) -> dict[str, float | None]:
+def _totals(result: Result) -> dict[str, float | None]:
     """Return the values of a whole run, by key."""
     quantiles = {f"step_seconds/{name}": value for name, value in result["step_seconds"].items()}
     names = ("train_seconds", "wall_seconds", "compile_seconds", "peak_memory_bytes", "parameters", "steps", "samples")
     counted = {"flops": result["flops"]["trained"]} if "flops" in result else {}
-    explored = {name: result[name] for name in ("explored", "predicted_step_seconds") if name in result}
+    explored = {name: result.get(name) for name in ("explored", "predicted_step_seconds") if name in result}
     optimizer = {f"optimizer/{name}": value for name, value in result.get("optimizer", {}).items()}
     return quantiles | counted | explored | optimizer | {name: result[name] for name in names}

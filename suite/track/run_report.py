@@ -1,15 +1,14 @@
 """Writes one page about one or several runs, as HTML or Markdown. The same results give the same bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from suite import published
 from suite.published.matching import choose_rows, select_comparable
 from suite.record import record
+from suite.record.result import Result
 from suite.track import words
 
-Result = Mapping[str, Any]
 TEMPLATES = {"html": "report.html.j2", "md": "report.md.j2"}
 
 

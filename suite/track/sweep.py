@@ -1,10 +1,11 @@
 """Prints a finished sweep on the console: one line for each run, from its result file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from suite import disk
+from suite.record.result import Result
 from suite.track.closing import make_columns
 from suite.track.console import format_metric, make_printer
 from suite.track.words import target_of
@@ -45,7 +46,7 @@ def make_table(runs: Sequence[Run]) -> "Table":
     return table
 
 
-def _numbers(result: Mapping[str, Any]) -> list[str]:
+def _numbers(result: Result) -> list[str]:
     """Return the hardest target reached, the steps and seconds to it, and the metric at the end of the run.
 
     If no target was reached, `>` marks the steps and seconds that the run spent.

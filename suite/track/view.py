@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from suite import disk, load
 from suite.contract import Task, UserError
 from suite.declared import Role
 from suite.record import record
+from suite.record.result import Result
 from suite.settings.run import AnyRun, read_run
 
 SUFFIXES = (".yaml", ".json", ".jsonl")  # of a run's files; locks and checkpoints are not sent
@@ -36,7 +37,7 @@ class View:
 
     folder: Path
     run: AnyRun
-    result: Mapping[str, Any]
+    result: Result
     events: list[dict[str, Any]]
     alive: bool = False
 
@@ -162,8 +163,10 @@ def _read(folder: Path, directory: Path) -> View:
         task = task_of(run)
     except (UserError, TypeError) as error:  # the data is gone, or the configuration is of an older version
         raise UserError(f"{directory}: the run is unfinished, and its task cannot be made here: {error}") from error
-    header = disk.read_json(folder / "header.json") | {"data": record.describe_data(task.data)}
-    partial = record.compute_result(events, run=run, targets=task.targets, header=header, published=())
+    header = disk.read_json(folder / "header.json")
+    partial = record.compute_result(
+        events, run=run, targets=task.targets, header=header, data=record.describe_data(task.data), published=()
+    )
     return View(folder, run, partial, events, _alive(directory))
 
 

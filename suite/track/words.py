@@ -7,6 +7,7 @@ from typing import Any
 from suite.contract import Target
 from suite.published import Row
 from suite.record.record import is_baseline
+from suite.record.result import Crossing, Result
 
 OUTCOMES = {
     "reached": "reached the last target at step {step:,}",
@@ -21,23 +22,23 @@ LADDER = ("target", "reached", ">step", ">samples", ">train s", ">all-in s", ">l
 PUBLISHED = ("row", "optimizer, paper*5", "model*4", "devices*4", ">batch", ">epochs", "value*4", ">time")
 
 
-def describe_outcome(result: Mapping[str, Any]) -> str:
+def describe_outcome(result: Result) -> str:
     """How the run ended."""
     sentences = OUTCOMES | FITTED if is_baseline(result["spec"]) else OUTCOMES
     return sentences[result["outcome"]["kind"]].format_map(result["outcome"])
 
 
-def list_missed(result: Mapping[str, Any]) -> list[str]:
+def list_missed(result: Result) -> list[str]:
     """List the targets that the run did not reach."""
     return [str(target_of(entry)) for entry in result["targets"] if not entry["reached"]]
 
 
-def target_of(entry: Mapping[str, Any]) -> Target:
+def target_of(entry: Crossing) -> Target:
     """Return the target of an entry of the result's ladder."""
     return Target(entry["metric"], entry["value"], entry["higher_is_better"])
 
 
-def list_ladder(result: Mapping[str, Any]) -> list[list[str]]:
+def list_ladder(result: Result) -> list[list[str]]:
     """List the cells of each target (`LADDER`): when it was reached, and the last evaluation that missed it.
 
     For a missed target, `>` marks what the run had spent at its last evaluation.
@@ -52,7 +53,7 @@ def list_ladder(result: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _spent(result: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
+def _spent(result: Result, entry: Crossing) -> list[str]:
     """Steps, samples, training seconds and all-in seconds: to the target, or to the last evaluation that missed it."""
     if not (entry["reached"] or result["curve"]):
         return ["", "", "", ""]
@@ -64,7 +65,7 @@ def _spent(result: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
     return counts + [f"{mark}{point[name]:.2f}" for name in ("train_seconds", "wall_seconds")]
 
 
-def find_best(result: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+def find_best(result: Result, entry: Crossing) -> str:
     """Find the best value that the run reached of a target's metric, in words."""
     values = [point["metrics"][entry["metric"]] for point in result["curve"]]
     defined = [value for value in values if value is not None]
@@ -74,23 +75,26 @@ def find_best(result: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     return f"best {better(defined):.4g}"
 
 
-def describe_speed(result: Mapping[str, Any]) -> str:
+def describe_speed(result: Result) -> str:
     """One line with training time, all-in time, compile time, step times and device."""
     train, wall = result["train_seconds"], result["wall_seconds"]
-    spent = "" if wall is None else f"{format_duration(train)} of training, {format_duration(wall)} all in · "
+    spent = ""
+    if train is not None and wall is not None:
+        spent = f"{format_duration(train)} of training, {format_duration(wall)} all in · "
     device = result["segments"][-1]["device"] if result["segments"] else "no device"
     if is_baseline(result["spec"]):
         return f"{spent}{device}"
     cache = f" (cache {result['compile_cache']})" if result["compile_cache"] else ""
-    median, tail = result["step_seconds"]["p50"], result["step_seconds"]["p99"]
-    times = "no step made" if median is None else f"median step {1000 * median:.1f} ms, p99 {1000 * tail:.1f} ms"
+    quantiles = {"median step": result["step_seconds"]["p50"], "p99": result["step_seconds"]["p99"]}
+    known = {name: seconds for name, seconds in quantiles.items() if seconds is not None}
+    times = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in known.items()) or "no step made"
     if "predicted_step_seconds" in result:
         times += f", {1000 * result['predicted_step_seconds']:.1f} ms predicted without the optimizer"
     counted = f" · {result['flops']['trained']:.3g} FLOPs" if "flops" in result else ""
     return f"{spent}compile {result['compile_seconds']:.1f} s{cache} · {times}{counted} · {device}"
 
 
-def describe_waits(result: Mapping[str, Any]) -> str | None:
+def describe_waits(result: Result) -> str | None:
     """A line about the time in which the loop waited for batches, if that is much of the training time."""
     waited, train = result.get("input_seconds", 0.0), result["train_seconds"]
     if not train or waited < MUCH * train:
@@ -99,10 +103,11 @@ def describe_waits(result: Mapping[str, Any]) -> str | None:
     return f"{100 * waited / train:.0f} % of the training time went by until batches were made{advice}"
 
 
-def warn_unbilled(result: Mapping[str, Any]) -> str:
+def warn_unbilled(result: Result) -> str:
     """A warning about work that was not billed."""
+    pauses = result.get("busy_pauses", 0)
     return (
-        f"training seconds are too low: the clock stopped {result['busy_pauses']} times while threads of this process "
+        f"training seconds are too low: the clock stopped {pauses} times while threads of this process "
         "still computed. An optimizer with such threads must declare them (`host` and `drain` in the contract)"
     )
 

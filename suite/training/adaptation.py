@@ -9,11 +9,9 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter
+from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, PositiveInt, TypeAdapter
 
 from suite import disk, load
 from suite.comm.policies._policy import Commit, Measure, Point, Predict, Predicted, Probe, Probed, Situation
@@ -21,7 +19,7 @@ from suite.contract import Batch, Decided, Engine, Snapshot, Task, UserError
 from suite.projection.predict import Model
 from suite.record import record
 from suite.settings.run import Run
-from suite.training.checkpoint import Past
+from suite.training.checkpoint import Past, Score
 from suite.training.clock import Clock
 
 Answer = Situation | Predicted | Probed | float | None  # to a policy; None before its first request
@@ -55,7 +53,7 @@ class Decision(BaseModel):
     step: NonNegativeInt
     mode: str | dict[str, str]
     steps: PositiveInt | None
-    why: dict[str, Any]
+    why: dict[str, JsonValue]
 
 
 class Adaptation:
@@ -122,7 +120,7 @@ class Adaptation:
         with self.clock.paused("compile"):
             self.engine.warm(self.batch(step), range(step, self._end(step, commit.steps)), self.hyper[step])
         self.until = None if commit.steps is None else step + commit.steps
-        new = [asdict(point) for point in self.points[seen:]]
+        new = [Score(step=point.step, score=point.score) for point in self.points[seen:]]
         self.past.append({"step": step, "mode": commit.mode, "steps": commit.steps, "points": new})
         now = self.clock.settle()
         return Decided(step, commit.mode, commit.steps, commit.why, now - began, now, self.replay is not None)

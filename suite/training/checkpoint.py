@@ -39,13 +39,20 @@ Written = tuple[int, str]  # size of a file in bytes, and checksum of its arrays
 Report = tuple[dict[str, Written], str]  # files that a process has written, and its fault
 
 
+class Score(TypedDict):
+    """A score on the validation split; larger is better."""
+
+    step: int
+    score: float
+
+
 class Past(TypedDict):
     """A policy's decision, with the scores that are new since the one before."""
 
     step: int
     mode: str | Mapping[str, str]
     steps: int | None
-    points: list[dict[str, Any]]
+    points: list[Score]
 
 
 class State(TypedDict):

@@ -132,7 +132,7 @@ class Validation:
 
     def _keep(self, index: int, batch: Batch) -> None:
         """Keep a copy of the batch if those before it are kept, and there is room."""
-        if index > len(self._kept) or not all(isinstance(value, np.ndarray) for value in batch.values()):
+        if index > len(self._kept):
             return
         size = sum(array.nbytes for array in batch.values())
         if size <= self._room:

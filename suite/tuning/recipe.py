@@ -17,10 +17,11 @@ from typing import Any
 from suite import disk
 from suite.contract import UserError
 from suite.record import record
+from suite.record.result import Result
 from suite.settings.overrides import flatten_values
 from suite.settings.run import AnyRun, Run
 from suite.tuning.session import Session
-from suite.tuning.trials import Result, Trial, count_steps, measure_shortfall, name_last
+from suite.tuning.trials import Trial, count_steps, measure_shortfall, name_last
 
 WIDTH = 160  # columns; each trial stands on one line
 ANY = "all"  # the source's name for a task with only one source

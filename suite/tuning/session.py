@@ -20,10 +20,11 @@ from suite import disk
 from suite.contract import UserError
 from suite.launch import execution
 from suite.launch.local import launch
+from suite.record.result import Result
 from suite.settings import configure
 from suite.settings.run import Run
 from suite.tuning.points import Range, Values
-from suite.tuning.trials import Result, Trial, score_results
+from suite.tuning.trials import Trial, score_results
 
 SHORT = 4  # a short run has max_steps divided by this; and this share of the points run whole
 FINALISTS = 2

@@ -4,22 +4,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
+from suite.record.result import Crossing, Result
 from suite.tuning.points import PREFIX, Values
 
-Result = dict[str, Any]
 MISS = 2  # a run that misses a target counts as if it had taken this multiple of max_steps
 
 
-def list_rungs(result: Result | None) -> list[dict[str, Any]]:
+def list_rungs(result: Result | None) -> list[Crossing]:
     """List the targets that a run reached; none if it failed."""
     return [target for target in result["targets"] if target["reached"]] if result else []
 
 
 def count_steps(result: Result | None) -> int | None:
     """Updates to the last target that a run reached; None if it reached none."""
-    return max((rung["step"] for rung in list_rungs(result)), default=None)
+    return max((rung["step"] or 0 for rung in list_rungs(result)), default=None)
 
 
 def name_last(result: Result | None) -> str | None:
@@ -33,8 +32,9 @@ def measure_shortfall(result: Result | None) -> float:
         return math.inf
     target = result["targets"][0]
     sign = 1 if target["higher_is_better"] else -1
-    values = [point["metrics"].get(target["metric"], math.nan) for point in result["curve"]]
-    return min((sign * (target["value"] - value) for value in values if math.isfinite(value)), default=math.inf)
+    values = [point["metrics"].get(target["metric"]) for point in result["curve"]]
+    defined = [value for value in values if value is not None and math.isfinite(value)]
+    return min((sign * (target["value"] - value) for value in defined), default=math.inf)
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ def score_results(results: Sequence[Result | None], most_steps: int) -> tuple[fl
     ladder = next((result["targets"] for result in results if result), [])
     score: list[float] = []
     for rung in reversed(range(len(ladder))):
-        targets = [result["targets"][rung] if result else {"reached": False} for result in results]
-        steps = [target["step"] if target["reached"] else MISS * most_steps for target in targets]
-        score += [-sum(target["reached"] for target in targets), fmean(steps)]
+        crossed = [result["targets"][rung]["step"] if result else None for result in results]
+        steps = [MISS * most_steps if step is None else step for step in crossed]
+        score += [-sum(step is not None for step in crossed), fmean(steps)]
     return (*score, fmean(map(measure_shortfall, results))) if ladder else (math.inf,)
 
 

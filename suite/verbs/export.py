@@ -10,8 +10,8 @@ from pathlib import Path
 from suite import disk
 from suite.contract import UserError
 from suite.entries import export_eval, export_mlperf, submission
-from suite.entries.condition import Result
 from suite.entries.strict import Unreadable, escape_text
+from suite.record.result import Result
 
 HELP = """Write results in another project's format. RUN is a result.json, a run directory or a folder with either.
 mlperf: lines of MLPerf's training log. every-eval-ever: a record of Every Eval Ever, schema 0.3.0. Fields that results

@@ -11,6 +11,7 @@ from suite.entries.recompute import list_contradictions, list_faults, schema_fau
 from suite.launch.replay import list_modules, repeat_run
 from suite.load import declares_settings
 from suite.record import record
+from suite.record.result import Result
 from suite.settings.run import AnyRun, read_run
 from suite.training import weights
 
@@ -94,7 +95,7 @@ def _read(path: Path) -> Any:
     return result
 
 
-def _list_other_differences(result: dict[str, Any], folder: Path) -> Iterator[str]:
+def _list_other_differences(result: Result, folder: Path) -> Iterator[str]:
     """One line for each difference from the other files of a run directory: header, configuration and weights."""
     if (path := folder / "header.json").exists():
         header = disk.read_json(path)

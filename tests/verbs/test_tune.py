@@ -66,7 +66,7 @@ def test_a_value_further_out_ends_at_the_bounds_of_the_setting() -> None:
     assert rate.step_out(0.0, -1) is None, "a hyper-parameter that is switched off has no smaller value"
 
 
-def make_result(*steps: int | None, spent: int = STEPS, top1: tuple[float, ...] = ()) -> dict[str, Any]:
+def make_result(*steps: int | None, spent: int = STEPS, top1: tuple[float | None, ...] = ()) -> dict[str, Any]:
     goal = {"metric": "top1", "value": 72, "higher_is_better": True}
     targets = [goal | {"reached": s is not None, "step": s, "label": f"top1_{i}"} for i, s in enumerate(steps)]
     curve = [{"metrics": {"top1": value}} for value in top1]
@@ -81,7 +81,7 @@ def test_more_seeds_that_reach_win_then_fewer_steps_then_the_smaller_distance() 
         [make_result(10, 20), make_result(10, None)],
         [make_result(5, None), make_result(6, None)],
         [make_result(5, None), make_result(None, None, top1=(70,))],
-        [make_result(None, None, top1=(60, math.nan)), make_result(None, None, top1=(61,))],
+        [make_result(None, None, top1=(60, None)), make_result(None, None, top1=(61,))],
         [make_result(None, None, top1=(60,)), make_result(None, None, top1=(59,))],
         [make_result(None, None, top1=(71,)), None],
     ]

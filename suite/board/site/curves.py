@@ -8,7 +8,7 @@ from typing import Any
 from suite import svg
 from suite.board.rows import Entry
 from suite.board.site.text import format_number
-from suite.entries.condition import Result
+from suite.record.result import Result
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FOOT = 220, 150, 40, 8, 8, 20
 MOST_POINTS = 60  # of a curve; more are not visible at this width
@@ -41,7 +41,7 @@ def curve_of(entry: Entry, results: dict[str, Result], metric: str) -> Curve:
         results: all results by file name.
         metric: the metric of the target.
     """
-    executions: dict[int, dict[str, Any]] = {}
+    executions: dict[int, Result] = {}
     for item in entry.results:
         executions.setdefault(item["seed"], results[item["file"]])
     seeds = []
