@@ -127,7 +127,7 @@ class Programs:
 
 
 class Cache:
-    """What the cache of compiled programs has answered since an engine was made."""
+    """Answers of the cache of compiled programs since an engine was made."""
 
     def __init__(self):
         self.answers = set[str]()

@@ -1,4 +1,4 @@
-"""What results under runs/ say about the time of a step: how long it takes, and which part of it is the longest."""
+"""Reads the time of a step from results under runs/: how long it takes, and which part of it is the longest."""
 
 from collections.abc import Mapping
 from pathlib import Path

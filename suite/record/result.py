@@ -30,7 +30,7 @@ class Crossing(TypedDict):
 
 
 class Spec(TypedDict):
-    """What was run; `config` is the whole configuration. For a baseline, the five entries that may be None are."""
+    """Run that the result is of; `config` is its whole configuration. In a baseline's, five entries are None."""
 
     task: str
     variant: str
@@ -55,7 +55,7 @@ class Tuning(TypedDict):
 
 
 class Kernel(TypedDict):
-    """What the kernel of rank 0's host sent to other hosts; only on the test bed."""
+    """Bytes that the kernel of rank 0's host sent to other hosts; only on the test bed."""
 
     sent: int
     ranks: int
@@ -63,7 +63,7 @@ class Kernel(TypedDict):
 
 
 class SentBytes(TypedDict):
-    """What rank 0 sent."""
+    """Bytes that rank 0 sent."""
 
     sent: int
     by_name: Mapping[str, int]
@@ -82,7 +82,7 @@ class Segment(TypedDict):
 
 
 class Weights(TypedDict):
-    """The file of weights beside the result."""
+    """File of weights beside the result."""
 
     step: int
     file: str
@@ -90,14 +90,14 @@ class Weights(TypedDict):
 
 
 class Continuation(TypedDict):
-    """The run went on, although something had changed (`resume=anyway`)."""
+    """Continuation of a run although something had changed (`resume=anyway`)."""
 
     step: int
     changed: Sequence[str]
 
 
 class Header(TypedDict):
-    """What is known about an execution before it starts."""
+    """Facts about an execution that are known before it starts."""
 
     hash: str
     execution_id: str
@@ -109,7 +109,7 @@ class Header(TypedDict):
 
 
 class Result(Header):
-    """The outcome of one run."""
+    """Outcome of one run."""
 
     schema: int
     data: Mapping[str, Any]  # `read_data` reads it
