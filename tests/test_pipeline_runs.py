@@ -267,7 +267,7 @@ def test_a_run_encodes_activations(tmp_path: Path):
     coded = train(tmp_path / "coded", *words, "partition.activations=fp8")
     first, second = ([row[2] for row in curve(folder) if row[2]] for folder in (exact, coded))
     assert first != second
-    np.testing.assert_allclose(first, second, rtol=0.1)
+    np.testing.assert_allclose(first, second, rtol=2e-4)  # 6e-5 was measured
     assert sent(coded) <= 0.5 * sent(exact)  # 8 of 32 bits, and the message's padding
 
 
