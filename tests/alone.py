@@ -28,7 +28,7 @@ def pulled(params: Tree, step: int) -> Tree:
 
 
 def chosen(name: str, values: Tree) -> Any:
-    """The settings of one of the suite's optimizers: these values, and the defaults of the others."""
+    """Return the settings of one of the suite's optimizers: these values, and the defaults of the others."""
     declared = load.load_settings(f"suite.optimizers.{name}")
     assert declared is not None
     return declared.given(values)

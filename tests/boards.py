@@ -101,18 +101,18 @@ def seeds(optimizer, *spent, **more):
 
 
 def site(results, folder, standings=(), news=(), **more):
-    """The text of each page of the site, by its path below the folder."""
+    """Return the text of each page of the site, by its path below the folder."""
     written = pages.render_pages(rank_results(results, **more), standings, folder, news)
     return {path.relative_to(folder).as_posix(): path.read_text() for path in written}
 
 
 def page(results, folder, **more):
-    """The page of the task resnet50."""
+    """Return the page of the task resnet50."""
     return site(results, folder, **more)["task/resnet50.html"]
 
 
 def files(folder: Path):
-    """The bytes of every file below a folder."""
+    """Return the bytes of every file below a folder."""
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
@@ -128,7 +128,7 @@ MIXED = [
 
 
 def standing(*, id="kfac-fewer-steps", paper="some-paper", verdict=None, pattern="undecided") -> Standing:
-    """What is known about a claim with one check."""
+    """Return what is known about a claim with one check."""
     check = Check(
         name="stand-in",
         scale="stand-in",
@@ -149,7 +149,7 @@ GOLDEN = Path(__file__).parent / "golden" / "site"
 
 
 def golden(folder: Path) -> dict[str, bytes]:
-    """The site of a few fixed results of a task without published rows: all of it but the copies of results."""
+    """Return the site of a few fixed results of a task without published rows: all of it but the copies of results."""
     results = [
         *(result(seed=seed, step=100 + seed, curve=_curve(100 + seed)) for seed in range(4)),
         *(result(seed=seed, step=201 - seed, optimizer="sgd", curve=_curve(201 - seed)) for seed in range(4)),

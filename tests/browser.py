@@ -18,7 +18,7 @@ PATIENCE = 60.0  # seconds that one answer may take on a busy machine
 
 
 def executable() -> str | None:
-    """The path of the browser; None where there is none."""
+    """Return the path of the browser; None where there is none."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -93,7 +93,7 @@ class Browser:
             pass
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")

@@ -30,7 +30,7 @@ def check_of(claim: str, name: str) -> Check:
 
 
 def holds(claim: str, name: str, seed: int = 0) -> bool:
-    """Whether the value measured for one seed lies in the printed region."""
+    """Return whether the value measured for one seed lies in the printed region."""
     check = check_of(claim, name)
     assert check.study
     return check.holds.contains(call(check.study, seed, check.arguments))

@@ -20,7 +20,7 @@ MODULES = [f"suite.comm.codecs.{name}" for name in load.find_members("codecs")] 
 
 
 def nodes() -> dict[str, dict[str, Any]]:
-    """What stands for a codec in any preset, by a readable name."""
+    """Return the nodes that stand for a codec in any preset, by a readable name."""
     found = [{"module": module} for module in MODULES]
 
     def collect(value: Any) -> None:
@@ -45,7 +45,7 @@ NODES = nodes()
 
 
 def halves(node: dict[str, Any]) -> dict[str, Any]:
-    """The specification and both backends' halves."""
+    """Make the specification and both backends' halves."""
     return {backend or "numpy": setup.make_codec(engines.part(**node), backend) for backend in (None, "torch", "jax")}
 
 
@@ -55,7 +55,7 @@ def compiled(node: dict[str, Any]) -> Any:
 
 
 def encode(codec: Any, backend: str, values: np.ndarray, draw: Any = None) -> np.ndarray:
-    """The payload that one half makes of NumPy values."""
+    """Return the payload that one half makes of NumPy values."""
     if backend == "torch":
         drawn = (lambda count: torch.from_numpy(draw(count))) if draw else None
         return codec.encode(_tensor(values), drawn).numpy()
@@ -66,7 +66,7 @@ def encode(codec: Any, backend: str, values: np.ndarray, draw: Any = None) -> np
 
 
 def decode(codec: Any, backend: str, payload: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """What one half makes of a payload."""
+    """Return the values that one half makes of a payload."""
     if backend == "torch":
         return codec.decode(_tensor(payload), _tensor(like)).numpy()
     if backend == "jax":
@@ -107,7 +107,7 @@ def fingerprint(payload: np.ndarray) -> str:
 
 
 def golden() -> dict[str, str]:
-    """What `python tests/coded.py` writes to tests/comm/golden.json."""
+    """Return what `python tests/coded.py` writes to tests/comm/golden.json."""
     values = samples(1000)
     draw = lambda count: np.random.default_rng(1).random(count, np.float32)  # noqa: E731
     return {key: fingerprint(halves(node)["numpy"].encode(values, draw)) for key, node in sorted(NODES.items())}

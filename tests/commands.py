@@ -1,4 +1,4 @@
-"""The commands that the documentation prints, found in its pages."""
+"""Commands that the documentation prints, found in its pages."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ class Command(NamedTuple):
 
 
 def printed(page: Path) -> list[str]:
-    """The commands of one page: those in blocks, with what follows a backslash, and those between backticks."""
+    """Return the commands of one page: those in blocks, with what follows a backslash, and those between backticks."""
     blocks, prose = parted(page.read_text())
     spans = (" ".join(span.split()) for paragraph in prose.split("\n\n") for span in INLINE.findall(paragraph))
     found = [match[1] for line in blocks if (match := START.match(line.strip()))]
@@ -31,7 +31,7 @@ def printed(page: Path) -> list[str]:
 
 
 def parted(text: str) -> tuple[list[str], str]:
-    """The lines of a page's blocks, those that go on behind a backslash joined, and all other lines."""
+    """Return the lines of a page's blocks, those that go on behind a backslash joined, and all other lines."""
     blocks, prose, fenced, lines = [], [], False, iter(text.splitlines())
     for line in lines:
         fenced ^= line.startswith("```")

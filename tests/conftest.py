@@ -1,4 +1,4 @@
-"""What every test shares: two host devices for jax, one thread a framework, the members outside the tree."""
+"""Setup of every test: four host devices for jax, one thread a framework, the members outside the tree."""
 
 import gc
 import os

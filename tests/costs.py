@@ -36,7 +36,7 @@ Costs = dict[str, int]
 
 
 def resolve_run(case: str, *words: str) -> Run:
-    """The run of a case."""
+    """Return the run of a case."""
     task, optimizer = case.split()
     options = OPTIONS.get(case, [])
     usual = [f"task={task}", f"optimizer={optimizer}", "scale=gpu", "precision=float32"]
@@ -132,7 +132,7 @@ def measure_jax(case: str) -> Costs:
 
 
 def estimate_held(run: Run, task: Task) -> Costs:
-    """The most bytes that a step holds, as `suite plan` estimates them."""
+    """Return the most bytes that a step holds, as `suite plan` estimates them."""
     return {"held": sum(estimate_memory(run, task).values())}
 
 

@@ -88,7 +88,7 @@ def finish(backend: str, rank: int, world: int) -> list[list[float]]:
 
 
 def halve(backend: str, rank: int, world: int) -> list[str]:
-    """The type of the gradient of a model in bfloat16, and its values."""
+    """Return the type of the gradient of a model in bfloat16, and its values."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -102,7 +102,7 @@ def halve(backend: str, rank: int, world: int) -> list[str]:
 
 
 def refuse(backend: str, rank: int, world: int, cases: Sequence[Sequence[str]]) -> list[str]:
-    """The messages of modes that a hook cannot follow, and of models that cannot have one."""
+    """Return the messages of modes that a hook cannot follow, and of models that cannot have one."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel

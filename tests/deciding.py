@@ -20,7 +20,7 @@ POLICIES = {
 
 
 def candidates() -> dict[str, Any]:
-    """What is chosen from."""
+    """Return the modes to choose from."""
     from engines import comm
 
     return {"float32": comm(), "lossy": comm(codec="bfloat16", algorithm="all_to_all")}

@@ -69,7 +69,7 @@ def comm(**changes: Any) -> CommSettings:
 
 
 def channels(backend: str, world: int = 2, **changes: Any) -> Channels:
-    """How the tiny task's values travel."""
+    """Make the channels of the tiny task's values."""
     return setup.make_channels(comm(**changes), tiny(), world, backend)
 
 
@@ -146,17 +146,17 @@ def part(module: str, **options: Any) -> Part:
 
 
 def options(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a member in a YAML file."""
+    """Return the options of a member in a YAML file."""
     return {name: value for name, value in node.items() if name not in ("name", "module")}
 
 
 def tiny(**options: Any) -> Any:
-    """The tiny task outside the tree."""
+    """Make the tiny task outside the tree."""
     return load.load_member("mylab.tinytask").make(**options)
 
 
 def called(key: str) -> str:
-    """What the model calls an array of a snapshot; nothing where that is no parameter, buffer or pattern."""
+    """Return the model's name of a snapshot's array; empty where that is no parameter, buffer or pattern."""
     if key.startswith(("run['params']", "run['buffers']", "run['patterns']")):  # jax
         return key.split("'")[3]
     return key.removeprefix("run.model.") if key.startswith("run.model.") else ""  # torch
@@ -193,7 +193,7 @@ def gap(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 
 
 def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
-    """Whether everything in the first is in the other, bit for bit."""
+    """Return whether everything in the first is in the other, bit for bit."""
     return all(np.array_equal(value, other[name]) for name, value in one.items())
 
 

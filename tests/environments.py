@@ -15,19 +15,19 @@ Tree = dict[str, np.ndarray]
 
 
 def start(name: str, **settings: Any) -> mlps.Torch:
-    """The optimizer on the network of mlps.py, without the layer that is never called."""
+    """Make the optimizer on the network of mlps.py, without the layer that is never called."""
     return mlps.Torch(name, "float64", *mlps.USED, **settings)
 
 
 def observes(name: str) -> bool:
-    """Whether the optimizer needs `observed`."""
+    """Return whether the optimizer needs `observed`."""
     from suite.optimizers._base.torch_observing import Observing
 
     return isinstance(start(name).optimizer, Observing)
 
 
 def in_one_process(name: str) -> Tree:
-    """The reference."""
+    """Train in one process, as the reference."""
     return start(name).train(range(STEPS))
 
 
@@ -71,7 +71,7 @@ def drive(
 
 
 def with_a_tensor_as_rate(name: str) -> Tree:
-    """The learning rate of a group is a tensor."""
+    """Train with a tensor as the learning rate of each group."""
     import torch
 
     run = start(name)

@@ -22,7 +22,7 @@ MICRO_BATCHES = 4
 
 
 def traced(case: Case, count: int = MICRO_BATCHES) -> Traced:
-    """The function traced with one micro-batch; arrays with the batch's samples along axis 0 are split."""
+    """Trace the function with one micro-batch; arrays with the batch's samples along axis 0 are split."""
     leaves, structure = jax.tree.flatten(case.inputs)
     length = max(np.shape(leaf)[0] for leaf in leaves if np.shape(leaf))
     split = [np.shape(leaf)[:1] == (length,) for leaf in leaves]
@@ -41,7 +41,7 @@ def planned(graph: Any, stages: int, recompute: bool, schedule: Any = "1f1b", de
 
 
 def whole(case: Case, made: Traced, count: int = MICRO_BATCHES) -> tuple[float, dict[str, np.ndarray]]:
-    """The mean loss and gradients of the unmodified function over the micro-batches."""
+    """Compute the mean loss and gradients of the unmodified function over the micro-batches."""
     structure = jax.tree.structure(case.inputs)
     grad = jax.jit(jax.value_and_grad(case.function, allow_int=True))
     losses, total = [], None
@@ -56,7 +56,7 @@ def whole(case: Case, made: Traced, count: int = MICRO_BATCHES) -> tuple[float, 
 
 
 def distance(found: dict[str, Any], expected: dict[str, np.ndarray]) -> float:
-    """The largest error of a gradient over the norm of all."""
+    """Return the largest error of a gradient over the norm of all."""
     assert list(found) == list(expected)
     norm = np.sqrt(sum((value.astype(float) ** 2).sum() for value in expected.values()))
     return max(float(np.linalg.norm(np.asarray(found[name]) - expected[name])) / norm for name in expected)

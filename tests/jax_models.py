@@ -58,7 +58,7 @@ def swapped(draw: Draw) -> Case:
 
 
 def tied(draw: Draw) -> Case:
-    """The embedding is the head's weight, too, and is used once between."""
+    """Make a model whose embedding is the head's weight, too, and is used once between."""
 
     def function(params: Any, ids: Array, targets: Array) -> Array:
         hidden = params["embed"][ids]

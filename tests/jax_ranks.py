@@ -39,7 +39,7 @@ def compared(name: str, stages: int, devices: int, recompute: bool, schedule: st
 
 
 def partition(backend: str, rank: int, world: int) -> dict[str, object]:
-    """The plan and the loss of `partition`, and the error for a request that cannot be met."""
+    """Return the plan and the loss of `partition`, and the error for a request that cannot be met."""
     from jax_models import CASES, Draw
 
     from suite.comm.partition import jax as public

@@ -51,7 +51,7 @@ class Torch:
 
     @property
     def state(self) -> Any:
-        """What belongs to no single parameter, as tensors."""
+        """Return what belongs to no single parameter, as tensors."""
         return self.optimizer.state["kfac"]
 
     @property
@@ -60,7 +60,7 @@ class Torch:
         return {name: value.detach().numpy().copy() for name, value in self.named.items()}
 
     def facts(self) -> dict[str, int]:
-        """What was counted."""
+        """Return the optimizer's counts."""
         return self.optimizer.facts()
 
     def inverse(self, side: str) -> np.ndarray:
@@ -73,7 +73,7 @@ class Torch:
         self.optimizer.prepare(self._given(found), reduce=Alone)
 
     def refresh(self, step: int, found: Tree, reduce: Any = Alone) -> None:
-        """What comes before an update: statistics are taken in where some are due, then inverted."""
+        """Prepare an update: take statistics in where some are due, then invert them."""
         self.optimizer.host(step)
         if self.plan.phase(step):
             wanted = {name: value for name, value in found.items() if name in self.plan.now(step)}
@@ -118,7 +118,7 @@ class Jax:
         return {name: np.asarray(value) for name, value in self.tree.items()}
 
     def facts(self) -> dict[str, int]:
-        """What was counted."""
+        """Return the optimizer's counts."""
         return self.optimizer.facts(self.state)
 
     def inverse(self, side: str) -> np.ndarray:
@@ -132,7 +132,7 @@ class Jax:
             self.state = self.optimizer.prepare(self._given(found), self.state, reduce=Alone)
 
     def refresh(self, step: int, found: Tree) -> None:
-        """What comes before an update: statistics are taken in where some are due, then inverted."""
+        """Prepare an update: take statistics in where some are due, then invert them."""
         with self._mode():
             self.state = self.optimizer.host(self.state, step)
             if self.plan.phase(step):

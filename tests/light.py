@@ -1,4 +1,4 @@
-"""What a command loads."""
+"""Packages that a command loads."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ print(code or 0, *{name.partition(".")[0] for name in sys.modules})
 
 
 def loaded(*arguments: str) -> tuple[int, set[str]]:
-    """The exit code of `suite` with these arguments in a process of its own, and the packages that it has loaded."""
+    """Return the exit code of `suite` with these arguments in a new process, and the packages that it has loaded."""
     done = subprocess.run([sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     code, *names = done.stdout.splitlines()[-1].split()

@@ -33,7 +33,7 @@ HYPER: dict[str, dict[str, Any]] = {
 
 
 def layers(*names: str) -> dict[str, Layer]:
-    """What the optimizers are told of the network."""
+    """Return the network's layers as the optimizers are told of them."""
     return {name: Layer("linear", (f"{name}.weight", f"{name}.bias")) for name in names or DESCRIBED}
 
 
@@ -56,7 +56,7 @@ def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def differentiated(params: Tree, step: int) -> tuple[float, Tree, dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """The mean loss ½ |f(x) - y|², its gradients, and each described layer's input and gradient of the summed loss."""
+    """Compute the mean loss ½ |f(x) - y|², gradients, and described layers' inputs and gradients of the summed loss."""
     (h, y), inputs = batch(step), {}
     for name in USED:
         inputs[name] = h
@@ -73,7 +73,7 @@ def differentiated(params: Tree, step: int) -> tuple[float, Tree, dict[str, tupl
 
 
 def asked(name: str, backend: str, described: dict[str, Layer], **hyper: Any) -> dict[str, Any]:
-    """What the optimizer is made with, beside its parameters."""
+    """Return the optimizer's arguments beside its parameters."""
     needs = load.load_member(f"suite.optimizers.{name}").NEEDS
     offers: dict[str, Any] = {"layers": described, "samples": 100}
     return {key: offers[key] for key in offers if key in needs} | settings_of(name) | HYPER.get(name, {}) | hyper
@@ -101,7 +101,7 @@ def specified(name: str, steps: int, **hyper: Any) -> Tree:
 
 # ----------------------------------------------------------------------------------------------------------- torch
 def network(kind: str = "float64", *names: str) -> Any:
-    """The network in torch; layers that it does not use are given no gradient."""
+    """Make the network in torch; layers that it does not use are given no gradient."""
     import torch
     from torch import nn
 
@@ -173,7 +173,7 @@ def nested(values: Tree) -> Any:
 
 
 def loss_of(params: Any, x: Any, y: Any, tap: Any) -> Any:
-    """The mean loss in jax, of nested parameters."""
+    """Compute the mean loss in jax, of nested parameters."""
     import jax.numpy as jnp
 
     for name in USED:

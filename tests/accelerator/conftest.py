@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_name("device.cpp")
 
 @pytest.fixture(scope="session")
 def library() -> Path:
-    """The compiled device.cpp."""
+    """Return the path of the compiled device.cpp."""
     if sys.platform != "linux" or not shutil.which("g++"):
         pytest.skip("a pretend device needs Linux and g++")
     torch = importlib.util.find_spec("torch")

@@ -1,4 +1,4 @@
-"""How images are stored on the pretend device and on the CPU, in the process of `conftest.py`."""
+"""Storage of images on the pretend device and on the CPU, in the process of `conftest.py`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a forward pass keeps for the backward pass on the pretend device, in the process of `conftest.py`."""
+"""Memory that a forward pass keeps for the backward pass on the pretend device, in the process of `conftest.py`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What CUDA refuses, tried on the pretend device, in the process of `conftest.py`."""
+"""Operations that CUDA refuses, tried on the pretend device, in the process of `conftest.py`."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The pretend GPU refuses what CUDA refuses, and counts where the host waits."""
+"""Tests of the pretend GPU: it refuses what CUDA refuses, and counts where the host waits."""
 
 from collections.abc import Callable
 from typing import Any

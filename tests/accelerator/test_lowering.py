@@ -26,7 +26,7 @@ PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")
 
 
 def find_faults(text: str, *, float64: bool = False) -> list[str]:
-    """What a lowered program must not contain; `float64` may be allowed."""
+    """Return the faults of a lowered program; `float64` may be allowed."""
     faults = [f"calls {name}" for name in re.findall(r"custom_call @([\w.$]+)", text) if name not in CALLS]
     faults += [f"uses the host: {word}" for word in HOST.findall(text)]
     faults += ["computes in float64"] * ("f64>" in text and not float64)
@@ -34,7 +34,7 @@ def find_faults(text: str, *, float64: bool = False) -> list[str]:
 
 
 def lower_programs(optimizer: str, monkeypatch: pytest.MonkeyPatch, precision: str = "float32") -> dict[str, list[str]]:
-    """The programs of six steps as text, by platform."""
+    """Return the programs of six steps as text, by platform."""
     texts: dict[str, list[str]] = {platform: [] for platform in PLATFORMS}
     usual = jax.stages.Traced.lower
 

@@ -43,7 +43,7 @@ def ratio(seconds: dict[str, list[float]], name: str, base: str) -> dict[str, fl
 
 
 def p99(values: list[float]) -> float:
-    """The 99th percentile; of few rounds, nearly the slowest."""
+    """Return the 99th percentile; of few rounds, nearly the slowest."""
     return values[0] if len(values) == 1 else statistics.quantiles(values, n=100, method="inclusive")[98]
 
 

@@ -1,4 +1,4 @@
-"""The table of steps beside SGD's: python tests/bench/table.py BENCHMARKS.json TABLE.csv (`make steps` does both).
+"""Table of steps beside SGD's: python tests/bench/table.py BENCHMARKS.json TABLE.csv (`make steps` does both).
 
 A row for each optimizer, model and backend: the step's time over SGD's where factors and inverses are refreshed every
 1, 10 and 100 steps (`factors` says whether statistics are taken in every step or only in those); the 99th percentile of

@@ -1,4 +1,4 @@
-"""The time that the leaderboard takes for many results: `pytest tests/bench/test_board.py -m bench -s`."""
+"""Time that the leaderboard takes for many results: `pytest tests/bench/test_board.py -m bench -s`."""
 
 import json
 import time

@@ -17,7 +17,7 @@ ROUNDS, LINES, WORDS = 5, 1000 if ONCE else 50_000, 20_000
 
 @pytest.mark.parametrize("hash_rows, least", [(1000, 2.5), (0, 2.5)])
 def test_preparing_clicks(hash_rows: int, least: float, tmp_path: Path, benchmark: Any, capsys: Any) -> None:
-    """The plain reading checks and writes nothing, so that the ratio is smaller than with these."""
+    """Plain reading checks and writes nothing, so the ratio is smaller than with these."""
     (tmp_path / "raw").mkdir()
     for name, lines in (("train", LINES), ("valid", 1)):
         (tmp_path / "raw" / f"{name}.txt").write_text("\n".join(draw_lines(lines, WORDS)))

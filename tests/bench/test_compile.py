@@ -1,4 +1,4 @@
-"""What compiling a run in jax costs, against SGD's on the same model: the first complaint about Shampoo in jax."""
+"""Cost of compiling a run in jax against SGD's on the same model: the first complaint about Shampoo in jax."""
 
 import time
 from typing import Any

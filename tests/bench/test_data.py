@@ -47,7 +47,7 @@ print(time.process_time() - began)
 
 @pytest.mark.parametrize("name", load.find_members("tasks"))
 def test_waiting_for_data(name: str, benchmark: Any, capsys: Any) -> None:
-    """What the loop waits between two steps: as the training loop fetches batches, with the task's own `prefetch`."""
+    """Waits between two steps are short; batches are fetched as in the training loop, with the task's `prefetch`."""
     engine, ahead = made(name, "torch"), configured(name).prefetch
     step, waits, steps = in_suite(engine), [], []
     with Loader(lambda split, index: engine.task.batch(split, 0, index), range(WARMUP + STEPS), ahead) as batches:

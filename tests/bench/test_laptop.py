@@ -44,7 +44,7 @@ def made(name: str, backend: str, *overrides: str) -> Any:
 
 
 def in_plain(engine: Any, name: str, backend: str, **options: Any) -> Any:
-    """The plain model's step, from the engine's initial weights."""
+    """Return the plain model's step, from the engine's initial weights."""
     plain = importlib.import_module(f".plain.{backend}", __package__)
     shapes = engine.task.shapes()
     values = {n: plain.asarray(engine.task.init(0, n)) for n, spec in shapes.items() if spec.kind == "parameter"}

@@ -1,4 +1,4 @@
-"""The engine's loop against a bare loop of the same framework that makes the same steps."""
+"""Benchmark of the engine's loop against a bare loop of the same framework that makes the same steps."""
 
 from pathlib import Path
 from typing import Any

@@ -23,7 +23,7 @@ FASTER = 1.3  # times one process; 16/9 would be without costs: 8 micro-batches 
 
 
 def trained(world: int) -> tuple[float, float]:
-    """The median seconds of a step with some processes, and the predicted ones."""
+    """Return the median seconds of a step with some processes, and the predicted ones."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -79,5 +79,5 @@ def test_rival(
 
 
 def settings(own: str, model: str) -> dict[str, Any]:
-    """The suite's method as `test_step.py` measures it."""
+    """Return the settings of the suite's method as `test_step.py` measures it."""
     return {"lr": 1e-5, **(HYPER[own] if own in HYPER else STEADY[own, model][0])}

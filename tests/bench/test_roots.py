@@ -22,7 +22,7 @@ ROUNDS = 1 if ONCE else 3
 
 
 def compiled(where: str, order: int, method: str) -> Any:
-    """The function that takes a stack (count, n, n) to its roots; waits for them."""
+    """Return a function that takes a stack (count, n, n) to its roots and waits for them."""
     if where == "host":
         from suite.optimizers._linalg import host
 

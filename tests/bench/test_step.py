@@ -79,7 +79,7 @@ def stepper(engine: Any, number: int) -> Any:
 
 
 def peers(backend: str, model: str, optimizer: str, factors: str | None = None) -> list[dict[str, Any]]:
-    """The stored rows of an optimizer, whose name is the first word."""
+    """Return the stored rows of an optimizer, whose name is the first word."""
     asked = backend, model, optimizer.partition(" ")[0], factors
     return [row for row in PEERS if (row["backend"], row["model"], row["method"], row.get("factors")) == asked]
 
@@ -87,7 +87,7 @@ def peers(backend: str, model: str, optimizer: str, factors: str | None = None) 
 def steady(
     backend: str, model: str, name: str, engine: Any, call: Any, seconds: dict[str, list[float]], base: str
 ) -> dict[str, Any]:
-    """The row of an optimizer all of whose steps are alike."""
+    """Return the row of an optimizer all of whose steps are alike."""
     each, middle = ratio(seconds, name, base)["median"], statistics.median(seconds[base])
     return {
         **{"backend": backend, "model": model, "optimizer": name, "factors": "", "i1": each, "i10": each, "i100": each},

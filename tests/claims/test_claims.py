@@ -1,4 +1,4 @@
-"""The committed claims: their format, their commands, and that published sizes equal the rows."""
+"""Tests of the committed claims: their format, their commands, and that published sizes equal the rows."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""The numbers that claims print, compared with the published rows that they name."""
+"""Tests of the numbers that claims print, compared with the published rows that they name."""
 
 import itertools
 import re
@@ -29,7 +29,7 @@ def printed(row: Row) -> Iterator[float]:
 
 
 def derived(rows: list[Row]) -> Iterator[float]:
-    """The numbers of rows, the inverses of their values, and the ratios and differences of one field of two rows."""
+    """Yield the numbers of rows, inverses of their values, and ratios and differences of one field of two rows."""
     for row in rows:
         yield from printed(row)
         if isinstance(row.value, int | float):
@@ -42,7 +42,7 @@ def derived(rows: list[Row]) -> Iterator[float]:
 
 
 def is_rounded(text: str, number: float) -> bool:
-    """Whether a number, rounded to the digits of the text, is the text."""
+    """Return whether a number, rounded to the digits of the text, is the text."""
     plain = text.replace(",", "")
     return abs(float(plain) - number) <= 0.5 * 10 ** -len(plain.partition(".")[2]) + 1e-9
 

@@ -1,4 +1,4 @@
-"""The cost model of communication: closed forms by hand, timelines tick by tick, fits of known networks."""
+"""Tests of the cost model of communication: closed forms by hand, timelines tick by tick, fits of known networks."""
 
 import itertools
 import random
@@ -123,7 +123,7 @@ def test_an_all_gather_by_pairs_crosses_once_for_each_rank() -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_crosses_is_all_of_a_hosts_ranks(shared: bool) -> None:
-    """Whether or not they share the link. By hand, 2 hosts of 4, 8,000 bytes each."""
+    """A shared link changes nothing. By hand, 2 hosts of 4, 8,000 bytes each."""
     where = replace(SHARED, outer=replace(SHARED.outer, shared=shared))
 
     def crossing(operation: str, level: str = "flat") -> float:
@@ -211,7 +211,7 @@ def test_two_level_beats_flat_on_a_slow_shared_link() -> None:
 
 # ----------------------------------------------------------------------------------------------------- timeline
 def ticked(forward: int, buckets: list[tuple[int, int]], refreshes: Sequence[Sequence[int]]) -> int:
-    """The same step, one unit of time after another: what may start, starts; a line does one thing at a time."""
+    """Count the same step's units of time: what may start, starts; a line does one thing at a time."""
     device = [("forward", forward, set())] + [(f"b{i}", b, set()) for i, (b, _) in enumerate(buckets)]
     channel = [(f"t{i}", t, {f"b{i}"}) for i, (_, t) in enumerate(buckets)]
     before = {"forward", *(f"b{i}" for i in range(len(buckets))), *(f"t{i}" for i in range(len(buckets)))}

@@ -81,7 +81,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", DEVICES)
 def test_a_wrong_byte_is_found_at_the_next_evaluation(tmp_path: Path, ranks: str) -> None:
-    """What one rank receives in step 12 differs; the last checkpoint is from before."""
+    """One rank receives a wrong byte in step 12; the last checkpoint is from before."""
     run = (*DEVICES[ranks], FLIPS, "max_steps=30", "run_dir=wrong")
     output = finish(start(tmp_path, *run, FLIP_STEP="12"), 1)
     assert re.search(r"RanksDiffer: 2 ranks hold different weights \(\w{8} on rank 0; \w{8} on rank 1\)", output)

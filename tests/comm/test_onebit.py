@@ -81,7 +81,7 @@ def test_what_fills_up_the_last_chunk_does_not_shrink_its_mean() -> None:
 
 
 def test_what_is_fed_back_is_sent_in_the_end() -> None:
-    """The mean of what was sent tends to a constant gradient, as 1 over the number of steps; without feedback not."""
+    """With feedback, the mean sent tends to a constant gradient as 1 over the number of steps; without it does not."""
     codec, values = OneBit(), coded.samples(100, kind="normal")
     residual, sent = np.zeros_like(values), np.zeros(100)
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""What the overlap schedule sends while the backward pass goes on: gradients and statistics, in one fixed order."""
+"""Tests of the overlap schedule: it sends gradients and statistics during the backward pass, in one fixed order."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""What is long goes in pieces: the same in torch and jax, by the plan, nothing lost; one travels, one is encoded."""
+"""Tests of long arrays in pieces: equal in torch and jax, as planned, nothing lost; one travels, one is encoded."""
 
 import itertools
 import math

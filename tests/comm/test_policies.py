@@ -181,7 +181,7 @@ def test_fastest_takes_the_fastest_for_each_kind() -> None:
 
 
 def measured(seconds: Any) -> Commit:
-    """What `fastest` decides, given `seconds(request, turn)`."""
+    """Return the decision of `fastest`, given `seconds(request, turn)`."""
     deciding = fastest.decide(["a", "b"], ["conv2d", "other"], Situation(0, 10, [], 1.0), repeats=3)
     request, order = next(deciding), []
     while isinstance(request, Measure):

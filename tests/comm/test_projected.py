@@ -1,4 +1,4 @@
-"""The policy that asks the cost model: few bytes where the network is slow, float32 where it is fast; its record."""
+"""Tests of the policy that asks the cost model: few bytes on a slow network, float32 on a fast one; its record."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def model(made: Any, settings: Run, measure: Any = None, world: int = 2) -> Mode
 
 
 def decided(answer: Any, kinds: list[str], **options: Any) -> Commit:
-    """What the policy decides when it is answered so."""
+    """Return the policy's decision when `answer` answers its requests."""
     options = {"bits": 8, "error": None, "by_kind": True, "repeats": 3} | options
     deciding = projected.decide(["float32", "half", "bit"], kinds, Situation(0, 10, [], 1.0), **options)
     request = next(deciding)
@@ -128,7 +128,7 @@ def test_a_slow_network_takes_few_bytes_and_a_fast_one_float32(backend: str) -> 
 
 @both
 def test_it_predicts_what_a_plan_projects(backend: str) -> None:
-    """The exchanges of all kinds are those of `suite plan network=`; without latency, buckets make no difference."""
+    """Exchanges of all kinds are those of `suite plan network=`; without latency, buckets make no difference."""
     settings = change(config("sgd", backend, comm=PRESET, precision="float32"), {"network": network(1e6)})
     made = engine(settings)
     asked = model(made, settings)

@@ -162,7 +162,7 @@ def test_owners_get_their_rows_and_give_them_back(kind: str, topology: str) -> N
 
 @pytest.mark.parametrize("kind", SENT_AS_MEAN)
 def test_a_stack_stays_as_it_was(kind: str) -> None:
-    """The network sums in place; an optimizer's own arrays are copied first."""
+    """An optimizer's own arrays are copied first, because the network sums in place."""
     native = {"module": "suite.comm.algorithms.native"}
     made = channels("torch", factors={"algorithm": native, "symmetric": False})
 
@@ -230,7 +230,7 @@ def test_many_ranks_send_no_more_than_twice_what_owners_need() -> None:
 
 
 def simulated(values: np.ndarray, locals: int | None = None, **changes: Any) -> np.ndarray:
-    """The mean that all of many ranks in one jax program hold."""
+    """Return the mean that all of many ranks in one jax program hold."""
     made = channels("jax", **changes)
 
     def one(transport: Any, value: Any) -> Any:
@@ -247,7 +247,7 @@ def off(found: np.ndarray, exact: np.ndarray) -> float:
 
 
 def test_a_thousand_ranks_in_one_program() -> None:
-    """The same code over `vmap`: the error of a mean belongs to the algorithm, not to the codec alone."""
+    """A mean's error depends on the algorithm, not on the codec alone; the same code runs over `vmap`."""
     values = np.stack([coded.samples(2048, seed) for seed in range(1024)])
     exact = values.astype(np.float64).mean(0)
     error = {name: off(simulated(values, codec="bfloat16", algorithm=name), exact) for name in ("gather", "all_to_all")}

@@ -47,7 +47,7 @@ def test_any_bits_equal_the_specification(key: str, backend: str, finite: bool) 
 
 # ---------------------------------------------------------------------------------------------- 16 bits
 def stands_for(name: str) -> np.ndarray:
-    """What every 16-bit word stands for, by IEEE 754's formula; (2**16,) float32."""
+    """Return the value of every 16-bit word, by IEEE 754's formula; (2**16,) float32."""
     exponent, mantissa = HALVES[name]
     field, rest = (WORDS >> mantissa) & (2**exponent - 1), WORDS & (2**mantissa - 1)
     least = 2 - 2 ** (exponent - 1)  # the exponent of subnormals, and of the first normal numbers

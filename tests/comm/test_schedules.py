@@ -43,7 +43,7 @@ SOME = ("sync", "overlap", "lossy sync", "lossy overlap")
 
 @pytest.fixture(scope="module")
 def started() -> Any:
-    """What two processes found in some of `WAYS`; `ranks.start` holds their bits to be equal."""
+    """Return a function that runs some of `WAYS` in two processes; `ranks.start` asserts that their bits are equal."""
     return functools.cache(lambda backend, names: ranks.start(backend, 2, {name: case(name) for name in names}))
 
 
@@ -102,7 +102,7 @@ def test_ways_differ_by_rounding_only(backend: str, started: Any) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_step_late(backend: str) -> None:
-    """The first update is none, the second is the first of an ordinary run, the third takes its gradient before it."""
+    """Update 1 is none, update 2 is the first of an ordinary run, update 3 takes its gradient before update 2."""
     late = engine(config("sgd", backend, comm=comm(schedule="stale"), **PLAIN))
     initial = weights(late)
     ends = []

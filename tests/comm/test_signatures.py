@@ -1,4 +1,4 @@
-"""What is written once for each framework has one interface."""
+"""Tests of interfaces: code that is written once for each framework has one interface."""
 
 import inspect
 

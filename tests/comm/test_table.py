@@ -58,7 +58,7 @@ def test_words_have_the_sign_on_top(bits: int) -> None:
 
 @pytest.mark.quick
 def test_table_1_multiplies_the_norm_and_more_bits_clip_the_tails() -> None:
-    """The 99th percentile of |N(0, 1)| is 2.576."""
+    """One bit multiplies the norm by 2.576, the 99th percentile of |N(0, 1)|."""
     values = np.random.default_rng(0).normal(size=200_000).astype(np.float32)
     norms = {}
     for bits in (1, 8):

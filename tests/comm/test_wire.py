@@ -1,4 +1,4 @@
-"""What goes out has the type and size that the ledger says: read from XLA's compiled text, and at torch's dispatcher.
+"""Tests of sent types and sizes against the ledger's: read from XLA's compiled text, and at torch's dispatcher.
 
 A type in the program's source proves nothing: XLA on CPUs sends bfloat16 as float32. The kernel's own count, for those
 who are root, is in tests/testbed.
@@ -85,7 +85,7 @@ def received(entries: list[Entry], leader: bool) -> collections.Counter[tuple[st
 
 
 def compiled(text: str) -> collections.Counter[tuple[str, str]]:
-    """The same, read from a compiled program; what a rank sends to itself does not travel."""
+    """Return the counts of `received` from a compiled program; what a rank sends to itself does not travel."""
     found: collections.Counter[tuple[str, str]] = collections.Counter()
     travelling = [line for line in text.splitlines() if not TO_ITSELF.search(line)]
     for shapes, operation in HLO.findall("\n".join(travelling)):
@@ -179,7 +179,7 @@ def watched(settings: dict[str, Any]) -> tuple[list[Entry], set[str]]:
     others = {"flat": WORLD - 1, "inner": 1, "outer": 1}  # two hosts of two
 
     def calls(entry: Entry) -> list[tuple[str, str, int]]:
-        """What torch is given for it: rows travel by a message to each other rank."""
+        """Return torch's calls for an entry: rows travel by a message to each other rank."""
         if entry.operation in names:
             return [(names[entry.operation], entry.dtype, entry.payload)]
         each = others[entry.level]

@@ -29,7 +29,7 @@ def state_of(made: Torch, layer: str) -> Any:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether nested state is the same bit for bit."""
+    """Return whether nested state is the same bit for bit."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
@@ -172,7 +172,7 @@ NUMBERS = ("lr", "momentum", "weight_decay")
 
 
 def grouped(name: str, **second: Any) -> Torch:
-    """The network's first layer in one group, the others in a second one with settings of its own."""
+    """Make a run with the network's first layer in one group, the others in a second one with other settings."""
 
     def groups(model: Any) -> list[dict[str, Any]]:
         named = list(model.named_parameters())

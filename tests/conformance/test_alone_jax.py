@@ -41,7 +41,7 @@ COMPILED = {
 
 
 def injected(make: Make, given: dict[str, Any]) -> Any:
-    """The optimizer as `optax.inject_hyperparams` makes it."""
+    """Return the optimizer as `optax.inject_hyperparams` makes it."""
     static = COMPILED.get(make.__name__, ())
     return optax.inject_hyperparams(make, static_args=static)(**given)
 
@@ -195,7 +195,7 @@ def test_a_hyper_parameter_that_is_injected_counts(name: str) -> None:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_schedule_of_optax_is_followed(name: str) -> None:
-    """The rate is 0 from the third step on."""
+    """Weights stay the same from the third step on, where the rate is 0."""
     hyper = {"momentum": 0.0} if name == "lars" else {}  # whose velocity holds the rate
     rate = optax.piecewise_constant_schedule(0.05, {1: 0.0})
     made = Jax(name, wrap=lambda make, given: injected(make, given | {"lr": rate}), **hyper)

@@ -21,7 +21,7 @@ TRUNCATED = {"comm": comm(codec={"module": "mylab.truncate16"}, algorithm="all_t
 
 @pytest.fixture(scope="module")
 def started(request: pytest.FixtureRequest) -> Any:
-    """What two processes found, started once for each backend, with the optimizers of the selected tests only."""
+    """Return a function that starts two processes once for each backend, with the selected tests' optimizers only."""
     chosen = {
         (item.callspec.params["two_processes"], item.callspec.params["optimizer"])
         for item in request.session.items
@@ -41,7 +41,7 @@ def two_processes(request: pytest.FixtureRequest, started: Any) -> tuple[str, An
 
 
 def cases(optimizers: list[str]) -> dict[str, Any]:
-    """What the two processes train, by name: [optimizer, steps, changes of the configuration]."""
+    """Return what the two processes train, by name: [optimizer, steps, changes of the configuration]."""
     chosen: dict[str, Any] = {name: [name, STEPS, {}] for name in optimizers}
     chosen |= {f"{name}-2": [name, STEPS, {"accumulate": 2}] for name in ("sgd", "kfac")}
     chosen["first"] = ["sgd", 1, {"precision": "float32", "hyper": {"lr": 1.0, "momentum": 0.0}}]

@@ -26,7 +26,7 @@ SURVIVES = "survives"
 
 
 class Ledger:
-    """What is known of mutants and tiers, in a file of JSON lines.
+    """A record of mutants and tiers, in a file of JSON lines.
 
     Args:
         path: the file.

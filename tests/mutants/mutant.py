@@ -1,4 +1,4 @@
-"""The list of deliberate bugs: one YAML file for each room of the suite."""
+"""List of deliberate bugs: one YAML file for each room of the suite."""
 
 from dataclasses import dataclass
 from pathlib import Path

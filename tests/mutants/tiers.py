@@ -1,4 +1,4 @@
-"""The tiers of tests, cheapest first, and one run of a tier in a copy of the tree."""
+"""Tiers of tests, cheapest first, and one run of a tier in a copy of the tree."""
 
 import os
 import re

@@ -130,7 +130,7 @@ def test_unknown_and_invalid_settings_of_a_group_are_named(name: str) -> None:
 
 
 def remake(name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
-    """The optimizer on another model; it is told of no layers."""
+    """Make the optimizer on another model; it is told of no layers."""
     return load.load_half(f"suite.optimizers.{name}", "torch").make(
         model.named_parameters(), **mlps.asked(name, "torch", {}, **settings)
     )

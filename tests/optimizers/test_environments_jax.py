@@ -37,14 +37,14 @@ def batch() -> tuple[Any, Any]:
 
 
 def loss_by_hand(params: Any, x: Any, y: Any, tap: Any = lambda name, x, y: y) -> Any:
-    """The mean loss of the network."""
+    """Compute the mean loss of the network."""
     hidden = jnp.tanh(tap("first", x, x @ params["first"]["weight"].T + params["first"]["bias"]))
     out = tap("last", hidden, hidden @ params["last"]["weight"].T + params["last"]["bias"])
     return jnp.square(out - y).sum(1).mean()
 
 
 def make(name: str, params: Any, layers: dict[str, Layer], **settings: Any) -> Any:
-    """The optimizer, with settings whose effect shows."""
+    """Make the optimizer, with settings whose effect shows."""
     made = importlib.import_module(f"suite.optimizers.{name}.jax").make
     given = mlps.asked(name, "jax", layers, **({"excluded": []} if name == "muon" else {}), **settings)
     return made(**given, **({"shapes": shapes_of(params)} if name in OBSERVING else {}))
@@ -147,7 +147,7 @@ def test_hyperparameters_that_optax_rounds_to_bfloat16_are_an_error() -> None:
 
 # --------------------------------------------------------------------------------------------- flax and equinox
 def in_linen() -> tuple[Callable[..., Any], Any]:
-    """The network in flax's linen."""
+    """Return the loss and parameters of the network in flax's linen."""
     linen = pytest.importorskip("flax.linen", reason="flax is not installed")
 
     class Network(linen.Module):
@@ -160,7 +160,7 @@ def in_linen() -> tuple[Callable[..., Any], Any]:
 
 
 def in_nnx() -> tuple[Callable[..., Any], Any]:
-    """The network in flax's nnx."""
+    """Return the loss and parameters of the network in flax's nnx."""
     nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
 
     class Network(nnx.Module):
@@ -180,7 +180,7 @@ def in_nnx() -> tuple[Callable[..., Any], Any]:
 
 
 def in_equinox() -> tuple[Callable[..., Any], Any]:
-    """The network in equinox."""
+    """Return the loss and parameters of the network in equinox."""
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
     keys = jax.random.split(jax.random.key(0), 2)
     model = eqx.nn.Sequential(

@@ -1,4 +1,4 @@
-"""What a change of coordinates must not change: K-FAC's and K-BFGS's steps in those of a layer's inputs and outputs."""
+"""Tests of invariance: K-FAC's and K-BFGS's steps must not change with coordinates of a layer's inputs and outputs."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def direction(backend: str, inputs: np.ndarray, outputs: np.ndarray, **hyper: An
 
 
 def back(backend: str, inputs: np.ndarray, outputs: np.ndarray, **hyper: Any) -> np.ndarray:
-    """The same direction as the step that it means in the old coordinates."""
+    """Return the same direction as the step that it means in the old coordinates."""
     return outputs.T @ direction(backend, inputs, outputs, **hyper) @ inputs
 
 

@@ -1,4 +1,4 @@
-"""What every first-order method must do, one list for all: its specification, edits, zero and spoilt gradients."""
+"""Tests of every first-order method, one list for all: its specification, edits, zero and spoilt gradients."""
 
 from typing import Any
 
@@ -148,7 +148,7 @@ def test_blocks_that_were_reset_start_again(backend: str, form: str) -> None:
     begin, grad, mask = draw(1, {"w": (4, 2, 2)})["w"], draw(2, {"w": (4, 2, 2)})["w"], np.array([1, 0, 1, 0], bool)
 
     def steps(reset: bool, before: int) -> np.ndarray:
-        """The last of `before` + 1 steps by the same gradient, from the same weights."""
+        """Return the last of `before` + 1 steps by the same gradient, from the same weights."""
         if backend == "torch":
             import torch
 

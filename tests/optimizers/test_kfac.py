@@ -76,7 +76,7 @@ GRADS = {"fc.weight": draw(2, 3, seed=5), "fc.bias": draw(2, seed=6)}
 
 
 def moved(rates: tuple[float, ...], **hyper: float) -> dict[str, np.ndarray]:
-    """What a torch step changes, with one group of parameters for each of the learning rates."""
+    """Return the changes by two torch steps, with one group of parameters for each of the learning rates."""
     named = {n: torch.nn.Parameter(torch.from_numpy(draw(*v.shape, seed=7))) for n, v in GRADS.items()}
     pairs = list(named.items())
     groups = [{"params": pairs}] if len(rates) == 1 else [{"params": [pair]} for pair in pairs]
@@ -123,7 +123,7 @@ def test_a_bound_on_a_steps_length_counts_each_groups_rate(rates: tuple[float, f
 
 @pytest.mark.parametrize("copies", [2, 8])
 def test_damping_does_not_depend_on_the_batch_size(copies: int) -> None:
-    """The same samples more often: the same factors, so the same λ means the same thing."""
+    """Repeated samples give the same factors, so the same λ means the same thing."""
     x, dy = draw(4, 3), draw(4, 2, seed=1)
     one, many = linear_statistics(x, dy), linear_statistics(np.tile(x, (copies, 1)), np.tile(dy, (copies, 1)))
     assert all(np.allclose(one[name], many[name]) for name in one)

@@ -103,7 +103,7 @@ def test_prepared_statistics_count_as_if_they_had_always_been_there(make: Any) -
 
 # ----------------------------------------------------------------------------------------------------- stale ones
 def refreshed(made: Any, steps: int, found: Any) -> list[int]:
-    """The steps in which each factor was refreshed, from found(step)."""
+    """Return the steps in which each factor was refreshed, from found(step)."""
     seen, grads = [], draw(SHAPES, 1)
     for step in range(steps):
         before = made.facts()["refreshed"]
@@ -153,7 +153,7 @@ def test_a_factor_that_is_not_due_is_not_taken() -> None:
 
 # --------------------------------------------------------------------------------------------------- what is sent
 class Mirrored(Transport):
-    """The first of two ranks; the other one holds and sends the same."""
+    """A transport of the first of two ranks; the other one holds and sends the same."""
 
     def __init__(self) -> None:
         self.ledger, self.rank, self.world = Ledger(), 0, 2

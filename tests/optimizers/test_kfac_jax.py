@@ -52,7 +52,7 @@ def perceptron() -> Any:
 
 
 def even() -> Any:
-    """The tiny task with samples of equal weight: kfac-jax would take fractions for part of the loss."""
+    """Make the tiny task with samples of equal weight: kfac-jax would take fractions for part of the loss."""
     task = tiny()
     make = task.make
     task.make = lambda split, numbers: (found := make(split, numbers)) | {"weight": np.ones_like(found["weight"])}
@@ -80,7 +80,7 @@ def specified(task: Any) -> tuple[Tree, Tree]:
 
 
 def theirs(task: Any) -> tuple[dict[tuple[int, ...], list[np.ndarray]], Tree]:
-    """The same by kfac-jax; a layer's two factors by their sizes."""
+    """Return the same as `specified`, by kfac-jax; a layer's two factors by their sizes."""
     made = built(settings(hyper=PLAIN), task)
     before = weights(made)
     advance(made, range(1))
@@ -123,7 +123,7 @@ def test_sampled_labels_are_those_of_our_kfac() -> None:
 
 @present
 def test_ranks_and_micro_batches_change_nothing() -> None:
-    """Where every parameter is in a block with factors; the diagonal of a generic one is each rank's."""
+    """Weights are equal where every parameter is in a block with factors; a generic block's diagonal is each rank's."""
     ends = []
     for changes in ({}, {"world": 2, "accumulate": 2}):
         made = built(settings(**changes), perceptron())

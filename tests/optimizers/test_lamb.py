@@ -21,7 +21,7 @@ def norm(value: Any) -> float:
 
 
 def moved(backend: str, scale: float = 1.0, **hyper: Any) -> dict[str, Any]:
-    """How far one step goes from the usual start, by a gradient times `scale`."""
+    """Return the change by one step from the usual start, by a gradient times `scale`."""
     gradient = lambda params, step: {name: scale * value for name, value in pulled(params, step).items()}  # noqa: E731
     found, start = train(backend, "lamb", gradient, hyper=PLAIN | hyper, steps=1), draw(0)
     return {name: found[name] - start[name] for name in start}

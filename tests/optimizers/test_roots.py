@@ -192,7 +192,7 @@ def test_switches_and_random_numbers_are_left_alone(method: str) -> None:
 
 # ------------------------------------------------------------------------------------------------- on the host
 def test_a_job_counts_only_for_what_it_began_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes out is determined by what is asked, whether or not somebody has begun with it."""
+    """A result is determined by what is asked, whether or not somebody has begun with it."""
     matrices, _ = stacked(8, 4, (1e2, 1e3))
     matrices[1, 0, 0] = np.nan  # has no root, and is still the same matrix
     made, right, asked = HostRoots(), on_host.inverse_root, []

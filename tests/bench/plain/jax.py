@@ -13,7 +13,7 @@ asarray = jnp.asarray
 
 
 def parameters(made: Made) -> int:
-    """How many numbers are trained."""
+    """Return the number of trained values."""
     return sum(value.size for value in jax.tree.leaves(made[0]))
 
 

@@ -10,12 +10,12 @@ asarray = torch.asarray
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers are trained."""
+    """Return the number of trained values."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def filled(model: nn.Module, values: Iterable[Tensor]) -> nn.Module:
-    """The model with its parameters set, in their order."""
+    """Return the model with its parameters set, in their order."""
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), values, strict=True):
             assert parameter.shape == value.shape

@@ -1,4 +1,4 @@
-"""The Transformer of two and two layers, width 128, 4 heads, one matrix for all words."""
+"""Transformer of two and two layers, width 128, 4 heads, one matrix for all words."""
 
 import torch
 from torch import Tensor, nn
