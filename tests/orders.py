@@ -1,4 +1,4 @@
-"""The order of a rank's collectives, while each rank is slow at places of its own (a job of pool.py).
+"""Order of a rank's collectives, while each rank is slow at different places (a job of pool.py).
 
 Cases are {name: changes of `engines.config`}; a rank answers {name: [[operation, name, level], …]}.
 """

@@ -1,4 +1,4 @@
-"""What torch sends on one rank, group by group, while each rank is slow at places of its own (a job of pool.py)."""
+"""Calls of torch on one rank, group by group, while each rank is slow at different places (a job of pool.py)."""
 
 import contextlib
 import random

@@ -63,7 +63,7 @@ def _met(cell: Any) -> set[Any]:
 
 
 def config(cell: Cell) -> "Run":
-    """The run of one cell."""
+    """Return the run of one cell."""
     from conftest import OUTSIDE
     from small import small
 
@@ -73,7 +73,7 @@ def config(cell: Cell) -> "Run":
 
 
 def frozen(task: str) -> list[float]:
-    """The losses of the same batches at the initial weights, in torch."""
+    """Return the losses of the same batches at the initial weights, in torch."""
     import engines
 
     from suite.launch import execution

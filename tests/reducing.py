@@ -78,7 +78,7 @@ def by_torch(made: Channels, each: list[dict[str, np.ndarray]]) -> tuple[list[di
 
 
 def by_jax(made: Channels, each: list[dict[str, np.ndarray]]) -> tuple[list[dict[str, np.ndarray]], Any, Any]:
-    """The same over four devices: residuals by name (world, …), and one trace's entries."""
+    """Return the same over four devices: residuals by name (world, …), and one trace's entries."""
     if len(jax.devices()) < WORLD:
         pytest.skip("fewer than four jax devices: jax was imported before the tests could ask for them")
     sent: list[Any] = []
@@ -103,7 +103,7 @@ def by_jax(made: Channels, each: list[dict[str, np.ndarray]]) -> tuple[list[dict
 
 
 def both(each: list[dict[str, np.ndarray]], **changes: Any) -> list[Any]:
-    """What `by_torch` and `by_jax` give."""
+    """Return the results of `by_torch` and `by_jax`."""
     shapes = {name: value.shape[1:] for name, value in each[0].items()}
     made = {name: channels(name, shapes=shapes, **changes) for name in ("torch", "jax")}
     return [by_torch(made["torch"], each), by_jax(made["jax"], each)]
@@ -120,7 +120,7 @@ States = list[dict[str, np.ndarray]]
 
 
 def kept(states: States, name: str, count: int, topology: str = "flat") -> np.ndarray:
-    """What all ranks' residuals of one array will add to its mean when they are sent, value by value; (count,).
+    """Return what all ranks' residuals of one array will add to its mean when they are sent, value by value; (count,).
 
     Before a division by the number of ranks that take part a residual counts that much less; what an owner of a chunk
     keeps of a mean counts whole, and what a host's ranks keep of it as their host's share. What fills up a last chunk

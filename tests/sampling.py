@@ -1,4 +1,4 @@
-"""What `make test` runs of a sweep; `make test-all` runs every case.
+"""Cases of a sweep that `make test` runs; `make test-all` runs every case.
 
 `@pytest.mark.sample(count)` keeps `count` cases of a test, and with `keep=("int8-",)` also one whose name contains that
 text; `mostly_torch` keeps one of two backends, and `sampled` each value of each axis. The other cases are slow tests.

@@ -125,7 +125,7 @@ def write(task: str, folder: Path) -> Path:
 
 
 def settings(task: str, scale: str, data: Path, *overrides: str) -> Run:
-    """The configuration of a shrunk run of STEPS updates, with the recipe that the scale composes.
+    """Return the configuration of a shrunk run of STEPS updates, with the recipe that the scale composes.
 
     The run still has the recipe's number of steps, unless the recipe's warm-up is longer than STEPS: then the whole
     schedule is compressed to STEPS, and the warm-up in proportion.

@@ -42,7 +42,7 @@ def train(
 def specified(
     params: Tree, gradient: Any = noisy, edits: dict[int, dict[str, float]] | None = None, **hyper: Any
 ) -> Tree:
-    """The same by the reference."""
+    """Return the parameters after the same steps by the reference."""
     state, tables = reference.init(params), hyper.pop("tables", ())
     for step in range(hyper.pop("steps", STEPS)):
         hyper |= (edits or {}).get(step, {})

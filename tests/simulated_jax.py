@@ -13,7 +13,7 @@ from suite.comm.transport.jax import AXIS, Transport
 
 
 def simulate(body: Callable[[Transport, Any], Any], values: Any, locals: int | None = None) -> Any:
-    """What `body(transport, value)` returns on each rank, stacked along the leading axis.
+    """Run `body(transport, value)` on each rank and return the results, stacked along the leading axis.
 
     Args:
         body: what a rank does with its value.

@@ -34,7 +34,7 @@ class Meeting:
 
 
 class Simulated(Transport):
-    """The transport of one simulated rank. Every rank receives copies, as over a network."""
+    """Transport of one simulated rank. Every rank receives copies, as over a network."""
 
     inner: Simulated
     outer: Simulated
@@ -48,7 +48,7 @@ class Simulated(Transport):
         return self.meeting.exchange(self.rank, value.clone())
 
     def all_reduce(self, name: str, value: Tensor) -> Tensor:
-        """The sum in rank order, in the array's own type, and in its place, as over a network."""
+        """Sum the ranks' arrays in rank order, in the array's own type and in its place, as over a network."""
         rows = self._meet("all_reduce", name, value)
         value.copy_(rows[0])
         for row in rows[1:]:
@@ -79,7 +79,7 @@ class Simulated(Transport):
 
 
 def simulate(body: Callable[[Simulated], Any], world: int, locals: int | None = None) -> list[Any]:
-    """What `body(transport)` returns on each rank.
+    """Run `body(transport)` on each rank and return the results.
 
     Args:
         body: what a rank does.

@@ -1,4 +1,4 @@
-"""What a snapshot of several ranks and its restoring move (a job of pool.py)."""
+"""Bytes that a snapshot of several ranks and its restoring move (a job of pool.py)."""
 
 import json
 from collections.abc import Callable, Iterator

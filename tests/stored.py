@@ -1,4 +1,4 @@
-"""What a run left behind: in its directory, and in MLflow's store."""
+"""Records that a run left behind: in its directory, and in MLflow's store."""
 
 import json
 import sqlite3

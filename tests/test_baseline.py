@@ -215,7 +215,7 @@ def test_a_sweep_runs_the_baseline_beside_the_default(suite: Call) -> None:
 
 
 def test_the_trees_are_a_row_of_frnn(suite: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command of README, on few shots and fewer steps of them."""
+    """README's command makes a row of FRNN, on few shots and fewer steps of them."""
     monkeypatch.setattr(trees, "SAMPLES", 600)
     counts = "task.sources.simulated.counts={single: 160, cross: 20, glimpse: 24}"
     code, text = suite(
@@ -230,6 +230,6 @@ def test_the_trees_are_a_row_of_frnn(suite: Call, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("more, says", [([], "name: adamw"), (["baseline=trees"], "module: suite.tasks.frnn.trees")])
 def test_the_configuration_is_printed_with_what_was_added_to_it(suite_command: Any, more: list[str], says: str) -> None:
-    """The task's own optimizer, or the baseline that takes no recipe."""
+    """A printed configuration has the task's own optimizer, or the baseline that takes no recipe."""
     done = suite_command("+task=frnn", *more, "--cfg", "job")
     assert done.returncode == 0 and says in done.stdout, done.stderr

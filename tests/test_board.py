@@ -87,7 +87,7 @@ def test_another_split_size_or_network_has_a_group_of_its_own(other, told, tmp_p
 
 
 def started(result, weights, place):
-    """The same from weights whose sha256 is given, which lay in some place; None: older than that entry."""
+    """Return a result that started from weights of this sha256, which lay in `place`; None: older than that entry."""
     spec = result["spec"]
     digest = {"initial_weights": weights} if weights else {}
     config = {**spec["config"], "init_from": place}
@@ -255,7 +255,7 @@ def test_what_changes_no_number_separates_no_rows(setting: dict[str, object]) ->
 
 
 def test_a_tuned_result_with_a_seed_of_its_tuning_counts_only_without_others():
-    """The fixture's seed -3 is 0, a seed of `suite tune`, which chose the settings by it."""
+    """Seed -3 of the fixture is 0, a seed of `suite tune`, which chose the settings by it."""
     own, other = result(seed=-3, step=50), result(seed=0, step=100)
     untuned = result(seed=-3, step=50, trials=0)
     jax = result(seed=-3, step=50)

@@ -22,7 +22,7 @@ WORLD = 3
 
 
 def snapshot(rank: int, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """What rank holds after `step` updates; the weights are everywhere the same."""
+    """Return what `rank` holds after `step` updates; the weights are everywhere the same."""
     arrays = {"weights": np.full(5, step, np.float32), "residual": np.full((2, 3), 100 * step + rank, np.float32)}
     return (arrays if rank == 0 else {"residual": arrays["residual"]}), {
         "own": {"residual": "residuals"},
@@ -31,7 +31,7 @@ def snapshot(rank: int, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any
 
 
 def together(body: Callable[[int, Callable[[Any], list[Any]]], Any]) -> list[Any]:
-    """What `body(rank, gather)` returns or raises on each of several ranks, which are threads."""
+    """Run `body(rank, gather)` on several ranks, which are threads, and return what each returns or raises."""
     barrier, slots = threading.Barrier(WORLD), [None] * WORLD
 
     def one(rank: int) -> Any:
@@ -67,7 +67,7 @@ def load(folder: Path, rank: int = 0, **changed: Any) -> Any:
 
 
 def whole(folder: Path, step: int) -> None:
-    """The directory holds the checkpoint of this step, and every rank its own part of it."""
+    """Check that the directory holds the checkpoint of this step, and every rank its own part of it."""
     for rank in range(WORLD):
         arrays, index = load(folder, rank)
         assert index["of"] == index["step"] == step and index["skeleton"]["tree"] == [step]

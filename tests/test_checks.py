@@ -1,4 +1,4 @@
-"""What is wrong with a run is said once, before its ranks start where that can be; every listed preset starts."""
+"""Errors of a run, said once and before its ranks start where that can be; every listed preset starts."""
 
 import itertools
 import json
@@ -158,7 +158,7 @@ def test_a_run_that_has_made_a_step_is_kept(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------- every listed preset starts
 def starts(*typed: str) -> AnyRun:
-    """The run of a command whose data may be absent, checked as a run's is."""
+    """Return the run of a command whose data may be absent, checked as a run's is."""
     config = configure.resolve(typed)
     configure.reject_unread(config, typed)
     task, _ = describe_task(config)
@@ -167,7 +167,7 @@ def starts(*typed: str) -> AnyRun:
 
 
 def named(preset: str) -> list[str]:
-    """The optimizer that a preset of comm names, if it does."""
+    """Return the optimizer that a preset of comm names, if it does."""
     node = load.read_preset("comm", preset)
     return ["optimizer=kfac"] if "optimizer" in node else []
 
@@ -181,7 +181,7 @@ def test_every_mode_starts(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
 def test_a_mode_that_names_an_optimizer_makes_a_step(backend: str) -> None:
-    """The modes that name none are tried by tests/test_pairs.py."""
+    """A mode that names an optimizer makes a step; tests/test_pairs.py tries the modes that name none."""
     for name in filter(named, load.list_options("comm")):
         own = [f"optimizer.{key}={value}" for key, value in load.read_preset("comm", name)["optimizer"].items()]
         words = [f"comm={name}", f"backend={backend}", "device=cpu", *named(name), *own]  # `own` replaces the recipe's

@@ -1,4 +1,4 @@
-"""What is billed: an asynchronous step, host work that straddles an evaluation, and nothing of the evaluation."""
+"""Billed time: an asynchronous step, host work that straddles an evaluation, and nothing of the evaluation."""
 
 import functools
 import subprocess

@@ -36,7 +36,7 @@ REPLACED = {"init_from=RUN": ""}  # placeholders of files that no run here has m
 
 
 class Way(NamedTuple):
-    """What is done to commands that match, and the reason."""
+    """A check of commands that match, and the reason for it."""
 
     pattern: str
     check: Callable[[str, Call], None]
@@ -159,7 +159,7 @@ def there(text: str, suite: Call) -> None:
 
 
 def target(text: str, suite: Call) -> None:
-    """The Makefile has the target."""
+    """Check that the Makefile has the target."""
     done = subprocess.run(
         ["make", "--dry-run", *shlex.split(text)[1:]], cwd=commands.ROOT, capture_output=True, text=True
     )
@@ -234,8 +234,8 @@ def way(text: str) -> Way:
 
 @pytest.fixture
 def material(tmp_path: Path) -> None:
-    """What stands for TEXT, LOGS, IMAGES, RUN and doubt.yaml: documents, parallel text, click logs, images, a run,
-    and a doubt among the results of a checkout."""
+    """Write what stands for TEXT, LOGS, IMAGES, RUN and doubt.yaml: documents, parallel text, click logs, images,
+    a run, and a doubt among the results of a checkout."""
     results = tmp_path / "results" / "runs" / "resnet50"
     results.mkdir(parents=True)
     (tmp_path / "RUN").mkdir()

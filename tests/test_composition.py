@@ -22,7 +22,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What Hydra has composed."""
+    """Return a list that records what Hydra composes."""
     words: list[list[str]] = []
     compose: Callable[..., dict[str, Any]] = composition._compose
 

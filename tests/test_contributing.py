@@ -1,4 +1,4 @@
-"""The package outside the tree that CONTRIBUTING prints, written down and run as printed."""
+"""Package outside the tree that CONTRIBUTING prints, written down and run as printed."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The printed files."""
+    """Make a folder with the printed files."""
     root = tmp_path_factory.mktemp("reader")
     printed = blocks().partition("\nsuite ")[0]
     _, *pieces = FILE.split(printed)

@@ -1,4 +1,4 @@
-"""What an optimizer counts reaches the result: here the inverse roots that could not be refreshed."""
+"""Counts of an optimizer that reach the result: here the inverse roots that could not be refreshed."""
 
 import json
 import subprocess

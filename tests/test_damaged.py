@@ -33,7 +33,7 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 
 def one_line(code: int, text: str, *names: str) -> bool:
-    """The command failed with one line of error that contains the names."""
+    """Return whether the command failed with one line of error that contains the names."""
     errors = [line for line in text.splitlines() if line.startswith("suite: ")]
     return code == 2 and len(errors) == 1 and "Traceback" not in text and all(name in errors[0] for name in names)
 

@@ -35,7 +35,7 @@ def test_refreshes_of_several_sizes_end(optimizer: str, hyper: dict[str, int]) -
 
 
 def test_no_program_holds_several_batched_solves_of_different_sizes() -> None:
-    """The compiled text of every program of a K-FAC step: at most one size of batched factorisation in each."""
+    """Every program of a K-FAC step has at most one size of batched factorisation in its compiled text."""
     import re
 
     import engines

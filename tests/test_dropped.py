@@ -1,4 +1,4 @@
-"""What was dropped from the data, and why, is said wherever the data is."""
+"""Losses of the data: what was dropped, and why, is said wherever the data is."""
 
 import gzip
 import json
@@ -152,7 +152,7 @@ def test_a_sentence_that_no_record_has_room_for_is_cut_into_parts():
 
 # ------------------------------------------------------------------- result, first line, suite data
 def said_everywhere(suite: Call, folder: Path, *overrides: str) -> Mapping[str, Any]:
-    """The record of a task's data in a directory, the same in the first line, the last lines and `suite data`."""
+    """Return the record of a task's data in a directory: first line, last lines and `suite data` have the same one."""
     config = configure.resolve([*overrides, f"data_dir={folder}", "seed=0"])
     task = execution.make_task(config)
     losses = task.data.losses()

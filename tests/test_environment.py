@@ -1,4 +1,4 @@
-"""What a result says of the checkout that it was made with."""
+"""Facts in a result about the checkout that it was made with."""
 
 import subprocess
 from pathlib import Path

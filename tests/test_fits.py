@@ -52,7 +52,7 @@ def test_without_contention_overlap_gains_what_it_lost() -> None:
 
 
 def test_misplaced_pairs_are_found() -> None:
-    """The orders that the plan once had: 21 bits slower than 32, stale statistics as slow as fresh ones."""
+    """Orders that the plan once had are found: 21 bits slower than 32, stale statistics as slow as fresh ones."""
     published = {preset: float(fits.published.find_row(row).value) for preset, row in fits.ROWS.items()}
     assert misplaced(published) == set()
     assert ("kfac_symmetric", "kfac_float21") in misplaced(published | {"kfac_float21": 213.0})
@@ -85,7 +85,7 @@ def test_the_published_table_is_what_the_page_shows() -> None:
 
 
 def test_the_page_shows_the_plan_as_it_is_printed() -> None:
-    """The lines of `suite plan` for 21 bits, from the words that the page gives."""
+    """Lines of `suite plan` for 21 bits, from the words that the page gives, stand on the page."""
     text = PAGE.read_text()
     words = next(
         line for line in text.splitlines() if line.startswith("    suite plan") and "comm=kfac_float21" in line

@@ -1,4 +1,4 @@
-"""The identity of generated data holds all that changes it, its sizes included; older results lack these."""
+"""Identity of generated data: it holds all that changes the data, sizes included; older results lack sizes."""
 
 import engines
 import pytest

@@ -84,7 +84,7 @@ def test_each_file_keeps_to_its_room() -> None:
 
 
 def _faults(path: Path) -> list[str]:
-    """What a file may not import, but does."""
+    """List what a file may not import, but does."""
     every, eager = imports(path)
     roots = {name.partition(".")[0] for name in every}
     own = _backend(path)
@@ -105,7 +105,7 @@ def _faults(path: Path) -> list[str]:
 
 
 def _backend(path: Path) -> str | None:
-    """The framework of a file `torch.py`, `torch_….py` or `torch/….py`."""
+    """Return the framework of a file `torch.py`, `torch_….py` or `torch/….py`."""
     return next((name for name in FRAMEWORKS if path.stem.split("_")[0] == name or path.parent.name == name), None)
 
 
@@ -159,13 +159,13 @@ def test_no_package_defines_the_name_of_one_of_its_files() -> None:
 
 
 def _name(path: Path) -> str:
-    """The dotted name under which a file is imported."""
+    """Return the dotted name under which a file is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join([part for part in ("suite", *parts[parts[0] == "suite" :]) if part != "__init__"])
 
 
 def _files_of(names: set[str], files: dict[str, Path]) -> set[str]:
-    """The files that hold imported names: `a.b.c` is the file a.b.c, or c of the file a.b."""
+    """Return the files that hold imported names: `a.b.c` is the file a.b.c, or c of the file a.b."""
     return {name if name in files else name.rpartition(".")[0] for name in names} & files.keys()
 
 
@@ -174,12 +174,12 @@ def _folder(name: str, files: dict[str, Path]) -> str:
 
 
 def _nested(one: str, other: str) -> bool:
-    """Whether one folder is the other or is inside it: a folder and its parts are one room."""
+    """Return whether one folder is the other or is inside it: a folder and its parts are one room."""
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _circle(arrows: dict[str, set[str]]) -> list[str] | None:
-    """The names of a circle, in order; None if there is none."""
+    """Return the names of a circle, in order; None if there is none."""
     try:
         TopologicalSorter(arrows).prepare()
     except CycleError as error:
@@ -188,7 +188,7 @@ def _circle(arrows: dict[str, set[str]]) -> list[str] | None:
 
 
 def _room(name: str) -> str | None:
-    """The room of a dotted name below `suite`; None for the ground floor."""
+    """Return the room of a dotted name below `suite`; None for the ground floor."""
     part = name.split(".")[1] if "." in name else ""
     if part in GROUND or name.startswith(("suite.__version__", "suite.__init__")) or name == "suite":
         return None

@@ -1,4 +1,4 @@
-"""What the leaderboard accepts as a result, and what hostile or damaged files do to the site."""
+"""Results that the leaderboard accepts, and effects of hostile or damaged files on the site."""
 
 import copy
 import json

@@ -26,7 +26,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def train(exchange: GradientExchange, rounds: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """The means after several rounds on four devices, each equal on all of them."""
+    """Return the means after several rounds on four devices, each equal on all of them."""
     if len(jax.devices()) < reducing.WORLD:
         pytest.skip("fewer than four jax devices: jax was imported before the tests could ask for them")
     axes = exchange.axes

@@ -193,7 +193,7 @@ def test_a_job_is_the_run_of_local_processes(tmp_path: Path, backend: str, job: 
 @needs_submitit
 @pytest.mark.slow
 def test_a_job_whose_rank_fails_fails(tmp_path: Path) -> None:
-    """Where the log lies is said; here the run's directory holds another configuration."""
+    """A failed job says where its log lies; here the run's directory holds another configuration."""
     assert suite(tmp_path, "run_dir=job", "max_steps=5", "world=1").returncode == 0
     ended = suite(tmp_path, *LOCAL, "launch.wait=true", "run_dir=job", "max_steps=20")
     assert ended.returncode == 1 and "failed or was cancelled; see" in ended.stderr and "_*_log.err" in ended.stderr

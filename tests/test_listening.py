@@ -1,4 +1,4 @@
-"""Where ranks listen: on loopback if they are of one host, else at the address that the others use."""
+"""Addresses at which ranks listen: loopback if they are of one host, else the address that the others use."""
 
 import os
 import socket

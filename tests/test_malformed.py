@@ -119,7 +119,7 @@ MALFORMED = list(dict.fromkeys(malformed()))
 
 
 def answer(override: str) -> str:
-    """The error; "" where the override makes a run."""
+    """Return the error; "" where the override makes a run."""
     try:
         for words in expand_sweep([TASK, *override.split(" ")] if " " in override else [TASK, override]):
             assert isinstance(resolve(words), Run)

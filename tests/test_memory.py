@@ -1,4 +1,4 @@
-"""What `suite plan` estimates of a device's memory, against what torch holds."""
+"""Estimates by `suite plan` of a device's memory, against what torch holds."""
 
 from typing import Any
 
@@ -108,7 +108,7 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
 
 
 def test_a_run_that_cannot_fit_does_not_start(suite: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """The suite refuses it before it writes a file, shows a finished run, and ignores the optimizer's estimate."""
+    """A refused run writes no file, a finished run is shown, and the optimizer's estimate is ignored."""
     words = ["task=autoencoder", "optimizer=shampoo", "max_steps=1", "threads=1"]
     config = configure.resolve_training(words)
     needed = memory.estimate_memory(config, execution.make_task(config))

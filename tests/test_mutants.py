@@ -1,4 +1,4 @@
-"""The list of deliberate bugs (`make mutants`) follows the sources."""
+"""Tests that the list of deliberate bugs (`make mutants`) follows the sources."""
 
 import pytest
 from mutants.mutant import ROOT, Mutant, load_mutants

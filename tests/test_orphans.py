@@ -30,7 +30,7 @@ def until(done: Callable[[], bool], what: str) -> None:
 
 
 def alive(process: int) -> bool:
-    """Whether a process runs; one that nobody has waited for does not."""
+    """Return whether a process runs; one that nobody has waited for does not."""
     path = Path(f"/proc/{process}/stat")
     try:
         return path.read_text().rpartition(")")[2].split()[0] != "Z"
@@ -84,7 +84,7 @@ CHILD = "import sys, time; from suite import orphan; orphan.{call}; print('begun
 
 
 def test_a_pipe_alone_ends_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What holds on systems without the signal of Linux: the launcher's end is closed while the launcher lives."""
+    """A process ends when the launcher's end closes while the launcher lives, as on systems without Linux's signal."""
     command = [sys.executable, "-c", CHILD.format(call="end_with_pipe(0)")]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert child.stdout and child.stdin and child.stdout.readline() == b"begun\n"

@@ -1,4 +1,4 @@
-"""What is said of a rank that was lost: no more than an error tells, and also when nobody is left to say it."""
+"""Reports about a lost rank: no more than an error tells, and also when nobody is left to report."""
 
 import subprocess
 import sys

@@ -131,7 +131,7 @@ def test_running_statistics_are_those_of_one_device(
 
 
 def distance(one: Path, other: Path) -> float:
-    """How far two runs' weights are apart, over their norm."""
+    """Return how far two runs' weights are apart, over their norm."""
     first, second = weights(one), weights(other)
     difference = sum(float(np.square(first[name] - second[name]).sum()) for name in first) ** 0.5
     return difference / sum(float(np.square(value).sum()) for value in first.values()) ** 0.5
@@ -163,7 +163,7 @@ def test_modes_in_float32_train_the_same_weights(mode: tuple[str, ...], tmp_path
 @SLOW
 @pytest.mark.parametrize("policy", ["fastest", "adaprec", "projected"])
 def test_a_policy_chooses_the_mode_of_the_replicas(policy: str, tmp_path: Path):
-    """The trials leave no trace: a run that replays the decisions has the same bits."""
+    """Trials leave no trace: a run that replays the decisions has the same bits."""
     words = (*BERT, "optimizer=sgd", "optimizer.lr=0.3", CUT, *FIXED, "partition.stages=2", "world=4", "max_steps=8")
     chosen = train(tmp_path / "chosen", *words, f"comm={policy}")
     result = json.loads((chosen / "result.json").read_text())
@@ -226,7 +226,7 @@ def test_a_killed_stage_ends_the_run_and_it_continues(tmp_path: Path):
 
 
 def ranks_of(launcher: int) -> list[int]:
-    """The processes that a launcher has started, in order."""
+    """Return the processes that a launcher has started, in order."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
         children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
@@ -273,7 +273,7 @@ def test_a_run_encodes_activations(tmp_path: Path):
 
 @SLOW
 def test_bytes_are_those_of_the_steps(tmp_path: Path):
-    """The pass before the first step, which warms up, is not counted."""
+    """Bytes of the pass before the first step, which warms up, are not counted."""
     words = (*AUTOENCODER, "optimizer=sgd", CUT, *FIXED, "partition.stages=2", "world=2")
     short = train(tmp_path / "short", *words, "max_steps=2")
     assert sent(train(tmp_path / "long", *words)) == 2 * sent(short)

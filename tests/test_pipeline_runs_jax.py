@@ -44,12 +44,12 @@ def made(*words: str) -> tuple[Task, pipeline.Engine]:
 
 
 def trained(engine: Any, task: Task, steps: Sequence[int] = range(STEPS)) -> list[float]:
-    """The losses of some steps."""
+    """Train some steps and return their losses."""
     return engine.losses([engine.step(step, task.batch("train", 0, step, 0, 1), HYPER) for step in steps])
 
 
 def distance(found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
-    """The norm of the difference, relative to the norm of what is expected."""
+    """Return the norm of the difference, relative to the norm of what is expected."""
     assert found.keys() == expected.keys()
     differences = [np.asarray(found[name], float) - np.asarray(value, float) for name, value in expected.items()]
     squares = sum(float(np.square(value).sum()) for value in differences)
@@ -57,7 +57,7 @@ def distance(found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
 
 
 def gradients(task: Task, engine: pipeline.Engine) -> tuple[float, dict[str, Any]]:
-    """The loss and the gradients of the first step on one device: Σ sum / Σ weight over four micro-batches."""
+    """Return the first step's loss and gradients on one device: Σ sum / Σ weight over four micro-batches."""
     batch, seed, step = engine._inputs(task.batch("train", 0, 0, 0, 1), 0)
     params, kinds = {n: jnp.asarray(value) for n, value in engine._initial().items()}, pipeline.list_kinds(task)
     function = jax.jit(
@@ -182,7 +182,7 @@ def test_delayed_gradients_are_those_of_the_last_step() -> None:
 
 @SLOW
 def test_a_policy_chooses_the_mode_of_the_replicas(tmp_path: Path) -> None:
-    """The trials leave no trace: a run that replays the decisions has the same bits."""
+    """Trials leave no trace: a run that replays the decisions has the same bits."""
     words = (*AUTOENCODER, "task.eval_batch_size=32", "optimizer=adamw", *CUT, *FOUR, "max_steps=8", "comm=fastest")
     chosen = train(tmp_path / "chosen", *words)
     result = json.loads((chosen / "result.json").read_text())
@@ -226,7 +226,7 @@ LONG = (*AUTOENCODER, "task.eval_batch_size=30", "optimizer=adamw", *CUT, "max_s
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run in one process."""
+    """Make a run in one process and return its folder."""
     return train(tmp_path_factory.mktemp("pipeline") / "whole", *LONG, *TWO)
 
 

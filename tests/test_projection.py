@@ -97,7 +97,7 @@ def test_work_is_the_busiest_owners() -> None:
 
 @pytest.mark.quick
 def test_stale_statistics_save_what_the_published_ones_saved() -> None:
-    """The mean over a cycle: bytes and inverses are those of all factors, times the share that row A2-01 prints."""
+    """Bytes and inverses, averaged over a cycle, are those of all factors, times the share that row A2-01 prints."""
     words = ("optimizer=kfac", "optimizer.factor_interval=1", "optimizer.inverse_interval=1", "inverse_seconds=0.1")
     every, stale = (
         projected("network=abci", "compute_seconds=0.1", *words, f"optimizer.stale={said}")
@@ -187,7 +187,7 @@ def test_one_device_sends_nothing() -> None:
 
 
 def test_statistics_travel_during_backward_where_gradients_do() -> None:
-    """The same bytes: `overlap` hides some of what it would not if statistics waited for all gradients."""
+    """Bytes are the same; `overlap` hides some that it would not if statistics waited for all gradients."""
     words = ["+task=resnet50", "task.bn_group=8", "world=4", "network=1gbit", "optimizer=kfac", "compute_seconds=1.0"]
     words += ["optimizer.factor_interval=1", "optimizer.inverse_interval=1", "comm=kfac_overlap"]
     early = plan.describe_plan(configure.resolve(words))["projected"]

@@ -1,4 +1,4 @@
-"""The README's table of results, which `python -m suite.board.readme` writes."""
+"""README's table of results, which `python -m suite.board.readme` writes."""
 
 import re
 

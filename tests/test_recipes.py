@@ -31,13 +31,13 @@ def test_every_task_composes_a_published_recipe(task: str, scale: str) -> None:
 
 
 def rows() -> list[list[str]]:
-    """The cells of the page's table."""
+    """Return the cells of the page's table."""
     lines = [line for line in PAGE.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
 def row(task: str, scale: str, optimizer: str, recipe: str) -> list[str]:
-    """What the table must say of one recipe."""
+    """Return the row that the table must have for one recipe."""
     config = configure.resolve([f"task={task}", f"scale={scale}", f"optimizer={optimizer}"])
     targets = ", ".join(f"{target:g}" for target in config.task.targets)
     batch, rate = config.task.batch_size, config.optimizer.lr
@@ -154,7 +154,7 @@ def test_an_unknown_alternative_is_answered_with_the_nearest(words: tuple[str, .
 
 
 def own_settings(task: str) -> list[str]:
-    """The settings that a task declares itself."""
+    """Return the settings that a task declares itself."""
     settings = load.load_settings(f"suite.tasks.{task}")
     return list(settings.__annotations__) if settings else []
 

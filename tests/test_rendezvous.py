@@ -20,7 +20,7 @@ def address() -> str:
 
 
 def together(*calls: tuple[int, int, str], deadline: float = 20) -> list[str]:
-    """What each process is told: nothing where all have come."""
+    """Return what each process is told: nothing where all have come."""
 
     def one(call: tuple[int, int, str]) -> str:
         try:
@@ -56,7 +56,7 @@ def test_processes_that_were_told_different_numbers(address: str) -> None:
 
 
 def test_a_rank_that_was_started_again_is_not_two(address: str) -> None:
-    """The first one has ended while it waited."""
+    """A rank that is started again counts once; its first process has ended while it waited."""
     host, port = rendezvous.parse_address(address)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(together, (0, 3, address))

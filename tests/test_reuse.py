@@ -133,7 +133,7 @@ def test_replaced_mnist_files_run_again(tmp_path: Path, suite) -> None:
 
 @pytest.mark.parametrize("same_size", [True, False])
 def test_a_replaced_image_changes_the_data_version(tmp_path: Path, written: Path, same_size: bool) -> None:
-    """The identity of a large data set covers names and sizes; a file of the same size is seen by its time."""
+    """A large data set's identity covers names and sizes; a file of the same size is seen by its time."""
     from suite.record.dependencies import hash_data
     from suite.tasks._data.folder import Folder
 

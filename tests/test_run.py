@@ -156,7 +156,7 @@ def test_a_file_where_a_run_would_write(tmp_path: Path, name: str) -> None:
 
 
 def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
-    """What else may be wrong with one: tests/test_checkpoint.py."""
+    """A truncated checkpoint is reported in one line; tests/test_checkpoint.py has what else may be wrong with one."""
     process = start(tmp_path, *LONG, "run_dir=cut")
     wait_for_step(process, tmp_path / "cut", 5)
     process.send_signal(signal.SIGTERM)
@@ -221,7 +221,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_start_that_failed_does_not_block_the_corrected_command(suite: Any, tmp_path: Path) -> None:
-    """The optimizer rejects a setting, in one process and in two ranks."""
+    """A corrected command runs after the optimizer rejected a setting, in one process and in two ranks."""
     run = (*TINY, "max_steps=4", "eval_every=2", "run_dir=here")
     for world in ("world=1", "world=2"):
         code, text = suite(*run, "optimizer=kfac", "optimizer.stale=true", world)

@@ -1,4 +1,4 @@
-"""What a run of several segments has sent and held: counted for each, added up, and verified."""
+"""Counts of what a run of several segments has sent and held: for each segment, added up, and verified."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The pages of the leaderboard, as text; tests/test_site_browser.py looks at them in a browser."""
+"""Pages of the leaderboard, as text; tests/test_site_browser.py looks at them in a browser."""
 
 import json
 import re
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Parsed(HTMLParser):
-    """The links and ids of a page, and its open elements, which must be closed in order."""
+    """Links and ids of a page, and its open elements, which must be closed in order."""
 
     VOID = ("meta", "link", "input", "br")
 

@@ -1,4 +1,4 @@
-"""The leaderboard in a real browser: light and dark, narrow, by keyboard, on paper, and without a network."""
+"""Leaderboard in a real browser: light and dark, narrow, by keyboard, on paper, and without a network."""
 
 import itertools
 import re

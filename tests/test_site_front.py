@@ -1,4 +1,4 @@
-"""The front page of the leaderboard, as text."""
+"""Front page of the leaderboard, as text."""
 
 import re
 

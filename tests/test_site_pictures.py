@@ -1,4 +1,4 @@
-"""The pictures of the leaderboard, as SVG."""
+"""Pictures of the leaderboard, as SVG."""
 
 import itertools
 import math

@@ -27,7 +27,7 @@ RIVALS = ("sgd", "momentum", "adamw")
 
 
 def run(block: str) -> dict[str, Any]:
-    """The names that a block leaves behind."""
+    """Run a block and return the names that it leaves behind."""
     import torch
 
     state = torch.get_rng_state()
@@ -40,7 +40,7 @@ def run(block: str) -> dict[str, Any]:
 
 
 def ends(found: dict[str, Any]) -> np.ndarray:
-    """The trained parameters, one after another."""
+    """Return the trained parameters, one after another."""
     if isinstance(found.get("model"), nn.Module):
         values = [value.detach().numpy() for value in found["model"].parameters()]
     else:
@@ -88,7 +88,7 @@ def blind(loss: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
 
 
 def replaced(block: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The block with a plain optimizer in the place of the suite's."""
+    """Run the block with a plain optimizer in the place of the suite's."""
     with monkeypatch.context() as patch:
         for name, backend in USED.findall(block):
             rival = in_torch(kind) if backend == "torch" else in_jax(kind)

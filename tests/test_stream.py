@@ -1,4 +1,4 @@
-"""The counter-based stream: equal in NumPy and jax, uniform, independent of how it is asked."""
+"""Counter-based stream: equal in NumPy and jax, uniform, independent of how it is asked."""
 
 import numpy as np
 import pytest

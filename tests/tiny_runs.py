@@ -16,7 +16,7 @@ Call = Callable[..., tuple[int, str]]
 
 
 def finished(folder: Path, *arguments: str) -> Path:
-    """The directory of a run."""
+    """Make a run and return its directory."""
     from suite import cli
 
     with pytest.MonkeyPatch.context() as patch:

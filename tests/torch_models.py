@@ -69,7 +69,7 @@ class Reversed(nn.Module):
 
 
 class Tied(nn.Module):
-    """The embedding is also the last layer's weight, and is used a third time between."""
+    """A model whose embedding is also the last layer's weight, and is used a third time between."""
 
     def __init__(self):
         super().__init__()
@@ -139,7 +139,7 @@ class Normalized(nn.Module):
 
 
 class Layer(nn.Module):
-    """The linear layers and norms of one encoder layer."""
+    """Linear layers and norms of one encoder layer."""
 
     def __init__(self):
         super().__init__()

@@ -87,7 +87,7 @@ class Case:
             self.engine.code(kind)
 
     def inside(self) -> None:
-        """What two levels do inside a host: torch, gradients to their owners there, and their sums back to all."""
+        """Move gradients as two levels do inside a host, in torch: to their owners there, and sums back to all."""
         if self.config.comm.topology.module.endswith("two_level") and self.config.backend == "torch":
             import torch
 
@@ -101,7 +101,7 @@ class Case:
 
 
 class Parallel(Case):
-    """The same network in torch's own DistributedDataParallel, at its defaults, with torch's own SGD."""
+    """A case with the same network in torch's own DistributedDataParallel, at its defaults, with torch's own SGD."""
 
     def __init__(self, words: list[str], backend: str, rank: int, world: int):
         import torch

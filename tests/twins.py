@@ -34,7 +34,7 @@ def noisy(params: Tree, step: int) -> Tree:
 
 
 class Torch:
-    """The optimizer `name` in torch."""
+    """Optimizer `name` in torch."""
 
     def __init__(self, name: str, params: Tree, kind: str = "float64", **hyper: Any):
         make = importlib.import_module(f"suite.optimizers.{name}.torch").make
@@ -87,7 +87,7 @@ class Torch:
 
 
 class Jax:
-    """The optimizer `name` in jax."""
+    """Optimizer `name` in jax."""
 
     def __init__(self, name: str, params: Tree, kind: str = "float64", **hyper: Any):
         make = importlib.import_module(f"suite.optimizers.{name}.jax").make

@@ -101,7 +101,7 @@ def measured(rounds: int, once: Callable[[], Any], meet: Callable[[], Any]) -> d
 
 
 def values(rank: int, count: int) -> np.ndarray:
-    """What one rank holds."""
+    """Return the values that one rank holds."""
     return (1e-3 * np.random.default_rng(rank).normal(size=count)).astype(np.float32)
 
 

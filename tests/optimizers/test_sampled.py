@@ -1,4 +1,4 @@
-"""The Fisher matrix by one draw of labels: they come from the model's own distribution, and so do the factors."""
+"""Fisher matrix by one draw of labels: they come from the model's own distribution, and so do the factors."""
 
 from typing import Any
 

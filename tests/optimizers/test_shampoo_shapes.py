@@ -67,7 +67,7 @@ def test_reshaping(shape: tuple[int, ...], matrix: Any, merged: Any, whole: Any)
     ],
 )
 def test_which_sides_have_factors(changes: dict[str, Any], counts: dict[str, int]) -> None:
-    """How many of which size and order of root."""
+    """Settings decide how many factors there are of each size and order of root."""
     shapes = {"large": (1024, 1024), "filter": (16, 3, 3, 3), "bias": (16,), "point": (64, 1, 1, 1)}
     made = plan(shapes, block_size=512, **changes)
     assert made.counts == counts

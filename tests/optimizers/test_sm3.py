@@ -99,7 +99,7 @@ NAMED, SLICES = [1, 3], np.array([[0.1, 0.05], [0.01, 1.5]])
 
 
 def by_rows(backend: str, ids: list[int], values: np.ndarray, **hyper: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The table, and its rows' μ, after two steps by the same rows."""
+    """Return the table and its rows' μ after two steps by the same rows."""
     if backend == "torch":
         table = torch.nn.Parameter(torch.tensor(SPARSE))
         optimizer = SM3([("table", table)], lr=0.1, **hyper)

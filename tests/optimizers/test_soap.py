@@ -99,7 +99,7 @@ def test_an_edit_takes_effect_at_once(backend: str, change: dict[str, float]) ->
 
 @both
 def test_an_edited_frequency_takes_effect_at_once(backend: str) -> None:
-    """The official code copies it into each parameter's state at the first step, and an edit is lost."""
+    """An edit is kept; the official code copies the frequency into each parameter's state at first, and loses edits."""
     hyper = HYPER | SCHEDULE
     made = BACKENDS[backend](draw(SHAPES, 0), **hyper)
     train(made, steps=range(7))
@@ -155,7 +155,7 @@ def test_scale(backend: str, factor: float) -> None:
 
 
 def forget(made: Any) -> None:
-    """The second moment from before the first basis is in other coordinates, which no rotation of it can mend."""
+    """Zero the second moment from before the first basis: it is in other coordinates, which no rotation mends."""
     if isinstance(made, twins.Torch):
         for value in made.state["second"].values():
             value.zero_()
@@ -376,7 +376,7 @@ def test_each_rank_takes_the_bases_of_its_slice(start: bool) -> None:
 
 
 def test_a_state_before_the_first_refresh_is_loaded_after_it() -> None:
-    """The first refresh decomposes the statistics; later ones only rotate the bases."""
+    """A restored state repeats the first refresh, which decomposes the statistics; later ones only rotate the bases."""
     engine = engines.engine(engines.config("soap", "torch"), engines.tiny())
     engines.advance(engine, range(4))
     arrays, skeleton = engine.snapshot()

@@ -53,7 +53,7 @@ def taps() -> dict[tuple[str, int], tuple[np.ndarray, np.ndarray]]:
 
 
 def made(backend: str, **hyper: Any) -> Any:
-    """The optimizer by itself, with float64 parameters in torch."""
+    """Make the optimizer by itself, with float64 parameters in torch."""
     hyper |= {"layers": LAYERS, "samples": SAMPLES}
     if backend == "jax":
         return vogn(shapes=SHAPES, **hyper)
@@ -134,7 +134,7 @@ def test_the_noise_has_the_stated_variance(backend: str) -> None:
 def perturbed(
     backend: str, layers: Any, shapes: Any, start: Tree, curvature: Any, step: int, hyper: Any, draw: int = 0
 ) -> Tree:
-    """The weights that a step's forward pass would see."""
+    """Return the weights that a step's forward pass would see."""
     if backend == "torch":
         named = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
         optimizer = VOGN(named.items(), layers=layers, samples=SAMPLES, **hyper)
@@ -220,7 +220,7 @@ def test_several_draws_of_a_clipped_gradient_agree() -> None:
 
 
 def test_more_draws_make_a_step_less_noisy() -> None:
-    """The step of the mean over 16 draws lies nearer to that over 64 others than the step of one draw does."""
+    """A step of 16 draws is nearer than a step of one draw to the step of 64 other draws."""
 
     def moved(draws: int) -> np.ndarray:
         run = engine(config("vogn", "torch", hyper={"draws": draws, "momentum": 0.0}))

@@ -1,4 +1,4 @@
-"""The table of docs/partition.md: what pipelines make of models that others wrote."""
+"""Tests of the table of docs/partition.md: what pipelines make of models that others wrote."""
 
 import foreign_models
 import pytest

@@ -27,7 +27,7 @@ from suite.settings import configure
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two trees have the same paths and bits."""
+    """Return whether two trees have the same paths and bits."""
     return jax.tree.structure(first) == jax.tree.structure(second) and jax.tree.all(
         jax.tree.map(lambda a, b: np.array_equal(np.asarray(a), np.asarray(b)), first, second)
     )

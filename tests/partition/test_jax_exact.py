@@ -1,4 +1,4 @@
-"""The stages together compute what the unmodified function computes on the same micro-batches."""
+"""Tests that the stages together compute what the unmodified function computes on the same micro-batches."""
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def test_in_float64_the_difference_is_rounding(name: str) -> None:
 
 
 def test_every_value_that_crosses_is_relayed() -> None:
-    """The case is what it is meant to be: float, integer and mask values skip a stage."""
+    """Float, integer and mask values skip a stage, as the case intends."""
     made = traced(CASES["skipping"](Draw()))
     cut = planned(made.graph, 4, False)
     both = set(cut.stages[1].receives) & set(cut.stages[2].receives)

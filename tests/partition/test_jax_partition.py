@@ -1,4 +1,4 @@
-"""The public functions: plan without devices, partition over those that there are."""
+"""Tests of the public functions: plan without devices, partition over those that there are."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_the_number_of_micro_batches_is_chosen() -> None:
 
 
 def test_a_function_may_have_other_operations_with_other_sizes() -> None:
-    """The plan is for the size of micro-batch that it names, although the first one was made with another."""
+    """A plan is for the size of micro-batch that it names, although the first one was made with another."""
     case = CASES["swapped"](Draw())
 
     def function(params: Any, first: Any, second: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the planner is told about a jax function."""
+"""Tests of the description of a jax function that the planner gets."""
 
 import random
 from typing import Any
@@ -56,7 +56,7 @@ def test_dependencies() -> None:
 
 
 def test_values_without_the_samples_are_not_batched() -> None:
-    """The mean of a batch normalization depends on the samples, but its size does not."""
+    """A batch normalization's mean depends on the samples, but its size does not."""
     made = traced(CASES["residual"](Draw()))
     means = [node for node in nodes(made, "reduce_sum") if made.shapes[node.outputs[0]].shape == (4,)]
     assert means
@@ -74,7 +74,7 @@ def test_a_stopped_gradient_is_not_sent_back() -> None:
 
 
 def test_saved_bytes_are_those_that_jax_keeps() -> None:
-    """The sum over operations is what jax.vjp of the whole function keeps, without parameters and inputs."""
+    """Operations together save what jax.vjp of the whole function keeps, without parameters and inputs."""
     for name in ("bert", "residual", "forked"):
         case = CASES[name](Draw())
         made = traced(case, 1)

@@ -1,4 +1,4 @@
-"""The memory of a stage in a plan, against the bytes that are alive while the stage runs."""
+"""Memory of a stage in a plan, against the bytes that are alive while the stage runs."""
 
 import weakref
 from typing import Any
@@ -50,7 +50,7 @@ class Alive(TorchDispatchMode):
 
 
 def measured(traced: Traced, made: Plan, batch: Any) -> list[int]:
-    """The bytes of each stage in a step: its arrays, the averages of Adam, its inputs, and what is alive beside."""
+    """Return the bytes of each stage in a step: its arrays, Adam's averages, its inputs, and what is alive beside."""
     chain, count = make_stages(traced, made), made.micro_batches
     alive, parts = Alive(len(chain)), [micro_batch(traced, batch, number, count) for number in range(count)]
     values: dict[tuple[int, int], Any] = {(0, number): () for number in range(count)}

@@ -1,4 +1,4 @@
-"""The programs of docs/partition.md run."""
+"""Tests that the programs of docs/partition.md run."""
 
 import os
 import re
@@ -14,7 +14,7 @@ PLAN, TRAIN, TRAIN_IN_JAX = re.findall(r"```python\n(.*?)```", PAGE.read_text(),
 
 
 def printed(tmp_path: Path, program: str, *launcher: str) -> str:
-    """What a program of the page prints in a folder of its own."""
+    """Run a program of the page in a temporary folder and return what it prints."""
     (tmp_path / "train.py").write_text(program)
     command = [sys.executable, *launcher, "train.py"]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=300)

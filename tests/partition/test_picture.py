@@ -1,4 +1,4 @@
-"""The picture of a plan: golden, well-formed, escaped, in proportion, and inside its boxes in a browser.
+"""Picture of a plan: golden, well-formed, escaped, in proportion, and inside its boxes in a browser.
 
 `PYTHONPATH=. .venv/bin/python tests/partition/test_picture.py` writes the golden file again.
 """
@@ -47,7 +47,7 @@ def planned(stages: int = 3, **changes: object) -> Plan:
 
 
 def widths(plan: Plan, kind: str) -> list[float]:
-    """The widths of all bars of a kind."""
+    """Return the widths of all bars of a kind."""
     paths = ElementTree.fromstring(draw_plan(plan)).findall(f"{SVG}path[@class='{kind}']")
     return [float(width) for path in paths for width in re.findall(r"h([\d.]+)v", path.attrib["d"])]
 
@@ -69,7 +69,7 @@ def test_the_file_is_well_formed_and_its_text_escaped(stages: int) -> None:
 
 
 def test_what_is_empty_is_the_bubble() -> None:
-    """The bars' share of the tracks, without averaging, is one minus the bubble."""
+    """Bars without averaging fill a share of the tracks that is one minus the bubble."""
     plan = planned()
     busy = sum(sum(widths(plan, kind)) for kind in ("forward", "again", "backward"))
     assert busy / sum(widths(plan, "track")) == pytest.approx(1 - plan.bubble, rel=1e-3)

@@ -1,4 +1,4 @@
-"""The planner: its costs against direct sums, its stages against brute force, its limits, its refusals."""
+"""Planner: its costs against direct sums, its stages against brute force, its limits, its refusals."""
 
 import dataclasses
 import itertools
@@ -36,7 +36,7 @@ def request(devices: int, batch: int, **options: object) -> Request:
 
 
 def parts_of(graph: Graph, limit: int = 64) -> list[tuple[int, ...]]:
-    """The blocks of a graph whose operations are measured."""
+    """Return the blocks of a graph whose operations are measured."""
     seconds = [sum(ROOMY.seconds(graph, node, 1)) for node in graph.nodes]
     return list(find_blocks(graph, seconds.__getitem__, limit))
 
@@ -109,7 +109,7 @@ def test_costs_are_the_sums_of_what_a_stage_holds(seed: int) -> None:
 
 # --------------------------------------------------------------------------------------------------------- the stages
 def best_by_trying(problem: Problem, devices: int, stages: int) -> float:
-    """The shortest time of the busiest device over all cuts and numbers of replicas."""
+    """Return the shortest time of the busiest device over all cuts and numbers of replicas."""
     count = len(problem.costs.forward) - 1
     best = float("inf")
     for inner in itertools.combinations(range(1, count), stages - 1):
@@ -149,7 +149,7 @@ def test_no_stages_are_better_than_the_planned_ones(seed: int, memory: float) ->
 
 
 def shortest_by_trying(graph: Graph, wanted: Request) -> float:
-    """The shortest simulated step over all cuts, replicas, pipelines and micro-batches."""
+    """Return the shortest simulated step over all cuts, replicas, pipelines and micro-batches."""
     parts = parts_of(graph)
     best = float("inf")
     for pipelines, micro_batches, table in _candidates(graph, parts, wanted):
@@ -251,7 +251,7 @@ def test_equal_layers_are_divided_equally() -> None:
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("stages", range(2, 17))
 def test_54_layers_of_four_parts_are_balanced(stages: int) -> None:
-    """The goal for the 54-layer BERT, by times of one encoder layer: attention, its output, and the two of the MLP."""
+    """Stages of the 54-layer BERT are balanced, by times of one layer: attention, its output, and two of the MLP."""
     result = plan(chain([0.9, 0.3, 1.4, 1.4] * 54), request(stages, 64, stages=stages, micro_batches=64))
     assert result.balance <= 1.10
 

@@ -205,7 +205,7 @@ def test_the_flaw_lets_a_worse_chain_replace_a_better_one() -> None:
 
 
 def test_the_flaw_by_hand() -> None:
-    """What is stored for two stages up to the third of four layers loses the message that makes it bad.
+    """An entry for two stages up to the third of four layers loses the message that makes it bad.
 
     [0] [1 2] is stored with 2 (3 + 2 + 3) = 16. Then [0 1] [2] has 2 (2 + 2 + 3) = 14 and replaces it; its longest pass
     is stored as 4, without messages. For three stages, [0] [1] [2 3] is stored with 2 (3 + 2) = 10. Then [0 1] [2] [3]
@@ -237,7 +237,7 @@ def test_without_messages_and_with_equal_passes_no_chain_is_better() -> None:
 
 
 def test_devices_of_a_stage_are_powers_of_two() -> None:
-    """The second layer takes three times as long, but may not have three of four devices. Seven have no such sum."""
+    """A layer that takes three times as long may not have three of four devices. Seven devices have no such sum."""
     graph, wanted = chain([1.0, 3.0]), request(4, 12, stages=2, micro_batches=1)
     assert [stage.replicas for stage in plan(graph, wanted).stages] == [2, 2]
     with pytest.raises(UserError, match="no stages that fit on 7 devices"):
@@ -336,7 +336,7 @@ def test_messages_and_all_reduce_do_not_depend_on_the_network() -> None:
 
 
 def test_averaging_gradients_is_outside_the_search() -> None:
-    """The last layer has nearly all parameters; equal times decide, and the corrected planner avoids it."""
+    """Equal times decide although the last layer has nearly all parameters; the corrected planner avoids it."""
     graph = chain([1.0] * 4, parameters=8)
     graph = dataclasses.replace(graph, parameters={**graph.parameters, "p3": Parameter(100 * SECOND)})
     original = request(4, 4, stages=2, micro_batches=1)

@@ -74,7 +74,7 @@ def test_equal_stages_take_the_closed_form(schedule: Schedule, stages: int, micr
 
 @both
 def test_no_step_is_shorter_than_the_bound(schedule: Schedule) -> None:
-    """The planner leaves out stages whose bound is longer than the best step."""
+    """A step takes at least its bound; the planner leaves out stages whose bound is longer than the best step."""
     for replicas in LAYOUTS:
         draw = random.Random(sum(replicas))
         for micro_batches in (1, 2, 5, 8):

@@ -1,4 +1,4 @@
-"""What `torch.export` does not see of a model: it trains with the bits of the model, or an error names the cause."""
+"""Parts of a model that `torch.export` does not see: it trains with the model's bits, or an error names the cause."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ class Straight(torch.autograd.Function):
 
 
 class Reversed(torch.autograd.Function):
-    """The same values; the gradient is turned around."""
+    """A function that keeps the values and turns the gradient around."""
 
     @staticmethod
     def forward(values: Tensor, scale: float) -> Tensor:
@@ -165,7 +165,7 @@ def made(between: Callable[..., Any]) -> Between:
     ],
 )
 def test_own_gradients_are_those_of_the_model(between: Any) -> None:
-    """The check compares them; so does this test, without it."""
+    """Gradients equal those of the model; the check compares them, and so does this test, without it."""
     model, plain = made(between), made(between)
     pipeline = train(model)
     assert pipeline.checked == SAME

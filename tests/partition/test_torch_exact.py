@@ -1,4 +1,4 @@
-"""The stages together compute what the unmodified model computes on the same micro-batches: the same bits."""
+"""Tests that the stages together compute the same bits as the unmodified model on the same micro-batches."""
 
 import collections
 import dataclasses
@@ -43,7 +43,7 @@ def planned(case: Case, stages: int, *, recompute: bool = False) -> tuple[Traced
 
 
 def plain(case: Case, seeds: list[int]) -> torch_alone.Step:
-    """What the unmodified model computes."""
+    """Return the losses, results and gradients of the unmodified model."""
     losses, results = [], []
     for number in range(MICRO_BATCHES):
         inputs, targets = slices((case.inputs, case.targets), number, MICRO_BATCHES)
@@ -172,7 +172,7 @@ def test_a_batch_of_another_size_is_rejected() -> None:
 
 
 def test_a_value_skips_a_stage() -> None:
-    """The case is what it is meant to be: a value crosses two cuts, because the stage between only passes it on."""
+    """A value crosses two cuts, as the case intends, because the stage between only passes it on."""
     _, cut = planned(made("skipping"), 4)
     crossings = collections.Counter(name for stage in cut.stages for name in stage.receives)
     assert max(crossings.values()) >= 2, crossings

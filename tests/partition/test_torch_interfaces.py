@@ -1,4 +1,4 @@
-"""What a model may take and return: keyword arguments, containers, values that no stage makes; and empty messages."""
+"""Inputs and outputs of a model: keyword arguments, containers, values that no stage makes; and empty messages."""
 
 from dataclasses import replace
 from typing import Any

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def theirs(case: str, *cuts: str) -> list[dict[str, Any]]:
-    """What each rank of `torch.distributed.pipelining` saw, cut before these modules."""
+    """Return what each rank of `torch.distributed.pipelining` saw, cut before these modules."""
     return torch_ranks.start(len(cuts) + 1, "torch_pipelining.train", case=case, cuts=cuts, micro_batches=4)
 
 
@@ -44,7 +44,7 @@ def test_an_input_that_a_later_stage_reads_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_value_that_two_later_stages_read_is_refused() -> None:
-    """The attention mask."""
+    """`torch.distributed.pipelining` refuses the attention mask; the suite's partitioner trains the same case."""
     ranks = theirs("attention", "layers.1", "layers.3")
     assert any("Backward of skip connections not supported yet" in rank["error"] for rank in ranks)
     assert_ours_has_the_bits_of_the_model("attention", 3)

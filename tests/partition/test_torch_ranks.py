@@ -12,7 +12,7 @@ ROUNDING = 5e-7  # of the global gradient's norm: float32 sums in another order
 
 
 def trained(world: int, case: str, stages: int, **job: Any) -> list[dict[str, Any]]:
-    """What each rank saw in two steps."""
+    """Return what each rank saw in two steps."""
     usual = {"micro_batches": 4, "schedule": "1f1b", "steps": 2}
     return torch_ranks.start(world, **{**usual, "case": case, "stages": stages, **job})
 
@@ -104,7 +104,7 @@ def test_a_mode_with_two_levels_needs_equally_many_ranks_on_each_host() -> None:
     "codec, most, share", [("float32", 0.0, 1.0), ("float16", 1e-3, 0.5), ("minifloat", 0.2, 0.25)]
 )
 def test_a_codec_encodes_what_crosses_a_cut(codec: str, most: float, share: float) -> None:
-    """The mask of the case and the state of dropout cross the cut as well, and keep their bits."""
+    """A mask and the state of dropout cross the cut as well, and keep their bits."""
     ranks = trained(2, "encoder", 2, steps=1, activations={"module": f"suite.comm.codecs.{codec}"})
     furthest = max(rank["furthest"] for rank in ranks)
     assert furthest == most == 0 or 0 < furthest < most

@@ -113,7 +113,7 @@ def test_a_side_or_a_history_is_needed(suite: Call) -> None:
 
 
 def test_a_report_of_the_command_is_read(tmp_path: Path) -> None:
-    """The fields that `--json` writes are those that the history reads."""
+    """Fields that `--json` writes are those that the history reads."""
     from suite.regress import show
     from suite.regress.benchmarks import Benchmark
     from suite.regress.session import Limits, Outcome

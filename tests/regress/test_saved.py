@@ -74,7 +74,7 @@ def test_another_machine_is_rejected(slower: Path, suite: Call) -> None:
 
 
 def result(path: Path, seed: int, seconds: float, **changes: Any) -> None:
-    """The result of a run, with the fields that are read."""
+    """Write the result of a run, with the fields that are read."""
     spec = {"task": "bert", "optimizer": "lamb", "comm": "fp8", "backend": "jax", "world": 2, "seed": seed}
     config = {"task": {"data": "hmm"}}
     content = {

@@ -1,4 +1,4 @@
-"""The steps of the workflow, run in a shell, in a repository whose runs take no time."""
+"""Steps of the workflow, run in a shell, in a repository whose runs take no time."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ WORKFLOW = ROOT / ".github" / "workflows" / "regress.yml"
 
 
 def steps() -> dict[str, dict[str, Any]]:
-    """The named steps of the job."""
+    """Return the named steps of the job."""
     job = yaml.safe_load(WORKFLOW.read_text())["jobs"]["regress"]
     return {step["name"]: step for step in job["steps"] if "name" in step}
 

@@ -1,4 +1,4 @@
-"""The sign-flip test, and the interval of a ratio over pairs."""
+"""Tests of the sign-flip test, and of the interval of a ratio over pairs."""
 
 import math
 

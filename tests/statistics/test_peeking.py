@@ -1,4 +1,4 @@
-"""The study of peeking: its rules are the suite's, its table is reproduced, and the page says what the table says."""
+"""Study of peeking: its rules are the suite's, its table is reproduced, and the page says what the table says."""
 
 import doctest
 import re
@@ -73,7 +73,7 @@ def test_figure_is_a_function_of_the_table(tmp_path):
 
 # --------------------------------------------------------------------------------------------------------------- page
 def cells(start: str) -> list[list[str]]:
-    """The rows of the page's table whose header starts with a text."""
+    """Return the rows of the page's table whose header starts with a text."""
     block = PAGE[PAGE.index(f"| {start} |") :].split("\n\n")[0]
     return [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
 

@@ -220,7 +220,7 @@ def test_evidence_does_not_grow_on_average():
 
 
 def weigh(differences):
-    """The evidence after all differences, not its largest value."""
+    """Return the evidence after all differences, not its largest value."""
     sized = np.mean([np.prod(np.exp(-bet * differences) / np.cosh(bet * differences)) for bet in BETS])
     n = int((differences != 0).sum())
     return (sized + tabulate_signs(len(differences))[n, int((differences < 0).sum())]) / 2

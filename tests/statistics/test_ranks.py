@@ -1,4 +1,4 @@
-"""The study of ranks: its table is reproduced, and the page says what the table says."""
+"""Study of ranks: its table is reproduced, and the page says what the table says."""
 
 import conftest
 import numpy as np
@@ -15,7 +15,7 @@ RULES = (ranks.ONE_LOOK, ranks.TWO_LOOKS, ranks.OPEN)
 
 
 def cells(start: str) -> list[list[str]]:
-    """The rows of the page's table whose header starts with a text."""
+    """Return the rows of the page's table whose header starts with a text."""
     block = PAGE[PAGE.index(f"| {start} |") :].split("\n\n")[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
 

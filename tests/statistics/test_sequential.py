@@ -25,7 +25,7 @@ VALUES = st.lists(st.integers(1, 10_000).map(lambda number: number / 64), min_si
 
 # --------------------------------------------------------------------------------------------------------------- mean
 def test_evidence_is_the_likelihood_ratio_of_the_values_up_to_scale():
-    """The integral over effect size and scale (with density 1/scale), computed on a fine grid."""
+    """Evidence agrees with the integral over effect size and scale (with density 1/scale) on a fine grid."""
     values = np.array([0.3, 1.1, 0.7, 1.6])
     effects = np.linspace(-40, 40, 4001)
     logs = np.linspace(-6, 6, 1201)  # of the scale; the density 1/scale is constant in it
@@ -140,7 +140,7 @@ def test_mean_refuses_missed_targets():
 
 # ------------------------------------------------------------------------------------------------------------- median
 def mixture(count: int, n: int) -> float:
-    """The mixture of bets of `critical_count`, by numerical integration."""
+    """Compute the mixture of bets of `critical_count` by numerical integration."""
     uniform, _ = integrate.quad(lambda p: 2 * (2 * p) ** count * (2 * (1 - p)) ** (n - count), 0.5, 1)
     return uniform / 2 + (2**n / 2 if count == n else 0)
 

@@ -1,4 +1,4 @@
-"""The least-squares problem on which Adam errs."""
+"""Tests of the least-squares problem on which Adam errs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The committed claims, the command that runs a study, and the example of the page of claims."""
+"""Tests of the committed claims, the command that runs a study, and the example of the page of claims."""
 
 import json
 import re
@@ -20,13 +20,13 @@ PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
 
 
 def checks() -> list[tuple[str, Check]]:
-    """The checks with a study, of all committed claims."""
+    """Return the checks with a study, of all committed claims."""
     entries = [claim for paper in load_claims().values() for claim in paper.claims]
     return [(claim.id, check) for claim in entries for check in claim.checks if check.study]
 
 
 def block(language: str) -> str:
-    """The first indented block of the page in a language."""
+    """Return the first indented block of the page in a language."""
     match = re.search(rf"^ *```{language}\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
     assert match
     return dedent(match[1])

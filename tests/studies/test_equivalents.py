@@ -23,7 +23,7 @@ def test_radam_rectifies_first_in_step_6_and_with_the_paper_s_threshold_in_step_
 
 
 def nadam(gradients: np.ndarray, schedule: float) -> np.ndarray:
-    """How far torch's formulas of NAdam move parameters; with `schedule` 0, beta1 is the same in all steps."""
+    """Compute how far torch's formulas of NAdam move parameters; with `schedule` 0, beta1 is the same in all steps."""
     first = second = moved = np.zeros(gradients.shape[1])
     product = 1.0
     for step, gradient in enumerate(gradients, start=1):

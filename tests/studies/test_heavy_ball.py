@@ -1,4 +1,4 @@
-"""The heavy-ball method's cycle."""
+"""Tests of the heavy-ball method's cycle."""
 
 import numpy as np
 import pytest

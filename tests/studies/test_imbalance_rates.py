@@ -14,7 +14,7 @@ def test_sign_descent_has_the_closed_form_of_its_trajectory() -> None:
 
 
 def test_gradient_flow_equals_the_integral_of_scipy() -> None:
-    """The margin u of class k obeys u' = pi c / (exp(u) + c - 1), for c classes and W = 0 at the start."""
+    """Class k's margin u obeys u' = pi c / (exp(u) + c - 1), for c classes and W = 0 at the start."""
     from scipy import integrate
 
     frequencies = np.array([0.6, 0.3, 0.1])
@@ -32,7 +32,7 @@ def test_the_rates_of_gradient_flow_and_the_independence_of_sign_descent_hold() 
 
 
 def test_the_loss_of_sign_descent_falls_at_a_rate_of_two_whatever_the_classes() -> None:
-    """The loss is log(1 + (c - 1) exp(-2 t)). Theorem 3 is quoted with a rate of c; the paper itself was not read."""
+    """Losses are log(1 + (c - 1) exp(-2 t)). Theorem 3 is quoted with a rate of c; the paper itself was not read."""
     for classes in (2, 10):
         assert imbalance_rates.measure(0, method="sign", quantity="rate", classes=classes) == pytest.approx(2, rel=1e-3)
 

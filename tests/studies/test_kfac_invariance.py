@@ -31,7 +31,7 @@ def test_the_gradient_equals_finite_differences_of_the_loss() -> None:
 
 
 def test_the_last_layer_without_a_transformation_is_solved_by_least_squares_in_one_update() -> None:
-    """The output is linear in the last layer, where A (x) G is the exact Fisher matrix; a full step solves it."""
+    """A full step solves the last layer: the output is linear in it, and A (x) G is the exact Fisher matrix there."""
     weights, _, inputs, targets = _network()
     maps = (np.eye(6), np.eye(7), np.eye(8), np.eye(4))
     updated = kfac_invariance._update(weights, maps, inputs, targets, "kfac", 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""The singular values that Muon's iteration makes."""
+"""Tests of the singular values that Muon's iteration makes."""
 
 import numpy as np
 import pytest

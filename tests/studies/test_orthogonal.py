@@ -37,7 +37,7 @@ def test_shampoo_equals_spectral_descent_for_its_power_only_and_without_accumula
 
 
 def test_the_root_mean_square_of_noise_is_that_of_an_exponential_mean() -> None:
-    """The numerator's variance is (1 - b) / (1 + b); the denominator is 1 if beta2 is near 1."""
+    """Noise gives the numerator the variance (1 - b) / (1 + b); the denominator is 1 if beta2 is near 1."""
     small = adam_rms.measure(0, beta1=0.5, beta2=0.9999, parameters=5000, steps=100)
     assert small == pytest.approx((0.5 / 1.5) ** 0.5, rel=0.02)
     signal = adam_rms.measure(0, beta1=0.9, beta2=0.999, signal=3.0, parameters=1000, steps=300)

@@ -1,4 +1,4 @@
-"""The largest error of the projection, against the points that the page prints."""
+"""Tests of the largest error of the projection, against the points that the page prints."""
 
 import pytest
 from claimed import holds

@@ -1,4 +1,4 @@
-"""The board's rule for pairs of results."""
+"""Tests of the board's rule for pairs of results."""
 
 import pytest
 from claimed import check_of

@@ -38,7 +38,7 @@ def test_the_formula_lies_between_powers_of_two() -> None:
 
 
 def test_the_worst_change_loses_the_bits_of_the_derivative() -> None:
-    """The relative derivative of x^(-1/p) is 1 / (p x); the change is kappa 2^-24 relative to x."""
+    """A change is kappa 2^-24 relative to x; the relative derivative of x^(-1/p) is 1 / (p x)."""
     for order, condition in ((2, 1e3), (4, 1e4), (8, 1e5)):
         lost = root_bits.measure(0, quantity="worst", order=order, condition=condition)
         assert lost == pytest.approx(np.log2(condition / order), abs=0.02)

@@ -1,4 +1,4 @@
-"""The share of a gradient's entries that change sign under Shampoo's preconditioning."""
+"""Tests of the share of a gradient's entries that change sign under Shampoo's preconditioning."""
 
 import numpy as np
 import pytest

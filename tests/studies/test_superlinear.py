@@ -1,4 +1,4 @@
-"""How the projected step time falls, against the printed times."""
+"""Tests of how the projected step time falls, against the printed times."""
 
 import pytest
 from claimed import check_of, holds

@@ -39,7 +39,7 @@ def test_published_sizes_from_the_description_and_in_torch(variant: str) -> None
 
 @pytest.mark.parametrize("variant", ["base", "enlarged"])
 def test_published_sizes_in_jax(variant: str) -> None:
-    """The abstract gradient of the loss has every parameter."""
+    """An abstract gradient of the loss has every parameter."""
     import jax
     import jax.numpy as jnp
 

@@ -287,7 +287,7 @@ def test_each_feature_reads_its_own_rows(variant: list[str]) -> None:
 
 
 def test_tables_by_rows_give_the_same_run() -> None:
-    """The whole network on two jax devices with its table split, against one torch device with all of it."""
+    """Two jax devices with the table split train the whole network like one torch device with all of it."""
     from engines import advance, engine, gap, weights
 
     small = [*SMALL, "task.batch_size=64", "optimizer.lr=0.1", "precision=float64"]

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def genuine() -> Path:
-    """Where Fashion-MNIST lies here: fetched, or as Debian's package."""
+    """Find Fashion-MNIST on this machine: fetched, or as Debian's package."""
     try:
         return FASHION_MNIST.find(None)
     except UserError as error:

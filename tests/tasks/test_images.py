@@ -1,4 +1,4 @@
-"""The image sources: pure functions of their arguments, exact in what they hold."""
+"""Image sources: pure functions of their arguments, exact in what they hold."""
 
 from collections import Counter
 

@@ -51,7 +51,7 @@ def test_parameters_of_the_published_network_in_torch() -> None:
 
 
 def test_parameters_of_the_published_network_in_jax() -> None:
-    """The abstract model takes exactly the described parameters and gives (N, 1000) logits."""
+    """An abstract model takes exactly the described parameters and gives (N, 1000) logits."""
     import jax
     import jax.numpy as jnp
 

@@ -28,7 +28,7 @@ Written = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """The directory of a task's data, written once."""
+    """Return a function that gives the directory of a task's data, written once."""
     known: dict[str, Path] = {}
 
     def directory(task: str) -> Path:
@@ -40,7 +40,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 
 def losses(config: dict[str, Any], steps: int) -> list[float]:
-    """The training loss of each of the first updates, at the scheduled rates."""
+    """Return the training loss of each of the first updates, at the scheduled rates."""
     task = execution.make_task(config)
     engine = engines.engine(config, task)
     hyper = rates.Scheduled(config.max_steps, config.schedule, config.optimizer)
@@ -51,7 +51,7 @@ def losses(config: dict[str, Any], steps: int) -> list[float]:
 
 
 def falls(values: list[float]) -> bool:
-    """Whether the last losses lie below the first ones by more than their noise."""
+    """Return whether the last losses lie below the first ones by more than their noise."""
     first, last = np.array(values[:EACH]), np.array(values[-EACH:])
     error = np.sqrt((first.var(ddof=1) + last.var(ddof=1)) / EACH)
     return bool(np.isfinite(values).all() and first.mean() - last.mean() > BEYOND * error)

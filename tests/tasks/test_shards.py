@@ -20,7 +20,7 @@ from suite.tasks._data.shards import Shards
 
 @pytest.fixture(scope="module")
 def images(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The generator's images and two of other shapes."""
+    """Make a folder with the generator's images and two of other shapes."""
     directory = tmp_path_factory.mktemp("images") / "photographs"
     shutil.copytree(written, directory)
     draw = np.random.default_rng(0)

@@ -195,7 +195,7 @@ def test_two_processes_hold_the_same_pattern_and_equal_one(backend: str) -> None
 
 @mostly_torch
 def test_the_whole_gradient_is_that_of_the_matrix_with_its_zeros(backend: str) -> None:
-    """The dense network with the same matrices has the gradient by which new blocks are chosen."""
+    """A dense network with the same matrices has the gradient by which new blocks are chosen."""
     sparse = bert(backend, *DYNAMIC["gradient"], precision="float64")
     asked: dict[str, np.ndarray] = {}
     given = sparse.task.move

@@ -1,4 +1,4 @@
-"""The Transformer: sizes without allocation, the same numbers and the same words in both backends, its ladder."""
+"""Transformer: sizes without allocation, the same numbers and the same words in both backends, its ladder."""
 
 import math
 from typing import Any

@@ -105,7 +105,7 @@ def test_a_sentence_is_searched_alone() -> None:
 
 
 def translate(text: str) -> str:
-    """The grammar's rules once more, one sentence at a time, from the lexicon."""
+    """Apply the grammar's rules once more, one sentence at a time, from the lexicon."""
     lex, words = make_lexicon(), text.split()
     number = {word: n for n, word in enumerate(lex.words)}
 
@@ -156,7 +156,7 @@ def test_a_sentence_does_not_depend_on_the_others() -> None:
 
 
 def test_ambiguity_lowers_the_ceiling_by_known_words() -> None:
-    """The reference differs from the best translation in the verb alone, in that share of the sentences."""
+    """References differ from the best translation in the verb alone, in that share of the sentences."""
     assert Grammar().ceiling() == pytest.approx(100.0)
     clear, unclear = Grammar(valid=2000), Grammar(valid=2000, ambiguity=0.25)
     rows = np.arange(2000)

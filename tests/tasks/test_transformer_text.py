@@ -29,7 +29,7 @@ OPTIONS = {"vocabulary": 300, "longest": 250, "ratio": 3.0}
 
 
 def write(folder: Path, *, lines: int = 400) -> Path:
-    """The generated languages as the text files that a user would have."""
+    """Write the generated languages as the text files that a user would have."""
     folder.mkdir(exist_ok=True)
     for split, rows in (("train", lines), ("valid", 12), ("test", 9)):
         pairs = Grammar(valid=12)
@@ -126,7 +126,7 @@ def test_a_run_reads_only_its_rows(corpus: tuple[Path, Path]) -> None:
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
-    """What opening and 20 batches take, in bytes, from a text and from one twenty times as long."""
+    """Opening and 20 batches take about as many bytes from a text as from one twenty times as long."""
     peaks = []
     for lines in (150, 3000):
         preparation.prepare(write(tmp_path / f"text{lines}", lines=lines), tmp_path / f"out{lines}", **OPTIONS)

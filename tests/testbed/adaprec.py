@@ -1,4 +1,4 @@
-"""The statements of AdaPrec's poster (rows F1-04 to F1-06) over a slow link.
+"""Statements of AdaPrec's poster (rows F1-04 to F1-06) over a slow link.
 
 python tests/testbed/adaprec.py [BACKEND] [RATE] [SEED ...]: trains CaffeNet's stand-in on two hosts to its last target
 in each mode, one after another, and prints what the runs say of each statement. A run that lies below RUNS already is
@@ -84,7 +84,7 @@ def table(found: Rows) -> str:
 
 
 def statements(found: Rows) -> str:
-    """What the poster says, beside what the runs say: medians over seeds, `inf` where most missed the target."""
+    """Return what the poster says, beside what the runs say: medians over seeds, `inf` where most missed the target."""
 
     def median(mode: str, what: str) -> float:
         return statistics.median(float(row[what].replace("-", "inf")) for row in found if row["mode"] == mode)

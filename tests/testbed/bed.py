@@ -1,4 +1,4 @@
-"""The test bed: measures its links before use, runs ranks on its hosts, and stops all of them when one fails."""
+"""Test bed: it measures its links before use, runs ranks on its hosts, and stops all of them when one fails."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ class RankFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Link:
-    """The measured link from one host to the next."""
+    """Measured link from one host to the next."""
 
     source: int
     target: int
@@ -85,7 +85,7 @@ class Testbed:
 
     @property
     def addresses(self) -> list[str]:
-        """The address of each host."""
+        """Return the address of each host."""
         return self.network.addresses
 
     # ------------------------------------------------------------------------------------------- measuring
@@ -197,7 +197,7 @@ class Testbed:
 
 
 def _first_failure(processes: "Sequence[subprocess.Popen[Any]]", deadline: float) -> int | None:
-    """The rank that failed first, or the first that still runs at the deadline; None if all succeeded."""
+    """Return the rank that failed first, or the first that still runs at the deadline; None if all succeeded."""
     until, failed = time.monotonic() + deadline, None
     while running := [rank for rank, process in enumerate(processes) if process.poll() is None]:
         if time.monotonic() >= until:

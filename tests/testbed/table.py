@@ -1,4 +1,4 @@
-"""What every communication mode costs on the test bed: python tests/testbed/table.py [RATE] [DELAY], 1gbit by default.
+"""Cost of every communication mode on the test bed: python tests/testbed/table.py [RATE] [DELAY], 1gbit by default.
 
 The mean of 10 MB over two hosts, one rank each, and over two hosts with two ranks each for modes that tell hosts apart.
 """
@@ -20,7 +20,7 @@ COLUMNS = "{:<18}{:<7}{:>6}{:>15}{:>15}{:>10}{:>10}"
 
 
 def modes() -> dict[str, CommSettings]:
-    """The `comm` settings of every preset that has one mode; policies choose among others."""
+    """Return the `comm` settings of every preset that has one mode; policies choose among others."""
     found = {
         name: configure.resolve_training(["task=resnet50", f"comm={name}"]).comm for name in load.list_options("comm")
     }

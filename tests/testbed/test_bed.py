@@ -1,4 +1,4 @@
-"""The test bed itself: its links are what was asked for, or refused; whatever ran on it or made it ends."""
+"""Tests of the test bed itself: its links are what was asked for, or refused; whatever ran on it or made it ends."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What the plan says that a host sends to others is what its kernel counts, with two ranks on each of two hosts."""
+"""Bytes that the plan says a host sends to others, against its kernel's count, with two ranks on each of two hosts."""
 
 import pytest
 import wired

@@ -36,7 +36,7 @@ def environment() -> dict[str, str]:
 
 
 def torchrun(bed: Testbed, host: int, port: int, restarts: int = 0) -> list[str]:
-    """What is typed on one host. All hosts of a bed have one name, so each must say its address."""
+    """Return the command for one host. All hosts of a bed have one name, so each must say its address."""
     return [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"),
         *(f"--rdzv-endpoint={bed.addresses[0]}:{port}", f"--local-addr={bed.addresses[host]}"),
@@ -45,7 +45,7 @@ def torchrun(bed: Testbed, host: int, port: int, restarts: int = 0) -> list[str]
 
 
 def local(folder: Path, *arguments: str) -> list[Any]:
-    """The curve of two processes on this host."""
+    """Run two processes on this host and return the curve."""
     command = [*SUITE, "run_dir=local", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

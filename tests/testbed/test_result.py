@@ -106,6 +106,6 @@ def test_on_a_shaped_link_too(tmp_path: Path, backend: str) -> None:
 @needs_bed
 @pytest.mark.slow
 def test_with_two_ranks_on_a_host_there_is_no_ratio(tmp_path: Path) -> None:
-    """What leaves the host is in the ledger's `outer` of both its ranks, and in the small sums of all."""
+    """Bytes that leave the host are in the ledger's `outer` of both its ranks, and in the small sums of all."""
     found = within(tmp_path, None, UNSHAPED, "torch", "comm=hierarchical", local=2)
     assert found["kernel"]["ratio"] is None and found["kernel"]["ranks"] == 2

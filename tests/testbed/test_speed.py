@@ -1,4 +1,4 @@
-"""What a mode gains on a slow network, as ratios in one run: pytest tests/testbed -m bench, on an idle machine."""
+"""Gains of a mode on a slow network, as ratios in one run: pytest tests/testbed -m bench, on an idle machine."""
 
 import statistics
 from typing import Any

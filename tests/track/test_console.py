@@ -1,4 +1,4 @@
-"""What a run prints."""
+"""Tests of what a run prints."""
 
 import io
 import json

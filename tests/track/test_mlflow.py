@@ -192,7 +192,7 @@ def test_an_unfinished_run_of_another_version_is_refused(store: Path, run: Path)
 
 
 def tracked(directory: Path) -> AnyRun:
-    """The run of a directory as track=mlflow has it."""
+    """Return the run of a directory as track=mlflow has it."""
     run = record.load_run(result_of(directory))
     return run.model_copy(update={"track": TrackSettings(name="mlflow")})
 

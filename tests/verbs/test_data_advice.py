@@ -19,7 +19,7 @@ ROW = "1" + "\t5" * 13 + "\tab" * 26
 
 
 def composes(advice: str) -> None:
-    """The command in an advice makes its task from the data that is here."""
+    """Check that the command in an advice makes its task from the data that is here."""
     words = shlex.split(advice.removeprefix("next: "))
     assert words[0] == "suite"
     overrides = words[1:]

@@ -140,7 +140,7 @@ def test_an_older_log_without_a_checksum_agrees_with_itself(
 
 
 def of_step(events: Events, step: int) -> dict[str, Any]:
-    """The evaluation at a step."""
+    """Return the evaluation at a step."""
     return next(event for event in events if event["event"] == "evaluated" and event["step"] == step)
 
 

@@ -67,7 +67,7 @@ def test_a_run_that_is_rejected_says_why(claims):
 
 @pytest.mark.slow
 def test_an_interrupted_command_continues(claims):
-    """The process group gets SIGINT while a run trains, as Ctrl-C sends it; the same command continues that run."""
+    """A repeated command continues the run that SIGINT interrupted; its process group gets it, as Ctrl-C sends it."""
     claims.write_text(CLAIMS.replace("max_steps=4 eval_every=2", "max_steps=200 eval_every=50").replace("3.5", "199"))
     claims.write_text(claims.read_text().replace("below: 4.5", "below: 201"))
     command = [sys.executable, "-m", "suite", "reproduce", str(claims)]

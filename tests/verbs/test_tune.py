@@ -74,7 +74,7 @@ def make_result(*steps: int | None, spent: int = STEPS, top1: tuple[float | None
 
 
 def test_more_seeds_that_reach_win_then_fewer_steps_then_the_smaller_distance() -> None:
-    """The two old faults: a trial with fewer seeds won, and dead seeds were compared by noise."""
+    """Two old faults do not return: a trial with fewer seeds won, and dead seeds were compared by noise."""
     best_first = [
         [make_result(10, 50), make_result(10, 70)],
         [make_result(10, 40), make_result(10, 90)],
@@ -119,7 +119,7 @@ class Laboratory:
 
 
 def test_short_runs_choose_whole_runs_and_these_the_finalists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best two run with all seeds; the second one wins, because it reaches the target more often."""
+    """Finalists run with all seeds; the second of the two wins, because it reaches the target more often."""
 
     def steps(values: dict[str, float], seed: int) -> float:
         rate = values["optimizer.lr"]
@@ -154,7 +154,7 @@ def test_a_search_that_is_still_at_an_end_has_not_converged(monkeypatch: pytest.
 
 
 def test_a_better_trial_that_lacks_seeds_keeps_a_search_from_converging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader is no longer the outermost value then, but the budget is spent."""
+    """A search with such a trial has not converged: its leader is not outermost, but the budget is spent."""
     lab = Laboratory(monkeypatch, lambda values, seed: 90 - 9 * math.log10(values["optimizer.lr"]))
     for runs in range(6, 12):
         made = lab.tune(WIDE, runs=runs)

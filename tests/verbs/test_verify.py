@@ -101,7 +101,7 @@ def test_verify_recomputes_from_the_result_alone(suite: Call, one: Path, tmp_pat
 def test_verify_allows_rounding_elsewhere_but_no_other_run(
     suite: Call, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a run on another machine gives: here, the recorded events with one loss changed."""
+    """Recorded events with one loss changed stand for a run on another machine."""
     recorded = [json.loads(line) for line in (one / "events.jsonl").read_text().splitlines()]
     result = json.loads((one / "result.json").read_text())
     there = result["environment"] | {"cpu": "another"}

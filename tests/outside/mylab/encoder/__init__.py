@@ -1,4 +1,4 @@
-"""The small encoder of the timing tables: d 256, 4 layers, FFN 1024, sequence 128, batch 16, 512 words, random data."""
+"""Small encoder of the timing tables: d 256, 4 layers, FFN 1024, sequence 128, batch 16, 512 words, random data."""
 
 import numpy as np
 

@@ -30,7 +30,7 @@ class Faulty(Transport):
 
 
 def mean(name: str, values: Array, *, encoder: Any, transport: Any) -> Array:
-    """The mean over ranks of a flat (n,) array."""
+    """Return the mean over ranks of a flat (n,) array."""
     faulty = copy.copy(transport)
     faulty.__class__ = Faulty
     faulty.hit = (encoder.key[1] == max(STEP, 0)) & (transport.rank == RANK) & (STEP >= 0)

@@ -13,7 +13,7 @@ from suite.comm.transport.torch import Arriving
 
 @dataclass
 class Flip:
-    """The end of a transfer that changes a bit of what has come."""
+    """End of a transfer: it changes a bit of what has come."""
 
     value: Tensor
 
@@ -43,6 +43,6 @@ class Faulty:
 
 
 def mean(name: str, values: Tensor, *, encoder: Any, transport: Any) -> Tensor:
-    """The mean over ranks of a flat (n,) array."""
+    """Return the mean over ranks of a flat (n,) array."""
     hit = encoder.key[1] == STEP and transport.rank == RANK
     return all_to_all.mean(name, values, encoder=encoder, transport=Faulty(transport) if hit else transport)

@@ -1,3 +1,3 @@
-"""The frameworks' own SGD with momentum: what a step is compared with, instead of the suite's."""
+"""SGD with momentum of the frameworks: steps are compared with it instead of the suite's SGD."""
 
 SUMMARY, CITATION, NEEDS = "torch.optim.SGD, optax.trace", "", ()

@@ -1,4 +1,4 @@
-"""The tiny task without layers for its table and its normalisation."""
+"""Tiny task without layers for its table and its normalisation."""
 
 from mylab.tinytask import Tiny
 

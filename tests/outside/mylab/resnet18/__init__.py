@@ -1,4 +1,4 @@
-"""The CIFAR-shaped ResNet-18 of the timing tables: width 32, 2.80 M parameters, batch 64 of 3×32×32, random data."""
+"""CIFAR-shaped ResNet-18 of the timing tables: width 32, 2.80 M parameters, batch 64 of 3×32×32, random data."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def convolutions():
 
 
 class Timing:
-    """What the two timing tasks share: one fixed random batch, no validation to speak of."""
+    """Parts that the two timing tasks share: one fixed random batch, hardly any validation."""
 
     version, group, data = VERSION, 1, Data("generated", "random", "1", {"train": 10**6, "valid": 8})
     targets = (Target("loss", 0.0, higher_is_better=False),)

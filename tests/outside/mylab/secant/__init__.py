@@ -7,5 +7,5 @@ INTERVAL, LAG = 3, 2
 
 
 def scale(curvature):
-    """What the host works out: one number from all curvatures."""
+    """Return the number that the host computes from all curvatures."""
     return 1.0 / (1.0 + sum(float(abs(value).mean()) for value in curvature.values()))

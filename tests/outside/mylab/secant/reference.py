@@ -1,4 +1,4 @@
-"""The scale is 1 until a curvature seen at step 3, 6, … lands two steps later; `evaluate` is the same batch again."""
+"""Reference: the scale is 1 until a curvature of step 3, 6, … lands two steps later; `evaluate` uses the same batch."""
 
 import numpy as np
 

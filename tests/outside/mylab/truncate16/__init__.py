@@ -1,4 +1,4 @@
-"""The upper half of a float32: sign, exponent and seven bits, the rest cut off."""
+"""Upper half of a float32: sign, exponent and seven bits, the rest cut off."""
 
 from dataclasses import dataclass
 
