@@ -20,6 +20,7 @@ from suite.contract import OFFERED, Group, Plan, SendsBytes, Skeleton, Snapshot,
 from suite.engine import torch_snapshot
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_device import (
+    copy_to_device,
     describe_model,
     device_for,
     leave_compiler_unloaded,
@@ -251,7 +252,7 @@ class Engine:
         return values
 
     def _tensor(self, value: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(value).to(self.device, non_blocking=True)
+        tensor = copy_to_device(value, self.device)
         tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
         return store_channels_last(tensor) if self.channels_last else tensor
 

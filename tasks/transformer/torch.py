@@ -97,6 +97,11 @@ class Transformer(nn.Module):
         self.encoder, self.encoder_norm = self._stack("encoder"), self._last_norm()
         self.decoder, self.decoder_norm = self._stack("decoder"), self._last_norm()
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
+        """Move the model; its positions, too, which are no buffer because snapshots do not contain them."""
+        self.positions = fn(self.positions)
+        return super()._apply(fn, recurse)
+
     def _stack(self, name: str) -> nn.ModuleList:
         layers = nn.ModuleList()
         for sublayers in self.architecture.stack(name):
@@ -184,7 +189,7 @@ class Transformer(nn.Module):
         """Scaled embeddings plus positions (Vaswani et al. 2017, §3.4 and §3.5)."""
         x = self.get_submodule(self.architecture.tables[table])(words) * self.architecture.width**0.5
         if places.stop > len(self.positions):
-            self.positions = torch.from_numpy(encode_positions(places.stop, self.architecture.width))
+            self.positions = torch.from_numpy(encode_positions(places.stop, self.architecture.width)).to(x.device)
         return x + self.positions[places].to(x, non_blocking=True)
 
     def _encode(self, source: Tensor, drop: Drop) -> Tensor:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 HERE, ROOT = str(Path(__file__).parent), Path(__file__).parents[2]
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 COPIES = {"_to_copy", "copy_"}
+STAGED = 2**16  # bytes that CUDA copies to the device without a wait from memory that is not pinned
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 # operations that read a result on the host
 WAITS = {
@@ -135,19 +136,36 @@ def differentiate_convolution(slope: Tensor, x: Tensor, weight: Tensor, *options
     return *(value if value is None else value.contiguous(memory_format=order) for value in found[:2]), found[2]
 
 
+def pin_memory(value: Tensor, *device: Any) -> Tensor:
+    """Return a copy that counts as one in pinned memory."""
+    pinned: Any = value.clone()
+    pinned.pinned = True
+    return pinned
+
+
 # operations that run as on CUDA, and otherwise than on a CPU
-KERNELS = {"_thnn_fused_lstm_cell": compute_lstm_cell, "convolution_backward": differentiate_convolution}
+KERNELS = {
+    "_pin_memory": pin_memory,
+    "_thnn_fused_lstm_cell": compute_lstm_cell,
+    "convolution_backward": differentiate_convolution,
+}
 
 
 def _makes_host_wait(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any], on_device: bool, to_device: bool
 ) -> bool:
-    """Return whether the host waits: at every copy from the device, and at each to it unless `non_blocking`."""
+    """Return whether the host waits.
+
+    It waits at every copy from the device, and at each to it unless it is `non_blocking`, and small or from pinned
+    memory.
+    """
     if name in COPIES:
+        source = args[1 if name == "copy_" else 0]
         if name == "copy_":
             to_device, on_device = (isinstance(value, OnDevice) for value in args[:2])
-        blocking = not (args[2] if name == "copy_" and len(args) > 2 else kwargs.get("non_blocking", False))
-        return on_device != to_device and (on_device or blocking)
+        free = args[2] if name == "copy_" and len(args) > 2 else kwargs.get("non_blocking", False)
+        free = free and (source.nbytes <= STAGED or hasattr(source, "pinned"))
+        return on_device != to_device and (on_device or not free)
     if name in INDEXED:  # indices on the CPU are copied, and masks are counted
         indices = [index for index in args[1] if index is not None]
         return on_device and any(not isinstance(i, OnDevice) or i.dtype in (torch.bool, torch.uint8) for i in indices)

@@ -38,6 +38,8 @@ def count_waits() -> dict[str, int]:
             "index on the CPU": lambda: x[torch.tensor([1])],
             "copy to the device": lambda: torch.ones(3).to("cuda"),
             "copy without blocking": lambda: torch.ones(3).to("cuda", non_blocking=True),
+            "large copy without blocking": lambda: torch.ones(2**15).to("cuda", non_blocking=True),
+            "large copy from pinned memory": lambda: torch.ones(2**15).pin_memory().to("cuda", non_blocking=True),
             "numbers": lambda: x.new_tensor([1.0, 2.0]),
             "copy to the host": lambda: x.cpu(),
             "sum": lambda: x.sum(),

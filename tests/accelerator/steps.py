@@ -72,6 +72,15 @@ def compare_bytes(directory: str) -> dict[str, Any]:
     }
 
 
+def measure_large_batches() -> tuple[int, list[dict[str, int]]]:
+    """Train on batches that are not small; returns the bytes of the largest array and the waits of each step."""
+    form = [*small.TASKS["autoencoder"][0], "batch_size=128"]
+    run = small.small("autoencoder", form, "optimizer=sgd", device="cuda")
+    largest = max(value.nbytes for value in execution.make_task(run).batch("train", 0, 0, 0, 1).values())
+    with device.Tensors():
+        return largest, train(run, 2)[1]
+
+
 def describe(case: Case, place: str) -> Run:
     """A deterministic run of a case."""
     optimizer, task, form, precision = case

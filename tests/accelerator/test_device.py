@@ -10,6 +10,7 @@ def test_errors_and_waits(on_device: Callable[..., Any]) -> None:
     assert refused == {"two devices", "a CPU scalar in a list", "a sum of floats"}
     assert {name for name, count in waits.items() if not count} == {
         "copy without blocking",
+        "large copy from pinned memory",
         "sum",
         "repeats of a known number",
     }

@@ -27,6 +27,7 @@ SECOND_ORDER = {f"{name} kfac": ("kfac", name, 0, "float32") for name in small.T
 WAITS = {"soap": (6, 0, 0), "shampoo": (7, 0, 7)}
 MOVES = 180  # waits of a step in which blocks of sparse matrices move, which the host decides
 SAMPLED = {"autoencoder kfac": (1, 1, 1)}  # its recipe draws targets, for which the host reads the samples' numbers
+STAGED = 2**16  # bytes that CUDA copies without a wait, also from memory that is not pinned
 ROUNDING = 1e-5  # some functions have other methods off the CPU
 
 Found = dict[str, dict[str, Any]]
@@ -70,6 +71,11 @@ def test_every_task(tasks: Found, name: str) -> None:
 def test_photographs_arrive_as_bytes(on_device: Callable[..., Any], written: Path) -> None:
     found = on_device("accelerator.steps.compare_bytes", str(written))
     assert found["bytes"] and found["gap"] <= ROUNDING and found["waits"] == [{}, {}, {}]
+
+
+def test_a_large_batch_is_copied_without_a_wait(on_device: Callable[..., Any]) -> None:
+    largest, waits = on_device("accelerator.steps.measure_large_batches")
+    assert largest > STAGED and waits == [{}, {}]
 
 
 @pytest.mark.slow

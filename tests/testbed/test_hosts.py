@@ -171,9 +171,10 @@ def test_a_cable_that_is_out_is_noticed_by_the_deadline(bed: Testbed, tmp_path: 
 
 def wait_for(process: "subprocess.Popen[str]", directory: Path) -> None:
     """Until the run's third checkpoint."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300  # on a busy machine, jax compiles for minutes
     while time.monotonic() < until and process.poll() is None:
         if (checkpoint.find_latest(directory) or 0) >= 30:
             return
         time.sleep(0.01)
-    raise AssertionError(f"no checkpoint: {process.communicate(timeout=5)[0]}")
+    process.kill()
+    raise AssertionError(f"no checkpoint: {process.communicate()[0]}")

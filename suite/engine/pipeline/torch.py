@@ -21,7 +21,7 @@ from suite.contract import Group, Plan, Skeleton, Snapshot, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.pipeline import STAGES, choose_network, compare_replicas, describe_device, partition_of
 from suite.engine.ranks.torch import Ranks
-from suite.engine.torch_device import describe_model, device_for, measure_device, set_switches
+from suite.engine.torch_device import copy_to_device, describe_model, device_for, measure_device, set_switches
 from suite.engine.torch_taps import widen_floats
 from suite.settings.run import Run
 
@@ -164,7 +164,7 @@ class Engine:
         return self._tensors(batch), torch.tensor(self.seed), torch.tensor(step)
 
     def _tensors(self, batch: Batch) -> Tree:
-        tensors = {name: torch.from_numpy(value).to(self.device) for name, value in batch.items()}
+        tensors = {name: copy_to_device(value, self.device) for name, value in batch.items()}
         return {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
