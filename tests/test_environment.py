@@ -41,6 +41,35 @@ def test_outside_a_checkout_nothing_is_known(tmp_path: Path, monkeypatch: pytest
     assert environment.read_revision() == (None, None)
 
 
+MILAN = "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\nflags\t\t: fma avx avx2\n"
+GENOA = MILAN.replace("model\t\t: 1\n", "model\t\t: 17\n").replace("avx2", "avx2 avx512f")
+ARM = "CPU implementer\t: 0x41\nFeatures\t: fp asimd sve\nCPU part\t: 0xd40\n"
+
+
+def test_processors_of_one_name_and_two_kinds_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "CPUS", tmp_path / "cpuinfo")
+    found = {}
+    for text in (MILAN, GENOA, ARM):
+        (tmp_path / "cpuinfo").write_text(text + "\nprocessor\t: 1\nmodel name\t: another\n")
+        found[text] = environment.capture_environment()
+    first, second = found[MILAN], found[GENOA]
+    assert first["cpu"] == second["cpu"] == "AMD EPYC"
+    assert (
+        first["cpu_kind"] == "family 25, model 1, avx2" and second["cpu_kind"] == "family 25, model 17, avx2, avx512f"
+    )
+    assert found[ARM]["cpu_kind"] == "implementer 0x41, part 0xd40, asimd, sve"
+    marks = {environment.compute_fingerprint(facts, device="cpu", threads=1) for facts in found.values()}
+    assert len(marks) == 3
+    [change] = environment.list_changes(first, second)
+    assert change == "the kind of processor (family 25, model 1, avx2 to family 25, model 17, avx2, avx512f)"
+    assert environment.describe_environment(first) != environment.describe_environment(second)
+
+
+def test_without_a_list_of_processors_their_kind_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "CPUS", tmp_path / "none")
+    assert environment.read_cpu_kind() == "" and environment.capture_environment()["cpu"]
+
+
 def test_versions_of_the_gpus_driver_and_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "DRIVER", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

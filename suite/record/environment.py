@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,11 @@ import suite
 RESULTS = (":!results/runs", ":!results/adaprec", ":!results/*.csv")  # results in the checkout do not make it dirty
 COVERED = ("source", "packages", "python", "cpu")  # facts that the fingerprint covers, besides device and threads
 DRIVER = Path("/proc/driver/nvidia")
+CPUS = Path("/proc/cpuinfo")
+CPU_KEYS = ("cpu family", "model", "cpu implementer", "cpu part")  # of x86 and of Arm
+VECTORS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve")  # instructions that decide on the kernels
 LIBRARIES = ("nvidia-", "jax-cuda")  # names of the packages with CUDA, cuDNN and NCCL begin so
-OPTIONAL = ("gpus", "data", "members", "initial_weights", "decisions")
+OPTIONAL = ("gpus", "cpu_kind", "data", "members", "initial_weights", "decisions")
 FRAMEWORKS = ("torch", "jax", "jaxlib", "optax", "numpy", "hydra-core", "mlflow")
 
 
@@ -34,6 +36,7 @@ def capture_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "cpu": _cpu(),
+        "cpu_kind": read_cpu_kind(),
         "cores": os.cpu_count(),
         "gpus": _gpus(),
         "gpu_software": read_gpu_software(),
@@ -53,13 +56,15 @@ def capture_environment() -> dict[str, Any]:
 
 def describe_machine() -> str:
     """This machine's processor, number of cores and GPUs, in words; times are compared only where these are equal."""
-    return describe_environment({"cpu": _cpu(), "cores": os.cpu_count(), "gpus": _gpus()})
+    facts = {"cpu": _cpu(), "cpu_kind": read_cpu_kind(), "cores": os.cpu_count(), "gpus": _gpus()}
+    return describe_environment(facts)
 
 
 def describe_environment(environment: Mapping[str, Any]) -> str:
     """Return the same of the machine of a result, from its environment."""
-    gpus = environment.get("gpus") or ()
-    return ", ".join([environment["cpu"], f"{environment['cores']} cores", *map(str, gpus)])
+    gpus, kind = environment.get("gpus") or (), environment.get("cpu_kind")  # older results lack them
+    cpu = f"{environment['cpu']} ({kind})" if kind else environment["cpu"]
+    return ", ".join([cpu, f"{environment['cores']} cores", *map(str, gpus)])
 
 
 def compute_fingerprint(environment: Mapping[str, Any], *, device: str, threads: int) -> str:
@@ -99,6 +104,8 @@ def _described(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
     if name == "source":
         commits = f" ({there['commit'][:9]} to {here['commit'][:9]})" if there["commit"] and here["commit"] else ""
         return f"the suite's code{commits if there['commit'] != here['commit'] else ''}"
+    if name == "cpu_kind":
+        return f"the kind of processor ({before} to {after})"
     if name == "packages":
         pairs = [(key, there["frameworks"].get(key), here["frameworks"].get(key)) for key in FRAMEWORKS]
         versions = [f"{key} {old} to {new}" for key, old, new in pairs if old != new]
@@ -178,9 +185,22 @@ def _gpus() -> list[str]:
 
 
 def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    if sys.platform == "linux" and info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return _read_cpu_facts().get("model name") or platform.processor() or platform.machine()
+
+
+def read_cpu_kind() -> str:
+    """Read the processor's family, model and vector instructions; "" where Linux does not list them.
+
+    Processors of one name may differ in these, as those of cloud machines do, and then round differently.
+    """
+    facts = _read_cpu_facts()
+    flags = (facts.get("flags") or facts.get("features", "")).split()
+    numbers = [f"{key.removeprefix('cpu ')} {facts[key]}" for key in CPU_KEYS if key in facts]
+    return ", ".join(numbers + [name for name in VECTORS if name in flags])
+
+
+def _read_cpu_facts() -> dict[str, str]:
+    """Return what Linux says about the first processor; {} on other systems."""
+    first = CPUS.read_text().partition("\n\n")[0] if CPUS.exists() else ""
+    pairs = [line.partition(":")[::2] for line in first.splitlines()]
+    return {name.strip().lower(): value.strip() for name, value in pairs}
