@@ -131,8 +131,9 @@ class Validation:
                 yield batch
 
     def _keep(self, index: int, batch: Batch) -> None:
-        """Keep a copy of the batch if those before it are kept, and there is room."""
-        if index > len(self._kept):
+        """Keep a copy of the batch if it has arrays only, those before it are kept, and there is room."""
+        values: list[object] = list(batch.values())  # a task from elsewhere may have others
+        if index > len(self._kept) or not all(isinstance(value, np.ndarray) for value in values):
             return
         size = sum(array.nbytes for array in batch.values())
         if size <= self._room:
