@@ -10,6 +10,7 @@ from typing import Any
 from suite.entries.command import show_command
 from suite.entries.condition import read_rung
 from suite.record import record
+from suite.record.environment import describe_cpu
 from suite.record.record import is_baseline
 from suite.record.result import Crossing, Result
 from suite.settings.run import Run
@@ -187,6 +188,6 @@ def _summary(seeds: Seeds) -> Summary | None:
 
 def _machine(result: Result) -> str:
     """Return the machine in words; a run that was resumed elsewhere has several devices."""
-    environment = result["environment"]
+    facts = result["environment"]
     devices = dict.fromkeys(segment["device"] for segment in result["segments"])
-    return f"{' then '.join(devices)} · {environment['cpu']} · {environment['threads']} threads"
+    return f"{' then '.join(devices)} · {describe_cpu(facts)} · {facts['threads']} threads"

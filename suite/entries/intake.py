@@ -83,6 +83,7 @@ class _Data(_Part):
 
 class _Environment(_Part):
     cpu: str | None
+    cpu_kind: str | None = None
     threads: int | None
     commit: str | None
     dirty: bool | None

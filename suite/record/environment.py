@@ -62,9 +62,14 @@ def describe_machine() -> str:
 
 def describe_environment(environment: Mapping[str, Any]) -> str:
     """Return the same of the machine of a result, from its environment."""
-    gpus, kind = environment.get("gpus") or (), environment.get("cpu_kind")  # older results lack them
-    cpu = f"{environment['cpu']} ({kind})" if kind else environment["cpu"]
-    return ", ".join([cpu, f"{environment['cores']} cores", *map(str, gpus)])
+    gpus = environment.get("gpus") or ()
+    return ", ".join([describe_cpu(environment), f"{environment['cores']} cores", *map(str, gpus)])
+
+
+def describe_cpu(environment: Mapping[str, Any]) -> str:
+    """Return the processor of a result's environment in words: its name, and its kind, which older results lack."""
+    kind = environment.get("cpu_kind")
+    return f"{environment['cpu']} ({kind})" if kind else environment["cpu"]
 
 
 def compute_fingerprint(environment: Mapping[str, Any], *, device: str, threads: int) -> str:

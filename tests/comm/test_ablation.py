@@ -102,6 +102,6 @@ def test_bytes_fall_and_the_run_stays_the_run() -> None:
 
 
 def test_stale_statistics_are_k_facs_alone() -> None:
-    """A preset with options that no other optimizer has is refused for SGD; the error names the preset."""
+    """SGD rejects a preset that sets options of K-FAC; the error names the preset."""
     with pytest.raises(UserError, match="sgd has no such option; comm=kfac_stale is for another optimizer"):
         configure.resolve(["task=resnet50", "optimizer=sgd", "comm=kfac_stale"])
