@@ -76,6 +76,20 @@ def test_evaluations_that_meet_the_targets_must_follow_each_other(met: int, last
     assert isinstance(made[-1], Finished) and made[-1].outcome == {"kind": "reached", "step": last}
 
 
+def test_threads_pin_the_batches_of_an_engine_that_asks_for_it() -> None:
+    threads = set()
+
+    class Pinning(Idle):
+        def pin(self, batch: dict[str, Any]) -> dict[str, Any]:
+            threads.add(threading.current_thread())
+            return {"index": batch["index"] + 100}
+
+    engine = Pinning()
+    events(Scored(*[0.0] * 3), 3, engine, prefetch=2)
+    assert engine.trained == [100, 101, 102]
+    assert threads - {threading.main_thread()}
+
+
 @pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_resumed_run_asks_for_the_batches_that_follow(prefetch: int) -> None:
     task, engine = Scored(0.0), Idle()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from suite import stream
 from suite.comm.codecs._codec import Codec, Draw
 from suite.comm.layout import cut_pieces
 from suite.comm.transport.torch import Arriving
+from suite.stream_torch import uniform
 
 
 class Encoder:
@@ -86,8 +85,7 @@ class Encoder:
 
         def draw(count: int) -> Tensor:
             first = self.rank * rows.numel() + begin
-            index = np.arange(first, first + count, dtype=np.uint64)
-            return torch.from_numpy(stream.uniform(np, self.key, name, index)).to(rows.device, non_blocking=True)
+            return uniform(self.key, name, torch.arange(first, first + count, device=rows.device))
 
         return draw if self.codec.draws else None
 

@@ -1,6 +1,8 @@
-"""Inverse roots in jax."""
+"""Inverse roots, and factorisations of several matrices, in jax."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +34,19 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
     return jnp.where(usable, root, jnp.nan)
 
 
+def map_matrices(function: Callable[[Any], Array], items: Any) -> Array:
+    """Apply a function that factorises a matrix to each item: on a CPU to one after another, elsewhere to all at once.
+
+    With several CPU devices in a process, jaxlib 0.10.2 hangs in a batched call, or in a callback to NumPy, about once
+    in a hundred times: it waits on a thread of the pool for work that needs another one.
+
+    Args:
+        function: of one item.
+        items: an array, or a tree of them; the first axis numbers the items.
+    """
+    return lax.platform_dependent(items, cpu=partial(lax.map, function), default=jax.vmap(function))
+
+
 def replace_unusable_matrices(stack: Array) -> tuple[Array, Array, Array]:
     """Replace the matrices that have no root.
 
@@ -58,12 +73,10 @@ def are_finite(stack: Array) -> Array:
 
 
 def _eigh(stack: Array, mean: Array, epsilon: Array, *, order: int, wide: bool = True) -> Array:
-    # Neither a callback to NumPy nor a batched call is used: with several CPU devices in a process, jaxlib 0.10.2 hangs
-    # in either about once in a hundred times, because it waits on a thread of the pool for work that needs another one.
     kind = jnp.float64 if wide else jnp.float32
     scale = jnp.ones_like(mean) if wide else mean  # avoids overflow and underflow in float32
     with jax.enable_x64(True):
-        vectors, values = lax.map(lax.linalg.eigh, (stack / scale).astype(kind))
+        vectors, values = map_matrices(lax.linalg.eigh, (stack / scale).astype(kind))
         values = jnp.maximum(values, 0.0)
         shares = values / values[:, -1:]
         norm = jnp.sqrt((shares * shares).sum(1, keepdims=True))

@@ -11,7 +11,7 @@ from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import Optimizer, add_weight_decay, find_type, make_statistics_error, validate_settings
-from suite.optimizers._linalg.jax import are_finite
+from suite.optimizers._linalg.jax import are_finite, map_matrices
 from suite.optimizers.kbfgs.jax_pairs import apply_bfgs, double_damping, multiply_vectors
 from suite.optimizers.kbfgs.jax_statistics import Taps, sum_means, sum_statistics
 from suite.optimizers.kbfgs.plan import KBFGSPlan
@@ -133,8 +133,7 @@ class KBFGS:
         def inverse(factor: Array) -> Array:
             return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(factor), True), identity)
 
-        # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
-        inverses = jax.lax.map(inverse, factors)
+        inverses = map_matrices(inverse, factors)
         usable = are_finite(inverses)
         inverses = jnp.where(usable, inverses, jnp.concatenate([state["ha"][key] for key in keys]))
         ha, begin = dict(state["ha"]), 0

@@ -21,6 +21,7 @@ from suite.optimizers._base.jax import (
     validate_settings,
 )
 from suite.optimizers._base.jax_adamw import step_adamw
+from suite.optimizers._linalg.jax import map_matrices
 from suite.optimizers.kfac import jax_stale
 from suite.optimizers.kfac.jax_averages import mix_statistics
 from suite.optimizers.kfac.jax_factors import compute_ridges, damped_inverse, is_usable
@@ -155,8 +156,7 @@ class KFAC:
             due &= (state["wait"] == state["interval"][0])[numbers]
         scale = 1.0 / jnp.maximum(state["mass"], jnp.finfo(previous.dtype).tiny)
         items = (scale[numbers], compute_ridges(plan, state)[numbers], reduce.mine(previous, owners))
-        # one by one: with several CPU devices in a process, jaxlib 0.10.2 now and then hangs in batched factorisations
-        inverses = jax.lax.map(self._inverse, (due, state["owned"]["factor"][name], *items))
+        inverses = map_matrices(self._inverse, (due, state["owned"]["factor"][name], *items))
         inverses = reduce.gather(f"inverse/{name}", inverses, owners, symmetric=True)
         good = is_usable(inverses)
         inverse = jnp.where(good[:, None, None], inverses, previous)

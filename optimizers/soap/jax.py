@@ -19,7 +19,7 @@ from suite.optimizers._base.jax import (
     one_rank,
     validate_settings,
 )
-from suite.optimizers._linalg.jax import are_finite, replace_unusable_matrices
+from suite.optimizers._linalg.jax import are_finite, map_matrices, replace_unusable_matrices
 from suite.optimizers.soap.plan import SOAPPlan
 from suite.optimizers.soap.settings import Settings
 
@@ -167,16 +167,16 @@ def refresh_basis(factor: Array, basis: Array, *, start: Array | bool) -> Array:
     margin = factor.shape[-1] * jnp.finfo(factor.dtype).eps
     usable, safe, _ = replace_unusable_matrices(factor)
 
-    # one by one: with several CPU devices in a process, jaxlib 0.10.2 sometimes hangs in batched factorisations
     def decomposed() -> Array:
-        return lax.map(lambda matrix: lax.linalg.eigh(matrix, symmetrize_input=False)[0], safe)
+        return map_matrices(lambda matrix: lax.linalg.eigh(matrix, symmetrize_input=False)[0], safe)
 
     def iterated() -> Array:
         power = safe @ basis
         estimate = (basis * power).sum(-2, keepdims=True)
         power = power + margin * estimate.max(-1, keepdims=True) * basis
         order = jnp.argsort(-estimate, axis=-1, stable=True)
-        columns = lax.map(lambda matrix: jnp.linalg.qr(matrix)[0], jnp.take_along_axis(power, order, -1, mode="clip"))
+        ordered = jnp.take_along_axis(power, order, -1, mode="clip")
+        columns = map_matrices(lambda matrix: jnp.linalg.qr(matrix)[0], ordered)
         return jnp.take_along_axis(columns, jnp.argsort(order, axis=-1), -1, mode="clip")  # in their old places
 
     # in one program: two programs would each compile the code around it

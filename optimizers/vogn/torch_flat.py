@@ -10,6 +10,7 @@ from torch import Tensor
 
 from suite.optimizers._base.torch import place_numbers
 from suite.optimizers.vogn.plan import find_limit
+from suite.stream_torch import draw_uniform, make_signed
 
 Tree = dict[str, Tensor]
 
@@ -43,8 +44,6 @@ def split_vector(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 def draw_normal(key: tuple[int, int], names: Sequence[str], like: Sequence[Tensor]) -> list[Tensor]:
     """Draw `suite.stream.normal` for several streams at once.
 
-    The words are int32, because torch cannot shift unsigned integers; products wrap as unsigned ones do.
-
     Args:
         key: two words, for example the seed and the step.
         names: of the random streams.
@@ -55,35 +54,11 @@ def draw_normal(key: tuple[int, int], names: Sequence[str], like: Sequence[Tenso
     """
     sizes = [value.numel() for value in like]
     starts = accumulate(sizes[:-1], initial=0)
-    checksums = [_signed(zlib.crc32(f"{name}/{part}".encode())) for part in ("radius", "angle") for name in names]
+    checksums = [make_signed(zlib.crc32(f"{name}/{part}".encode())) for part in ("radius", "angle") for name in names]
     table = place_numbers([*checksums, *starts], like[0], torch.int32).view(3, -1)
     counts = place_numbers(sizes, like[0], torch.int64)
     streams = torch.repeat_interleave(counts, output_size=sum(sizes))  # with it, the host does not wait for a GPU
     words, start = table[:2, streams], table[2, streams]
     index = torch.arange(len(streams), dtype=torch.int32, device=like[0].device) - start
-    radius, angle = _draw_uniform(key, words, index).to(like[0].dtype)
+    radius, angle = draw_uniform(key, words, index.expand_as(words)).to(like[0].dtype)
     return split_vector((-2.0 * radius.log()).sqrt() * (2.0 * math.pi * angle).cos(), like)
-
-
-def _draw_uniform(key: tuple[int, int], streams: Tensor, index: Tensor) -> Tensor:
-    """`suite.stream.uniform` of streams, given as the checksums of their names, at int32 indices."""
-    word = index
-    for part in (streams, *map(_signed, key)):
-        word = _mix(word ^ part).add_(_signed(0x9E3779B9))
-    return (_shift(_mix(word), 9).float() + 0.5) * 2.0**-23
-
-
-def _mix(word: Tensor) -> Tensor:
-    word = (word ^ _shift(word, 16)) * _signed(0x85EBCA6B)
-    word = (word ^ _shift(word, 13)) * _signed(0xC2B2AE35)
-    return word ^ _shift(word, 16)
-
-
-def _shift(word: Tensor, places: int) -> Tensor:
-    """Shift to the right, filling with zeros."""
-    return (word >> places) & (2 ** (32 - places) - 1)
-
-
-def _signed(word: int) -> int:
-    """Return the int32 of the same 32 bits."""
-    return (word + 2**31) % 2**32 - 2**31

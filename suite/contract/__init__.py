@@ -5,7 +5,7 @@ Arrays are `numpy.ndarray` on the host, `torch.Tensor` or `jax.Array` on a devic
 dictionaries with dotted names (`layer1.0.conv1.weight`) and torch's shapes in both backends.
 """
 
-from suite.contract.engines import Batch, Engine, Group, Loss, Ranks, Skeleton, Snapshot
+from suite.contract.engines import Batch, Engine, Group, Loss, Pins, Ranks, Skeleton, Snapshot
 from suite.contract.errors import UserError
 from suite.contract.events import Checkpointed, Decided, Evaluated, Event, Finished, Saved, Started, Step
 from suite.contract.models import JaxModel, Model, TorchModel
@@ -77,6 +77,7 @@ __all__ = [
     "Objective",
     "OffersPublic",
     "Parcel",
+    "Pins",
     "Plan",
     "PublicData",
     "PublicFile",

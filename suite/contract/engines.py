@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NotRequired, Protocol, SupportsFloat, TypeAlias, TypedDict, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NotRequired,
+    Protocol,
+    SupportsFloat,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    runtime_checkable,
+)
 
 from suite.contract.optimizers import Plan
 
@@ -58,6 +68,15 @@ class Group:
 
     names: tuple[str, ...]
     ranks: tuple[int, ...]
+
+
+@runtime_checkable
+class Pins(Protocol):
+    """An engine that copies batches to its device faster from other memory."""
+
+    def pin(self, batch: Batch) -> Batch:
+        """Return the batch in this memory; threads may call it at the same time."""
+        ...
 
 
 class Engine(Protocol):

@@ -19,8 +19,8 @@ from suite.comm.transport.torch import Transport
 from suite.contract import OFFERED, Group, Plan, SendsBytes, Skeleton, Snapshot, Sparse, Task, TorchOptimizer
 from suite.engine import torch_snapshot
 from suite.engine.ranks.torch import Ranks
+from suite.engine.torch_copies import Copies
 from suite.engine.torch_device import (
-    copy_to_device,
     describe_model,
     device_for,
     leave_compiler_unloaded,
@@ -50,7 +50,7 @@ class Engine:
         self.accumulate, self.precision = run.accumulate, run.precision
         self._mode = functools.partial(set_switches, self.precision, run.deterministic, run.compile)
         self.device = device_for(run.device)
-        self.takes_bytes = self.device.type != "cpu"
+        self.copies, self.takes_bytes = Copies(self.device), self.device.type != "cpu"
         moments = task.moments if isinstance(task, SendsBytes) else None
         self.moments = moments and tuple(torch.from_numpy(value).to(self.device) for value in moments)
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
@@ -146,6 +146,10 @@ class Engine:
         values = {name: self.named[name].detach() for name in self.kinds if self.kinds[name] == kind}
         self.reduce.code(values)
         self.synchronize()
+
+    def pin(self, batch: Batch) -> Batch:
+        """Return a batch in memory from which the device copies while the host goes on."""
+        return self.copies.pin(batch)
 
     # ------------------------------------------------------------------------------------------- one update
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
@@ -245,14 +249,14 @@ class Engine:
 
     def _tensors(self, batch: Batch) -> Tree:
         """Return the batch on the device; images in bytes are normalised there."""
-        values = {name: self._tensor(value) for name, value in batch.items()}
+        values = {name: self._convert(value) for name, value in self.copies.send(batch).items()}
         if self.moments and "image" in values and values["image"].dtype == torch.uint8:
             mean, deviation = self.moments
             values["image"] = ((values["image"] - mean) / deviation).to(self.dtype)
         return values
 
-    def _tensor(self, value: np.ndarray) -> Tensor:
-        tensor = copy_to_device(value, self.device)
+    def _convert(self, tensor: Tensor) -> Tensor:
+        """Return an array of a batch in the type and the order that the model takes."""
         tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
         return store_channels_last(tensor) if self.channels_last else tensor
 
@@ -310,7 +314,8 @@ class Engine:
         return self.model.encode(self._tensors(batch))
 
     def _advance(self, state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
-        scores, state = self.model.decode_step(state, self._tensor(rows), self._tensor(token), position)
+        sent = self._tensors({"rows": rows, "token": token})
+        scores, state = self.model.decode_step(state, sent["rows"], sent["token"], position)
         return widen_floats(scores).cpu().numpy(), state
 
     def compare(self) -> None:

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -64,16 +63,6 @@ def measure_device(device: torch.device) -> dict[str, object]:
             "peak_memory_bytes": torch.cuda.max_memory_allocated(device),
         }
     return {"device": "cpu", "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-
-
-def copy_to_device(value: np.ndarray, device: torch.device) -> Tensor:
-    """Return an array on the device.
-
-    A GPU gets it from pinned memory: for a large array in other memory, the host would wait until the GPU has done the
-    work that it was given before.
-    """
-    tensor = torch.from_numpy(value)
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def store_channels_last(value: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from suite.contract import (
     Finished,
     Generates,
     Loss,
+    Pins,
     SendsBytes,
     Snapshot,
     Sparse,
@@ -129,8 +130,10 @@ class _Loop:
         """Make this process's share of a batch."""
         key = split, self.run.seed, index, *self.engine.share
         if self.engine.takes_bytes and isinstance(self.task, SendsBytes) and self.task.moments:
-            return self.task.byte_batch(*key)
-        return self.task.batch(*key)
+            batch = self.task.byte_batch(*key)
+        else:
+            batch = self.task.batch(*key)
+        return self.engine.pin(batch) if isinstance(self.engine, Pins) else batch
 
     def train_batch(self, index: int) -> Batch:
         """Make this process's share of a training batch."""

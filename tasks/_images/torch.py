@@ -2,12 +2,11 @@
 
 from abc import ABC, abstractmethod
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite import stream
+from suite.stream_torch import Key, uniform
 
 Tree = dict[str, Tensor]
 
@@ -54,11 +53,9 @@ class Classifier(nn.Module, ABC):
         losses = functional.cross_entropy(outputs["logits"], outputs["target"], reduction="none")
         return (losses * batch["weight"]).sum(), batch["weight"].sum()
 
-    def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
+    def sample(self, outputs: Tree, key: Key, batch: Tree) -> Tree:
         """Return the outputs with targets drawn from the model's own distribution."""
-        draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].cpu().numpy())).to(
-            outputs["logits"], non_blocking=True
-        )
+        draws = uniform(key, "label", batch["index"]).to(outputs["logits"])
         cumulative = outputs["logits"].softmax(1).cumsum(1)
         label = (cumulative < draws[:, None]).sum(1).clamp(max=self.classes - 1)
         return outputs | {"target": functional.one_hot(label, self.classes).to(outputs["target"].dtype)}

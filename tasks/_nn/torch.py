@@ -1,7 +1,6 @@
 """Layers that several torch models share."""
 
 import math
-import zlib
 from collections.abc import Callable
 
 import torch
@@ -9,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
-
-Key = tuple[int | Tensor, int | Tensor]  # (seed, step); scalars of int64 where a model is traced for a pipeline
+from suite.stream_torch import Key, keep
 
 
 class BatchNorm2d(nn.Module):
@@ -73,68 +71,6 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """
     each = widen_floats(logits).transpose(1, 2).log_softmax(1)
     return -each.gather(1, labels.long()[:, None])[:, 0]
-
-
-def _mix(word: Tensor) -> Tensor:
-    """Mix int32 words in place; torch cannot shift unsigned integers, so the masks clear copies of the sign."""
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        word = word.bitwise_xor_((word >> shift).bitwise_and_((1 << 32 - shift) - 1)).mul_(_signed(factor))
-    return word.bitwise_xor_((word >> 16).bitwise_and_(0xFFFF))
-
-
-def _signed(word: int) -> int:
-    """Return the int32 with the same 32 bits."""
-    return (word & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
-
-
-def _bits(key: Key, name: str, index: Tensor) -> Tensor:
-    """`suite.stream.bits` on the device, as int32."""
-    word = index.to(torch.int32, copy=True)
-    for part in (zlib.crc32(name.encode()), *key):
-        part = part.int() if isinstance(part, Tensor) else _signed(part)
-        word = _mix(word.bitwise_xor_(part)).add_(_signed(0x9E3779B9))
-    return _mix(word)
-
-
-def uniform(key: Key, name: str, index: Tensor) -> Tensor:
-    """`suite.stream.uniform` on the device."""
-    if _is_opaque():
-        return _call_uniform(index, name, *map(torch.as_tensor, key))
-    return ((_bits(key, name, index) >> 9).bitwise_and_(0x7FFFFF).float() + 0.5) * 2.0**-23
-
-
-def keep(key: Key, name: str, index: Tensor, size: int, rate: float) -> Tensor:
-    """`suite.stream.keep` on the device."""
-    if _is_opaque():
-        return _call_keep(index, name, size, rate, *map(torch.as_tensor, key))
-    columns = _mix(torch.arange(1, size // 2 + size % 2 + 1, dtype=torch.int32, device=index.device))
-    words = _mix(_bits(key, name, index)[:, None] ^ columns)
-    return words.view(torch.int16)[:, :size] >= stream.count_dropped(rate) - 2**15
-
-
-def _is_opaque() -> bool:
-    """Return whether to call one operator, which torch.compile leaves alone: its C++ for shifts fails (torch 2.13)."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-
-
-@torch.library.custom_op("suite::uniform", mutates_args=())
-def _call_uniform(index: Tensor, name: str, seed: Tensor, step: Tensor) -> Tensor:
-    return uniform((seed, step), name, index)
-
-
-@torch.library.custom_op("suite::keep", mutates_args=())
-def _call_keep(index: Tensor, name: str, size: int, rate: float, seed: Tensor, step: Tensor) -> Tensor:
-    return keep((seed, step), name, index, size, rate)
-
-
-@_call_uniform.register_fake
-def _(index: Tensor, name: str, seed: Tensor, step: Tensor) -> Tensor:
-    return index.new_empty(index.shape, dtype=torch.float32)
-
-
-@_call_keep.register_fake
-def _(index: Tensor, name: str, size: int, rate: float, seed: Tensor, step: Tensor) -> Tensor:
-    return index.new_empty((len(index), size), dtype=torch.bool)
 
 
 def dropout(x: Tensor, rate: float, *, key: Key | None, name: str, index: Tensor) -> Tensor:

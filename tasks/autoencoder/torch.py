@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
+from suite.stream_torch import Key, uniform
 from suite.tasks._nn.torch import widen_floats
 from suite.tasks.autoencoder import Autoencoder
 from suite.tasks.autoencoder.architecture import Architecture
@@ -48,18 +49,16 @@ class Model(nn.Module):
         total = (self._losses(outputs["output"], outputs["image"]) * batch["weight"]).sum()
         return total + outputs["penalty"] * weight, weight
 
-    def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
+    def sample(self, outputs: Tree, key: Key, batch: Tree) -> Tree:
         """Return the outputs with images drawn from the model: Bernoulli pixels, or normal pixels of deviation 1."""
         output = outputs["output"]
         size = output.shape[1]
-        place = batch["index"].cpu().numpy()[:, None] * size + np.arange(size)
+        place = batch["index"][:, None] * size + torch.arange(size, device=output.device)
         if self.at.loss == "bernoulli":
-            draws = torch.from_numpy(stream.uniform(np, key, "image", place)).to(output, non_blocking=True)
-            image = (draws < output.sigmoid()).to(output)
+            image = (uniform(key, "image", place).to(output) < output.sigmoid()).to(output)
         else:
-            image = output.detach() + torch.from_numpy(stream.normal(np, key, "image", place)).to(
-                output, non_blocking=True
-            )
+            draws = torch.from_numpy(stream.normal(np, key, "image", place.cpu().numpy()))
+            image = output.detach() + draws.to(output, non_blocking=True)
         return outputs | {"image": image}
 
 

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from suite.stream_torch import Key, uniform
 from suite.tasks._nn.torch import (
-    Key,
     attention,
     cross_entropies,
     dropout,
     merge_heads,
     split_heads,
-    uniform,
     widen_floats,
 )
 from suite.tasks._sparse import Shape

@@ -2,12 +2,11 @@
 
 import itertools
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite import stream
+from suite.stream_torch import Key, uniform
 from suite.tasks.dlrm import DLRM
 from suite.tasks.dlrm.architecture import Architecture
 
@@ -88,11 +87,9 @@ class Model(nn.Module):
         losses = functional.binary_cross_entropy_with_logits(outputs["logit"], outputs["label"], reduction="none")
         return (losses * batch["weight"]).sum(), batch["weight"].sum()
 
-    def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
+    def sample(self, outputs: Tree, key: Key, batch: Tree) -> Tree:
         """Return the outputs with clicks drawn from the model's own probabilities."""
-        draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].cpu().numpy())).to(
-            outputs["logit"], non_blocking=True
-        )
+        draws = uniform(key, "label", batch["index"]).to(outputs["logit"])
         return outputs | {"label": (draws < outputs["logit"].sigmoid()).to(outputs["label"])}
 
 

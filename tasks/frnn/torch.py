@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
-from suite.tasks._nn.torch import Key, dropout, widen_floats
+from suite.stream_torch import Key, uniform
+from suite.tasks._nn.torch import dropout, widen_floats
 from suite.tasks.frnn import FRNN
 from suite.tasks.frnn.architecture import Architecture
 
@@ -158,21 +159,20 @@ class Network(nn.Module):
         )
         return (losses * mask).sum(), mask.sum()
 
-    def sample(self, outputs: Tree, key: np.ndarray, batch: Tree) -> Tree:
+    def sample(self, outputs: Tree, key: Key, batch: Tree) -> Tree:
         """Return the outputs with targets drawn from the model.
 
         For `ttd`, they are drawn from the normal distribution whose negative log-likelihood is the loss. A hinge loss
         has no such distribution; ±1 is drawn with log-odds of twice the output, which gives the same unit of margin.
         """
         output = outputs["output"]
-        index = batch["index"].cpu().numpy()[:, None] * output.shape[1] + np.arange(output.shape[1])
+        index = batch["index"][:, None] * output.shape[1] + torch.arange(output.shape[1], device=output.device)
         if self.target == "hinge":
-            draws = torch.from_numpy(stream.uniform(np, key, "target", index)).to(output, non_blocking=True)
+            draws = uniform(key, "target", index).to(output)
             target = torch.where(draws < torch.sigmoid(2.0 * output), 1.0, -1.0).to(output)
         else:
-            target = output.detach() + 0.5**0.5 * torch.from_numpy(stream.normal(np, key, "target", index)).to(
-                output, non_blocking=True
-            )
+            draws = torch.from_numpy(stream.normal(np, key, "target", index.cpu().numpy()))
+            target = output.detach() + 0.5**0.5 * draws.to(output, non_blocking=True)
         return outputs | {"target": target}
 
 

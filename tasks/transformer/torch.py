@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from suite.stream_torch import Key, uniform
 from suite.tasks._nn.torch import (
-    Key,
     attention,
     cross_entropies,
     dropout,
     merge_heads,
     split_heads,
-    uniform,
 )
 from suite.tasks.transformer import Translation
 from suite.tasks.transformer.architecture import BOS, EPSILON, PAD, Architecture, encode_positions

@@ -1,12 +1,15 @@
 """A pretend GPU: tensors that say `cuda:0` and hold CPU values, so that results can be compared with the CPU's.
 
 `Tensors` runs each operation on the CPU values. It raises where CUDA would refuse operands on two devices, or an
-operation in deterministic mode, and counts the operations at which the host waits for the device. `install` needs the
-library made from device.cpp, which must be preloaded.
+operation in deterministic mode, or where two streams may use memory at the same time, and counts the operations at
+which the host waits for the device. `install` needs the library made from device.cpp, which must be preloaded.
 """
 
+import contextlib
+import itertools
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +37,45 @@ REFUSED = {
 }
 REFUSED_OF_FLOATS = {"cumsum", "cumsum_"}
 waits: Counter[str] = Counter()  # by line of the suite
+pinned: dict[int, Tensor] = {}  # what lies in pinned memory, by address
 
 
 class DevicesDiffer(RuntimeError):
     """CUDA would refuse operands on these devices."""
+
+
+class StreamsDiffer(RuntimeError):
+    """A stream of CUDA might use memory too early, or while it is reused."""
+
+
+class Stream:
+    """A stream of the pretend device.
+
+    Attributes:
+        current: the stream of the operations that follow.
+        waited: number of the last tensor of another stream for which this one waits.
+    """
+
+    current: "Stream"
+    numbers = itertools.count()
+
+    def __init__(self, *device: Any):
+        self.waited: dict[Stream, int] = {}
+
+    def wait_stream(self, other: "Stream") -> None:
+        """Let later operations begin after what the other stream was given so far."""
+        self.waited[other] = next(Stream.numbers)
+
+
+Stream.current = Stream()
+
+
+@contextlib.contextmanager
+def change_stream(stream: Stream) -> Iterator[None]:
+    """Give the operations inside the context to a stream."""
+    before, Stream.current = Stream.current, stream
+    yield
+    Stream.current = before
 
 
 class OnDevice(Tensor):
@@ -45,16 +83,20 @@ class OnDevice(Tensor):
 
     Attributes:
         held: the CPU tensor with its values.
+        streams: that may use it, the one that made it first.
+        number: tensors that were made before.
     """
 
     held: Tensor
+    streams: list[Stream]
+    number: int
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "OnDevice":
         """Wrap a CPU tensor."""
         layout = held.shape, held.stride(), held.storage_offset()
         made = Tensor._make_wrapper_subclass(cls, *layout, dtype=held.dtype, device=CUDA)
-        made.held = held
+        made.held, made.streams, made.number = held, [Stream.current], next(Stream.numbers)
         return made
 
     def __repr__(self, **options: Any) -> str:
@@ -63,6 +105,10 @@ class OnDevice(Tensor):
     def tolist(self) -> Any:
         """Return the values as lists; torch refuses this to subclasses."""
         return self.cpu().tolist()
+
+    def record_stream(self, stream: Any) -> None:
+        """Keep the memory until this stream is done with it."""
+        self.streams.append(stream)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -85,6 +131,7 @@ def install() -> None:
     cuda.is_available = cuda.is_initialized = cuda.is_bf16_supported = lambda *options: True
     cuda.device_count, cuda.get_device_name = lambda: 1, lambda *device: "a pretend GPU"
     cuda.max_memory_allocated = cuda.current_device = lambda *device: 0
+    cuda.Stream, cuda.stream, cuda.current_stream = Stream, change_stream, lambda *device: Stream.current
     cuda.amp.common.amp_definitely_not_available = lambda: False
 
 
@@ -98,11 +145,13 @@ def run_operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
     Raises:
         DevicesDiffer: CUDA would refuse the operands.
+        StreamsDiffer: another stream made an operand, and this one does not wait for it, or its memory may be reused.
         RuntimeError: CUDA would refuse the operation in deterministic mode.
     """
     name, operands = func._schema.name.partition("::")[2], tree_leaves((args, kwargs))
     on_device, target = any(isinstance(value, OnDevice) for value in operands), kwargs.get("device")
     to_device = on_device if target is None else torch.device(target).type == CUDA.type
+    _check_streams(name, operands)
     if on_device and name not in COPIES:
         _check_devices(func, name, args, kwargs)
         _check_deterministic(name, operands)
@@ -137,10 +186,12 @@ def differentiate_convolution(slope: Tensor, x: Tensor, weight: Tensor, *options
 
 
 def pin_memory(value: Tensor, *device: Any) -> Tensor:
-    """Return a copy that counts as one in pinned memory."""
-    pinned: Any = value.clone()
-    pinned.pinned = True
-    return pinned
+    """Return the tensor, or a copy that counts as one in pinned memory."""
+    if value.data_ptr() in pinned:
+        return value
+    copy = value.clone()
+    pinned[copy.data_ptr()] = copy
+    return copy
 
 
 # operations that run as on CUDA, and otherwise than on a CPU
@@ -164,7 +215,7 @@ def _makes_host_wait(
         if name == "copy_":
             to_device, on_device = (isinstance(value, OnDevice) for value in args[:2])
         free = args[2] if name == "copy_" and len(args) > 2 else kwargs.get("non_blocking", False)
-        free = free and (source.nbytes <= STAGED or hasattr(source, "pinned"))
+        free = free and (source.nbytes <= STAGED or source.data_ptr() in pinned)
         return on_device != to_device and (on_device or not free)
     if name in INDEXED:  # indices on the CPU are copied, and masks are counted
         indices = [index for index in args[1] if index is not None]
@@ -179,6 +230,17 @@ def _find_place() -> str:
     own = [f for f in traceback.extract_stack() if Path(f.filename).is_relative_to(ROOT)]
     own = [f for f in own if "site-packages" not in f.filename and not f.filename.startswith(HERE)]
     return f"{Path(own[-1].filename).relative_to(ROOT)}:{own[-1].lineno}" if own else "torch"
+
+
+def _check_streams(name: str, operands: list[Any]) -> None:
+    """Refuse operands of another stream that are not made yet, or whose memory is not kept."""
+    current = Stream.current
+    for value in operands:
+        if isinstance(value, OnDevice) and value.streams[0] is not current:
+            if current.waited.get(value.streams[0], -1) < value.number:
+                raise StreamsDiffer(f"{name}: an operand is made in another stream; call wait_stream first")
+            if current not in value.streams:
+                raise StreamsDiffer(f"{name}: memory of another stream; call record_stream first")
 
 
 def _check_devices(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -17,6 +17,9 @@ def find_errors() -> dict[str, str]:
             "a CPU scalar": lambda: x + torch.ones(()),
             "a sum of floats": lambda: x.cumsum(0),
             "a sum of integers": lambda: x.long().cumsum(0),
+            "two streams": lambda: change_streams(waits=False, records=True),
+            "memory of two streams": lambda: change_streams(waits=True, records=False),
+            "streams that wait": lambda: change_streams(waits=True, records=True),
         }
         for name, misuse in misuses.items():
             try:
@@ -25,6 +28,18 @@ def find_errors() -> dict[str, str]:
             except RuntimeError as error:
                 errors[name] = str(error)
     return errors
+
+
+def change_streams(*, waits: bool, records: bool) -> None:
+    """Make a tensor in one stream, and use it in another."""
+    current, other = torch.cuda.current_stream(), torch.cuda.Stream()
+    with torch.cuda.stream(other):
+        x = torch.ones(3, device="cuda")
+    if waits:
+        current.wait_stream(other)
+    if records:
+        x.record_stream(current)
+    x + x
 
 
 def count_waits() -> dict[str, int]:

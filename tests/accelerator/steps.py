@@ -4,6 +4,7 @@ import traceback
 from typing import Any
 
 import engines
+import numpy as np
 import small
 import torch
 from torch.utils._pytree import tree_leaves
@@ -72,13 +73,24 @@ def compare_bytes(directory: str) -> dict[str, Any]:
     }
 
 
-def measure_large_batches() -> tuple[int, list[dict[str, int]]]:
-    """Train on batches that are not small; returns the bytes of the largest array and the waits of each step."""
+def measure_large_batches() -> dict[str, Any]:
+    """Train on batches that are not small.
+
+    Returns:
+        largest: bytes of the largest array.
+        waits: of each step.
+        pinned: whether the engine's `pin` keeps the values, and they lie in pinned memory.
+    """
     form = [*small.TASKS["autoencoder"][0], "batch_size=128"]
     run = small.small("autoencoder", form, "optimizer=sgd", device="cuda")
-    largest = max(value.nbytes for value in execution.make_task(run).batch("train", 0, 0, 0, 1).values())
+    batch = execution.make_task(run).batch("train", 0, 0, 0, 1)
     with device.Tensors():
-        return largest, train(run, 2)[1]
+        engine, waits = train(run, 2)
+        pinned = engine.pin(batch)
+    equal = [np.array_equal(pinned[name], value) for name, value in batch.items()]
+    places = [torch.from_numpy(value).data_ptr() in device.pinned for value in pinned.values()]
+    largest = max(value.nbytes for value in batch.values())
+    return {"largest": largest, "waits": waits, "pinned": all(equal) and all(places)}
 
 
 def describe(case: Case, place: str) -> Run:

@@ -22,6 +22,7 @@ CALLS = {  # factorisations of the device's own library
     *("Qr", "ProductOfElementaryHouseholderReflectors", "Eigh", "Cholesky"),
 }
 HOST = re.compile(r"callback|infeed|outfeed|stablehlo\.send|stablehlo\.recv|annotate_device_placement")
+STACKS = re.compile(r"custom_call @\w+\(.*: \(tensor<(\d+)x\d+x\d+xf32>")  # factorised in one call
 PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")
 
 
@@ -66,6 +67,14 @@ def test_statistics_and_updates_are_float32_beside_a_model_in_bfloat16(
         products = [line for text in texts for line in PRODUCT.findall(text)]
         assert any("bf16>" in line for line in products) and any("f32>" in line for line in products)
         assert not [fault for text in texts for fault in find_faults(text)], platform
+
+
+@pytest.mark.parametrize("optimizer, count", [("kfac", 3), ("soap", 4)])
+def test_a_gpu_factorises_matrices_of_one_size_in_one_call(
+    optimizer: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = lower_programs(optimizer, monkeypatch)["cuda"]
+    assert max(int(size) for text in texts for size in STACKS.findall(text)) == count
 
 
 def test_faults_are_found() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import engines
+import jax
 import numpy as np
 import pytest
 import torch
@@ -206,3 +207,14 @@ def test_a_factor_without_inverse_gives_nan_and_no_error_and_leaves_the_others_a
     assert inverses[0].isnan().all()
     assert inverses[1].equal(torch.eye(9))
     assert not np.isfinite(np.asarray(jax_factors.damped_inverse(np.zeros((9, 9), np.float32), np.float32(0)))).any()
+
+
+def test_factors_that_a_gpu_inverts_together_do_not_affect_each_other():
+    """One is usual, one needs ten times the ridge, and one has no inverse."""
+    factors = np.stack([np.diag([1.0, 2.0]), np.diag([1.0, -0.5]), np.diag([1.0, -9.0])]).astype(np.float32)
+    ridges = np.full(3, 0.1, np.float32)
+    together = np.asarray(jax.vmap(jax_factors.damped_inverse)(factors, ridges))
+    assert np.allclose(together[0], np.diag([1 / 1.1, 1 / 2.1])) and np.allclose(together[1], np.diag([0.5, 2.0]))
+    assert not np.isfinite(together[2]).any()
+    for one, factor, ridge in zip(together, factors, ridges, strict=True):
+        assert np.array_equal(one, np.asarray(jax_factors.damped_inverse(factor, ridge)), equal_nan=True)

@@ -21,7 +21,8 @@ from suite.contract import Group, Plan, Skeleton, Snapshot, Task, TorchOptimizer
 from suite.engine import tree
 from suite.engine.pipeline import STAGES, choose_network, compare_replicas, describe_device, partition_of
 from suite.engine.ranks.torch import Ranks
-from suite.engine.torch_device import copy_to_device, describe_model, device_for, measure_device, set_switches
+from suite.engine.torch_copies import Copies
+from suite.engine.torch_device import describe_model, device_for, measure_device, set_switches
 from suite.engine.torch_taps import widen_floats
 from suite.settings.run import Run
 
@@ -92,6 +93,7 @@ class Engine:
         self.transport = Transport(self.ledger, None, deadline)
         self.sums = self.transport.among([list(range(self.transport.world))])  # its messages come between the stages'
         self.rank, self.world = self.transport.rank, self.transport.world
+        self.copies = Copies(self.device)
         self.takes_bytes = False  # its stages are traced from images that are normalised on the host
         self.local_ranks, self.ranks = (self.rank,), Ranks(self.world, self.device)
         self.plan = Plan()
@@ -159,12 +161,16 @@ class Engine:
         return [f"model.{name}" for name in self.own if self.kinds[name] == kind]
 
     # ------------------------------------------------------------------------------------------- one update
+    def pin(self, batch: Batch) -> Batch:
+        """Return a batch in memory from which the device copies while the host goes on."""
+        return self.copies.pin(batch)
+
     def _inputs(self, batch: Batch, step: int) -> tuple[Tree, Tensor, Tensor]:
         """Return the inputs of `Trained`."""
         return self._tensors(batch), torch.tensor(self.seed), torch.tensor(step)
 
     def _tensors(self, batch: Batch) -> Tree:
-        tensors = {name: copy_to_device(value, self.device) for name, value in batch.items()}
+        tensors = self.copies.send(batch)
         return {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
