@@ -10,7 +10,7 @@ from torch import Tensor
 from suite.comm.codecs._codec import Codec, Draw
 from suite.comm.layout import cut_pieces
 from suite.comm.transport.torch import Arriving
-from suite.stream_torch import uniform
+from suite.stream.torch import uniform
 
 
 class Encoder:

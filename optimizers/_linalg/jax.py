@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.optimizers._linalg import CAP, FAILURE, GROWTH, SOLVER
+
+Result = TypeVar("Result")
 
 
 def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: str = "auto") -> Array:
@@ -34,7 +36,7 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
     return jnp.where(usable, root, jnp.nan)
 
 
-def map_matrices(function: Callable[[Any], Array], items: Any) -> Array:
+def map_matrices(function: Callable[[Any], Result], items: Any) -> Result:
     """Apply a function that factorises a matrix to each item: on a CPU to one after another, elsewhere to all at once.
 
     With several CPU devices in a process, jaxlib 0.10.2 hangs in a batched call, or in a callback to NumPy, about once

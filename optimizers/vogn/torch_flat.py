@@ -10,7 +10,7 @@ from torch import Tensor
 
 from suite.optimizers._base.torch import place_numbers
 from suite.optimizers.vogn.plan import find_limit
-from suite.stream_torch import draw_uniform, make_signed
+from suite.stream.torch import draw_uniform, make_signed
 
 Tree = dict[str, Tensor]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
-from suite.stream_torch import Key, keep
+from suite.stream.torch import Key, keep
 
 
 class BatchNorm2d(nn.Module):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
-from suite.stream_torch import Key, uniform
+from suite.stream.torch import Key, uniform
 from suite.tasks._nn.torch import widen_floats
 from suite.tasks.autoencoder import Autoencoder
 from suite.tasks.autoencoder.architecture import Architecture

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite.stream_torch import Key, uniform
+from suite.stream.torch import Key, uniform
 from suite.tasks._nn.torch import (
     attention,
     cross_entropies,

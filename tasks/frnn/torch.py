@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite import stream
-from suite.stream_torch import Key, uniform
+from suite.stream.torch import Key, uniform
 from suite.tasks._nn.torch import dropout, widen_floats
 from suite.tasks.frnn import FRNN
 from suite.tasks.frnn.architecture import Architecture

@@ -216,5 +216,5 @@ def test_factors_that_a_gpu_inverts_together_do_not_affect_each_other():
     together = np.asarray(jax.vmap(jax_factors.damped_inverse)(factors, ridges))
     assert np.allclose(together[0], np.diag([1 / 1.1, 1 / 2.1])) and np.allclose(together[1], np.diag([0.5, 2.0]))
     assert not np.isfinite(together[2]).any()
-    for one, factor, ridge in zip(together, factors, ridges, strict=True):
-        assert np.array_equal(one, np.asarray(jax_factors.damped_inverse(factor, ridge)), equal_nan=True)
+    for one, alone, ridge in zip(together, factors, ridges, strict=True):
+        assert np.array_equal(one, np.asarray(jax_factors.damped_inverse(alone, ridge)), equal_nan=True)

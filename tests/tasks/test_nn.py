@@ -20,7 +20,7 @@ KNOWN = ["...xx.........x.", "xxxx.xx.xx.xxx.."]
 @pytest.mark.parametrize("index", [0, 5, 2**31 + 7])
 @pytest.mark.parametrize("key", [KEY, (2**32 - 1, 0)])
 def test_torch_draws_what_numpy_draws(index: int, key: tuple[int, int]) -> None:
-    from suite.stream_torch import keep, uniform
+    from suite.stream.torch import keep, uniform
 
     places = index + np.arange(1000)
     there = torch.from_numpy(places)

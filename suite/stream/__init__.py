@@ -1,7 +1,7 @@
 """Counter-based random numbers. The same code serves NumPy and jax.numpy, so both backends draw the same values.
 
 A draw is a pure function of (seed, step), a name and an index. It changes no state, so order, batch size and the
-number of devices do not matter. `suite.stream_torch` has torch's half. The mixer is the 32-bit finalizer of
+number of devices do not matter. `suite.stream.torch` has torch's half. The mixer is the 32-bit finalizer of
 MurmurHash3 (Appleby, public domain), applied once per word of the key.
 """
 
