@@ -7,6 +7,7 @@ which the host waits for the device. `install` needs the library made from devic
 
 import contextlib
 import itertools
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -52,30 +53,41 @@ class Stream:
     """A stream of the pretend device.
 
     Attributes:
-        current: the stream of the operations that follow.
         waited: number of the last tensor of another stream for which this one waits.
     """
 
-    current: "Stream"
     numbers = itertools.count()
 
     def __init__(self, *device: Any):
         self.waited: dict[Stream, int] = {}
 
+    def record_event(self) -> tuple["Stream", int]:
+        """Return this place in the stream."""
+        return self, next(Stream.numbers)
+
+    def wait_event(self, event: tuple["Stream", int]) -> None:
+        """Let later operations begin after what the other stream was given before the event."""
+        self.waited |= [event]
+
     def wait_stream(self, other: "Stream") -> None:
         """Let later operations begin after what the other stream was given so far."""
-        self.waited[other] = next(Stream.numbers)
+        self.wait_event(other.record_event())
 
 
-Stream.current = Stream()
+USUAL, of_thread = Stream(), threading.local()
+
+
+def find_stream(*device: Any) -> Stream:
+    """Return the stream of this thread's next operation."""
+    return getattr(of_thread, "stream", USUAL)
 
 
 @contextlib.contextmanager
 def change_stream(stream: Stream) -> Iterator[None]:
     """Give the operations inside the context to a stream."""
-    before, Stream.current = Stream.current, stream
+    before, of_thread.stream = find_stream(), stream
     yield
-    Stream.current = before
+    of_thread.stream = before
 
 
 class OnDevice(Tensor):
@@ -96,7 +108,7 @@ class OnDevice(Tensor):
         """Wrap a CPU tensor."""
         layout = held.shape, held.stride(), held.storage_offset()
         made = Tensor._make_wrapper_subclass(cls, *layout, dtype=held.dtype, device=CUDA)
-        made.held, made.streams, made.number = held, [Stream.current], next(Stream.numbers)
+        made.held, made.streams, made.number = held, [find_stream()], next(Stream.numbers)
         return made
 
     def __repr__(self, **options: Any) -> str:
@@ -131,7 +143,7 @@ def install() -> None:
     cuda.is_available = cuda.is_initialized = cuda.is_bf16_supported = lambda *options: True
     cuda.device_count, cuda.get_device_name = lambda: 1, lambda *device: "a pretend GPU"
     cuda.max_memory_allocated = cuda.current_device = lambda *device: 0
-    cuda.Stream, cuda.stream, cuda.current_stream = Stream, change_stream, lambda *device: Stream.current
+    cuda.Stream, cuda.stream, cuda.current_stream = Stream, change_stream, find_stream
     cuda.amp.common.amp_definitely_not_available = lambda: False
 
 
@@ -234,7 +246,7 @@ def _find_place() -> str:
 
 def _check_streams(name: str, operands: list[Any]) -> None:
     """Refuse operands of another stream that are not made yet, or whose memory is not kept."""
-    current = Stream.current
+    current = find_stream()
     for value in operands:
         if isinstance(value, OnDevice) and value.streams[0] is not current:
             if current.waited.get(value.streams[0], -1) < value.number:

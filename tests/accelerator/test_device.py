@@ -4,6 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 
+def test_gradients_are_sent_in_another_stream_and_used_when_they_have_arrived(on_device: Callable[..., Any]) -> None:
+    found = on_device("accelerator.sending.send")
+    assert found["Overlap"] == {"means": {"weight": [[3.0, 3.0]] * 2, "bias": [1.5, 1.5]}, "beside": True}
+    assert found["DoubleBuffering"] == {"means": {"weight": [[1.5, 1.5]] * 2, "bias": [1.5, 1.5]}, "beside": True}
+
+
 def test_errors_and_waits(on_device: Callable[..., Any]) -> None:
     errors, waits = on_device("accelerator.misuse.collect")
     refused = {name for name, text in errors.items() if text}

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from suite.comm.channel import Channel
 from suite.comm.reduce.torch import Reduce, Tree
 from suite.comm.schedules._base.torch import Schedule
+from suite.comm.schedules._base.torch_background import Background
 from suite.contract import Parcel
 
 
@@ -21,12 +22,14 @@ class Waiting:
 
     Attributes:
         send: sends it, and returns the means by name.
+        reads: returns the tensors of the backward pass that `send` uses.
         into: where the means are stored.
         place: index of its first parameter; backward reaches the last parameter first.
         missing: names of its parts that are not computed yet.
     """
 
     send: Callable[[], Tree]
+    reads: Callable[[], list[Tensor]]
     into: Tree
     place: int
     missing: set[str]
@@ -44,7 +47,7 @@ class Overlap(Schedule):
         self.rows: dict[str, Waiting] = {}
         self.statistics: Tree = {}
         self.means: Tree = {}
-        self.thread = ThreadPoolExecutor(1)
+        self.background = Background(next((value.device for value in self.named.values()), torch.device("cpu")))
         for name in (member for _, _, members in self.buckets for member in members):
             self.named[name].register_post_accumulate_grad_hook(functools.partial(self._arrived, name))
 
@@ -56,12 +59,14 @@ class Overlap(Schedule):
             return
         self.weight, self.sent = weight, list[tuple[Tree, Future[Tree]]]()
         for name, parcel in parcels.items():
-            send, place = functools.partial(self._to_owners, name, parcel), self.place[parcel.last]
-            self.rows |= dict.fromkeys(parcel.rows, Waiting(send, self.reduce.early, place, set(parcel.rows)))
+            send, reads = functools.partial(self._to_owners, name, parcel), functools.partial(self._rows, parcel)
+            place = self.place[parcel.last]
+            self.rows |= dict.fromkeys(parcel.rows, Waiting(send, reads, self.reduce.early, place, set(parcel.rows)))
         for bucket, channel, members in self.buckets if gradients else []:
             place = min(self.place[name] for name in members)
             send = functools.partial(self._mean, bucket, channel, members)
-            self.gradients |= dict.fromkeys(members, Waiting(send, self.means, place, set(members)))
+            reads = functools.partial(self._reads, members)
+            self.gradients |= dict.fromkeys(members, Waiting(send, reads, self.means, place, set(members)))
         every = dict.fromkeys(
             [*self.rows.values(), *self.gradients.values()]
         )  # statistics before the gradient of the same layer
@@ -74,7 +79,7 @@ class Overlap(Schedule):
                 waiting.missing.clear()
             self._send()
             for into, future in self.sent:
-                into |= future.result()
+                into |= self.background.collect(future)
         finally:
             self.queue, self.gradients, self.rows, self.statistics = [], {}, {}, {}
 
@@ -101,18 +106,26 @@ class Overlap(Schedule):
     def _send(self) -> None:
         while self.queue and not self.queue[0].missing:
             waiting = self.queue.pop(0)
-            self.sent.append((waiting.into, self.thread.submit(waiting.send)))
+            self.sent.append((waiting.into, self.background.submit(waiting.send, waiting.reads())))
+
+    def _sums(self, members: list[str]) -> list[Tensor]:
+        return [gradient for name in members if (gradient := self.named[name].grad) is not None]
+
+    def _reads(self, members: list[str]) -> list[Tensor]:
+        return [*self._sums(members), self.weight]
+
+    def _rows(self, parcel: Parcel) -> list[Tensor]:
+        return [self.statistics[row] for row in parcel.rows]
 
     @torch.no_grad()
     def _mean(self, bucket: str, channel: Channel, members: list[str]) -> Tree:
-        sums = [gradient for name in members if (gradient := self.named[name].grad) is not None]
+        sums = self._sums(members)
         torch._foreach_div_(sums, self.weight)
         return self.reduce.bucket(f"{self.name}/{bucket}", channel, dict(zip(members, sums, strict=True)))
 
     @torch.no_grad()
     def _to_owners(self, name: str, parcel: Parcel) -> Tree:
-        values = [self.statistics[row] for row in parcel.rows]
-        return {name: self.reduce.to_owners(name, values, parcel.owners, symmetric=True)}
+        return {name: self.reduce.to_owners(name, self._rows(parcel), parcel.owners, symmetric=True)}
 
 
 make = Overlap

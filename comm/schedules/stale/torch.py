@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from suite.comm.channel import Channel
 from suite.comm.reduce.torch import Reduce, Tree
 from suite.comm.schedules._base.torch import Schedule
+from suite.comm.schedules._base.torch_background import Background
 from suite.contract import Parcel
 
 PREFIX = "stale/"  # of the last step's gradients among the residuals, in memory and in checkpoints
@@ -33,21 +34,21 @@ class DoubleBuffering(Schedule):
         super().__init__(reduce, named)
         transport = copy.copy(reduce.transport)  # the same group, because there is one order
         transport.before = None
-        self.background = Reduce(transport, reduce.channels)
+        self.delayed = Reduce(transport, reduce.channels)
         reduce.transport.before = self._wait
-        self.thread = ThreadPoolExecutor(1)
+        self.background = Background(next((value.device for value in self.named.values()), torch.device("cpu")))
         self.sent: list[Future[Tree]] = []
         self.rest: list[Bucket] = []
         self.last: Tree = {}
 
     def begin(self) -> None:
         """Send the first part of the last step's gradients."""
-        self.background.state = state = self.reduce.state
-        self.background.key = self.reduce.key
+        self.delayed.state = state = self.reduce.state
+        self.delayed.key = self.reduce.key
         self.last = {name: state.get(PREFIX + name, torch.zeros_like(value)) for name, value in self.named.items()}
         if self.reduce.world == 1:
             return
-        buckets = self.background.buckets(self.last)
+        buckets = self.delayed.buckets(self.last)
         sizes = [sum(self.last[name].nbytes for name in members) for _, _, members in buckets]
         count = sum(sum(sizes[:end]) <= FORWARD * sum(sizes) for end in range(1, len(sizes) + 1))
         self.rest = buckets[count:]
@@ -66,7 +67,7 @@ class DoubleBuffering(Schedule):
         means = self.last
         if self.reduce.world > 1:
             self._send_rest()
-            parts = [future.result() for future in self.sent]
+            parts = [self.background.collect(sent) for sent in self.sent]
             means = {name: value for part in parts for name, value in part.items()}
             self.sent = []
         self.reduce.state |= {PREFIX + name: value for name, value in sums.items()}
@@ -74,8 +75,8 @@ class DoubleBuffering(Schedule):
 
     def _wait(self) -> None:
         """Wait for what has been sent; the engine's transport calls this before each collective."""
-        for future in self.sent:
-            future.result()
+        for sent in self.sent:
+            self.background.collect(sent)
 
     def _send_rest(self) -> None:
         self._send(self.rest)
@@ -83,14 +84,15 @@ class DoubleBuffering(Schedule):
 
     def _send(self, buckets: list[Bucket]) -> None:
         if buckets:
-            self.sent.append(self.thread.submit(self._means, buckets))
+            reads = [self.last[name] for _, _, members in buckets for name in members]
+            self.sent.append(self.background.submit(lambda: self._means(buckets), reads))
 
     @torch.no_grad()
     def _means(self, buckets: list[Bucket]) -> Tree:
         means: Tree = {}
         for bucket, channel, members in buckets:
             values = {name: self.last[name] for name in members}
-            means |= self.background.bucket(f"{self.name}/{bucket}", channel, values)
+            means |= self.delayed.bucket(f"{self.name}/{bucket}", channel, values)
         return means
 
 
