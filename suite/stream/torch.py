@@ -36,7 +36,7 @@ def _bits(key: Key, name: int | Tensor, index: Tensor) -> Tensor:
 
 def uniform(key: Key, name: str, index: Tensor) -> Tensor:
     """`suite.stream.uniform` on the device."""
-    if _is_opaque():
+    if is_compiling():  # one operator, which torch.compile leaves alone: its C++ for shifts fails (torch 2.13)
         return _call_uniform(index, name, *map(torch.as_tensor, key))
     return draw_uniform(key, zlib.crc32(name.encode()), index)
 
@@ -48,15 +48,15 @@ def draw_uniform(key: Key, name: int | Tensor, index: Tensor) -> Tensor:
 
 def keep(key: Key, name: str, index: Tensor, size: int, rate: float) -> Tensor:
     """`suite.stream.keep` on the device."""
-    if _is_opaque():
+    if is_compiling():
         return _call_keep(index, name, size, rate, *map(torch.as_tensor, key))
     columns = _mix(torch.arange(1, size // 2 + size % 2 + 1, dtype=torch.int32, device=index.device))
     words = _mix(_bits(key, zlib.crc32(name.encode()), index)[:, None] ^ columns)
     return words.view(torch.int16)[:, :size] >= stream.count_dropped(rate) - 2**15
 
 
-def _is_opaque() -> bool:
-    """Return whether to call one operator, which torch.compile leaves alone: its C++ for shifts fails (torch 2.13)."""
+def is_compiling() -> bool:
+    """Return whether `torch.compile` traces the caller; not for an export, as for a pipeline."""
     return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 

@@ -51,7 +51,7 @@ def train(task: str, form: int, place: str) -> tuple[list[str], dict[str, torch.
 
 
 def make_engine(run: Any, task: Any, calls: list[str]) -> Any:
-    """Make an engine whose convolutions add themselves to `calls`."""
+    """Make an engine whose convolutions add themselves to `calls`, with `other order` as `compare_task` says."""
     engine = engines.engine(run, task)
 
     def note(name: str) -> Any:

@@ -9,7 +9,7 @@ import small
 import torch
 from torch.utils._pytree import tree_leaves
 
-from accelerator import device
+from accelerator import device, images
 from suite.contract import Generates, SendsBytes
 from suite.launch import execution
 from suite.settings.run import Run
@@ -105,7 +105,8 @@ def describe(case: Case, place: str) -> Run:
 def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:
     """Make some steps and evaluate a batch; returns the engine and the waits of each step."""
     task = execution.make_task(run)
-    engine, waits = engines.engine(run, task), []
+    convolutions: list[str] = []
+    engine, waits = images.make_engine(run, task, convolutions), []
     packed = engine.takes_bytes and isinstance(task, SendsBytes) and task.moments
     make = task.byte_batch if packed else task.batch
     batches = [make("train", 0, step, 0, 1) for step in range(steps)]
@@ -118,4 +119,6 @@ def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:
         waits.append(dict(device.waits))
     generate = task.generate if isinstance(task, Generates) else None
     list(engine.evaluate([make("valid", 0, 0, 0, 1)], generate))
+    if engine.channels_last:
+        assert convolutions and not [call for call in convolutions if "other order" in call]
     return engine, waits

@@ -1,7 +1,7 @@
 """Steps on a pretend GPU: they equal those on the CPU, and the host waits for the device no more often than listed.
 
 Every optimizer trains the tiny task in both precisions; every task is trained with SGD, and in `make test-all` with
-K-FAC.
+every optimizer.
 """
 
 import os
@@ -22,13 +22,19 @@ TASKS |= {
     "bert of sparse matrices adamw": ("adamw", "bert", 4, "float32"),
     "transformer with a search sgd": ("sgd", "transformer", 1, "float32"),
 }
-SECOND_ORDER = {f"{name} kfac": ("kfac", name, 0, "float32") for name in small.TASKS}
 # the most waits in a step, in the median step, and in the last step, a refresh; no other optimizer waits
 WAITS = {"soap": (6, 0, 0), "shampoo": (7, 0, 7)}
 MOVES = 180  # waits of a step in which blocks of sparse matrices move, which the host decides
-SAMPLED = {"autoencoder kfac": (1, 1, 1)}  # its recipe draws targets, for which the host reads the samples' numbers
 STAGED = 2**16  # bytes that CUDA copies without a wait, also from memory that is not pinned
 ROUNDING = 1e-5  # some functions have other methods off the CPU
+# where convolutions and attention have other kernels; steps are about 1e-2
+NEAR = {"float32": 1e-3, "bfloat16": 0.1}
+SOAP = {
+    "most": 20,
+    "usual": 20,
+    "last": 20,
+    "near": 0.1,
+}  # it decomposes each matrix, and vectors may change their sign
 
 Found = dict[str, dict[str, Any]]
 
@@ -43,15 +49,10 @@ def tasks(on_device: Callable[..., Any]) -> Found:
     return on_device("accelerator.steps.measure", TASKS, 2)
 
 
-@pytest.fixture(scope="module")
-def second_order(on_device: Callable[..., Any]) -> Found:
-    return on_device("accelerator.steps.measure", SECOND_ORDER, 2)
-
-
-def check(case: dict[str, Any], most: int = 0, usual: int = 0, last: int = 0) -> None:
+def check(case: dict[str, Any], most: int = 0, usual: int = 0, last: int = 0, *, near: float = ROUNDING) -> None:
     """Check one case."""
     assert "error" not in case, case["error"]
-    assert case["gap"] <= ROUNDING
+    assert case["gap"] <= near
     assert not case["elsewhere"], "state that is not on the device"
     assert set(case["kinds"]) <= {"torch.float32", "torch.float64"}  # counters are float64
     counts = [sum(step.values()) for step in case["waits"]]
@@ -79,9 +80,13 @@ def test_a_large_batch_is_copied_without_a_wait(on_device: Callable[..., Any]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SECOND_ORDER)
-def test_every_task_with_statistics(second_order: Found, name: str) -> None:
-    check(second_order[name], *SAMPLED.get(name, ()))
+@pytest.mark.parametrize("task", small.TASKS)
+@pytest.mark.parametrize("precision", NEAR)
+def test_every_optimizer_trains_every_task(on_device: Callable[..., Any], task: str, precision: str) -> None:
+    """Images have their channels last."""
+    cases = {name: (name, task, 0, precision) for name in engines.INSIDE}
+    for name, case in on_device("accelerator.steps.measure", cases, 2).items():
+        check(case, **(SOAP if name == "soap" else {"near": NEAR[precision]}))
 
 
 def test_deterministic_products_have_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Layers that several models share: the same numbers in both backends, and what their papers say."""
 
+import shutil
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,38 @@ def test_each_group_of_a_batch_has_an_equal_share_in_the_running_statistics() ->
     norm.train()(x)
     means = x.reshape(3, 2, 3, 4, 4).mean((1, 3, 4))
     assert torch.allclose(norm.running_mean, norm.momentum * means.mean(0), atol=1e-6)
+
+
+def normalize(group: int, compiler: str | None) -> dict[str, torch.Tensor]:
+    """Return what batch normalisation of 24 samples gives, compiled or not, with the gradients of a weighted sum."""
+    generator = torch.Generator().manual_seed(0)
+    norm = BatchNorm2d(3, group=group).train()
+    x = torch.randn(24, 3, 5, 4, generator=generator).add_(2.0).requires_grad_()
+    torch._dynamo.reset()
+    output = (torch.compile(norm, backend=compiler) if compiler else norm)(x)
+    (output * torch.randn(output.shape, generator=generator)).sum().backward()
+    grads = {f"grad of {name}": value.grad for name, value in [("x", x), *norm.named_parameters()]}
+    return {"output": output, **dict(norm.named_buffers()), **grads}
+
+
+@pytest.mark.parametrize("group", [4, 24])
+def test_compiled_groups_are_those_of_one_call_for_each(group: int) -> None:
+    usual, compiled = normalize(group, None), normalize(group, "eager")
+    for name, value in usual.items():
+        torch.testing.assert_close(compiled[name], value, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch compiles with g++")
+def test_groups_are_compiled_to_about_as_many_kernels_as_one() -> None:
+    from torch._inductor import metrics
+
+    counts = []
+    for group in (24, 2):
+        metrics.reset()
+        normalize(group, "inductor")
+        counts.append(metrics.generated_kernel_count)
+    assert counts[1] <= counts[0] + 3
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
