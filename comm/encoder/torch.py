@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.comm.codecs._codec import Codec, Draw
+from suite.comm.codecs._parts.torch import by_parts
 from suite.comm.layout import cut_pieces
 from suite.comm.transport.torch import Arriving
 from suite.stream.torch import uniform
@@ -83,9 +84,14 @@ class Encoder:
     def _draw(self, name: str, rows: Tensor, begin: int) -> Draw | None:
         """Uniform numbers for the values from index `begin` on; the index continues from rank to rank."""
 
+        def fill(draws: Tensor, index: Tensor) -> None:
+            draws.copy_(uniform(self.key, name, index))
+
         def draw(count: int) -> Tensor:
             first = self.rank * rows.numel() + begin
-            return uniform(self.key, name, torch.arange(first, first + count, device=rows.device))
+            draws = torch.empty(count, device=rows.device)
+            by_parts(fill, draws, torch.arange(first, first + count, device=rows.device))
+            return draws
 
         return draw if self.codec.draws else None
 

@@ -43,7 +43,7 @@ def uniform(key: Key, name: str, index: Tensor) -> Tensor:
 
 def draw_uniform(key: Key, name: int | Tensor, index: Tensor) -> Tensor:
     """`uniform` from the checksum of a name, or from one for each index: int32, of the shape of `index`."""
-    return ((_bits(key, name, index) >> 9).bitwise_and_(0x7FFFFF).float() + 0.5) * 2.0**-23
+    return (_bits(key, name, index) >> 9).bitwise_and_(0x7FFFFF).float().add_(0.5).mul_(2.0**-23)
 
 
 def keep(key: Key, name: str, index: Tensor, size: int, rate: float) -> Tensor:
