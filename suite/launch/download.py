@@ -34,8 +34,6 @@ def fetch_file(file: PublicFile, base: str, folder: Path) -> None:
     if not base.startswith(("http://", "https://")):
         raise UserError(f"{base}: not a URL of a server; --mirror URL must begin with http:// or https://")
     url, path = f"{base.rstrip('/')}/{file.name}", folder / file.name
-    with disk.report_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         part = path.with_name(f"{path.name}.part")
         _download(url, part, file.bytes)
@@ -83,6 +81,8 @@ def _download(url: str, part: Path, size: int) -> None:
 
 def _append(response: IO[bytes], part: Path, size: int, done: int) -> int:
     """Write what the server sends behind the first `done` bytes of a partial file; returns the bytes it then has."""
+    with disk.report_errors(part.parent):
+        part.parent.mkdir(parents=True, exist_ok=True)
     with disk.report_errors(part):
         file = part.open("r+b" if done else "wb")
     with file:

@@ -170,8 +170,11 @@ def test_other_contents_are_refused_and_not_kept(fashion: PublicData, server: Se
     assert code == 2 and f"the server's file has {len(content) + 4:,} bytes, the published one {len(content):,}" in text
     assert not list(fashion.folder.iterdir())
     del server.files[path]
+    fashion.folder.rmdir()
     code, text = suite("data", "resnet50", "--fetch")
     assert code == 2 and f"{IMAGES}: the server answers 404 Not Found; use another with --mirror URL" in text
+    assert not fashion.folder.exists()
+    fashion.folder.mkdir()
     (fashion.folder / IMAGES).write_bytes(b"mine")
     code, text = suite("data", "resnet50", "--fetch")
     assert code == 2 and f"{fashion.folder / IMAGES}: not the published file; move it away" in text
