@@ -236,6 +236,17 @@ def test_a_result_without_a_commit_is_marked():
     assert not rank_results([result()]).groups[0].entries[0].dirty
 
 
+def test_seconds_are_kept_apart_by_kind_of_processor():
+    """Cloud processors of one name differ in speed."""
+    other = result(seed=1)
+    other["environment"] = {**other["environment"], "cpu_kind": "family 26, model 2, avx512"}
+    timings = rank_results([result(), other]).groups[0].entries[0].timings
+    assert {timing.machine.split(" · ")[1] for timing in timings} == {
+        "Some CPU",
+        "Some CPU (family 26, model 2, avx512)",
+    }
+
+
 def test_seconds_are_kept_apart_by_machine():
     entry = rank_results([result(), result(seed=1, step=300, device="H200")]).groups[0].entries[0]
     assert steps(entry).median == 200
