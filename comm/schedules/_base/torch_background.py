@@ -47,7 +47,7 @@ class Background:
         return found
 
     @staticmethod
-    def _call(send: Callable[[], Tree], stream: torch.cuda.Stream, ready: torch.cuda.Event) -> Tree:
+    def _call(send: Callable[[], Tree], stream: torch.cuda.Stream, ready: torch.cuda.Event | torch.Event) -> Tree:
         with torch.cuda.stream(stream):
             stream.wait_event(ready)
             return send()
