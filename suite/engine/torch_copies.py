@@ -36,7 +36,7 @@ class Copies:
         """Return arrays on the device; arrays that are not in pinned memory are copied to such memory first."""
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
         if not self.stream:
-            return tensors
+            return {name: value.to(self.device) for name, value in tensors.items()}
         current = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.stream):
             sent = {name: value.pin_memory().to(self.device, non_blocking=True) for name, value in tensors.items()}

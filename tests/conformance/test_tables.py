@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ranks
+import torch
 from engines import BACKENDS, advance, config, engine, gap, tiny, weights
 from sampling import mostly_torch, sampled
 
@@ -109,9 +110,7 @@ def test_what_the_optimizer_is_handed() -> None:
     from suite.comm.transport.jax import Transport
 
     made = engine(settings("momentum", "torch"), tiny(placement="rows"))
-    grad = made.maths.table_gradients(
-        {TABLE: [(made._tensor(np.array([[1, 1], [3, 1]])), made._tensor(np.ones((2, 2, 4))))]}
-    )
+    grad = made.maths.table_gradients({TABLE: [(torch.tensor([[1, 1], [3, 1]]), torch.ones(2, 2, 4))]})
     assert grad[TABLE].is_sparse and grad[TABLE].indices().tolist() == [[1, 3]]
     assert grad[TABLE].values().tolist() == [[3.0] * 4, [1.0] * 4]
     rows = in_jax.sum_gradient(TABLE, jnp.array([[1, 1], [3, 1]]), jnp.ones((2, 2, 4)), jnp.zeros((7, 4)), Transport(1))
