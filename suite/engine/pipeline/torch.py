@@ -61,6 +61,7 @@ class Engine:
         self.task, self.seed, self.clip_norm = task, run.seed, run.clip_norm
         self._mode = functools.partial(set_switches, run.precision, run.deterministic)
         self.device = device_for(run.device)
+        self.copies = Copies(self.device)
         self.dtype = torch.float64 if run.precision == "float64" else torch.float32
         self.model: Any = describe_model(run.task.module, task)
         initial = {name: torch.from_numpy(task.init(self.seed, name)) for name in task.shapes()}
@@ -93,7 +94,6 @@ class Engine:
         self.transport = Transport(self.ledger, None, deadline)
         self.sums = self.transport.among([list(range(self.transport.world))])  # its messages come between the stages'
         self.rank, self.world = self.transport.rank, self.transport.world
-        self.copies = Copies(self.device)
         self.takes_bytes = False  # its stages are traced from images that are normalised on the host
         self.local_ranks, self.ranks = (self.rank,), Ranks(self.world, self.device)
         self.plan = Plan()
