@@ -49,4 +49,4 @@ def test_engines_have_the_same_public_methods() -> None:
         {name for name in vars(importlib.import_module(f"suite.engine.{backend}").Engine) if not name.startswith("_")}
         for backend in BACKENDS
     ]
-    assert public[0] - {"pin"} == public[1]  # `Pins`: jax chooses how it copies
+    assert public[0] - {"pin_batch"} == public[1]  # `Pins`: jax chooses how it copies

@@ -80,7 +80,7 @@ def test_threads_pin_the_batches_of_an_engine_that_asks_for_it() -> None:
     threads = set()
 
     class Pinning(Idle):
-        def pin(self, batch: dict[str, Any]) -> dict[str, Any]:
+        def pin_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
             threads.add(threading.current_thread())
             return {"index": batch["index"] + 100}
 

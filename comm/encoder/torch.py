@@ -84,13 +84,13 @@ class Encoder:
     def _draw(self, name: str, rows: Tensor, begin: int) -> Draw | None:
         """Uniform numbers for the values from index `begin` on; the index continues from rank to rank."""
 
-        def fill(draws: Tensor, index: Tensor) -> None:
+        def fill_draws(draws: Tensor, index: Tensor) -> None:
             draws.copy_(uniform(self.key, name, index))
 
         def draw(count: int) -> Tensor:
             first = self.rank * rows.numel() + begin
             draws = torch.empty(count, device=rows.device)
-            by_parts(fill, draws, torch.arange(first, first + count, device=rows.device))
+            by_parts(fill_draws, draws, torch.arange(first, first + count, device=rows.device))
             return draws
 
         return draw if self.codec.draws else None

@@ -74,7 +74,7 @@ class Group:
 class Pins(Protocol):
     """An engine that copies batches to its device faster from other memory."""
 
-    def pin(self, batch: Batch) -> Batch:
+    def pin_batch(self, batch: Batch) -> Batch:
         """Return the batch in this memory; threads may call it at the same time."""
         ...
 

@@ -147,9 +147,9 @@ class Engine:
         self.reduce.code(values)
         self.synchronize()
 
-    def pin(self, batch: Batch) -> Batch:
+    def pin_batch(self, batch: Batch) -> Batch:
         """Return a batch in memory from which the device copies while the host goes on."""
-        return self.copies.pin(batch)
+        return self.copies.pin_batch(batch)
 
     # ------------------------------------------------------------------------------------------- one update
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
@@ -249,7 +249,7 @@ class Engine:
 
     def _tensors(self, batch: Batch) -> Tree:
         """Return the batch on the device; images in bytes are normalised there."""
-        values = {name: self._convert(value) for name, value in self.copies.send(batch).items()}
+        values = {name: self._convert(value) for name, value in self.copies.copy_batch(batch).items()}
         if self.moments and "image" in values and values["image"].dtype == torch.uint8:
             mean, deviation = self.moments
             values["image"] = ((values["image"] - mean) / deviation).to(self.dtype)

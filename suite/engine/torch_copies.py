@@ -25,14 +25,14 @@ class Copies:
         self.device = device
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def pin(self, batch: Batch) -> Batch:
+    def pin_batch(self, batch: Batch) -> Batch:
         """Return the batch with arrays in pinned memory if the device is a GPU; threads of the loader call this."""
         if not self.stream:
             return batch
         arrays = {name: value for name, value in batch.items() if isinstance(value, np.ndarray)}
         return batch | {name: torch.from_numpy(value).pin_memory().numpy() for name, value in arrays.items()}
 
-    def send(self, arrays: Mapping[str, np.ndarray]) -> Tree:
+    def copy_batch(self, arrays: Mapping[str, np.ndarray]) -> Tree:
         """Return arrays on the device; arrays that are not in pinned memory are copied to such memory first."""
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
         if not self.stream:

@@ -133,7 +133,7 @@ class _Loop:
             batch = self.task.byte_batch(*key)
         else:
             batch = self.task.batch(*key)
-        return self.engine.pin(batch) if isinstance(self.engine, Pins) else batch
+        return self.engine.pin_batch(batch) if isinstance(self.engine, Pins) else batch
 
     def train_batch(self, index: int) -> Batch:
         """Make this process's share of a training batch."""

@@ -79,14 +79,14 @@ def measure_large_batches() -> dict[str, Any]:
     Returns:
         largest: bytes of the largest array.
         waits: of each step.
-        pinned: whether the engine's `pin` keeps the values, and they lie in pinned memory.
+        pinned: whether the engine's `pin_batch` keeps the values, and they lie in pinned memory.
     """
     form = [*small.TASKS["autoencoder"][0], "batch_size=128"]
     run = small.small("autoencoder", form, "optimizer=sgd", device="cuda")
     batch = execution.make_task(run).batch("train", 0, 0, 0, 1)
     with device.Tensors():
         engine, waits = train(run, 2)
-        pinned = engine.pin(batch)
+        pinned = engine.pin_batch(batch)
     equal = [np.array_equal(pinned[name], value) for name, value in batch.items()]
     places = [torch.from_numpy(value).data_ptr() in device.pinned for value in pinned.values()]
     largest = max(value.nbytes for value in batch.values())

@@ -161,16 +161,16 @@ class Engine:
         return [f"model.{name}" for name in self.own if self.kinds[name] == kind]
 
     # ------------------------------------------------------------------------------------------- one update
-    def pin(self, batch: Batch) -> Batch:
+    def pin_batch(self, batch: Batch) -> Batch:
         """Return a batch in memory from which the device copies while the host goes on."""
-        return self.copies.pin(batch)
+        return self.copies.pin_batch(batch)
 
     def _inputs(self, batch: Batch, step: int) -> tuple[Tree, Tensor, Tensor]:
         """Return the inputs of `Trained`."""
         return self._tensors(batch), torch.tensor(self.seed), torch.tensor(step)
 
     def _tensors(self, batch: Batch) -> Tree:
-        tensors = self.copies.send(batch)
+        tensors = self.copies.copy_batch(batch)
         return {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
