@@ -46,7 +46,10 @@ class Encoder:
         """
         name, lost = f"{self.name}/{slot}", []
         if self.state is not None:
-            rows = rows + self.state.get(name, 0.0)  # added even when it is zero: -0 becomes 0, as in jax
+            before = self.state.get(name, 0.0)
+            if isinstance(before, Tensor) and before.is_cuda:  # another stream may have made it, as in a resumed run
+                before.record_stream(torch.cuda.current_stream(before.device))
+            rows = rows + before  # added even when it is zero: -0 becomes 0, as in jax
         begin = 0
         for part in self._cut(rows):
             draws = [self._draw(name, rows, number * rows.shape[1] + begin) for number in range(len(rows))]

@@ -132,7 +132,7 @@ def name_leaves(values: Any) -> dict[str, Any]:
         UserError: if two leaves have the same path.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(values, is_leaf=lambda value: isinstance(value, Rows))
-    by_path = {_join_path(path): _widened(value) for path, value in leaves}
+    by_path = {_join_path(path): value if isinstance(value, Rows) else widen_floats(value) for path, value in leaves}
     if len(by_path) < len(leaves):
         raise UserError("two parameters have the same path, as in {'a.b': …, 'a': {'b': …}}; rename one of them")
     return by_path
@@ -170,8 +170,14 @@ def find_type(values: Mapping[str, Any]) -> Any:
     return jnp.result_type(*kinds) if kinds else jnp.result_type(float)
 
 
-def _widened(value: Any) -> Any:
-    return value.astype(jnp.float32) if not isinstance(value, Rows) and value.dtype in NARROW else value
+def widen_type(kind: Any) -> Any:
+    """Return the type of the state and of the update of a parameter of type `kind`."""
+    return jnp.float32 if kind in NARROW else kind
+
+
+def widen_floats(value: Array) -> Array:
+    """Return bfloat16 and float16 values as float32, and all others unchanged."""
+    return value.astype(widen_type(value.dtype))
 
 
 def build_for_shapes(build: Callable[[Mapping[str, Any]], Optimizer], shapes: Mapping[str, Any] | None) -> Optimizer:

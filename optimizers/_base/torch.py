@@ -179,6 +179,11 @@ def widen_type(kind: torch.dtype) -> torch.dtype:
     return torch.float32 if kind in NARROW else kind
 
 
+def widen_floats(value: Tensor) -> Tensor:
+    """Return bfloat16 and float16 values as float32, and all others unchanged."""
+    return value.to(widen_type(value.dtype))
+
+
 @contextlib.contextmanager
 def edit_weights(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
     """Yield values of the parameters to change in place.

@@ -1,4 +1,4 @@
-"""Inverse roots, and factorisations of several matrices, in jax."""
+"""Inverse roots, products of narrow matrices, and factorisations of several matrices, in jax."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from suite.optimizers._base.jax import widen_type
 from suite.optimizers._linalg import CAP, FAILURE, GROWTH, SOLVER
 
 Result = TypeVar("Result")
@@ -34,6 +35,14 @@ def inverse_root(stack: Array, order: int, *, epsilon: Array | float, method: st
     else:
         root = {"eigh": eigh, "eigh32": narrow, "newton": newton}[method](safe, mean, epsilon)
     return jnp.where(usable, root, jnp.nan)
+
+
+def multiply_matrices(left: Array, right: Array) -> Array:
+    """Return left right, of matrices or of stacks of them; in float32 if they are in bfloat16 or float16.
+
+    Products of two such numbers are exact in float32.
+    """
+    return jnp.matmul(left, right, preferred_element_type=widen_type(left.dtype))
 
 
 def map_matrices(function: Callable[[Any], Result], items: Any) -> Result:

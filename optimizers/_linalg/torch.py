@@ -1,4 +1,4 @@
-"""Inverse roots in torch."""
+"""Inverse roots, and products of narrow matrices, in torch."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from suite.optimizers._base.torch import widen_type
 from suite.optimizers._linalg import CAP, FAILURE, GROWTH, SOLVER
 
 
@@ -37,6 +38,19 @@ def inverse_root(stack: Tensor, order: int, *, epsilon: float, method: str = "au
     if epsilon <= SOLVER * unit:  # M can converge by its rounding errors alone
         root = torch.where(_regular(safe.double() / (mean * top).double(), root, epsilon, unit), root, torch.nan)
     return (root * factor).contiguous()
+
+
+def multiply_matrices(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return left right, of matrices or of stacks of them; in float32 if they are in bfloat16 or float16.
+
+    Products of two such numbers are exact in float32, and only CUDA has kernels that sum them in it. Elsewhere, the
+    matrices are widened first.
+    """
+    kind = widen_type(left.dtype)
+    if left.dtype == kind or not left.is_cuda:
+        return torch.matmul(left.to(kind), right.to(kind), out=out)
+    multiply = torch.mm if left.ndim == 2 else torch.bmm
+    return multiply(left, right, out_dtype=kind, out=out)
 
 
 def are_finite(stack: Tensor) -> Tensor:

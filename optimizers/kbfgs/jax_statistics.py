@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jax import Array
 
+from suite.optimizers._base.jax import widen_floats
 from suite.optimizers.kbfgs.plan import KBFGSPlan
 
 Tree = dict[str, Array]
@@ -40,7 +41,7 @@ def _positions(plan: KBFGSPlan, taps: Taps) -> dict[str, tuple[Array, Array]]:
     calls: dict[str, list[tuple[Array, Array]]] = {}
     for (name, _), pair in taps.items():
         if name in plan.place:
-            x, dy = (value.reshape(len(value), -1, value.shape[-1]) for value in pair)
+            x, dy = (widen_floats(value).reshape(len(value), -1, value.shape[-1]) for value in pair)
             calls.setdefault(name, []).append((x, dy))
     joined = {name: zip(*pairs, strict=True) for name, pairs in calls.items()}
     return {name: (_joined(x), _joined(dy)) for name, (x, dy) in joined.items()}

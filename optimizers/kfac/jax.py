@@ -156,7 +156,9 @@ class KFAC:
             due &= (state["wait"] == state["interval"][0])[numbers]
         scale = 1.0 / jnp.maximum(state["mass"], jnp.finfo(previous.dtype).tiny)
         items = (scale[numbers], compute_ridges(plan, state)[numbers], reduce.mine(previous, owners))
-        inverses = map_matrices(self._inverse, (due, state["owned"]["factor"][name], *items))
+        # all at once, matrices that are not due would be inverted, too
+        invert = jax.lax.map if self.settings.stale else map_matrices
+        inverses = invert(self._inverse, (due, state["owned"]["factor"][name], *items))
         inverses = reduce.gather(f"inverse/{name}", inverses, owners, symmetric=True)
         good = is_usable(inverses)
         inverse = jnp.where(good[:, None, None], inverses, previous)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from suite.contract import Layer
+from suite.optimizers._base.torch import widen_type
+from suite.optimizers._linalg.torch import multiply_matrices
 from suite.optimizers.kfac.windows import find_met_rows, list_products
 
 Tree = dict[str, Tensor]
@@ -40,11 +42,12 @@ def sum_factors(
     inverse = torch.where(weight > 0, root.reciprocal(), 0.0)
     if layer.kind == "batchnorm":
         return {"": _normalised(calls, inverse, full=full)}
-    inverse = inverse / sum(_places(layer, dy) for _, dy in calls) ** 0.5
     sums: Tree = {}
     for x, dy in calls:
         for end, value in _call(layer, x, dy, weight, root, inverse, rows, wanted).items():
             sums[end] = sums[end] + value if end in sums else value
+    if "/out" in sums:
+        sums["/out"] /= sum(_places(layer, dy) for _, dy in calls)
     return sums
 
 
@@ -55,7 +58,7 @@ def _places(layer: Layer, dy: Tensor) -> int:
 
 def _normalised(calls: Sequence[Pair], inverse: Tensor, *, full: bool) -> Tensor:
     """A batch normalisation's factor: a sample's gradients are summed over positions and calls, then squared."""
-    gradients = [((dy * x).flatten(2).sum(2), dy.flatten(2).sum(2)) for x, dy in calls]  # (N, C)
+    gradients = [((dy * x).flatten(2).sum(2), dy.flatten(2).sum(2, dtype=x.dtype)) for x, dy in calls]  # (N, C)
     scale, shift = (functools.reduce(torch.add, parts) * inverse[:, None] for parts in zip(*gradients, strict=True))
     if full:
         return compute_gram(torch.cat([scale, shift], 1))
@@ -75,6 +78,7 @@ def _call(
     """Return the sums of one call; `root` is √weight and `inverse` what dy is multiplied by, (N,) each."""
     convolution, places, sums = layer.kind == "conv2d", _places(layer, dy), dict[str, Tensor]()
     if "/out" in wanted:
+        inverse = inverse.to(dy.dtype)
         if convolution:
             columns = dy.new_empty(dy.shape[1], len(dy), *dy.shape[2:])
             torch.mul(dy.transpose(0, 1), inverse[:, None, None], out=columns)
@@ -84,30 +88,30 @@ def _call(
     if "/in" not in wanted:
         return sums
     if layer.kind == "embedding":
-        return sums | {"/in": dy.new_zeros(rows).index_add_(0, x.reshape(-1), weight.repeat_interleave(places))}
-    bias = len(layer.parameters) > 1
+        return sums | {"/in": weight.new_zeros(rows).index_add_(0, x.reshape(-1), weight.repeat_interleave(places))}
+    bias, root = len(layer.parameters) > 1, root.to(x.dtype)
     if convolution:
         return sums | {"/in": _windows(layer, x, root, bias)}
     a = (x * _beside(root, x)).flatten(0, -2)
     n = a.shape[1]
-    whole = a.new_empty(n + bias, n + bias)
+    whole = a.new_empty(n + bias, n + bias, dtype=widen_type(a.dtype))
     compute_gram(a, whole[:n, :n])
     if bias:  # as if every row of `a` ended in √weight
-        _border(whole, root.repeat_interleave(places) @ a, places * weight.sum())
+        _border(whole, multiply_matrices(root.repeat_interleave(places)[None], a)[0], places * weight.sum())
     return sums | {"/in": whole}
 
 
 def compute_gram(rows: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the symmetric product rowsᵀ rows (n, n), by halves: three products for every four of an ordinary one."""
     n = rows.shape[1]
-    out = rows.new_empty(n, n) if out is None else out
+    out = rows.new_empty(n, n, dtype=widen_type(rows.dtype)) if out is None else out
     if n <= LEAST:
-        return torch.mm(rows.T, rows, out=out)
+        return multiply_matrices(rows.T, rows, out)
     half = n // 2
     left, right = rows[:, :half], rows[:, half:]
     compute_gram(left, out[:half, :half])
     compute_gram(right, out[half:, half:])
-    torch.mm(left.T, right, out=out[:half, half:])
+    multiply_matrices(left.T, right, out[:half, half:])
     out[half:, :half] = out[:half, half:].T
     return out
 
@@ -144,7 +148,7 @@ def _windows(layer: Layer, x: Tensor, root: Tensor, bias: bool) -> Tensor:
     height, width = ((side + 2 * layer.padding - k) // s + 1 for side in x.shape[2:])
     image = _unfolded(layer, x, root, width).flatten(3).flatten(1, 2)  # (H, N · width, k · C)
     n = image.shape[2]
-    whole = x.new_zeros(k * n + bias, k * n + bias)
+    whole = x.new_zeros(k * n + bias, k * n + bias, dtype=widen_type(x.dtype))
 
     def block(i: int, j: int) -> Tensor:
         return whole[i * n : (i + 1) * n, j * n : (j + 1) * n]
@@ -152,15 +156,16 @@ def _windows(layer: Layer, x: Tensor, root: Tensor, bias: bool) -> Tensor:
     for product in list_products(layer, rows):
         left = image[product.first :: s][product.low : product.high].flatten(0, 1)
         right = image[product.second :: s][product.low + product.shift : product.high + product.shift].flatten(0, 1)
-        part = left.T @ right if product.distance else compute_gram(left)
+        part = multiply_matrices(left.T, right) if product.distance else compute_gram(left)
         for i in product.blocks:
             block(i, i + product.distance).add_(part)
     for i in range(k):
         for j in range(i):
             block(i, j).copy_(block(j, i).T)
     if bias:
-        sums = root.repeat_interleave(width) @ image  # (H, k · C)
+        roots = root.repeat_interleave(width).expand(len(image), 1, -1)
+        sums = multiply_matrices(roots, image)[:, 0]  # (H, k · C)
         spans = [find_met_rows(layer, rows, i) for i in range(k)]
         row = torch.cat([sums[line::s][low:high].sum(0) for line, low, high in spans])
-        _border(whole, row, height * width * (root * root).sum())
+        _border(whole, row, height * width * (root * root).sum(dtype=whole.dtype))
     return whole

@@ -11,7 +11,7 @@ from suite import stream
 from suite.contract import Layer, Reduce, UserError
 from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
-from suite.optimizers._base.jax import Optimizer, is_traced, make_statistics_error, validate_settings
+from suite.optimizers._base.jax import Optimizer, is_traced, make_statistics_error, validate_settings, widen_floats
 from suite.optimizers._plan import turn_shapes
 from suite.optimizers.vogn.jax_squares import sum_squared_gradients, unfold_tap
 from suite.optimizers.vogn.plan import VOGNPlan, check
@@ -119,7 +119,7 @@ class VOGN:
         for name, call in sorted(taps):
             x, dy = taps[name, call]
             dy = dy.astype(weight.dtype) * inverse_root.reshape(-1, *[1] * (dy.ndim - 1))  # its square needs √w
-            calls.setdefault(name, []).append(unfold_tap(self.plan.layers[name], x, dy))
+            calls.setdefault(name, []).append(unfold_tap(self.plan.layers[name], widen_floats(x), dy))
         sums: Tree = {}
         for name, pairs in calls.items():
             layer = self.plan.layers[name]

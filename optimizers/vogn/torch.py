@@ -16,6 +16,7 @@ from suite.optimizers._base.torch import (
     edit_weights,
     make_zero_state,
     turn_weights,
+    widen_floats,
 )
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers.vogn.plan import VOGNPlan, check
@@ -132,7 +133,7 @@ class VOGN(Observing[Settings]):
         for name, call in sorted(taps):
             x, dy = taps[name, call]
             dy = dy.to(weight.dtype) * inverse_root.view(-1, *[1] * (dy.ndim - 1))
-            calls.setdefault(name, []).append(unfold_tap(self.plan.layers[name], x, dy))
+            calls.setdefault(name, []).append(unfold_tap(self.plan.layers[name], widen_floats(x), dy))
         sums: Tree = {}
         for name, pairs in calls.items():
             layer = self.plan.layers[name]

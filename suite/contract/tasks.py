@@ -35,7 +35,8 @@ class Layer:
     - `batchnorm`: x is the *normalised* input, before scale and shift; layouts as for conv2d, or (N, C)
     - `embedding`: x (N, …) integer rows, dy (N, …, width)
 
-    where dy is the gradient of the *summed* loss, so that it does not depend on the batch size.
+    where dy is the gradient of the *summed* loss, so that it does not depend on the batch size. With
+    `precision=bfloat16`, x and dy have the type in which the layer computes; the normalised input is float32 in torch.
 
     The weight of a linear layer has the shape (out, in), or (in, out) if `transposed`.
     """

@@ -25,7 +25,7 @@ from jax import Array
 from suite.contract import UserError
 from suite.engine.jax_layers import Tap, layers_of, tap_modules
 from suite.engine.jax_step import Calls
-from suite.optimizers._base.jax import Optimizer, full_precision, name_leaves
+from suite.optimizers._base.jax import Optimizer, full_precision, name_leaves, widen_floats, widen_type
 
 __all__ = ["layers_of", "observing", "shapes_of"]
 Look = Callable[..., tuple[Array, Any, dict[str, Array]]]
@@ -101,8 +101,8 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
             )
         samples = len(next(iter(inputs.values())))
         # a tap has the gradient of the summed loss
-        taps = {call: (inputs[call], (counted or samples) * slopes[call]) for call in slopes}
-        weight = jnp.ones(samples, next(iter(slopes.values())).dtype)
+        taps = {call: (inputs[call], (counted or samples) * widen_floats(slopes[call])) for call in slopes}
+        weight = jnp.ones(samples, widen_type(next(iter(slopes.values())).dtype))
         with full_precision():
             sums = optimizer.observe(taps, weight)
         return value, grads, {name: total / samples for name, total in sums.items()}

@@ -16,6 +16,8 @@ from suite.comm.tables import jax as by_rows
 from suite.comm.transport.jax import Transport
 from suite.contract import JaxModel, JaxOptimizer, Objective, Rows, Task
 from suite.engine.jax_device import cast_batch
+from suite.optimizers._base.jax import widen_floats
+from suite.optimizers._linalg.jax import multiply_matrices
 
 Tree = dict[str, Any]
 Observer = Callable[[Any, Array], Tree]
@@ -82,7 +84,7 @@ class Maths:
         (total, (weight, buffers, after, inputs)), (grads, slopes, dy) = gradient(
             whole, {name: lookup.values for name, lookup in fetched.items()}, probes
         )
-        taps = {call: (_wide(inputs[call]), _wide(dy[call])) for call in dy}
+        taps = {call: (inputs[call], dy[call]) for call in dy}
         statistics = observe(taps, batch["weight"]) if observe else {}
         rows = {name: Rows(lookup.ids, slopes[name]) for name, lookup in fetched.items()}
         return ((total, weight, grads, statistics), buffers), (after, rows)
@@ -249,7 +251,7 @@ class Maths:
             sums: Tree = {}
             for (name, _), (x, dy) in taps.items():
                 if name in names:
-                    product = dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
+                    product = multiply_matrices(dy.reshape(-1, dy.shape[-1]).T, x.reshape(-1, x.shape[-1]))
                     sums[name] = sums[name] + product if name in sums else product
             return sums
 
@@ -314,7 +316,7 @@ def compute_loss(
     params, inputs = _narrowed(params, batch, narrow)
     all_buffers, carry = buffers | context["patterns"], context["carry"]
     outputs, after, carry = model.apply(params, all_buffers, carry, inputs, train=True, key=key, tap=tap)
-    outputs, carry = jax.tree.map(_wide, (outputs, carry))
+    outputs, carry = jax.tree.map(widen_floats, (outputs, carry))
     if labels == "sampled":
         outputs = model.sample(outputs, key, batch)
     total, weight = model.loss(outputs, batch)
@@ -369,8 +371,3 @@ def _narrowed(params: Tree, batch: Tree, narrow: bool) -> tuple[Tree, Tree]:
         return params, batch
     rows = {name: value.astype(jnp.bfloat16) for name, value in batch.items() if name.endswith(".rows")}
     return jax.tree.map(lambda value: value.astype(jnp.bfloat16), params), batch | rows
-
-
-def _wide(value: Array) -> Array:
-    """Return bfloat16 values as float32, and all others unchanged."""
-    return value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value

@@ -30,7 +30,8 @@ from suite.engine.torch_device import (
     store_channels_last,
 )
 from suite.engine.torch_step import Maths, Share, Watch, compile_model
-from suite.engine.torch_taps import Observer, whole_gradients, widen_floats
+from suite.engine.torch_taps import Observer, whole_gradients
+from suite.optimizers._base.torch import widen_floats
 from suite.settings.run import Run
 
 Tree = dict[str, Tensor]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from suite.contract import Layer, UserError
 from suite.engine.torch_layers import layers_of
 from suite.engine.torch_taps import Taps, tap_layers
+from suite.optimizers._base.torch import widen_floats
 from suite.optimizers._base.torch_observing import Observing
 
 __all__ = ["layers_of", "observed"]
@@ -85,8 +86,8 @@ def observed(
             )
         samples = len(first)
         scale = (counted or samples) / (scaler.get_scale() if scaler else 1.0)  # a tap: gradient of the summed loss
-        scaled = {call: (x, dy * scale) for call, (x, dy) in taps.items()}
-        total.update(inner.observe(scaled, first.new_ones(samples)))
+        scaled = {call: (x, widen_floats(dy) * scale) for call, (x, dy) in taps.items()}
+        total.update(inner.observe(scaled, widen_floats(first).new_ones(samples)))
 
     with inner.forward_weights(), tap_layers(model, tapped, add) as rest:
         yield

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from suite.comm.reduce.torch import Reduce
 from suite.comm.tables import torch as by_rows
-from suite.engine.torch_taps import Observer, Statistics, Taps, tap_layers, widen_floats
+from suite.engine.torch_taps import Observer, Statistics, Taps, tap_layers
+from suite.optimizers._base.torch import widen_floats
 
 Tree = dict[str, Tensor]
 Watch = Callable[[Tensor], contextlib.AbstractContextManager[None]]

@@ -9,16 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract import Layer, UserError
-from suite.optimizers._base.torch import widen_type as wide_type
+from suite.optimizers._base.torch import widen_floats
+from suite.optimizers._linalg.torch import multiply_matrices
 
 Tree = dict[str, Tensor]
 Taps = dict[tuple[str, int], tuple[Tensor, Tensor]]
 Observer = tuple[Mapping[str, Layer], Callable[[Taps, Tensor], Tree]]
-
-
-def widen_floats(value: Tensor) -> Tensor:
-    """Return bfloat16 and float16 values as float32, and all others unchanged."""
-    return value.to(wide_type(value.dtype))
 
 
 @contextlib.contextmanager
@@ -27,8 +23,7 @@ def tap_layers(
 ) -> Iterator[Callable[[], Collection[str]]]:
     """A context in which each layer's inputs and output gradients are passed on when its backward pass is complete.
 
-    Taps are float32 also under autocast, where layers compute in bfloat16, because statistics are sums over many
-    samples.
+    Under autocast, a tap has the type in which its layer computes, such as bfloat16.
 
     Args:
         model: the model.
@@ -55,11 +50,11 @@ def tap_layers(
                     raise UserError(f"the input of layer {name} was changed in place after the call; change a copy")
                 with torch.no_grad():
                     taps = seen.setdefault(name, {})
-                    inputs = widen_floats(x)
-                    taps[name, call] = (
-                        module.normalize(inputs) if layer.kind == "batchnorm" else inputs,
-                        widen_floats(dy),
-                    )
+                    if layer.kind == "batchnorm":
+                        inputs = module.normalize(widen_floats(x))
+                    else:  # under autocast, the layer has rounded its input
+                        inputs = x if layer.kind == "embedding" else x.to(dy.dtype)
+                    taps[name, call] = inputs, dy
                     if len(taps) == calls[name]:
                         add(seen.pop(name))
 
@@ -117,6 +112,6 @@ def whole_gradients(taps: Taps, weight: Tensor) -> Tree:
     """Return the gradients Σ dyᵀ x (outputs, inputs) of whole matrices, including places without a stored block."""
     sums: Tree = {}
     for (name, _), (x, dy) in taps.items():
-        product = dy.flatten(0, -2).t() @ x.flatten(0, -2)
+        product = multiply_matrices(dy.flatten(0, -2).t(), x.flatten(0, -2))
         sums[name] = sums[name] + product if name in sums else product
     return sums

@@ -3,6 +3,7 @@
 torch cannot shift unsigned integers: words are int32, and masks clear copies of the sign.
 """
 
+import math
 import zlib
 
 import torch
@@ -44,6 +45,12 @@ def uniform(key: Key, name: str, index: Tensor) -> Tensor:
 def draw_uniform(key: Key, name: int | Tensor, index: Tensor) -> Tensor:
     """`uniform` from the checksum of a name, or from one for each index: int32, of the shape of `index`."""
     return (_bits(key, name, index) >> 9).bitwise_and_(0x7FFFFF).float().add_(0.5).mul_(2.0**-23)
+
+
+def normal(key: Key, name: str, index: Tensor) -> Tensor:
+    """`suite.stream.normal` on the device, in float32; its last bits may differ."""
+    radius = uniform(key, f"{name}/radius", index).log().mul(-2.0).sqrt()
+    return radius.mul(uniform(key, f"{name}/angle", index).mul(2.0 * math.pi).cos())
 
 
 def keep(key: Key, name: str, index: Tensor, size: int, rate: float) -> Tensor:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from suite import stream
-from suite.tasks._nn.jax import Tap, Tree, soft_cross_entropies
+from suite.tasks._nn.jax import Tap, Tree, draw_labels, soft_cross_entropies
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,5 @@ class Classifier(ABC):
 
     def sample(self, outputs: Tree, key: Array, batch: Tree) -> Tree:
         """Return the outputs with targets drawn from the model's own distribution."""
-        draws = stream.uniform(jnp, key, "label", batch["index"])
-        cumulative = jnp.cumsum(jax.nn.softmax(outputs["logits"]), 1)
-        classes = self.architecture.classes
-        label = jnp.minimum((cumulative < draws[:, None]).sum(1), classes - 1)
-        return outputs | {"target": jax.nn.one_hot(label, classes, dtype=outputs["target"].dtype)}
+        label = draw_labels(outputs["logits"], stream.uniform(jnp, key, "label", batch["index"]))
+        return outputs | {"target": jax.nn.one_hot(label, self.architecture.classes, dtype=outputs["target"].dtype)}

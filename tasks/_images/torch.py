@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from suite.stream.torch import Key, uniform
+from suite.tasks._nn.torch import draw_labels
 
 Tree = dict[str, Tensor]
 
@@ -55,7 +56,5 @@ class Classifier(nn.Module, ABC):
 
     def sample(self, outputs: Tree, key: Key, batch: Tree) -> Tree:
         """Return the outputs with targets drawn from the model's own distribution."""
-        draws = uniform(key, "label", batch["index"]).to(outputs["logits"])
-        cumulative = outputs["logits"].softmax(1).cumsum(1)
-        label = (cumulative < draws[:, None]).sum(1).clamp(max=self.classes - 1)
+        label = draw_labels(outputs["logits"], uniform(key, "label", batch["index"]))
         return outputs | {"target": functional.one_hot(label, self.classes).to(outputs["target"].dtype)}

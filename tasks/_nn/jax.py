@@ -70,6 +70,16 @@ def soft_cross_entropies(logits: Array, targets: Array) -> Array:
     return -(targets * jax.nn.log_softmax(widen_floats(logits))).sum(1)
 
 
+def draw_labels(logits: Array, draws: Array) -> Array:
+    """Return a class (…) of each distribution, from logits (…, C) and uniform draws (…); int32.
+
+    Probabilities are summed as multiples of 2⁻³⁰, as in torch.
+    """
+    shares = jnp.round(jax.nn.softmax(widen_floats(logits)) * 2.0**30).astype(jnp.int32)
+    below = jnp.cumsum(shares, -1, dtype=jnp.int32) < (draws * 2.0**30).astype(jnp.int32)[..., None]
+    return jnp.minimum(below.sum(-1, dtype=jnp.int32), logits.shape[-1] - 1)
+
+
 def linear(params: Tree, name: str, x: Array, tap: Tap) -> Array:
     """Return x Wᵀ + b of (…, in) with a torch-shaped (out, in) weight, in the weight's type; the bias may be absent."""
     x = x.astype(params[f"{name}.weight"].dtype)

@@ -86,6 +86,16 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     return -each.gather(1, labels.long()[:, None])[:, 0]
 
 
+def draw_labels(logits: Tensor, draws: Tensor) -> Tensor:
+    """Return a class (…) of each distribution, from logits (…, C) and uniform draws (…); int64.
+
+    Probabilities are summed as multiples of 2⁻³⁰, because a GPU has no deterministic sum of floats up to each class.
+    """
+    shares = widen_floats(logits).softmax(-1).mul(2.0**30).round().int()
+    below = shares.cumsum(-1, dtype=torch.int32) < draws.mul(2.0**30).int()[..., None]
+    return below.sum(-1).clamp(max=logits.shape[-1] - 1)
+
+
 def dropout(x: Tensor, rate: float, *, key: Key | None, name: str, index: Tensor) -> Tensor:
     """Set each element of (N, …) to 0 with probability `rate`, and divide the others by 1 - rate.
 

@@ -1,12 +1,10 @@
 """Autoencoder in torch."""
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite import stream
-from suite.stream.torch import Key, uniform
+from suite.stream.torch import Key, normal, uniform
 from suite.tasks._nn.torch import widen_floats
 from suite.tasks.autoencoder import Autoencoder
 from suite.tasks.autoencoder.architecture import Architecture
@@ -57,8 +55,7 @@ class Model(nn.Module):
         if self.at.loss == "bernoulli":
             image = (uniform(key, "image", place).to(output) < output.sigmoid()).to(output)
         else:
-            draws = torch.from_numpy(stream.normal(np, key, "image", place.cpu().numpy()))
-            image = output.detach() + draws.to(output, non_blocking=True)
+            image = output.detach() + normal(key, "image", place).to(output)
         return outputs | {"image": image}
 
 

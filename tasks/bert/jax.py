@@ -12,6 +12,7 @@ from suite.tasks._nn.jax import (
     Tree,
     attention,
     cross_entropies,
+    draw_labels,
     dropout,
     layer_norm,
     linear,
@@ -124,16 +125,10 @@ class Network:
         count = outputs["label"].shape[1]
         index = batch["index"].astype(jnp.uint32)
         each = index[:, None] * jnp.uint32(count) + jnp.arange(count, dtype=jnp.uint32)
-        drawn = outputs | {"label": _draw(outputs["logits"], stream.uniform(jnp, key, "label", each))}
+        drawn = outputs | {"label": draw_labels(outputs["logits"], stream.uniform(jnp, key, "label", each))}
         if "next_logits" in outputs:
-            drawn["next_label"] = _draw(outputs["next_logits"], stream.uniform(jnp, key, "next_label", index))
+            drawn["next_label"] = draw_labels(outputs["next_logits"], stream.uniform(jnp, key, "next_label", index))
         return drawn
-
-
-def _draw(logits: Array, draws: Array) -> Array:
-    """A class (…) for each distribution (…, C), from uniform draws (…)."""
-    cumulative = jnp.cumsum(jax.nn.softmax(logits), -1)
-    return jnp.minimum((cumulative < draws[..., None]).sum(-1), logits.shape[-1] - 1)
 
 
 def make(task: Bert) -> Network:

@@ -10,6 +10,7 @@ from suite.stream.torch import Key, uniform
 from suite.tasks._nn.torch import (
     attention,
     cross_entropies,
+    draw_labels,
     dropout,
     merge_heads,
     split_heads,
@@ -160,16 +161,10 @@ class Network(nn.Module):
         """Return the outputs with both labels drawn from the model's own distributions."""
         count = outputs["label"].shape[1]
         index = batch["index"][:, None] * count + torch.arange(count, device=outputs["label"].device)
-        drawn = outputs | {"label": _draw(outputs["logits"], uniform(key, "label", index))}
+        drawn = outputs | {"label": draw_labels(outputs["logits"], uniform(key, "label", index))}
         if "next_logits" in outputs:
-            drawn["next_label"] = _draw(outputs["next_logits"], uniform(key, "next_label", batch["index"]))
+            drawn["next_label"] = draw_labels(outputs["next_logits"], uniform(key, "next_label", batch["index"]))
         return drawn
-
-
-def _draw(logits: Tensor, draws: Tensor) -> Tensor:
-    """A class (…) for each distribution (…, C), from uniform draws (…)."""
-    cumulative = logits.softmax(-1).cumsum(-1)
-    return (cumulative < draws.to(cumulative)[..., None]).sum(-1).clamp(max=logits.shape[-1] - 1)
 
 
 def make(task: Bert) -> Network:

@@ -1,12 +1,10 @@
 """FRNN in torch: plain linear layers, and an LSTM that is one loop over time."""
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite import stream
-from suite.stream.torch import Key, uniform
+from suite.stream.torch import Key, normal, uniform
 from suite.tasks._nn.torch import dropout, widen_floats
 from suite.tasks.frnn import FRNN
 from suite.tasks.frnn.architecture import Architecture
@@ -171,8 +169,7 @@ class Network(nn.Module):
             draws = uniform(key, "target", index).to(output)
             target = torch.where(draws < torch.sigmoid(2.0 * output), 1.0, -1.0).to(output)
         else:
-            draws = torch.from_numpy(stream.normal(np, key, "target", index.cpu().numpy()))
-            target = output.detach() + 0.5**0.5 * draws.to(output, non_blocking=True)
+            target = output.detach() + 0.5**0.5 * normal(key, "target", index).to(output)
         return outputs | {"target": target}
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite import stream
-from suite.tasks._nn.jax import attention, dropout, layer_norm, linear, merge_heads, split_heads
+from suite.tasks._nn.jax import attention, draw_labels, dropout, layer_norm, linear, merge_heads, split_heads
 from suite.tasks.transformer import Translation
 from suite.tasks.transformer.architecture import BOS, EPSILON, PAD, Architecture, encode_positions
 
@@ -143,8 +143,7 @@ class Transformer:
         logits = outputs["logits"]
         place = batch["index"][:, None].astype(jnp.uint32) * jnp.uint32(logits.shape[1])
         draws = stream.uniform(jnp, key, "words", place + jnp.arange(logits.shape[1], dtype=jnp.uint32))
-        below = jnp.cumsum(jnp.exp(_log_softmax(logits)), -1) < draws[..., None]
-        drawn = jnp.minimum(below.sum(-1), logits.shape[2] - 1).astype(outputs["target"].dtype)
+        drawn = draw_labels(logits, draws).astype(outputs["target"].dtype)
         return outputs | {"target": drawn, "smoothing": jnp.zeros_like(outputs["smoothing"])}
 
     def encode(self, params: Tree, batch: Tree) -> Tree:

@@ -13,6 +13,7 @@ from suite.stream.torch import Key, uniform
 from suite.tasks._nn.torch import (
     attention,
     cross_entropies,
+    draw_labels,
     dropout,
     merge_heads,
     split_heads,
@@ -151,8 +152,7 @@ class Transformer(nn.Module):
         """Return the outputs with words drawn from the model's own distribution, and no smoothing."""
         logits = outputs["logits"]
         place = batch["index"][:, None] * logits.shape[1] + torch.arange(logits.shape[1], device=logits.device)
-        draws = uniform(key, "words", place).to(logits)
-        drawn = (logits.softmax(-1).cumsum(-1) < draws[..., None]).sum(-1).clamp(max=logits.shape[2] - 1)
+        drawn = draw_labels(logits, uniform(key, "words", place))
         return outputs | {"target": drawn, "smoothing": torch.zeros_like(outputs["smoothing"])}
 
     def encode(self, batch: Tree) -> Tree:

@@ -7,7 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from accelerator import device
+from suite.comm.codecs.bfloat16.torch import make as make_codec
+from suite.comm.encoder.torch import Encoder
 from suite.comm.schedules._base.torch import Schedule
+from suite.comm.schedules._base.torch_background import Background
 from suite.comm.schedules.overlap.torch import Overlap
 from suite.comm.schedules.stale.torch import DoubleBuffering
 
@@ -41,6 +44,21 @@ def send() -> dict[str, dict[str, Any]]:
         schedules: list[Schedule] = [Overlap(reduces[0], named), DoubleBuffering(reduces[1], named)]  # type: ignore[arg-type]
         schedules[1].delayed = reduces[1]  # type: ignore[attr-defined]
         return {type(schedule).__name__: train(schedule, model) for schedule in schedules}
+
+
+def resume() -> list[float]:
+    """Send in another stream with a residual that the step's stream has made, as a resumed run does; return means."""
+    background, state = Background(device.CUDA), dict[str, Tensor]()
+
+    def encode() -> dict[str, Tensor]:
+        with device.Tensors():  # of the thread
+            encoder = Encoder("gradient", make_codec(), state, (0, 0), 0)
+            return {"mean": encoder.decode(encoder.encode("slot", rows), rows[0])}
+
+    with device.Tensors():
+        rows = torch.ones(1, 3).to("cuda")
+        state["gradient/slot"] = torch.full((1, 3), 0.5).to("cuda")
+        return background.collect(background.submit(encode, [rows]))["mean"][0].tolist()
 
 
 def train(schedule: Schedule, model: nn.Linear) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from suite.contract import Generates, SendsBytes
 from suite.launch import execution
 from suite.settings.run import Run
 
-Case = tuple[str, str | None, int, str]  # optimizer, task or None for the tiny one, its form in small.py, precision
+# optimizer and its settings, task or None for the tiny one, its form in small.py, precision
+Case = tuple[str, str | None, int, str]
 
 
 def measure(cases: dict[str, Case], steps: int) -> dict[str, dict[str, Any]]:
@@ -33,10 +34,12 @@ def compare(case: Case, steps: int) -> dict[str, Any]:
 
     Returns:
         waits: of the host in each step on the device, by line of the suite.
+        summed: number of products of narrow matrices that were summed in float32.
         gap: largest difference of weights on the device and on the CPU.
         elsewhere: names of the optimizer's entries of state that are arrays, but not on the device.
         kinds: the types of its floating-point state.
     """
+    device.summed.clear()
     with device.Tensors():
         engine, waits = train(describe(case, "cuda"), steps)
         state = engine.optimizer.state
@@ -46,6 +49,7 @@ def compare(case: Case, steps: int) -> dict[str, Any]:
     expected = engines.weights(train(describe(case, "cpu"), steps)[0])
     return {
         "waits": waits,
+        "summed": device.summed.total(),
         "gap": engines.gap(reached, expected),
         "elsewhere": [name for name, held in arrays.items() if any(not isinstance(v, device.OnDevice) for v in held)],
         "kinds": sorted({str(v.dtype) for held in arrays.values() for v in held if v.is_floating_point()}),
@@ -99,7 +103,7 @@ def describe(case: Case, place: str) -> Run:
     changes = {"device": place, "precision": precision, "deterministic": True}
     if task is None:
         return engines.config(optimizer, "torch", clip_norm=1.0, **changes)
-    return small.small(task, small.TASKS[task][form], f"optimizer={optimizer}", **changes)
+    return small.small(task, small.TASKS[task][form], *f"optimizer={optimizer}".split(), **changes)
 
 
 def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:

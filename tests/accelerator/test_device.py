@@ -10,6 +10,10 @@ def test_gradients_are_sent_in_another_stream_and_used_when_they_have_arrived(on
     assert found["DoubleBuffering"] == {"means": {"weight": [[1.5, 1.5]] * 2, "bias": [1.5, 1.5]}, "beside": True}
 
 
+def test_residuals_of_another_stream_are_kept_until_they_are_read(on_device: Callable[..., Any]) -> None:
+    assert on_device("accelerator.sending.resume") == [1.5, 1.5, 1.5]
+
+
 def test_errors_and_waits(on_device: Callable[..., Any]) -> None:
     errors, waits = on_device("accelerator.misuse.collect")
     refused = {name for name, text in errors.items() if text}

@@ -23,6 +23,7 @@ CALLS = {  # factorisations of the device's own library
 }
 HOST = re.compile(r"callback|infeed|outfeed|stablehlo\.send|stablehlo\.recv|annotate_device_placement")
 STACKS = re.compile(r"custom_call @\w+\(.*: \(tensor<(\d+)x\d+x\d+xf32>")  # factorised in one call
+WIDENING = re.compile(r"\(tensor<[\dx]*bf16>, tensor<[\dx]*bf16>\) -> tensor<[\dx]*f32>")
 PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")
 
 
@@ -67,6 +68,8 @@ def test_statistics_and_updates_are_float32_beside_a_model_in_bfloat16(
         products = [line for text in texts for line in PRODUCT.findall(text)]
         assert any("bf16>" in line for line in products) and any("f32>" in line for line in products)
         assert not [fault for text in texts for fault in find_faults(text)], platform
+        statistics = [line for line in products if WIDENING.search(line)]  # products in bfloat16, sums in float32
+        assert bool(statistics) == (optimizer == "kfac")
 
 
 @pytest.mark.parametrize("optimizer, count", [("kfac", 3), ("soap", 4)])

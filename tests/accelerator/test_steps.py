@@ -22,6 +22,7 @@ TASKS |= {
     "bert of sparse matrices adamw": ("adamw", "bert", 4, "float32"),
     "transformer with a search sgd": ("sgd", "transformer", 1, "float32"),
 }
+TASKS |= {f"{name} sampled": ("kfac optimizer.fisher=sampled", name, 0, "float64") for name in small.TASKS}
 # the most waits in a step, in the median step, and in the last step, a refresh; no other optimizer waits
 WAITS = {"soap": (6, 0, 0), "shampoo": (7, 0, 7)}
 MOVES = 180  # waits of a step in which blocks of sparse matrices move, which the host decides
@@ -58,6 +59,7 @@ def check(case: dict[str, Any], most: int = 0, usual: int = 0, last: int = 0, *,
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer(optimizers: Found, name: str) -> None:
     check(optimizers[name], *WAITS.get(OPTIMIZERS[name][0], ()))
+    assert bool(optimizers[name]["summed"]) == (name == "kfac bfloat16")  # products of its statistics
 
 
 @pytest.mark.parametrize("name", TASKS)

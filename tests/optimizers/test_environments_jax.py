@@ -145,6 +145,27 @@ def test_hyperparameters_that_optax_rounds_to_bfloat16_are_an_error() -> None:
     assert kept.update(params, kept.init(params), params)[0]["a"].dtype == jnp.float32
 
 
+@pytest.mark.parametrize("name", OBSERVING)
+def test_statistics_of_a_model_in_bfloat16_are_summed_in_float32(name: str) -> None:
+    """Of 301 samples, a number that bfloat16 rounds to 300."""
+    params, found = start(), {}
+    x, y = (jnp.float32(np.random.default_rng(5).normal(size=(301, size))) for size in (5, 3))
+    optimizer = make(name, params, LAYERS)
+    for kind in (jnp.float32, jnp.bfloat16):
+
+        def loss(params: Any, x: Any, y: Any, tap: Any, kind: Any = kind) -> Any:
+            narrow = jax.tree.map(lambda value: value.astype(kind), (params, x))
+            return loss_by_hand(*narrow, y, tap)
+
+        found[kind] = observing(loss, optimizer)(params, optimizer.init(params), x, y)[2]
+    for statistic, value in found[jnp.bfloat16].items():
+        exact = found[jnp.float32][statistic]
+        assert value.dtype == jnp.float32
+        assert np.allclose(value, exact, rtol=0, atol=3 * 2.0**-8 * np.abs(exact).max()), statistic
+    if name == "kfac":
+        assert found[jnp.bfloat16]["first/in"][-1, -1] == 1.0
+
+
 # --------------------------------------------------------------------------------------------- flax and equinox
 def in_linen() -> tuple[Callable[..., Any], Any]:
     """Return the loss and parameters of the network in flax's linen."""

@@ -195,6 +195,54 @@ SHARED: dict[str, tuple[Layer, list[tuple[tuple[int, ...], tuple[int, ...]]]]] =
 }
 
 
+def make_calls(kind: str, weight: np.ndarray) -> tuple[Layer, list[tuple[np.ndarray, np.ndarray]], int]:
+    """Return a layer, drawn inputs and weighted gradients of its calls, and the rows of its first parameter."""
+    layer, shapes = SHARED[kind]
+    calls = []
+    for number, (inside, outside) in enumerate(shapes):
+        x, dy = draw(len(weight), *inside, seed=2 * number), draw(len(weight), *outside, seed=2 * number + 1)
+        x = np.abs(x * 3).astype(int) % 7 if kind == "embedding" else x
+        calls.append((x, dy * weight.reshape(-1, *[1] * (dy.ndim - 1))))
+    return layer, calls, 7 if kind == "embedding" else 4
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_bfloat16_taps_give_the_factors_of_their_values(kind: str) -> None:
+    """Products and sums are as of the same values in float32: nothing is rounded to bfloat16."""
+    import jax.numpy as jnp
+
+    from suite.optimizers.kfac import jax_statistics
+
+    weight = np.array([1.0, 1.0, 0.0, 1.0])
+    layer, calls, rows = make_calls(kind, weight)
+    pairs = [(torch.from_numpy(x), torch.from_numpy(dy).bfloat16()) for x, dy in calls]
+    pairs = [(x if kind == "embedding" else x.bfloat16(), dy) for x, dy in pairs]
+    values = [(x.double().numpy().astype(calls[0][0].dtype), dy.double().numpy()) for x, dy in pairs]
+    expected = reference.compute_statistics(
+        {"c": values}, weight, {"c": layer}, {"w": np.zeros((rows, 4))}, batchnorm=kind
+    )
+    if layer.kind == "batchnorm":  # normalised inputs are in float32
+        pairs = [(x.float(), dy) for x, dy in pairs]
+    single, full = torch.from_numpy(weight).float(), kind == "full"
+    found = sum_factors(layer, pairs, single, rows, ("/in", "/out"), full=full)
+    last = lambda value: np.moveaxis(value, 1, -1) if layer.kind in ("conv2d", "batchnorm") else value  # noqa: E731
+    narrow = [
+        (
+            jnp.asarray(last(x)) if kind == "embedding" else jnp.asarray(last(x), "bfloat16"),
+            jnp.asarray(last(dy), "bfloat16"),
+        )
+        for x, dy in values
+    ]
+    theirs = jax_statistics.sum_factors(layer, narrow, jnp.asarray(single.numpy()), rows, full=full)
+    for name, value in expected.items():
+        if kind == "unit":  # [[a, b], [b, c]] of each channel, held as a, b, c
+            value = value.reshape(4, 4)[:, [0, 1, 3]]
+        for either in (found, theirs):
+            factor = np.asarray(either[name.removeprefix("c")])
+            assert factor.dtype == np.float32
+            assert np.allclose(factor / weight.sum(), value, rtol=0, atol=1e-6 * np.abs(value).max()), name
+
+
 @pytest.mark.parametrize("kind", SHARED)
 def test_calls_of_a_shared_layer_are_so_many_more_positions(kind: str) -> None:
     """Also where the calls have different numbers of them; torch and jax against the specification."""
@@ -203,13 +251,8 @@ def test_calls_of_a_shared_layer_are_so_many_more_positions(kind: str) -> None:
 
     from suite.optimizers.kfac import jax_statistics
 
-    layer, shapes = SHARED[kind]
-    weight, calls = np.array([1.0, 0.5, 0.0, 2.0]), []
-    for number, (inside, outside) in enumerate(shapes):
-        x, dy = draw(4, *inside, seed=2 * number), draw(4, *outside, seed=2 * number + 1)
-        x = np.abs(x * 3).astype(int) % 7 if kind == "embedding" else x
-        calls.append((x, dy * weight.reshape(-1, *[1] * (dy.ndim - 1))))
-    rows = 7 if kind == "embedding" else 4
+    weight = np.array([1.0, 0.5, 0.0, 2.0])
+    layer, calls, rows = make_calls(kind, weight)
     expected = reference.compute_statistics(
         {"c": calls}, weight, {"c": layer}, {"w": np.zeros((rows, 4))}, batchnorm=kind
     )

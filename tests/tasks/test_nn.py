@@ -34,6 +34,39 @@ def test_torch_draws_what_numpy_draws(index: int, key: tuple[int, int]) -> None:
         )
 
 
+def test_normal_draws_in_torch_are_numpys_but_for_their_last_bits() -> None:
+    from suite.stream.torch import normal
+
+    places = np.arange(100_000)
+    found = normal(KEY, "layer", torch.from_numpy(places)).numpy()
+    assert found.dtype == np.float32
+    assert np.allclose(found, stream.normal(np, KEY, "layer", places), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_labels_are_the_first_whose_cumulative_probability_is_not_below_the_draw(kind: str) -> None:
+    """Of many classes and few, likely and impossible ones, in both frameworks."""
+    import jax
+    import jax.numpy as jnp
+
+    from suite.tasks._nn import jax as in_jax
+    from suite.tasks._nn import torch as in_torch
+
+    generator = np.random.default_rng(7)
+    for classes, size in ((2, 500), (3000, 50)):
+        logits = (4.0 * generator.normal(size=(3, size, classes))).astype(kind)
+        logits[0, :, 1] = -np.inf
+        draws = stream.uniform(np, KEY, "label", np.arange(3 * size)).reshape(3, size)
+        shares = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+        cumulative = np.cumsum(shares / shares.sum(-1, keepdims=True), -1)
+        found = in_torch.draw_labels(torch.from_numpy(logits), torch.from_numpy(draws)).numpy()
+        with jax.enable_x64(kind == "float64"):
+            assert np.array_equal(found, np.asarray(in_jax.draw_labels(jnp.asarray(logits), jnp.asarray(draws))))
+        before = np.take_along_axis(np.pad(cumulative, ((0, 0), (0, 0), (1, 0))), found[..., None], -1)[..., 0]
+        after = np.take_along_axis(cumulative, found[..., None], -1)[..., 0]
+        assert np.all((before - 1e-6 <= draws) & (draws <= after + 1e-6)) and not (found[0] == 1).any()
+
+
 def test_the_elements_of_dropout_are_independent() -> None:
     """Neighbours share a word, samples share the columns' words: no pair of either may agree too often."""
     rate, samples, size = 0.25, 256, 256

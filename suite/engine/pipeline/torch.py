@@ -23,7 +23,7 @@ from suite.engine.pipeline import STAGES, choose_network, compare_replicas, desc
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_copies import Copies
 from suite.engine.torch_device import describe_model, device_for, measure_device, set_switches
-from suite.engine.torch_taps import widen_floats
+from suite.optimizers._base.torch import widen_floats
 from suite.settings.run import Run
 
 RESIDUALS = "run.residuals."  # prefix of their names in a snapshot

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 
 from suite import stream
-from suite.tasks._nn.jax import batch_norm, conv2d
+from suite.tasks._nn.jax import batch_norm, conv2d, draw_labels
 
 
 class Net:
@@ -28,9 +28,8 @@ class Net:
         return -(picked * batch["weight"]).sum(), batch["weight"].sum()
 
     def sample(self, outputs, key, batch):
-        draws = stream.uniform(jnp, key, "label", batch["index"])
-        label = (jnp.cumsum(jax.nn.softmax(outputs["logits"]), 1) < draws[:, None]).sum(1)
-        return outputs | {"label": jnp.minimum(label, 3).astype(outputs["label"].dtype)}
+        label = draw_labels(outputs["logits"], stream.uniform(jnp, key, "label", batch["index"]))
+        return outputs | {"label": label.astype(outputs["label"].dtype)}
 
 
 def make(task):

@@ -1,10 +1,9 @@
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from suite import stream
-from suite.tasks._nn.torch import BatchNorm2d
+from suite.stream.torch import uniform
+from suite.tasks._nn.torch import BatchNorm2d, draw_labels
 
 
 class Net(nn.Module):
@@ -29,8 +28,7 @@ class Net(nn.Module):
         return (losses * batch["weight"]).sum(), batch["weight"].sum()
 
     def sample(self, outputs, key, batch):
-        draws = torch.from_numpy(stream.uniform(np, key, "label", batch["index"].numpy()))
-        return outputs | {"label": (outputs["logits"].softmax(1).cumsum(1) < draws[:, None]).sum(1).clamp(max=3)}
+        return outputs | {"label": draw_labels(outputs["logits"], uniform(key, "label", batch["index"]))}
 
 
 def make(task):
