@@ -45,7 +45,10 @@ class DoubleBuffering(Schedule):
         """Send the first part of the last step's gradients."""
         self.delayed.state = state = self.reduce.state
         self.delayed.key = self.reduce.key
-        self.last = {name: state.get(PREFIX + name, torch.zeros_like(value)) for name, value in self.named.items()}
+        stored = {name: state.get(PREFIX + name) for name in self.named}
+        self.last = {
+            name: torch.zeros_like(self.named[name]) if value is None else value for name, value in stored.items()
+        }
         if self.reduce.world == 1:
             return
         buckets = self.delayed.buckets(self.last)
